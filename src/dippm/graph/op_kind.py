@@ -1,0 +1,130 @@
+"""The closed vocabulary of operators, with what each kind's node must carry.
+
+A kind says which computation a node is, never how a framework spells it. Conventions that the cost rules rely on
+(input order, then attributes; shapes are those of the tensors, in NCHW order for images whatever the memory layout):
+
+=================== ==================================== ===================================================
+kind                inputs                               attributes
+=================== ==================================== ===================================================
+CONV                x, weight [Co, Ci/g, *k], bias?      kernel, stride, dilation, padding (tuples), groups
+CONV_TRANSPOSE      x, weight [Ci, Co/g, *k], bias?      the same
+LINEAR              x [..., K], weight, bias?            (N is the last dimension of the output)
+MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only where a's last dimension is not K)
+ATTENTION           q, k, v [B, H, L, E], mask?          is_causal (bool)
+LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first
+EMBEDDING           weight [V, E], indices               -
+*_NORM              x, scale?, bias?, mean?, var?        groups (GROUP_NORM), axes_size (elements normalised over)
+MAX_POOL AVG_POOL   x                                    kernel, stride, padding
+GLOBAL_POOL         x                                    output_size (adaptive pooling; 1x1 is the common case)
+SOFTMAX REDUCE      x                                    axes (tuple, non-negative), function (REDUCE: "mean", ...)
+RESIZE              x                                    mode
+UNARY BINARY        x (, y)                              function ("exp", "maximum", "where", ...)
+VIEW                x                                    function; launches no kernel, output aliases the input
+COPY                x                                    function; a copy in other order or layout
+FILL                -                                    writes its output, reads nothing of size
+CONTROL_FLOW        whatever flows in                    function ("if", "loop", "scan")
+UNKNOWN             anything                             costed by its bytes, reported as unsupported
+=================== ==================================== ===================================================
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+__all__ = ["ACTIVATION_KINDS", "ARITHMETIC_KINDS", "CONTRACTION_KINDS", "NORM_KINDS", "RECURRENT_KINDS", "OpKind"]
+
+
+class OpKind(StrEnum):
+    """What a node computes."""
+
+    CONV = "conv"
+    CONV_TRANSPOSE = "conv_transpose"
+    LINEAR = "linear"
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    LSTM = "lstm"
+    GRU = "gru"
+    RNN = "rnn"
+    EMBEDDING = "embedding"
+    BATCH_NORM = "batch_norm"
+    LAYER_NORM = "layer_norm"
+    GROUP_NORM = "group_norm"
+    INSTANCE_NORM = "instance_norm"
+    RMS_NORM = "rms_norm"
+    LOCAL_RESPONSE_NORM = "local_response_norm"
+    MAX_POOL = "max_pool"
+    AVG_POOL = "avg_pool"
+    GLOBAL_POOL = "global_pool"
+    SOFTMAX = "softmax"
+    LOG_SOFTMAX = "log_softmax"
+    REDUCE = "reduce"
+    CUMULATIVE = "cumulative"
+    SORT = "sort"
+    RELU = "relu"
+    LEAKY_RELU = "leaky_relu"
+    PRELU = "prelu"
+    ELU = "elu"
+    GELU = "gelu"
+    SILU = "silu"
+    MISH = "mish"
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+    SOFTPLUS = "softplus"
+    HARD_SWISH = "hard_swish"
+    HARD_SIGMOID = "hard_sigmoid"
+    CLIP = "clip"
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    POW = "pow"
+    UNARY = "unary"
+    BINARY = "binary"
+    CAST = "cast"
+    COPY = "copy"
+    CONCAT = "concat"
+    PAD = "pad"
+    RESIZE = "resize"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    GRID_SAMPLE = "grid_sample"
+    FFT = "fft"
+    FILL = "fill"
+    RANDOM = "random"
+    QUANTIZE = "quantize"
+    DEQUANTIZE = "dequantize"
+    VIEW = "view"
+    CONTROL_FLOW = "control_flow"
+    UNKNOWN = "unknown"
+
+
+CONTRACTION_KINDS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.LINEAR, OpKind.MATMUL, OpKind.ATTENTION})
+RECURRENT_KINDS = frozenset({OpKind.LSTM, OpKind.GRU, OpKind.RNN})
+NORM_KINDS = frozenset(
+    {
+        OpKind.BATCH_NORM,
+        OpKind.LAYER_NORM,
+        OpKind.GROUP_NORM,
+        OpKind.INSTANCE_NORM,
+        OpKind.RMS_NORM,
+        OpKind.LOCAL_RESPONSE_NORM,
+    }
+)
+ACTIVATION_KINDS = frozenset(
+    {
+        OpKind.RELU,
+        OpKind.LEAKY_RELU,
+        OpKind.PRELU,
+        OpKind.ELU,
+        OpKind.GELU,
+        OpKind.SILU,
+        OpKind.MISH,
+        OpKind.SIGMOID,
+        OpKind.TANH,
+        OpKind.SOFTPLUS,
+        OpKind.HARD_SWISH,
+        OpKind.HARD_SIGMOID,
+        OpKind.CLIP,
+    }
+)
+ARITHMETIC_KINDS = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.POW})

@@ -1,0 +1,1 @@
+"""Transformations of a graph, one per module."""

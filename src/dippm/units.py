@@ -1,0 +1,20 @@
+"""Conversions between the units that names carry (DESIGN: ``memory_mb`` is MiB, as NVML counts)."""
+
+from __future__ import annotations
+
+__all__ = ["BYTES_PER_MIB", "GIGA", "MILLI", "TERA", "bytes_to_mib", "mib_to_bytes"]
+
+BYTES_PER_MIB = 2**20
+GIGA = 1e9
+TERA = 1e12
+MILLI = 1e-3
+
+
+def bytes_to_mib(size_bytes: float) -> float:
+    """Bytes to MiB (2^20 bytes)."""
+    return size_bytes / BYTES_PER_MIB
+
+
+def mib_to_bytes(size_mib: float) -> float:
+    """MiB (2^20 bytes) to bytes."""
+    return size_mib * BYTES_PER_MIB

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+
+from dippm.errors import ModelReadError
+from dippm.graph import Dim, DType, Graph, GraphArrays, Node, OpKind, TensorRole, TensorSpec, fixed_shape
+
+
+def residual_block() -> Graph:
+    """x -> conv -> relu -> add(x): one branch, one weight."""
+    image = (Dim(1, 0), Dim(0, 8), Dim(0, 4), Dim(0, 4))
+    return Graph(
+        source="block",
+        framework="test",
+        tensors=(
+            TensorSpec(name="x", shape=image, dtype=DType.FLOAT32, role=TensorRole.INPUT),
+            TensorSpec(name="w", shape=fixed_shape(8, 8, 3, 3), dtype=DType.FLOAT32, role=TensorRole.PARAMETER),
+            TensorSpec(name="conv", shape=image, dtype=DType.FLOAT32),
+            TensorSpec(name="relu", shape=image, dtype=DType.FLOAT32, alias_of=2),
+            TensorSpec(name="sum", shape=image, dtype=DType.FLOAT16),
+        ),
+        nodes=(
+            Node(kind=OpKind.CONV, inputs=(0, 1), outputs=(2,)),
+            Node(kind=OpKind.RELU, inputs=(2,), outputs=(3,)),
+            Node(kind=OpKind.ADD, inputs=(3, 0), outputs=(4,)),
+        ),
+        inputs=(0,),
+        outputs=(4,),
+    )
+
+
+def test_edges_follow_the_data_and_keep_the_branch() -> None:
+    assert residual_block().edges() == [(0, 1, 2), (1, 2, 3)]
+
+
+def test_parameters_are_counted_without_activations() -> None:
+    assert residual_block().parameter_count == 8 * 8 * 9
+
+
+def test_sizes_at_several_batches() -> None:
+    arrays = GraphArrays.from_graph(residual_block())
+    assert arrays.numel([1, 3])[:, 0].tolist() == [128, 384]
+    assert arrays.nbytes([2])[0].tolist() == [1024, 2304, 1024, 1024, 512]
+
+
+def test_views_own_no_storage() -> None:
+    arrays = GraphArrays.from_graph(residual_block())
+    assert arrays.storage_nbytes([1])[0].tolist() == [512, 2304, 512, 0, 256]
+
+
+def test_scalars_and_high_ranks_share_one_array() -> None:
+    graph = Graph(
+        source="s",
+        framework="test",
+        tensors=(
+            TensorSpec(name="scalar", shape=(), dtype=DType.FLOAT32, role=TensorRole.INPUT),
+            TensorSpec(name="deep", shape=fixed_shape(2, 3, 4, 5, 6), dtype=DType.INT64, role=TensorRole.INPUT),
+        ),
+        nodes=(),
+        inputs=(0, 1),
+        outputs=(0,),
+    )
+    assert np.array_equal(GraphArrays.from_graph(graph).numel([7]), [[1, 720]])
+
+
+def test_a_cycle_is_refused() -> None:
+    spec = TensorSpec(name="t", shape=fixed_shape(1), dtype=DType.FLOAT32)
+    with pytest.raises(ModelReadError, match="cycle") as caught:
+        Graph(
+            source="s",
+            framework="test",
+            tensors=(spec, spec),
+            nodes=(
+                Node(kind=OpKind.RELU, inputs=(1,), outputs=(0,)),
+                Node(kind=OpKind.RELU, inputs=(0,), outputs=(1,)),
+            ),
+            inputs=(),
+            outputs=(1,),
+        )
+    assert caught.value.code == "graph.invalid"
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [((9,), (1,)), ((0,), (9,)), ((-2,), (1,))])
+def test_indices_outside_the_graph_are_refused(inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    spec = TensorSpec(name="t", shape=fixed_shape(1), dtype=DType.FLOAT32, role=TensorRole.INPUT)
+    with pytest.raises(ModelReadError):
+        Graph(
+            source="s",
+            framework="test",
+            tensors=(spec, spec),
+            nodes=(Node(kind=OpKind.RELU, inputs=inputs, outputs=outputs),),
+            inputs=(0,),
+            outputs=(1,),
+        )
+
+
+def test_an_absent_optional_input_is_allowed() -> None:
+    spec = TensorSpec(name="t", shape=fixed_shape(1), dtype=DType.FLOAT32, role=TensorRole.INPUT)
+    graph = Graph(
+        source="s",
+        framework="test",
+        tensors=(spec, spec),
+        nodes=(Node(kind=OpKind.CLIP, inputs=(0, -1), outputs=(1,)),),
+        inputs=(0,),
+        outputs=(1,),
+    )
+    assert graph.edges() == []

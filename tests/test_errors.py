@@ -1,0 +1,26 @@
+import pytest
+
+from dippm import errors
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.UsageError("m", code="c"), 2),
+        (errors.ModelReadError("m", code="c"), 3),
+        (errors.UnsupportedError("m", code="c"), 4),
+        (errors.MissingExtraError(package="torch", extra="torch", purpose="read it"), 5),
+    ],
+)
+def test_exit_statuses(error: errors.DippmError, status: int) -> None:
+    assert error.exit_status == status
+    assert error.code
+
+
+def test_the_cure_is_part_of_the_message() -> None:
+    assert str(errors.UsageError("Wrong.", code="c", cure="Do this.")) == "Wrong. Do this."
+
+
+def test_a_missing_extra_names_the_install_line() -> None:
+    error = errors.MissingExtraError(package="timm", extra="zoo", purpose="build timm models")
+    assert 'pip install "dippm[zoo]"' in str(error)
