@@ -1,0 +1,262 @@
+"""The public verbs: thin, keyword arguments in, plain objects out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+from typing import overload
+
+from dippm.api.inspection import Inspection
+from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.devices import DeviceSpec, find_device
+from dippm.errors import UnsupportedError, UsageError
+from dippm.frontends.inputs import parse_input_shapes
+from dippm.frontends.open_model import open_model
+from dippm.graph import Graph
+from dippm.placement.mig import MigPolicy
+from dippm.predictors.physics import PhysicsPredictor
+from dippm.predictors.prediction import Prediction
+
+__all__ = ["inspect", "load", "predict"]
+
+Batches = int | Sequence[int]
+Devices = str | DeviceSpec | Sequence[str | DeviceSpec]
+
+_LARGEST_BATCH = 2**24
+
+
+def load(
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    input: object = None,  # noqa: A002 - the contract's name
+    trust: bool = False,
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read a model once, to predict it many times: the graph is accepted wherever a model is.
+
+    Args:
+        model: A path, ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, a ``torch.nn.Module``, an
+            ``onnx.ModelProto`` or a graph.
+        path: The same as a path, as the DIPPM paper's example calls it.
+        framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
+        input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
+            a dict by name; an entry may be ``(shape, dtype)``. May be left out where the file fixes it.
+        trust: Allow pickled files, which run code from the file when opened.
+        batch_hint: The batch to read a model for that cannot be read for every batch.
+
+    Raises:
+        DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
+    """
+    if (model is None) == (path is None):
+        raise UsageError(
+            "Give one model: as first argument or as path." if model is None else "Give model or path, not both.",
+            code="model.invalid",
+        )
+    if path is not None:
+        model = fspath(path)
+    elif isinstance(model, PathLike):
+        model = fspath(model)
+    return open_model(model, input=parse_input_shapes(input), framework=framework, trust=trust, batch_hint=batch_hint)
+
+
+@overload
+def predict(  # type: ignore[overload-overlap]  # a str is a Sequence of str as well; the first overload wins
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    batch: int = 1,
+    input: object = None,
+    device: str | DeviceSpec = "A100",
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+    mig_policy: str = "safe",
+) -> Prediction: ...
+
+
+@overload
+def predict(
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    batch: Sequence[int],
+    input: object = None,
+    device: Devices = "A100",
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+    mig_policy: str = "safe",
+) -> list[Prediction]: ...
+
+
+@overload
+def predict(
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    batch: Batches = 1,
+    input: object = None,
+    device: Sequence[str | DeviceSpec],
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+    mig_policy: str = "safe",
+) -> list[Prediction]: ...
+
+
+def predict(
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    batch: Batches = 1,
+    input: object = None,  # noqa: A002 - the contract's name
+    device: Devices = "A100",
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+    mig_policy: str = "safe",
+) -> Prediction | list[Prediction]:
+    """Predict latency, energy, memory and the MIG slice of a model, without running it.
+
+    Args:
+        model: See :func:`load`.
+        path: See :func:`load`.
+        framework: See :func:`load`.
+        batch: Samples per call, 1 or more, or a list of them.
+        input: See :func:`load`.
+        device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them.
+        precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``, ``bf16``.
+        mode: ``inference``; ``training`` is refused by this version.
+        optimizer: Optimizer of the training mode.
+        layout: ``nchw`` or ``nhwc``.
+        runtime: ``eager`` or ``cuda-graph``; ``compile`` is refused by this version.
+        trust: See :func:`load`.
+        mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
+            ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
+
+    Returns:
+        One prediction for one batch and one device; else a list, all batches of the first device first.
+
+    Raises:
+        UsageError: A batch, shape or option is wrong.
+        ModelReadError: The file cannot be read.
+        UnsupportedError: The device, mode, runtime or batch is not supported.
+        MissingExtraError: The framework is not installed.
+    """
+    conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
+    policy = parse_mig_policy(mig_policy)
+    batches = parse_batches(batch)
+    named = [device] if isinstance(device, str | DeviceSpec) else list(device)
+    devices = [find_device(item) if isinstance(item, str) else item for item in named]
+    graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
+    predictions = PhysicsPredictor.load().predict(
+        graph, batches=batches, devices=devices, conditions=conditions, mig_policy=policy
+    )
+    is_single = isinstance(batch, int) and isinstance(device, str | DeviceSpec)
+    return predictions[0] if is_single else predictions
+
+
+def inspect(
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    batch: int = 1,
+    input: object = None,  # noqa: A002 - the contract's name
+    device: str | DeviceSpec = "A100",
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+    mig_policy: str = "safe",
+) -> Inspection:
+    """Predict, and say which operators the time and memory go to; arguments as in :func:`predict`.
+
+    The operators' times add up to the predicted latency.
+    """
+    conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
+    policy = parse_mig_policy(mig_policy)
+    (size,) = parse_batches(batch)
+    spec = find_device(device) if isinstance(device, str) else device
+    graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=size)
+    return Inspection.of(
+        graph,
+        explanation=PhysicsPredictor.load().explain(
+            graph, batch=size, device=spec, conditions=conditions, mig_policy=policy
+        ),
+    )
+
+
+def parse_batches(batch: Batches) -> list[int]:
+    """Batch sizes as a list.
+
+    Raises:
+        UsageError: ``batch.invalid`` where one is not a whole number from 1 to 2^24.
+    """
+    batches = [batch] if isinstance(batch, int) else list(batch)
+    if not batches:
+        raise UsageError("Give at least one batch size.", code="batch.invalid")
+    for size in batches:
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _LARGEST_BATCH:
+            raise UsageError(
+                f"A batch size must be a whole number from 1 to {_LARGEST_BATCH}. Got {size!r} instead.",
+                code="batch.invalid",
+            )
+    return batches
+
+
+def parse_conditions(*, precision: str, mode: str, optimizer: str | None, layout: str, runtime: str) -> Conditions:
+    """Conditions by the names that users write.
+
+    Raises:
+        UsageError: A name is unknown, or an optimizer is given without training.
+        UnsupportedError: Training or the compiled runtime is asked for.
+    """
+    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime)
+    if conditions.mode is Mode.TRAINING:
+        raise UnsupportedError(
+            "This version predicts inference; a training step is not supported yet.",
+            code="mode.unsupported",
+            cure="Use mode inference.",
+        )
+    if optimizer is not None:
+        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
+    if conditions.runtime is Runtime.COMPILE:
+        raise UnsupportedError(
+            "The compiled runtime is not supported yet.", code="runtime.unsupported", cure="Use eager or cuda-graph."
+        )
+    return conditions
+
+
+def parse_mig_policy(name: str) -> MigPolicy:
+    """A MIG policy by name.
+
+    Raises:
+        UsageError: ``placement.policy``.
+    """
+    try:
+        return MigPolicy(name)
+    except ValueError as exc:
+        raise UsageError(
+            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got '{name}' instead.", code="placement.policy"
+        ) from exc

@@ -1,0 +1,76 @@
+"""The conditions of a run that a prediction holds for, beside model, batch and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from dippm.costs.precision import Precision
+from dippm.errors import UsageError
+
+__all__ = ["Conditions", "Layout", "Mode", "Runtime"]
+
+
+class Mode(StrEnum):
+    """Forward pass alone, or a whole training step."""
+
+    INFERENCE = "inference"
+    TRAINING = "training"
+
+
+class Layout(StrEnum):
+    """Memory order of image tensors."""
+
+    NCHW = "nchw"
+    NHWC = "nhwc"
+
+
+class Runtime(StrEnum):
+    """How kernels reach the device: one by one, compiled and fused, or replayed from a captured graph."""
+
+    EAGER = "eager"
+    COMPILE = "compile"
+    CUDA_GRAPH = "cuda-graph"
+
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """Conditions of a run.
+
+    Args:
+        precision: Arithmetic, with PyTorch's meaning of each name.
+        mode: Inference or training.
+        layout: Memory order of images.
+        runtime: How kernels are launched.
+    """
+
+    precision: Precision = Precision.FP32
+    mode: Mode = Mode.INFERENCE
+    layout: Layout = Layout.NCHW
+    runtime: Runtime = Runtime.EAGER
+
+    @classmethod
+    def parse(cls, *, precision: str, mode: str, layout: str, runtime: str) -> Conditions:
+        """Read the names that users write.
+
+        Raises:
+            UsageError: ``precision.unknown``, ``mode.unknown``, ``layout.unknown`` or ``runtime.unknown``.
+        """
+        return cls(
+            precision=_choose(Precision, precision, what="precision"),
+            mode=_choose(Mode, mode, what="mode"),
+            layout=_choose(Layout, layout, what="layout"),
+            runtime=_choose(Runtime, runtime, what="runtime"),
+        )
+
+
+def _choose(choices: type[_Choice], given: str, *, what: str) -> _Choice:
+    try:
+        return choices(str(given).strip().lower())
+    except ValueError as exc:
+        names = ", ".join(choice.value for choice in choices)
+        raise UsageError(f"The {what} must be one of {names}. Got '{given}' instead.", code=f"{what}.unknown") from exc

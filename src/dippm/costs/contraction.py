@@ -1,0 +1,291 @@
+"""Matrix products, attention and recurrent layers: their sizes and multiply-accumulates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.polynomial import FloatArray, multiply
+from dippm.costs.sizes import GraphSizes, SizeTable
+from dippm.graph import Node, OpKind
+
+__all__ = [
+    "AttentionSizes",
+    "AttentionTable",
+    "GemmSizes",
+    "GemmTable",
+    "RecurrentSizes",
+    "RecurrentTable",
+]
+
+_GATES = {OpKind.LSTM: 4, OpKind.GRU: 3, OpKind.RNN: 1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GemmSizes:
+    """Matrix products: ``b`` independent ones of (m x k) by (k x n).
+
+    Args:
+        node: Node of each column.
+        b: Independent products.
+        m: Rows of the output.
+        n: Columns of the output.
+        k: Length of the sum.
+        has_bias: Whether a bias is added in the same kernel.
+        is_linear: Whether the node is a layer with weights (``LINEAR``), not a product of two activations.
+
+    Shapes:
+        node, has_bias, is_linear: [n_gemm]; the others: [B, n_gemm].
+    """
+
+    node: IndexArray
+    b: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    has_bias: npt.NDArray[np.bool_]
+    is_linear: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GemmTable:
+    """Matrix products with the batch left open."""
+
+    table: SizeTable
+    macs: FloatArray
+    has_bias: npt.NDArray[np.bool_]
+    is_linear: npt.NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> GemmTable:
+        """Find rows, columns and depth of every product.
+
+        A product with a matrix on its right is one product, however many dimensions its left operand has.
+        """
+        left, right, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
+        nodes = [sizes.graph.nodes[i] for i in node]
+        is_linear = np.array([n.kind is OpKind.LINEAR for n in nodes], dtype=np.bool_)
+        contracted = np.array([_integer(n, "contracted") for n in nodes], dtype=np.float64)
+        k = sizes.dimension(left, -1)
+        k[contracted > 0] = 0.0
+        k[:, 0] = np.where(contracted > 0, contracted, k[:, 0])
+        left_rank, right_rank, out_rank = sizes.rank(left), sizes.rank(right), sizes.rank(out)
+        is_row = ~is_linear & (left_rank == 1)
+        is_column = ~is_linear & (right_rank == 1)
+        n = _where(is_column, 1.0, sizes.dimension(out, -1))
+        is_batched = ~is_linear & (right_rank > 2)
+        m = _where(is_row, 1.0, sizes.dimension(out, np.where(is_column, -1, -2)))
+        places = range(max(int(out_rank.max(initial=0)), 1))
+        # Everything in front of the columns is rows of one product where the right operand is a single matrix.
+        leading = multiply(*(_leading(sizes, out, at, out_rank - ~is_column) for at in places))
+        batch = multiply(*(_leading(sizes, out, at, out_rank - 2 + is_column + is_row) for at in places))
+        m = _where_rows(is_batched, m, leading)
+        batch = _where(~is_batched, 1.0, batch)
+        return cls(
+            table=SizeTable.of(node, [batch, m, n, k]),
+            macs=multiply(sizes.elements[out], k),
+            has_bias=np.array([len(n.inputs) > 2 and n.inputs[2] >= 0 for n in nodes], dtype=np.bool_),
+            is_linear=is_linear,
+        )
+
+    def at(self, batches: FloatArray) -> GemmSizes:
+        """Sizes at each batch."""
+        b, m, n, k = self.table.at(batches)
+        return GemmSizes(node=self.table.node, b=b, m=m, n=n, k=k, has_bias=self.has_bias, is_linear=self.is_linear)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AttentionSizes:
+    """Scaled dot-product attention.
+
+    Args:
+        node: Node of each column.
+        batch: Samples.
+        heads: Heads of the queries.
+        key_heads: Heads of keys and values, fewer in grouped-query attention.
+        queries: Length of the query sequence.
+        keys: Length of the key sequence.
+        width: Width of a head's queries and keys.
+        value_width: Width of a head's values.
+        is_causal: Whether a kernel may skip the upper triangle; the MACs count it whole all the same.
+        has_mask: Whether a mask or bias is added to the scores.
+
+    Shapes:
+        node, is_causal, has_mask: [n_attention]; the others: [B, n_attention].
+    """
+
+    node: IndexArray
+    batch: FloatArray
+    heads: FloatArray
+    key_heads: FloatArray
+    queries: FloatArray
+    keys: FloatArray
+    width: FloatArray
+    value_width: FloatArray
+    is_causal: npt.NDArray[np.bool_]
+    has_mask: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AttentionTable:
+    """Attention with the batch left open; ``rows`` counts the rows of all score matrices."""
+
+    table: SizeTable
+    macs: FloatArray
+    rows: FloatArray
+    is_causal: npt.NDArray[np.bool_]
+    has_mask: npt.NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> AttentionTable:
+        """Read the shapes of queries, keys and values; a missing head dimension counts one head."""
+        query, key, value = (sizes.inputs(node, position) for position in range(3))
+        nodes = [sizes.graph.nodes[i] for i in node]
+        has_heads = sizes.rank(query) >= 4
+        keys, width, value_width = sizes.dimension(key, -2), sizes.dimension(query, -1), sizes.dimension(value, -1)
+        queries = sizes.dimension(query, -2)
+        batch = sizes.dimension(query, np.where(has_heads, -4, -3))
+        heads = _where(~has_heads, 1.0, sizes.dimension(query, -3))
+        key_heads = _where(~has_heads, 1.0, sizes.dimension(key, -3))
+        both = width + value_width
+        return cls(
+            table=SizeTable.of(node, [batch, heads, key_heads, queries, keys, width, value_width]),
+            macs=multiply(batch, heads, queries, keys, both),
+            rows=multiply(batch, heads, queries),
+            is_causal=np.array([bool(n.attributes.get("is_causal", False)) for n in nodes], dtype=np.bool_),
+            has_mask=np.array([len(n.inputs) > 3 and n.inputs[3] >= 0 for n in nodes], dtype=np.bool_),
+        )
+
+    def at(self, batches: FloatArray) -> AttentionSizes:
+        """Sizes at each batch."""
+        batch, heads, key_heads, queries, keys, width, value_width = self.table.at(batches)
+        return AttentionSizes(
+            node=self.table.node,
+            batch=batch,
+            heads=heads,
+            key_heads=key_heads,
+            queries=queries,
+            keys=keys,
+            width=width,
+            value_width=value_width,
+            is_causal=self.is_causal,
+            has_mask=self.has_mask,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RecurrentSizes:
+    """Recurrent layers.
+
+    Args:
+        node: Node of each column.
+        steps: Length of the sequence.
+        batch: Samples.
+        input_size: Width of the input.
+        hidden_size: Width of the hidden state.
+        projection_size: Width of what a layer hands on: the hidden size unless the state is projected.
+        layers: Stacked layers.
+        directions: 1, or 2 where the sequence is read both ways.
+        gates: 4 for LSTM, 3 for GRU, 1 for RNN.
+
+    Shapes:
+        node, hidden_size, projection_size, layers, directions, gates: [n_recurrent]; the others: [B, n_recurrent].
+    """
+
+    node: IndexArray
+    steps: FloatArray
+    batch: FloatArray
+    input_size: FloatArray
+    hidden_size: FloatArray
+    projection_size: FloatArray
+    layers: FloatArray
+    directions: FloatArray
+    gates: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RecurrentTable:
+    """Recurrent layers with the batch left open; ``positions`` counts the steps of all samples."""
+
+    table: SizeTable
+    macs: FloatArray
+    positions: FloatArray
+    constants: FloatArray
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> RecurrentTable:
+        """Read sequence, batch and width from the input, the rest from the attributes."""
+        source, out = sizes.inputs(node, 0), sizes.outputs(node)
+        nodes = [sizes.graph.nodes[i] for i in node]
+        has_batch = sizes.rank(source) >= 3
+        is_batch_first = np.array([bool(n.attributes.get("batch_first", False)) for n in nodes], dtype=np.bool_)
+        steps = sizes.dimension(source, np.where(has_batch & is_batch_first, 1, 0))
+        batch = _where(~has_batch, 1.0, sizes.dimension(source, np.where(is_batch_first, 0, 1)))
+        input_size = sizes.dimension(source, -1)
+        hidden, layers, directions = (
+            np.maximum(np.array([_integer(n, name) for n in nodes], dtype=np.float64), 1.0)
+            for name in ("hidden_size", "num_layers", "num_directions")
+        )
+        gates = np.array([_GATES[n.kind] for n in nodes], dtype=np.float64)
+        is_lstm = gates == _GATES[OpKind.LSTM]
+        # Only an LSTM can project its state, and only its output tells: [..., directions * projection].
+        handed_on = sizes.dimension(out, -1)[:, 0] / directions
+        is_projected = is_lstm & (handed_on >= 1) & (handed_on < hidden)
+        projection = np.where(is_projected, handed_on, hidden)
+        recurrent = gates * hidden * projection + np.where(is_projected, hidden * projection, 0.0)
+        first = gates[:, None] * hidden[:, None] * input_size
+        first[:, 0] += recurrent
+        deeper = (layers - 1) * (gates * hidden * directions * projection + recurrent)
+        first[:, 0] += deeper
+        return cls(
+            table=SizeTable.of(node, [steps, batch, input_size]),
+            macs=multiply(steps, batch, first * directions[:, None]),
+            positions=multiply(steps, batch),
+            constants=np.stack([hidden, projection, layers, directions, gates]),
+        )
+
+    def at(self, batches: FloatArray) -> RecurrentSizes:
+        """Sizes at each batch."""
+        steps, batch, input_size = self.table.at(batches)
+        hidden, projection, layers, directions, gates = self.constants
+        return RecurrentSizes(
+            node=self.table.node,
+            steps=steps,
+            batch=batch,
+            input_size=input_size,
+            hidden_size=hidden,
+            projection_size=projection,
+            layers=layers,
+            directions=directions,
+            gates=gates,
+        )
+
+
+def _integer(node: Node, name: str) -> int:
+    value = node.attributes.get(name, 0)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+def _where(condition: npt.NDArray[np.bool_], constant: float, polynomials: FloatArray) -> FloatArray:
+    """A constant on the rows where the condition holds."""
+    result = polynomials.copy()
+    result[condition] = 0.0
+    result[condition, 0] = constant
+    return result
+
+
+def _where_rows(condition: npt.NDArray[np.bool_], first: FloatArray, second: FloatArray) -> FloatArray:
+    width = max(first.shape[1], second.shape[1])
+    result = np.zeros((len(condition), width))
+    result[:, : second.shape[1]] = second
+    result[condition] = 0.0
+    result[condition, : first.shape[1]] = first[condition]
+    return result
+
+
+def _leading(sizes: GraphSizes, tensors: IndexArray, position: int, stop: IndexArray) -> FloatArray:
+    """One dimension, or 1 from the place where the leading dimensions stop."""
+    return _where(position >= stop, 1.0, sizes.dimension(tensors, position))

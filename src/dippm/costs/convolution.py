@@ -1,0 +1,163 @@
+"""Convolutions: their sizes and multiply-accumulates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.polynomial import FloatArray, multiply
+from dippm.costs.sizes import GraphSizes, SizeTable
+from dippm.graph import Node, OpKind
+
+__all__ = ["ConvolutionSizes", "ConvolutionTable"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ConvolutionSizes:
+    """Convolutions, all brought to two dimensions.
+
+    A one-dimensional convolution has height 1. A three-dimensional one is that many two-dimensional ones as it has
+    output slices, each over as many times more input channels as its kernel is deep: multiply-accumulates and the
+    equivalent matrix product stay what they are.
+
+    Args:
+        node: Node of each column.
+        batch: Samples.
+        in_channels: Input channels over all groups.
+        out_channels: Output channels over all groups.
+        in_height: Input rows.
+        in_width: Input columns.
+        out_height: Output rows.
+        out_width: Output columns.
+        kernel_height: Kernel rows.
+        kernel_width: Kernel columns.
+        stride_height: Step between rows.
+        stride_width: Step between columns.
+        dilation_height: Spacing of kernel rows.
+        dilation_width: Spacing of kernel columns.
+        groups: Groups.
+        is_transposed: Whether the convolution is transposed.
+        has_bias: Whether a bias is added.
+
+    Shapes:
+        batch to out_width: [B, n_convolution]; node and the others: [n_convolution].
+    """
+
+    node: IndexArray
+    batch: FloatArray
+    in_channels: FloatArray
+    out_channels: FloatArray
+    in_height: FloatArray
+    in_width: FloatArray
+    out_height: FloatArray
+    out_width: FloatArray
+    kernel_height: FloatArray
+    kernel_width: FloatArray
+    stride_height: FloatArray
+    stride_width: FloatArray
+    dilation_height: FloatArray
+    dilation_width: FloatArray
+    groups: FloatArray
+    is_transposed: npt.NDArray[np.bool_]
+    has_bias: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ConvolutionTable:
+    """Convolutions with the batch left open."""
+
+    table: SizeTable
+    macs: FloatArray
+    constants: FloatArray
+    is_transposed: npt.NDArray[np.bool_]
+    has_bias: npt.NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> ConvolutionTable:
+        """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
+        source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
+        nodes = [sizes.graph.nodes[i] for i in node]
+        is_transposed = np.array([n.kind is OpKind.CONV_TRANSPOSE for n in nodes], dtype=np.bool_)
+        spatial = np.where(weight >= 0, sizes.rank(weight) - 2, sizes.rank(source) - 2)
+        kernel = [sizes.dimension(weight, np.where(spatial > axis, 1 + spatial - axis, 99))[:, 0] for axis in range(3)]
+        width, height, depth = kernel
+        is_batched = sizes.rank(source) > spatial + 1
+        channel_axis = np.where(is_batched, 1, 0)
+
+        def extent(tensors: IndexArray, axis: int) -> FloatArray:
+            """A spatial dimension counted from the last, 1 where there are fewer."""
+            return sizes.dimension(tensors, np.where(spatial > axis, -1 - axis, 99))
+
+        batch = sizes.dimension(source, np.where(is_batched, 0, 99))
+        sliced = np.where(is_transposed, source, out)
+        in_channels = sizes.dimension(source, channel_axis) * depth[:, None]
+        out_channels = sizes.dimension(out, channel_axis)
+        # A weight [Co, Ci / g, *k] meets every output element, [Ci, Co / g, *k] every input element.
+        per_element = multiply(*(sizes.dimension(weight, axis) for axis in range(1, 5)))
+        macs = multiply(sizes.elements[np.where(is_transposed, source, out)], per_element)
+        return cls(
+            table=SizeTable.of(
+                node,
+                [
+                    multiply(batch, extent(sliced, 2)),
+                    in_channels,
+                    out_channels,
+                    extent(source, 1),
+                    extent(source, 0),
+                    extent(out, 1),
+                    extent(out, 0),
+                ],
+            ),
+            macs=macs,
+            constants=np.stack(
+                [
+                    height,
+                    width,
+                    *_last_two(nodes, "stride"),
+                    *_last_two(nodes, "dilation"),
+                    np.array([_groups(n) for n in nodes], dtype=np.float64),
+                ]
+            ),
+            is_transposed=is_transposed,
+            has_bias=np.array([len(n.inputs) > 2 and n.inputs[2] >= 0 for n in nodes], dtype=np.bool_),
+        )
+
+    def at(self, batches: FloatArray) -> ConvolutionSizes:
+        """Sizes at each batch."""
+        batch, in_channels, out_channels, in_height, in_width, out_height, out_width = self.table.at(batches)
+        height, width, stride_height, stride_width, dilation_height, dilation_width, groups = self.constants
+        return ConvolutionSizes(
+            node=self.table.node,
+            batch=batch,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            in_height=in_height,
+            in_width=in_width,
+            out_height=out_height,
+            out_width=out_width,
+            kernel_height=height,
+            kernel_width=width,
+            stride_height=stride_height,
+            stride_width=stride_width,
+            dilation_height=dilation_height,
+            dilation_width=dilation_width,
+            groups=groups,
+            is_transposed=self.is_transposed,
+            has_bias=self.has_bias,
+        )
+
+
+def _last_two(nodes: list[Node], name: str) -> tuple[FloatArray, FloatArray]:
+    """An attribute of each spatial dimension, its value for rows and for columns."""
+    given = [value if isinstance(value := n.attributes.get(name, ()), tuple) else (value,) for n in nodes]
+    rows = np.array([v[-2] if len(v) > 1 else 1 for v in given], dtype=np.float64)
+    columns = np.array([v[-1] if v else 1 for v in given], dtype=np.float64)
+    return rows, columns
+
+
+def _groups(node: Node) -> int:
+    value = node.attributes.get("groups", 1)
+    return int(value) if isinstance(value, int | float) else 1

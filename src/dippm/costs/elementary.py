@@ -1,0 +1,72 @@
+"""FLOPs of the operators that are not contractions: a count per element, by kind and function.
+
+The counts are numbers of single-precision instructions of a usual GPU kernel, a transcendental function by its
+expansion into hardware steps. Such operators are bound by memory on every GPU in use, so the counts serve the totals
+that a user reads and the roofline of very narrow devices; they are conventions, not measurements. Operators that only
+move or compare elements count no FLOPs for moving, one per comparison that yields a value (max, clip).
+"""
+
+from __future__ import annotations
+
+from dippm.graph import Node, OpKind
+
+__all__ = ["flops_per_input", "flops_per_output"]
+
+_PER_OUTPUT = {
+    OpKind.RELU: 1.0, OpKind.LEAKY_RELU: 2.0, OpKind.PRELU: 2.0, OpKind.ELU: 4.0, OpKind.GELU: 12.0, OpKind.SILU: 5.0,
+    OpKind.MISH: 12.0, OpKind.SIGMOID: 4.0, OpKind.TANH: 6.0, OpKind.SOFTPLUS: 5.0, OpKind.HARD_SWISH: 5.0,
+    OpKind.HARD_SIGMOID: 4.0, OpKind.CLIP: 2.0,
+    OpKind.ADD: 1.0, OpKind.SUB: 1.0, OpKind.MUL: 1.0, OpKind.DIV: 1.0, OpKind.POW: 4.0,
+    OpKind.BATCH_NORM: 2.0, OpKind.LOCAL_RESPONSE_NORM: 14.0, OpKind.QUANTIZE: 4.0, OpKind.DEQUANTIZE: 2.0,
+    # Four neighbours weighted, and where they lie.
+    OpKind.GRID_SAMPLE: 18.0,
+}  # fmt: skip
+_PER_INPUT = {
+    # Maximum, difference, exponential (two), sum, division.
+    OpKind.SOFTMAX: 6.0, OpKind.LOG_SOFTMAX: 6.0,
+    # Mean and variance in one pass (four), centre, scale, weight and bias.
+    OpKind.LAYER_NORM: 8.0, OpKind.GROUP_NORM: 8.0, OpKind.INSTANCE_NORM: 8.0,
+    # Square, sum, scale, weight.
+    OpKind.RMS_NORM: 4.0,
+    OpKind.REDUCE: 1.0, OpKind.CUMULATIVE: 1.0, OpKind.GLOBAL_POOL: 1.0,
+}  # fmt: skip
+_FUNCTIONS = {
+    "exp": 2.0, "exp2": 1.0, "expm1": 4.0, "log": 2.0, "log2": 1.0, "log10": 2.0, "log1p": 4.0, "sqrt": 2.0,
+    "rsqrt": 1.0, "reciprocal": 1.0, "sin": 4.0, "cos": 4.0, "tan": 8.0, "asin": 8.0, "acos": 8.0, "atan": 8.0,
+    "atan2": 10.0, "sinh": 6.0, "cosh": 6.0, "asinh": 8.0, "acosh": 8.0, "atanh": 8.0, "erf": 10.0, "erfinv": 12.0,
+    "hypot": 4.0, "fmod": 4.0, "remainder": 4.0, "addcmul": 3.0, "addcdiv": 3.0, "lerp": 3.0, "logsumexp": 4.0,
+    "mean": 1.0, "var": 4.0, "std": 4.0, "norm": 2.0, "l2": 2.0, "vector_norm": 2.0, "sum_square": 2.0,
+    "log_sum_exp": 4.0, "logaddexp": 6.0, "identity": 0.0, "where": 0.0,
+}  # fmt: skip
+_RESIZE = {"nearest": 0.0, "nearest-exact": 0.0, "linear": 3.0, "bilinear": 7.0, "trilinear": 15.0, "bicubic": 35.0,
+           "cubic": 35.0}  # fmt: skip
+
+
+def flops_per_output(node: Node) -> float:
+    """FLOPs for each element of the node's first output."""
+    kind = node.kind
+    if kind in _PER_OUTPUT:
+        return _PER_OUTPUT[kind]
+    if kind is OpKind.UNARY or kind is OpKind.BINARY:
+        return _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
+    if kind is OpKind.MAX_POOL or kind is OpKind.AVG_POOL:
+        return float(window(node))
+    if kind is OpKind.RESIZE:
+        return _RESIZE.get(str(node.attributes.get("mode", "")), 7.0)
+    return 0.0
+
+
+def flops_per_input(node: Node) -> float:
+    """FLOPs for each element of the node's first input."""
+    if node.kind is OpKind.REDUCE:
+        return _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
+    return _PER_INPUT.get(node.kind, 0.0)
+
+
+def window(node: Node) -> int:
+    """Elements under one position of a pooling window; 1 where the node does not say."""
+    size = 1
+    kernel = node.attributes.get("kernel", ())
+    for length in kernel if isinstance(kernel, tuple) else ():
+        size *= length
+    return size

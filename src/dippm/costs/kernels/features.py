@@ -1,0 +1,339 @@
+"""What a kernel's time depends on: dimensionless features from a problem and a device's data sheet.
+
+Every feature is a logarithm of a ratio, a remainder or a flag, so that a device nobody measured lands among the ones
+that were. The two ideas behind them:
+
+* **Tiles and waves.** A matrix kernel cuts its output into tiles of, say, 128 x 64, and gives each tile to one SM.
+  What the tiles overhang is wasted, and so is the last, partly filled wave of tiles. `tile_waste` says how much for
+  each tile size that GEMM libraries ship; the network learns which one the library picks.
+* **Algorithms.** A 3x3 convolution may run as implicit GEMM, as Winograd F(2x2, 3x3) or F(4x4, 3x3), or by FFT. Each
+  gets a time estimate from its own FLOPs, bytes and tile waste; the library picks the fastest.
+
+Next to the features each family has a *baseline* time in ms: a launch floor plus the roofline. The network predicts the
+logarithm of measured time over baseline, and never anything absolute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.kernels.problems import (
+    ELEMENTWISE_OPERATORS,
+    ConvProblem,
+    ElementwiseProblem,
+    Family,
+    FloatArray,
+    GemmProblem,
+    Problem,
+    RowProblem,
+)
+from dippm.devices.spec import DeviceSpec
+from dippm.errors import UsageError
+
+__all__ = [
+    "DEVICE_FEATURES",
+    "LAUNCH_FLOOR_MS",
+    "SIZE_COLUMNS",
+    "Features",
+    "compute_features",
+    "device_features",
+    "lower_bound_ms",
+    "tile_waste",
+]
+
+#: Reference launch floor. Small kernels of the measured tables level off at 0.025 - 0.06 ms, most of it the host's
+#: share of one eager call; the network learns the rest.
+LAUNCH_FLOOR_MS = 0.03
+
+#: Output tiles (rows of the first operand x columns of the second) that GEMM libraries ship for FP32.
+_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32))
+
+#: Shared memory per SM in KiB by compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
+#: Capability"); it bounds how deep a tile's pipeline can be.
+_SHARED_MEMORY_KIB = {
+    (6, 0): 64.0,
+    (6, 1): 96.0,
+    (7, 0): 96.0,
+    (7, 5): 64.0,
+    (8, 0): 164.0,
+    (8, 6): 100.0,
+    (8, 9): 100.0,
+    (9, 0): 228.0,
+    (10, 0): 228.0,
+    (12, 0): 100.0,
+}
+
+#: Switching energy per operation relative to a 16 nm process, by compute capability. Rough estimates from the process
+#: of each generation, no data-sheet figures: they only have to tell a card that throttles from one that does not.
+_RELATIVE_ENERGY = {
+    (6, 0): 1.0,
+    (6, 1): 1.0,
+    (7, 0): 0.8,
+    (7, 5): 0.8,
+    (8, 0): 0.45,
+    (8, 6): 0.55,
+    (8, 9): 0.3,
+    (9, 0): 0.3,
+    (10, 0): 0.3,
+    (12, 0): 0.3,
+}
+
+#: Watts per (16 nm equivalent) TFLOP/s above which more power brings no more clock.
+_AMPLE_WATTS_PER_TFLOP = 20.0
+
+#: How many leading columns of a family's matrix are bare sizes; the others relate the problem to the device.
+SIZE_COLUMNS = {Family.LINEAR: 2, Family.BMM: 4, Family.CONV: 4}
+
+#: Names of the trailing columns of every feature matrix: those that belong to the device alone.
+DEVICE_FEATURES = (
+    "log_sms",
+    "log_flops_per_sm",
+    "log_balance",
+    "log_l2_per_sm",
+    "log_watts_per_tflop",
+    "log_base_over_boost",
+    "log_shared_memory",
+    "log_bandwidth",
+    "log_power_headroom",
+    "has_unified_l1",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Features:
+    """Features of many problems on one device.
+
+    Args:
+        matrix: Shape (problems, features), float32; the last ``len(DEVICE_FEATURES)`` columns describe the device.
+        baseline_ms: Shape (problems,): launch floor plus roofline, ms.
+    """
+
+    matrix: npt.NDArray[np.float32]
+    baseline_ms: FloatArray
+
+
+def device_features(device: DeviceSpec) -> FloatArray:
+    """The device's own columns, in the order of `DEVICE_FEATURES`; numbers of the data sheet only."""
+    peak = device.peak_tflops["fp32"]
+    shared = _SHARED_MEMORY_KIB.get(device.compute_capability, 100.0)
+    ratios = (
+        device.sm_count / 64.0,
+        1000.0 * peak / device.sm_count / 180.0,
+        1000.0 * peak / device.bandwidth_gb_s / 15.0,
+        1024.0 * _l2_mib(device) / device.sm_count / 100.0,
+        device.board_power_w / peak / 15.0,
+        device.base_clock_mhz / device.boost_clock_mhz,
+        shared / 100.0,
+        device.bandwidth_gb_s / 800.0,
+    )
+    energy = _RELATIVE_ENERGY.get(device.compute_capability, 0.3)
+    headroom = min(1.0, device.board_power_w / peak / energy / _AMPLE_WATTS_PER_TFLOP)
+    # Volta joined L1 and shared memory and gave integers a datapath of their own; GEMM kernels gained from both.
+    unified = 1.0 if device.compute_capability >= (7, 0) else 0.0
+    return np.append(np.log(np.array(ratios, dtype=np.float64)), [np.log(headroom), unified])
+
+
+def _l2_mib(device: DeviceSpec) -> float:
+    # A device file may say 0 where the cache is unknown; logarithms need something.
+    return max(device.l2_mb, 0.25)
+
+
+def compute_features(family: Family, problem: Problem, device: DeviceSpec) -> Features:
+    """Features and baseline of a family's problems on one device.
+
+    Args:
+        family: The kernel family.
+        problem: Its problems; the type must be the family's.
+        device: The device; only its numbers are used.
+
+    Returns:
+        Feature matrix and baseline times.
+
+    Raises:
+        UsageError: The problem's type does not belong to the family.
+    """
+    if isinstance(problem, GemmProblem) and family in (Family.LINEAR, Family.BMM):
+        columns, baseline = _gemm(problem, device)
+    elif isinstance(problem, ConvProblem) and family is Family.CONV:
+        columns, baseline = _conv(problem, device)
+    elif isinstance(problem, ElementwiseProblem) and family is Family.ELEMENTWISE:
+        columns, baseline = _elementwise(problem, device)
+    elif isinstance(problem, RowProblem) and family in (Family.SOFTMAX, Family.LAYER_NORM):
+        columns, baseline = _rows(problem, device)
+    else:
+        raise UsageError(
+            f"A {type(problem).__name__} is no problem of the family '{family.value}'.", code="kernel.problem"
+        )
+    own = device_features(device)
+    matrix = np.empty((len(problem), len(columns) + len(own)), dtype=np.float32)
+    for position, column in enumerate(columns):
+        matrix[:, position] = column
+    matrix[:, len(columns) :] = own
+    return Features(matrix=matrix, baseline_ms=baseline)
+
+
+def lower_bound_ms(family: Family, problem: Problem, device: DeviceSpec) -> FloatArray:
+    """Time that no kernel can beat, ms.
+
+    Arithmetic at peak rate (a 3x3 convolution may save up to 4x by Winograd's F(4x4, 3x3), more by FFT: 8x is allowed),
+    and device memory traffic at peak bandwidth for what cannot stay in the L2 cache from one call to the next.
+    """
+    excess_bytes = np.maximum(problem.bytes - _l2_mib(device) * 2.0**20, 0.0)
+    memory_ms = excess_bytes / (device.bandwidth_gb_s * 1e6)
+    if family is Family.CONV and isinstance(problem, ConvProblem):
+        return np.maximum(memory_ms, problem.flops / 8.0 / (device.peak_tflops["fp32"] * 1e9))
+    if isinstance(problem, GemmProblem):
+        return np.maximum(memory_ms, problem.flops / (device.peak_tflops["fp32"] * 1e9))
+    return memory_ms
+
+
+def tile_waste(
+    rows: FloatArray, columns: FloatArray, products: FloatArray | float, *, tile: tuple[int, int], sms: int
+) -> tuple[FloatArray, FloatArray]:
+    """What cutting an output into tiles wastes: overhang of edge tiles, and the last wave's idle SMs.
+
+    Args:
+        rows: Rows of each output.
+        columns: Columns of each output.
+        products: Independent outputs.
+        tile: Rows and columns of one tile.
+        sms: Streaming multiprocessors of the device.
+
+    Returns:
+        ``log(tiles / SMs)`` and ``log(work of the busiest SM x SMs / useful work)``, the latter 0 or more.
+    """
+    tiles = products * np.ceil(rows / tile[0]) * np.ceil(columns / tile[1])
+    per_sm = tiles / sms
+    useful = products * rows * columns / (tile[0] * tile[1] * sms)
+    return np.log(per_sm), np.log(np.ceil(per_sm) / useful)
+
+
+def _gemm(problem: GemmProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+    """Features of plain and batched matrix products."""
+    m, n, k, b = problem.m, problem.n, problem.k, problem.b
+    peak, bandwidth, l2 = device.peak_tflops["fp32"] * 1e9, device.bandwidth_gb_s * 1e6, _l2_mib(device) * 2.0**20
+    compute_ms, memory_ms = problem.flops / peak, problem.bytes / bandwidth
+    columns = [
+        np.log(m),
+        np.log(n),
+        np.log(k),
+        np.log(b),
+        np.log(compute_ms / LAUNCH_FLOOR_MS),
+        np.log(memory_ms / LAUNCH_FLOOR_MS),
+        np.log(compute_ms / memory_ms),
+        np.log(problem.bytes / l2),
+        np.log(4.0 * b * k * n / l2),
+        np.log(4.0 * b * m * k / l2),
+    ]
+    least = np.full(len(problem), np.inf)
+    for tile in _TILES:
+        per_sm, waste = tile_waste(m, n, b, tile=tile, sms=device.sm_count)
+        columns += [waste] if tile not in ((128, 128), (32, 32)) else [waste, per_sm]
+        least = np.minimum(least, waste)
+    columns.append(least)
+    columns += [np.asarray(size % step == 0, dtype=np.float64) for size in (k, n, m) for step in (2, 4)]
+    columns.append((k % 8) / 8.0)
+    baseline = LAUNCH_FLOOR_MS + np.maximum(compute_ms, memory_ms)
+    return columns, baseline
+
+
+def _conv(problem: ConvProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+    """Features of 3x3 convolutions: one time estimate per algorithm."""
+    batch, cin, cout = problem.batch, problem.in_channels, problem.out_channels
+    height, width = problem.height, problem.width
+    peak, bandwidth, l2 = device.peak_tflops["fp32"] * 1e9, device.bandwidth_gb_s * 1e6, _l2_mib(device) * 2.0**20
+    sms = device.sm_count
+    compute_ms, memory_ms = problem.flops / peak, problem.bytes / bandwidth
+    pixels = batch * height * width
+    columns = [
+        np.log(batch),
+        np.log(cin),
+        np.log(cout),
+        np.log(height * width),
+        np.log(compute_ms / LAUNCH_FLOOR_MS),
+        np.log(memory_ms / LAUNCH_FLOOR_MS),
+        np.log(compute_ms / memory_ms),
+        np.log(problem.bytes / l2),
+        np.log(36.0 * cin * cout / l2),
+        np.log(4.0 * pixels * cin / l2),
+    ]
+    estimates = []
+    # Implicit GEMM: output channels x pixels, reduced over 9 cin.
+    for tile in ((128, 128), (128, 64), (64, 128), (128, 32), (32, 128), (64, 64)):
+        per_sm, waste = tile_waste(cout, pixels, 1.0, tile=tile, sms=sms)
+        columns += [waste] if tile != (128, 128) else [waste, per_sm]
+        estimates.append(np.maximum(compute_ms * np.exp(waste), memory_ms))
+    # Winograd, fused F(2x2, 3x3): 16 instead of 36 products per 2x2 outputs.
+    patches = batch * np.ceil(height / 2.0) * np.ceil(width / 2.0)
+    for tile in ((32, 32), (64, 32), (128, 8)):
+        per_sm, waste = tile_waste(cout, patches, 1.0, tile=tile, sms=sms)
+        time = 2.0 * 16.0 * patches * cout * cin / peak * np.exp(waste)
+        estimates.append(np.maximum(time, memory_ms))
+        columns += [waste, per_sm] if tile == (32, 32) else [waste]
+    # Winograd in three kernels, F(4x4, 3x3): 36 products of (cout, patches, cin), both transforms through memory.
+    patches = batch * np.ceil(height / 4.0) * np.ceil(width / 4.0)
+    moved_ms = 4.0 * (72.0 * patches * (cin + cout) + pixels * (cin + cout) + 81.0 * cin * cout) / bandwidth
+    columns += [np.log(moved_ms / compute_ms), np.log(16.0 * patches / pixels), np.log(patches)]
+    for tile in ((128, 128), (128, 64), (64, 128), (32, 128), (128, 32), (64, 64)):
+        per_sm, waste = tile_waste(cout, patches, 36.0, tile=tile, sms=sms)
+        estimates.append(72.0 * patches * cout * cin / peak * np.exp(waste) + moved_ms)
+        columns += [waste]
+    # FFT in tiles of s x s, s - 2 outputs wide: complex products of (cout, patches, cin) for s (s/2 + 1) frequencies.
+    for size in (16.0, 32.0):
+        frequencies = size * (size / 2.0 + 1.0)
+        patches = batch * np.ceil(height / (size - 2.0)) * np.ceil(width / (size - 2.0))
+        moved = 8.0 * frequencies * 2.0 * (patches * (cin + cout) + cin * cout) / bandwidth
+        _, waste = tile_waste(cout, patches, frequencies, tile=(64, 64), sms=sms)
+        time = 8.0 * frequencies * patches * cin * cout / peak * np.exp(waste) + moved
+        estimates.append(time)
+        columns.append(waste)
+    fastest = np.minimum.reduce(estimates)
+    columns += [np.log(estimate / compute_ms) for estimate in estimates]
+    columns.append(np.log(fastest / compute_ms))
+    columns += [np.asarray(size % step == 0, dtype=np.float64) for size in (cin, cout) for step in (2, 4)]
+    columns += [(height % 4) / 4.0, (height % 2) / 2.0]
+    baseline = LAUNCH_FLOOR_MS + fastest
+    return columns, baseline
+
+
+def _elementwise(problem: ElementwiseProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+    """Features of element-wise operators: traffic against launch and cache, and the operator."""
+    size = problem.bytes
+    memory_ms = size / (device.bandwidth_gb_s * 1e6)
+    # The vectorised kernel handles 4 elements per thread in blocks of 128 threads.
+    blocks_per_sm = problem.elements / 512.0 / device.sm_count
+    columns = [
+        np.log(problem.elements),
+        np.log(memory_ms / LAUNCH_FLOOR_MS),
+        np.log(size / (_l2_mib(device) * 2.0**20)),
+        np.log(blocks_per_sm),
+        np.asarray(problem.elements % 4 == 0, dtype=np.float64),
+    ]
+    columns += [np.asarray(problem.operator == index, dtype=np.float64) for index in range(len(ELEMENTWISE_OPERATORS))]
+    return columns, LAUNCH_FLOOR_MS + memory_ms
+
+
+def _rows(problem: RowProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+    """Features of softmax and layer normalisation: traffic, rows per SM, and how a row fits a warp."""
+    rows, width = problem.rows, problem.width
+    size = problem.bytes
+    memory_ms = size / (device.bandwidth_gb_s * 1e6)
+    power = np.ceil(np.log2(np.maximum(width, 1.0)))
+    columns = [
+        np.log(rows),
+        np.log(width),
+        np.log(memory_ms / LAUNCH_FLOOR_MS),
+        np.log(size / (_l2_mib(device) * 2.0**20)),
+        np.log(rows / device.sm_count),
+        # softmax: rows up to 1024 wide stay in one warp's registers, padded to a power of two
+        np.asarray(width <= 1024, dtype=np.float64),
+        power - np.log2(width),
+        power / 10.0,
+        np.log(np.ceil(width / 1024.0) * 1024.0 / width),
+        np.asarray(width % 4 == 0, dtype=np.float64),
+        np.asarray(width % 2 == 0, dtype=np.float64),
+    ]
+    return columns, LAUNCH_FLOOR_MS + memory_ms

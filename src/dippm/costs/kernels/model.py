@@ -1,0 +1,181 @@
+"""Kernel times from the shipped artefact: `KernelModel.time_ms`.
+
+Each family has two networks (see ``dippm.costs.kernels.network``): one for devices that were measured or nearly so, one
+for all others; between them, the logarithms of their times are mixed by how alike the device is to a measured one.
+
+What an answer means: fp32 without TF32, one eager call with warm caches, launch included, mean of the fastest few
+calls. Inside the tables' ranges (``dippm.costs.kernels.problems``) the report's errors apply. Outside them the
+efficiency of the nearest edge of the tables is kept and the roofline does the rest; no answer is below what the
+device's peak rates allow.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from dippm.costs.kernels.features import DEVICE_FEATURES, compute_features, device_features, lower_bound_ms
+from dippm.costs.kernels.network import MEASURED, TRANSFER, Float32Array, nearest_support, support_weight
+from dippm.costs.kernels.problems import (
+    ConvProblem,
+    ElementwiseProblem,
+    Family,
+    FloatArray,
+    GemmProblem,
+    Problem,
+    RowProblem,
+)
+from dippm.devices.spec import DeviceSpec
+from dippm.errors import DippmError
+
+__all__ = ["ARTEFACT_DIRECTORY", "ARTEFACT_VERSION", "KernelModel", "KernelSupport", "load_kernel_model"]
+
+ARTEFACT_DIRECTORY = Path(__file__).with_name("artefact")
+
+#: Version of the feature definitions; an artefact of another version is refused.
+ARTEFACT_VERSION = 1
+
+
+_SMALLEST: dict[Family, Problem] = {
+    Family.LINEAR: GemmProblem.of(m=8, n=8, k=8),
+    Family.BMM: GemmProblem.of(b=1, m=8, n=8, k=8),
+    Family.CONV: ConvProblem.of(batch=1, in_channels=8, out_channels=8, height=5),
+    Family.ELEMENTWISE: ElementwiseProblem.of(elements=64, operator="relu"),
+    Family.SOFTMAX: RowProblem.of(rows=8, width=8),
+    Family.LAYER_NORM: RowProblem.of(rows=8, width=272),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelSupport:
+    """How well a device is covered by the measurements of a family.
+
+    Args:
+        nearest_device: The measured device that is most alike.
+        weight: 1 where the device counts as measured, 0 where it is unlike all of them.
+    """
+
+    nearest_device: str
+    weight: float
+
+
+class KernelModel:
+    """Learned kernel times; sessions are created when a family is first asked for.
+
+    Args:
+        directory: Folder of the artefact: ``artefact.json`` and one ONNX file per family and network.
+
+    Raises:
+        DippmError: The folder holds no artefact, or one of another version.
+    """
+
+    def __init__(self, directory: Path = ARTEFACT_DIRECTORY) -> None:
+        path = directory / "artefact.json"
+        try:
+            manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as exc:
+            raise DippmError(
+                f"The kernel-time artefact '{path}' cannot be read: {exc}.",
+                code="artefact.unreadable",
+                cure="Reinstall dippm, or rebuild it with: python -m dippm.training.kernels",
+            ) from exc
+        if manifest.get("version") != ARTEFACT_VERSION or manifest.get("device_features") != list(DEVICE_FEATURES):
+            raise DippmError(
+                f"The kernel-time artefact '{path}' has version {manifest.get('version')!r}; this program"
+                f" needs {ARTEFACT_VERSION}.",
+                code="artefact.version",
+                cure="Rebuild it with: python -m dippm.training.kernels",
+            )
+        self._directory = directory
+        self._manifest = manifest
+        self._sessions: dict[tuple[Family, str], onnxruntime.InferenceSession] = {}
+        self._floors: dict[tuple[Family, DeviceSpec], float] = {}
+        self._measured = {
+            family: np.array(list(manifest["families"][family.value]["measured_devices"].values()), dtype=np.float64)
+            for family in Family
+        }
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the artefact says of itself: versions, seed, data hashes, metrics, training command."""
+        return self._manifest
+
+    def support(self, family: Family, device: DeviceSpec) -> KernelSupport:
+        """How well a device is covered by the measurements of a family."""
+        own, measured = device_features(device), self._measured[family]
+        names = list(self._manifest["families"][family.value]["measured_devices"])
+        return KernelSupport(nearest_device=names[nearest_support(own, measured)], weight=support_weight(own, measured))
+
+    def time_ms(self, family: Family, problem: Problem, device: DeviceSpec) -> FloatArray:
+        """Time of each problem on a device, ms, fp32 without TF32, launch included.
+
+        Args:
+            family: The kernel family.
+            problem: Its problems.
+            device: The device; only its numbers count.
+
+        Returns:
+            One time per problem, finite and positive.
+
+        Raises:
+            UsageError: The problem's type does not belong to the family.
+        """
+        if len(problem) == 0:
+            return np.empty(0, dtype=np.float64)
+        features = compute_features(family, problem, device)
+        own, measured = device_features(device), self._measured[family]
+        weight = support_weight(own, measured)
+        log_ratio = np.zeros(len(problem), dtype=np.float64)
+        if weight > 0.0:
+            # A relative of a measured device is answered as that device, with its own rates in the ratios: its power
+            # limit or clocks alone must not push the network to where it never was.
+            matrix = features.matrix.copy()
+            matrix[:, -len(DEVICE_FEATURES) :] = measured[nearest_support(own, measured)]
+            log_ratio += weight * self._run(family, MEASURED, matrix)
+        if weight < 1.0:
+            log_ratio += (1.0 - weight) * self._run(family, TRANSFER, features.matrix)
+        time_ms = features.baseline_ms * np.exp(log_ratio)
+        return np.maximum(time_ms, lower_bound_ms(family, problem, device))
+
+    def launch_floor_ms(self, family: Family, device: DeviceSpec) -> float:
+        """Time of the family's smallest problem, ms: what a call costs before its size matters."""
+        floor = self._floors.get((family, device))
+        if floor is None:
+            floor = float(self.time_ms(family, _SMALLEST[family], device)[0])
+            self._floors[family, device] = floor
+        return floor
+
+    def _run(self, family: Family, kind: str, matrix: Float32Array) -> FloatArray:
+        session = self._session(family, kind)
+        (log_ratio,) = session.run(None, {"features": matrix})
+        return np.asarray(log_ratio, dtype=np.float64)
+
+    def _session(self, family: Family, kind: str) -> onnxruntime.InferenceSession:
+        session = self._sessions.get((family, kind))
+        if session is None:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = 1
+            options.inter_op_num_threads = 1
+            options.log_severity_level = 3
+            path = self._directory / f"{family.value}-{kind}.onnx"
+            try:
+                session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+            except (OSError, RuntimeError) as exc:
+                raise DippmError(
+                    f"The kernel-time network '{path}' cannot be read: {exc}.", code="artefact.unreadable"
+                ) from exc
+            self._sessions[family, kind] = session
+        return session
+
+
+@functools.cache
+def load_kernel_model() -> KernelModel:
+    """The shipped model, loaded once per process."""
+    return KernelModel()

@@ -1,0 +1,95 @@
+"""From kernels to the wall time of one call: a host that launches and a device that executes, in order.
+
+The host walks the nodes and spends its dispatch time on each; the device starts a kernel when the host has launched it
+and the one before has ended. With H the host's running total and g the device's times, node i ends at
+
+    end_i = max(H_i, end_{i-1}) + g_i
+
+and its part of the latency is ``end_i - end_{i-1}``: its own time and the wait before it. The parts add up to the
+latency, so what explains a prediction is the prediction. Large batches are bound by the device, small ones by the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Runtime
+from dippm.costs.device_time import KernelPlan, busy_ms
+from dippm.costs.host import CAST_DISPATCH_US, host_dispatch_us
+from dippm.costs.kernels.model import KernelModel
+from dippm.costs.rates import Rates
+from dippm.costs.workload import WorkloadAt
+from dippm.devices import DeviceSpec
+
+__all__ = ["LatencyBreakdown", "break_down_latency", "host_ms"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_US_PER_MS = 1e3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LatencyBreakdown:
+    """Where the time of one call goes.
+
+    Args:
+        busy_ms: Time for which each node keeps the device busy.
+        share_ms: Part of the latency that belongs to each node, waits included; adds up to the latency.
+
+    Shapes:
+        Both [B, n_nodes].
+    """
+
+    busy_ms: FloatArray
+    share_ms: FloatArray
+
+    @property
+    def latency_ms(self) -> FloatArray:
+        """Wall time of one call at each batch, [B]."""
+        result: FloatArray = self.share_ms.sum(axis=1)
+        return result
+
+
+def host_ms(plan: KernelPlan, *, rates: Rates, runtime: Runtime) -> FloatArray:
+    """Time that the host spends to launch each node, casts included; none where a captured graph is replayed.
+
+    Shapes:
+        Result: [n_nodes].
+    """
+    graph = plan.work.sizes.graph
+    if runtime is Runtime.CUDA_GRAPH:
+        return np.zeros(len(graph.nodes))
+    dispatch_us = host_dispatch_us(graph)
+    np.add.at(dispatch_us, plan.work.types.casts.node, CAST_DISPATCH_US)
+    return dispatch_us * (rates.host_scale / _US_PER_MS)
+
+
+def break_down_latency(
+    plan: KernelPlan,
+    at: WorkloadAt,
+    *,
+    device: DeviceSpec,
+    conditions: Conditions,
+    rates: Rates,
+    kernels: KernelModel,
+) -> LatencyBreakdown:
+    """Time of one call, node by node, at every batch size.
+
+    Args:
+        plan: The distinct kernels of the model.
+        at: Its work at the batch sizes.
+        device: The device.
+        conditions: Precision, layout and runtime.
+        rates: Sustained rates.
+        kernels: Learned kernel times.
+    """
+    busy = busy_ms(plan, at, device=device, conditions=conditions, rates=rates, kernels=kernels)
+    launched = np.cumsum(host_ms(plan, rates=rates, runtime=conditions.runtime))
+    done = np.cumsum(busy, axis=1)
+    # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.
+    wait = np.maximum.accumulate(launched - (done - busy), axis=1)
+    end = done + np.maximum(wait, 0.0)
+    return LatencyBreakdown(busy_ms=busy, share_ms=np.diff(end, axis=1, prepend=0.0))

@@ -1,0 +1,240 @@
+"""Device memory that a process holds at the peak of an inference, in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.allocator import BLOCK_BYTES, CachingAllocator, segment_bytes
+from dippm.costs.conditions import Layout
+from dippm.costs.context import blas_workspace_bytes, context_mb
+from dippm.costs.edges import IndexArray
+from dippm.costs.polynomial import FloatArray, as_batches
+from dippm.costs.timeline import MemoryTimeline, Purpose
+from dippm.devices.spec import DeviceSpec
+from dippm.units import BYTES_PER_MIB
+
+__all__ = ["LiveMemory", "MemoryEstimate", "estimate_memory", "live_memory", "reserved_bytes"]
+
+_LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
+_WORKSPACES = (Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF)
+# Beyond any device; keeps absurd sizes within whole numbers.
+_MOST_BYTES = 2.0**60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LiveMemory:
+    """Bytes of live tensors over a forward pass, without rounding, context or cuBLAS workspace.
+
+    Args:
+        batches: Batch sizes.
+        live_bytes: Most bytes alive while each node runs.
+        peak_bytes: The highest of them, at least what is there from the start.
+        peak_node: The node that reaches it, -1 for a graph without nodes.
+        weight_bytes: Weights and buffers, of the peak.
+        workspace_bytes: Scratch memory of operators, of the peak.
+        activation_bytes: Inputs, results and everything else, of the peak.
+
+    Shapes:
+        batches and the others: [B]; live_bytes: [B, n_nodes].
+    """
+
+    batches: FloatArray
+    live_bytes: FloatArray
+    peak_bytes: FloatArray
+    peak_node: IndexArray
+    weight_bytes: FloatArray
+    workspace_bytes: FloatArray
+    activation_bytes: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MemoryEstimate:
+    """Device memory at the peak, MiB.
+
+    Args:
+        batches: Batch sizes.
+        memory_mb: What the process holds: the CUDA context and what the caching allocator reserves.
+        parts_mb: Its parts, which add up to it: ``context``, ``weights``, ``activations`` (inputs and outputs among
+            them), ``workspace`` (cuBLAS, cuDNN and scratch memory), ``slack`` (reserved and not in use at the peak).
+        peak_live_mb: Weights, activations and scratch memory at the peak.
+        peak_node: The node that reaches it.
+        assumptions: Which parts rest on assumptions and not on rules, in words for the user.
+
+    Shapes:
+        All arrays: [B].
+    """
+
+    batches: FloatArray
+    memory_mb: FloatArray
+    parts_mb: dict[str, FloatArray]
+    peak_live_mb: FloatArray
+    peak_node: IndexArray
+    assumptions: tuple[str, ...]
+
+
+def live_memory(
+    timeline: MemoryTimeline, batches: npt.ArrayLike, *, without: frozenset[Purpose] = _LAYOUT_COPIES
+) -> LiveMemory:
+    """Follow the bytes of live tensors through a forward pass.
+
+    Args:
+        timeline: The model's memory events.
+        batches: Batch sizes.
+        without: Kinds of memory to leave out; by default the copies that only some devices make.
+    """
+    sizes = as_batches(batches)
+    return _live(timeline, sizes, timeline.piece_bytes(sizes, without=without))
+
+
+def reserved_bytes(
+    timeline: MemoryTimeline, batches: npt.ArrayLike, *, without: frozenset[Purpose] = _LAYOUT_COPIES
+) -> npt.NDArray[np.int64]:
+    """Bytes that the caching allocator holds after one forward pass, without the cuBLAS workspace.
+
+    Shapes:
+        batches: [B]; result: [B].
+    """
+    sizes = as_batches(batches)
+    return _reserve(timeline, timeline.piece_bytes(sizes, without=without))
+
+
+def estimate_memory(
+    timeline: MemoryTimeline,
+    batches: npt.ArrayLike,
+    devices: Sequence[DeviceSpec],
+    *,
+    layout: Layout = Layout.NCHW,
+) -> list[MemoryEstimate]:
+    """Estimate the memory of an inference on each device.
+
+    Devices differ in their context, their cuBLAS workspace and in whether convolutions run on tensor cores; the
+    allocator is replayed once for all devices that agree in the last.
+
+    Args:
+        timeline: The model's memory events.
+        batches: Batch sizes.
+        devices: The devices.
+        layout: Memory order of images.
+
+    Returns:
+        One estimate per device.
+
+    Raises:
+        UsageError: ``batch.invalid`` where a batch is not a positive whole number.
+    """
+    sizes = as_batches(batches)
+    replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
+    present = frozenset(
+        Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[np.any(timeline.bytes_of, axis=1)])
+    )
+    result = []
+    for device in devices:
+        without = _absent_copies(device, layout) & present
+        if without not in replays:
+            pieces = timeline.piece_bytes(sizes, without=without)
+            replays[without] = (_live(timeline, sizes, pieces), _reserve(timeline, pieces))
+        live, reserved = replays[without]
+        result.append(_assemble(timeline, live, reserved, device))
+    return result
+
+
+def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
+    """The layout copies that a device does not make."""
+    if layout is Layout.NHWC:
+        return _LAYOUT_COPIES
+    absent = set()
+    if "tf32_tensor" not in device.peak_tflops:
+        absent.add(Purpose.LAYOUT_TF32)
+    if "fp16_tensor" not in device.peak_tflops:
+        absent.add(Purpose.LAYOUT_HALF)
+    return frozenset(absent)
+
+
+def _assemble(
+    timeline: MemoryTimeline, live: LiveMemory, reserved: npt.NDArray[np.int64], device: DeviceSpec
+) -> MemoryEstimate:
+    blas = blas_workspace_bytes(device) if timeline.runs_blas else 0
+    # Taken once, at the first matrix product, and kept; nearly always from a segment that activations do not need.
+    held = reserved + (segment_bytes(blas) if blas else 0)
+    workspace = live.workspace_bytes + blas
+    context = np.full(len(live.batches), context_mb(device))
+    parts = {
+        "context": context,
+        "weights": live.weight_bytes / BYTES_PER_MIB,
+        "activations": live.activation_bytes / BYTES_PER_MIB,
+        "workspace": workspace / BYTES_PER_MIB,
+        "slack": (held - live.peak_bytes - blas) / BYTES_PER_MIB,
+    }
+    assumptions = ["The size of the CUDA context is estimated from the device's number of resident threads."]
+    if (live.workspace_bytes > 0).any():
+        assumptions.append("cuDNN's workspace is estimated from the sizes of an operator's tensors.")
+    return MemoryEstimate(
+        batches=live.batches,
+        memory_mb=context + held / BYTES_PER_MIB,
+        parts_mb=parts,
+        peak_live_mb=live.peak_bytes / BYTES_PER_MIB,
+        peak_node=live.peak_node,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> LiveMemory:
+    purpose = timeline.purpose
+    weights = pieces[:, timeline.weights].sum(axis=1)
+    inputs = pieces[:, timeline.inputs].sum(axis=1)
+    start = weights + inputs
+    if not len(timeline.event_piece):
+        none = np.zeros(len(batches))
+        return LiveMemory(
+            batches=batches,
+            live_bytes=np.zeros((len(batches), 0)),
+            peak_bytes=start,
+            peak_node=np.full(len(batches), -1),
+            weight_bytes=weights,
+            workspace_bytes=none,
+            activation_bytes=inputs,
+        )
+    change = pieces[:, timeline.event_piece] * timeline.event_sign
+    live = start[:, None] + np.cumsum(change, axis=1)
+    peak_event = live.argmax(axis=1)
+    rows = np.arange(len(batches))
+    peak = live[rows, peak_event]
+    is_workspace = np.isin(purpose[timeline.event_piece], [int(purpose) for purpose in _WORKSPACES])
+    workspace = np.where(is_workspace, change, 0.0).cumsum(axis=1)[rows, peak_event]
+    return LiveMemory(
+        batches=batches,
+        live_bytes=np.maximum.reduceat(live, timeline.node_start, axis=1),
+        peak_bytes=peak,
+        peak_node=timeline.event_node[peak_event],
+        weight_bytes=weights,
+        workspace_bytes=workspace,
+        activation_bytes=peak - weights - workspace,
+    )
+
+
+def _reserve(timeline: MemoryTimeline, pieces: FloatArray) -> npt.NDArray[np.int64]:
+    blocks = -(-np.minimum(pieces, _MOST_BYTES).astype(np.int64) // BLOCK_BYTES)
+    is_taken: npt.NDArray[np.bool_] = blocks.max(axis=0, initial=0) > 0
+    # An event is the number of its piece, inverted where the piece is given back.
+    is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
+    piece, sign = timeline.event_piece[is_event], timeline.event_sign[is_event]
+    codes = np.where(sign > 0, piece, ~piece)
+    # Taken and given back with nothing between, as scratch memory is: one event instead of two.
+    is_touch = np.append(codes[1:] == ~codes[:-1], False) & (sign > 0)
+    codes[is_touch] += blocks.shape[1]
+    events = codes[~np.append(False, is_touch[:-1])].tolist()
+    loaded = CachingAllocator()
+    if len(blocks):
+        loaded.replay(range(len(timeline.weights)), blocks[0, timeline.weights].tolist())
+    inputs = timeline.inputs.tolist()
+    result = []
+    for row in blocks.tolist():
+        allocator = loaded.copy()
+        allocator.replay(inputs, row)
+        allocator.replay(events, row)
+        result.append(allocator.reserved_bytes)
+    return np.array(result, dtype=np.int64)

@@ -1,0 +1,141 @@
+"""Sizes as polynomials of the batch size, many at once.
+
+Every dimension is ``a * N + b``, so each count of elements, operations or bytes is a polynomial of N. Costs are built
+once per graph as rows of coefficients and then evaluated for all batch sizes in a few array operations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.errors import UnsupportedError, UsageError
+from dippm.graph import GraphArrays
+
+__all__ = ["FloatArray", "as_batches", "dimension", "evaluate", "is_at_most", "multiply", "numel", "pad", "scatter_add"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def as_batches(batches: npt.ArrayLike) -> FloatArray:
+    """Batch sizes as a flat array of floats.
+
+    Raises:
+        UsageError: ``batch.invalid`` where one is not a positive whole number.
+    """
+    given = np.atleast_1d(np.asarray(batches))
+    if given.ndim != 1 or given.dtype.kind not in "iu" or (given.size and given.min() < 1):
+        raise UsageError(
+            f"A batch must be a whole number of at least 1. Got {batches!r}.",
+            code="batch.invalid",
+            cure="Use 1 or more.",
+        )
+    return given.astype(np.float64)
+
+
+def dimension(arrays: GraphArrays, tensors: IndexArray, positions: npt.ArrayLike) -> FloatArray:
+    """One dimension of each tensor; 1 where the tensor has no such dimension.
+
+    Args:
+        arrays: Sizes of the graph.
+        tensors: Index of each tensor; -1 for none.
+        positions: Which dimension, negative counted from the end.
+
+    Shapes:
+        tensors: [n]; result: [n, 2].
+    """
+    positions = np.broadcast_to(np.asarray(positions, dtype=np.int64), tensors.shape)
+    rank = arrays.rank[tensors]
+    at = np.where(positions < 0, positions + rank, positions)
+    exists = (at >= 0) & (at < rank) & (tensors >= 0)
+    at = np.where(exists, at, 0)
+    result = np.empty((len(tensors), 2))
+    result[:, 0] = np.where(exists, arrays.fixed[tensors, at], 1)
+    result[:, 1] = np.where(exists, arrays.per_sample[tensors, at], 0)
+    return result
+
+
+def numel(arrays: GraphArrays) -> FloatArray:
+    """Number of elements of every tensor.
+
+    Raises:
+        UnsupportedError: ``graph.too_large`` where a tensor has more elements than a float can count.
+
+    Shapes:
+        result: [T, D], D one more than the most dimensions of one tensor that grow with the batch.
+    """
+    growing = arrays.per_sample != 0
+    degree = int(growing.sum(axis=1).max(initial=0))
+    result = np.zeros((len(arrays.rank), degree + 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        result[:, 0] = np.where(growing, 1, arrays.fixed).prod(axis=1, dtype=np.float64)
+        for column in np.flatnonzero(growing.any(axis=0)):
+            rows = growing[:, column]
+            old = result[rows]
+            new = old * arrays.fixed[rows, column, None]
+            new[:, 1:] += old[:, :-1] * arrays.per_sample[rows, column, None]
+            result[rows] = new
+    if not np.isfinite(result).all():
+        raise UnsupportedError("A tensor of the model has more than 1e308 elements.", code="graph.too_large")
+    return result
+
+
+def multiply(*factors: FloatArray) -> FloatArray:
+    """Product of polynomials, row by row.
+
+    Shapes:
+        factors: [n, D_i]; result: [n, 1 + sum(D_i - 1)].
+    """
+    result = factors[0]
+    for factor in factors[1:]:
+        if factor.shape[1] == 1:
+            result = result * factor
+            continue
+        product = np.zeros((result.shape[0], result.shape[1] + factor.shape[1] - 1))
+        for power in range(factor.shape[1]):
+            product[:, power : power + result.shape[1]] += result * factor[:, power, None]
+        result = product
+    return result
+
+
+def pad(polynomials: FloatArray, width: int) -> FloatArray:
+    """The same polynomials with zero coefficients up to a width."""
+    missing = width - polynomials.shape[1]
+    if missing <= 0:
+        return polynomials
+    return np.concatenate([polynomials, np.zeros((polynomials.shape[0], missing))], axis=1)
+
+
+def scatter_add(rows: IndexArray, polynomials: FloatArray, *, count: int) -> FloatArray:
+    """Sum of the polynomials that fall on each row.
+
+    Shapes:
+        rows: [k]; polynomials: [k, D]; result: [count, D].
+    """
+    columns = [np.bincount(rows, weights=column, minlength=count) for column in polynomials.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((count, 0))
+
+
+def is_at_most(first: FloatArray, second: FloatArray) -> npt.NDArray[np.bool_]:
+    """Whether no coefficient of the first polynomial of a row is the larger one, so that no value is either.
+
+    Shapes:
+        [n, D], [n, D] -> [n].
+    """
+    result: npt.NDArray[np.bool_] = np.all(first <= second, axis=1)
+    return result
+
+
+def evaluate(polynomials: FloatArray, batches: FloatArray) -> FloatArray:
+    """Values of the polynomials at each batch size.
+
+    Shapes:
+        polynomials: [n, D]; batches: [B]; result: [B, n].
+    """
+    column = batches[:, None]
+    width = polynomials.shape[1]
+    result = np.broadcast_to(polynomials[:, width - 1], (len(batches), polynomials.shape[0]))
+    for power in range(width - 2, -1, -1):
+        result = result * column + polynomials[:, power]
+    return np.array(result) if width == 1 else result

@@ -1,0 +1,55 @@
+"""The few numbers that say how much of a data sheet's peak a kernel reaches in a whole network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from dippm.errors import DippmError
+
+__all__ = ["Rates"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Sustained rates and overheads, the same for every device; fitted on measured whole models.
+
+    Shares are of the device's peak, above 0 and at most 1.5 (a data sheet's boost clock can be passed).
+
+    Args:
+        tensor_gemm: Share of the tensor-core peak that a large matrix product reaches.
+        tensor_conv: The same for a large convolution in NHWC.
+        nchw_shuffle: How often a tensor-core convolution in NCHW moves its input and output through memory once more
+            to change their order; 0 for never, 1 for once each.
+        attention: Share of the peak that fused attention reaches at full tiles.
+        direct_conv: Share of the FP32 peak that depthwise and thinly grouped convolutions reach in NCHW.
+        direct_conv_nhwc: The same in NHWC.
+        stream: Share of peak bandwidth of an element-wise kernel whose tensors do not fit the L2 cache.
+        norm: The same of layer, group and batch norm, and softmax.
+        move: The same of copies, concatenation, padding, gathering, resizing.
+        pool: The same of pooling and reductions.
+        gap_us: Least time between the starts of two dependent kernels, microseconds.
+        cache_gain: How many times peak bandwidth the L2 cache delivers.
+        step_us: Least time of one step of a recurrent layer, microseconds.
+        host_scale: Host time per operator over that of the measured host.
+    """
+
+    tensor_gemm: float = 0.75
+    tensor_conv: float = 0.6
+    nchw_shuffle: float = 1.0
+    attention: float = 0.5
+    direct_conv: float = 0.1
+    direct_conv_nhwc: float = 0.1
+    stream: float = 0.85
+    norm: float = 0.75
+    move: float = 0.7
+    pool: float = 0.6
+    gap_us: float = 2.0
+    cache_gain: float = 2.5
+    step_us: float = 8.0
+    host_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0.0 <= value < 1e3:
+                raise DippmError(f"The rate {field.name} is {value}, which cannot be.", code="artefact.invalid")

@@ -1,0 +1,97 @@
+"""What every family's sizes are built from: the graph's arrays, and tables of polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import Edges, IndexArray
+from dippm.costs.polynomial import FloatArray, dimension, evaluate, numel, pad
+from dippm.graph import Graph, GraphArrays
+
+__all__ = ["GraphSizes", "SizeTable"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class GraphSizes:
+    """A graph with the arrays that all cost rules share.
+
+    Args:
+        graph: The model.
+        arrays: Tensor dimensions.
+        edges: Which node reads and writes which tensor.
+        elements: Number of elements of each tensor as polynomials, with a last row of 1 so that tensor -1, an
+            absent input, counts one element.
+
+    Shapes:
+        elements: [T + 1, D].
+    """
+
+    graph: Graph
+    arrays: GraphArrays
+    edges: Edges
+    elements: FloatArray
+
+    @classmethod
+    def from_graph(cls, graph: Graph) -> GraphSizes:
+        """Collect the arrays."""
+        arrays = GraphArrays.from_graph(graph)
+        elements = numel(arrays)
+        one = np.zeros((1, elements.shape[1]))
+        one[0, 0] = 1.0
+        return cls(graph=graph, arrays=arrays, edges=Edges.from_graph(graph), elements=np.concatenate([elements, one]))
+
+    def inputs(self, nodes: IndexArray, position: int) -> IndexArray:
+        """The tensor at one place among each node's inputs, -1 where it is absent."""
+        given = [self.graph.nodes[node].inputs for node in nodes]
+        return np.array([i[position] if len(i) > position else -1 for i in given], dtype=np.int64)
+
+    def outputs(self, nodes: IndexArray) -> IndexArray:
+        """The first output of each node, -1 where it has none."""
+        given = [self.graph.nodes[node].outputs for node in nodes]
+        return np.array([o[0] if o else -1 for o in given], dtype=np.int64)
+
+    def dimension(self, tensors: IndexArray, positions: npt.ArrayLike) -> FloatArray:
+        """One dimension of each tensor as polynomials; see :func:`dippm.costs.polynomial.dimension`."""
+        return dimension(self.arrays, tensors, positions)
+
+    def rank(self, tensors: IndexArray) -> IndexArray:
+        """Number of dimensions of each tensor, 0 for none."""
+        result: IndexArray = np.where(tensors >= 0, self.arrays.rank[tensors], 0)
+        return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SizeTable:
+    """Several sizes of several nodes as polynomials.
+
+    Args:
+        node: The nodes.
+        sizes: Number of sizes of each node.
+        polynomials: Their coefficients, all nodes of the first size, then of the second, ...
+
+    Shapes:
+        node: [n]; polynomials: [sizes * n, D].
+    """
+
+    node: IndexArray
+    sizes: int
+    polynomials: FloatArray
+
+    @classmethod
+    def of(cls, node: IndexArray, sizes: Sequence[FloatArray]) -> SizeTable:
+        """Stack the polynomials of each size, [n, D] each."""
+        width = max(size.shape[1] for size in sizes)
+        return cls(node=node, sizes=len(sizes), polynomials=np.concatenate([pad(size, width) for size in sizes]))
+
+    def at(self, batches: FloatArray) -> list[FloatArray]:
+        """Values of every size.
+
+        Shapes:
+            batches: [B]; each of the results: [B, n].
+        """
+        values = evaluate(self.polynomials, batches).reshape(len(batches), self.sizes, len(self.node))
+        return [values[:, size] for size in range(self.sizes)]

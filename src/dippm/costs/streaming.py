@@ -1,0 +1,252 @@
+"""Element-wise operators, softmax and norms, reductions and pooling: the sizes that bound them by memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.elementary import window
+from dippm.costs.polynomial import FloatArray, multiply
+from dippm.costs.sizes import GraphSizes, SizeTable
+from dippm.graph import Node, OpKind
+
+__all__ = [
+    "ElementwiseSizes",
+    "ElementwiseTable",
+    "PoolSizes",
+    "PoolTable",
+    "ReductionSizes",
+    "ReductionTable",
+    "RowSizes",
+    "RowTable",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ElementwiseSizes:
+    """Operators that write each output element from one element of each input.
+
+    Args:
+        node: Node of each column.
+        operator: The kind's name, or the function's for ``UNARY`` and ``BINARY``.
+        out_elements: Elements written.
+        in_elements: Elements of the first input.
+        other_elements: Elements of all other inputs together; each tensor counts once.
+        input_count: Distinct tensors read.
+
+    Shapes:
+        node, operator, input_count: [n_elementwise]; the others: [B, n_elementwise].
+    """
+
+    node: IndexArray
+    operator: tuple[str, ...]
+    out_elements: FloatArray
+    in_elements: FloatArray
+    other_elements: FloatArray
+    input_count: IndexArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ElementwiseTable:
+    """Element-wise operators with the batch left open."""
+
+    table: SizeTable
+    operator: tuple[str, ...]
+    input_count: IndexArray
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> ElementwiseTable:
+        """Count the elements of the outputs and of every distinct input."""
+        nodes = [sizes.graph.nodes[i] for i in node]
+        distinct = [list(dict.fromkeys(i for i in n.inputs if i >= 0)) for n in nodes]
+        others = np.zeros((len(nodes), sizes.elements.shape[1]))
+        owner = np.array([row for row, inputs in enumerate(distinct) for _ in inputs[1:]], dtype=np.int64)
+        read = np.array([index for inputs in distinct for index in inputs[1:]], dtype=np.int64)
+        np.add.at(others, owner, sizes.elements[read])
+        first = np.array([inputs[0] if inputs else -1 for inputs in distinct], dtype=np.int64)
+        return cls(
+            table=SizeTable.of(node, [sizes.elements[sizes.outputs(node)], sizes.elements[first], others]),
+            operator=tuple(_operator(n) for n in nodes),
+            input_count=np.array([len(inputs) for inputs in distinct], dtype=np.int64),
+        )
+
+    def at(self, batches: FloatArray) -> ElementwiseSizes:
+        """Sizes at each batch."""
+        out, first, others = self.table.at(batches)
+        return ElementwiseSizes(
+            node=self.table.node,
+            operator=self.operator,
+            out_elements=out,
+            in_elements=first,
+            other_elements=others,
+            input_count=self.input_count,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RowSizes:
+    """Softmax and norms: ``rows`` independent groups of ``width`` elements.
+
+    Args:
+        node: Node of each column.
+        rows: Groups.
+        width: Elements normalised together.
+        is_last: Whether those elements are the tensor's last dimensions, contiguous in its own order.
+
+    Shapes:
+        node, is_last: [n_row]; the others: [B, n_row].
+    """
+
+    node: IndexArray
+    rows: FloatArray
+    width: FloatArray
+    is_last: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class RowTable:
+    """Softmax and norms with the batch left open."""
+
+    table: SizeTable
+    rows: FloatArray
+    is_last: npt.NDArray[np.bool_]
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> RowTable:
+        """Take the group's size from ``axes_size``, else from the dimensions in ``axes``, else from the last one."""
+        nodes = [sizes.graph.nodes[i] for i in node]
+        source = sizes.inputs(node, 0)
+        rank = sizes.rank(source)
+        stated = np.array([_size(n.attributes.get("axes_size")) for n in nodes], dtype=np.float64)
+        axes = [value if isinstance(value := n.attributes.get("axes"), tuple) and value else None for n in nodes]
+        places = range(max(int(rank.max(initial=0)), 1))
+        is_grouped = np.zeros((len(nodes), len(places)), dtype=np.bool_)
+        for row, given in enumerate(axes):
+            for axis in (-1,) if given is None else given:
+                place = axis + int(rank[row]) if axis < 0 else axis
+                if 0 <= place < rank[row]:
+                    is_grouped[row, place] = True
+        absent = np.int64(len(places))
+        width = multiply(*(sizes.dimension(source, np.where(is_grouped[:, at], at, absent)) for at in places))
+        rows = multiply(*(sizes.dimension(source, np.where(is_grouped[:, at], absent, at)) for at in places))
+        has_size = stated > 0
+        width[has_size] = 0.0
+        width[has_size, 0] = stated[has_size]
+        rows[has_size] = 0.0
+        elements = sizes.elements[source]
+        rows[has_size, : elements.shape[1]] = (elements[has_size] / stated[has_size, None])[:, : rows.shape[1]]
+        return cls(
+            table=SizeTable.of(node, [rows, width]),
+            rows=rows,
+            is_last=has_size | is_grouped[np.arange(len(nodes)), np.maximum(rank - 1, 0)],
+        )
+
+    def at(self, batches: FloatArray) -> RowSizes:
+        """Sizes at each batch."""
+        rows, width = self.table.at(batches)
+        return RowSizes(node=self.table.node, rows=rows, width=width, is_last=self.is_last)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ReductionSizes:
+    """Sums and the like, running sums, sorts.
+
+    Args:
+        node: Node of each column.
+        in_elements: Elements read.
+        out_elements: Elements of the first output.
+
+    Shapes:
+        node: [n_reduction]; the others: [B, n_reduction].
+    """
+
+    node: IndexArray
+    in_elements: FloatArray
+    out_elements: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ReductionTable:
+    """Reductions with the batch left open."""
+
+    table: SizeTable
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> ReductionTable:
+        """Count elements in and out."""
+        return cls(
+            table=SizeTable.of(node, [sizes.elements[sizes.inputs(node, 0)], sizes.elements[sizes.outputs(node)]])
+        )
+
+    def at(self, batches: FloatArray) -> ReductionSizes:
+        """Sizes at each batch."""
+        in_elements, out_elements = self.table.at(batches)
+        return ReductionSizes(node=self.table.node, in_elements=in_elements, out_elements=out_elements)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PoolSizes:
+    """Pooling.
+
+    Args:
+        node: Node of each column.
+        in_elements: Elements read.
+        out_elements: Elements written.
+        window: Elements under one position of the window; of global pooling, all that one output element sums.
+
+    Shapes:
+        node: [n_pool]; the others: [B, n_pool].
+    """
+
+    node: IndexArray
+    in_elements: FloatArray
+    out_elements: FloatArray
+    window: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PoolTable:
+    """Pooling with the batch left open."""
+
+    table: SizeTable
+    window: FloatArray
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray) -> PoolTable:
+        """Count elements in and out; a window of 0 stands for global pooling."""
+        nodes = [sizes.graph.nodes[i] for i in node]
+        return cls(
+            table=SizeTable.of(node, [sizes.elements[sizes.inputs(node, 0)], sizes.elements[sizes.outputs(node)]]),
+            window=np.array([0.0 if n.kind is OpKind.GLOBAL_POOL else window(n) for n in nodes], dtype=np.float64),
+        )
+
+    def at(self, batches: FloatArray) -> PoolSizes:
+        """Sizes at each batch."""
+        in_elements, out_elements = self.table.at(batches)
+        overall = in_elements / np.maximum(out_elements, 1.0)
+        return PoolSizes(
+            node=self.table.node,
+            in_elements=in_elements,
+            out_elements=out_elements,
+            window=np.where(self.window > 0, self.window, overall),
+        )
+
+
+def _operator(node: Node) -> str:
+    function = node.attributes.get("function")
+    if node.kind in (OpKind.UNARY, OpKind.BINARY) and isinstance(function, str):
+        return function
+    return node.kind.value
+
+
+def _size(value: object) -> int:
+    """``axes_size`` as a number; a tuple is a shape."""
+    if isinstance(value, tuple):
+        size = 1
+        for length in value:
+            size *= int(length)
+        return size
+    return int(value) if isinstance(value, int | float) else 0

@@ -1,0 +1,56 @@
+"""Time of matrix products on tensor cores, for which there is no kernel table: tiles, waves and bandwidth.
+
+A product of m x k by k x n is cut into output tiles, one per SM at a time. What tiles overhang and what the last wave
+leaves idle is lost; small tiles lose less and run slower, because they reload their operands more often. The library is
+taken to pick the fastest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["tensor_gemm_seconds"]
+
+FloatArray = npt.NDArray[np.float64]
+
+# Rows, columns, and the share of the largest tile's rate: operand reuse of a tile is rows * columns / (rows + columns).
+_TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 0.95),
+    (128, 64, 0.8),
+    (64, 128, 0.8),
+    (64, 64, 0.6),
+    (64, 32, 0.4),
+)
+_DEPTH = 32.0
+# Depth at which filling and draining a tile's pipeline takes as long as its work.
+_PIPELINE_DEPTH = 64.0
+
+
+def tensor_gemm_seconds(
+    b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak_flops: FloatArray, sm_count: int
+) -> FloatArray:
+    """Time of the arithmetic of ``b`` products at the peak rate, tile losses included.
+
+    Args:
+        b: Independent products, 1 or more.
+        m: Rows of the output.
+        n: Columns of the output.
+        k: Length of the sum.
+        peak_flops: Peak rate of the device in each product's format, FLOP/s.
+        sm_count: Streaming multiprocessors.
+
+    Shapes:
+        All arrays and the result broadcast together.
+    """
+    depth = np.ceil(k / _DEPTH) * _DEPTH + _PIPELINE_DEPTH
+    best: FloatArray | None = None
+    for rows, columns, rate in _TILES:
+        waves = np.ceil(b * np.ceil(m / rows) * np.ceil(n / columns) / sm_count)
+        seconds = waves * (2.0 * rows * columns * sm_count / rate) * depth / peak_flops
+        best = seconds if best is None else np.minimum(best, seconds)
+    if best is None:
+        raise RuntimeError("no tiles")
+    return best

@@ -1,0 +1,159 @@
+"""Bytes that every operator must move between device memory and the chip, each element once.
+
+An operator reads each distinct input once, weights among them, and writes each output once, in place or not. It reads
+less where it only fetches part of its input: embedding and gather read what they return, at most the whole table once,
+a copy of a slice reads the slice, and a tensor that was expanded over a dimension is read as large as its storage.
+Views move nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.polynomial import FloatArray, evaluate, is_at_most, pad, scatter_add
+from dippm.costs.precision import TypePlan
+from dippm.costs.sizes import GraphSizes
+from dippm.graph import OpKind
+
+__all__ = ["Reads", "storage_polynomials", "write_polynomials"]
+
+# Reads of the first input that cannot exceed what the node returns.
+_FETCHING_KINDS = frozenset({OpKind.EMBEDDING, OpKind.GATHER, OpKind.COPY})
+_SILENT_KINDS = frozenset({OpKind.VIEW, OpKind.FILL, OpKind.RANDOM})
+
+
+def storage_polynomials(sizes: GraphSizes, tensor_bytes: FloatArray) -> FloatArray:
+    """Bytes of the storage behind every tensor, its own or the one that it shares.
+
+    A stated storage size scales with the element size at hand.
+
+    Shapes:
+        tensor_bytes: [T]; result: [T, D].
+    """
+    arrays = sizes.arrays
+    result = pad(sizes.elements[:-1] * tensor_bytes[:, None], 2)
+    stated = np.flatnonzero(arrays.storage_per_sample >= 0)
+    scale = tensor_bytes[stated] / np.maximum(arrays.bits[stated] / 8.0, 0.125)
+    result[stated] = 0.0
+    result[stated, 0] = arrays.storage_fixed[stated] * scale
+    result[stated, 1] = arrays.storage_per_sample[stated] * scale
+    return result[arrays.storage]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Reads:
+    """Bytes read by every node, with the batch left open.
+
+    Args:
+        certain: Bytes of the reads that one polynomial describes, summed by node.
+        node: Node of each read that has a limit.
+        whole: Its bytes without the limit.
+        limit: Its limit; which of the two is smaller depends on the batch.
+
+    Shapes:
+        certain: [n_nodes, D]; node: [L]; whole, limit: [L, D].
+    """
+
+    certain: FloatArray
+    node: IndexArray
+    whole: FloatArray
+    limit: FloatArray
+
+    @classmethod
+    def build(cls, sizes: GraphSizes, types: TypePlan) -> Reads:
+        """Collect the reads of a graph."""
+        graph, edges = sizes.graph, sizes.edges
+        node, tensor = edges.read_node, edges.read_tensor
+        whole = pad(sizes.elements[tensor] * types.read_bytes[:, None], 2)
+        limit = np.full_like(whole, np.inf)
+
+        # A tensor expanded over a dimension repeats its storage; one that is a piece of its storage does not.
+        shared = np.flatnonzero(sizes.arrays.storage[tensor] != tensor)
+        if len(shared):
+            scale = types.read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
+            limit[shared] = storage_polynomials(sizes, types.tensor_bytes)[tensor[shared]] * scale[:, None]
+        is_fetching = np.array([n.kind in _FETCHING_KINDS for n in graph.nodes], dtype=np.bool_)
+        fetched = np.flatnonzero(is_fetching[node] & (edges.read_position == 0))
+        if len(fetched):
+            returned = sizes.elements[sizes.outputs(node[fetched])] * types.read_bytes[fetched, None]
+            limit[fetched] = pad(returned, whole.shape[1])
+        is_limit = is_at_most(limit, whole)
+        whole[is_limit] = limit[is_limit]
+
+        is_silent = np.array([n.kind in _SILENT_KINDS for n in graph.nodes], dtype=np.bool_)
+        is_in_place = _scatters_in_place(sizes)
+        # The same tensor twice among a node's inputs is read once.
+        is_first = np.zeros(len(node), dtype=np.bool_)
+        is_first[np.unique(node * (len(sizes.elements) + 1) + tensor, return_index=True)[1]] = True
+        is_read = is_first & ~is_silent[node] & ~(is_in_place[node] & (edges.read_position == 0))
+        is_open = is_read & ~is_at_most(whole, limit)
+        is_certain = is_read & ~is_open
+        return cls(
+            certain=scatter_add(node[is_certain], whole[is_certain], count=len(graph.nodes)),
+            node=node[is_open],
+            whole=whole[is_open],
+            limit=limit[is_open],
+        )
+
+    @property
+    def polynomials(self) -> FloatArray:
+        """Coefficients of the bytes without limits, then those of the limits; equal rows read equally much.
+
+        Shapes:
+            result: [n_nodes, 2 D], or [n_nodes, D] where no read has a limit.
+        """
+        if not len(self.node):
+            return self.certain
+        count = len(self.certain)
+        whole = self.certain + scatter_add(self.node, self.whole, count=count)
+        return np.concatenate([whole, scatter_add(self.node, self.limit, count=count)], axis=1)
+
+    def at(self, batches: FloatArray) -> FloatArray:
+        """Bytes at each batch.
+
+        Shapes:
+            batches: [B]; result: [B, n_nodes].
+        """
+        result = evaluate(self.certain, batches)
+        if len(self.node):
+            smaller = np.minimum(evaluate(self.whole, batches), evaluate(self.limit, batches))
+            for column, node in enumerate(self.node.tolist()):
+                result[:, node] += smaller[:, column]
+        return result
+
+
+def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
+    """Bytes written by every node.
+
+    Shapes:
+        result: [n_nodes, D].
+    """
+    graph, edges = sizes.graph, sizes.edges
+    node, tensor = edges.write_node, edges.write_tensor
+    written = pad(sizes.elements[tensor] * types.tensor_bytes[tensor][:, None], 2)
+    is_view = np.array([n.kind is OpKind.VIEW for n in graph.nodes], dtype=np.bool_)
+    written[is_view[node]] = 0.0
+    # Scattering in place touches as much as the updates hold.
+    partial = np.flatnonzero(_scatters_in_place(sizes)[node] & (edges.write_position == 0))
+    updates = np.array([graph.nodes[i].inputs[-1] for i in node[partial]], dtype=np.int64)
+    written[partial] = pad(sizes.elements[updates] * types.tensor_bytes[tensor[partial], None], written.shape[1])
+    return scatter_add(node, written, count=len(graph.nodes))
+
+
+def _scatters_in_place(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+    storage = sizes.arrays.storage
+    return np.array(
+        [
+            n.kind is OpKind.SCATTER
+            and len(n.inputs) > 1
+            and n.inputs[0] >= 0
+            and bool(n.outputs)
+            and bool(storage[n.inputs[0]] == storage[n.outputs[0]])
+            for n in sizes.graph.nodes
+        ],
+        dtype=np.bool_,
+    )

@@ -1,0 +1,260 @@
+"""What a model asks of any device: FLOPs, MACs, bytes and problem sizes of every node at every batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.contraction import (
+    AttentionSizes,
+    AttentionTable,
+    GemmSizes,
+    GemmTable,
+    RecurrentSizes,
+    RecurrentTable,
+)
+from dippm.costs.convolution import ConvolutionSizes, ConvolutionTable
+from dippm.costs.edges import IndexArray
+from dippm.costs.elementary import flops_per_input, flops_per_output
+from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
+from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad
+from dippm.costs.precision import Precision, TypePlan, plan_types
+from dippm.costs.sizes import GraphSizes
+from dippm.costs.streaming import (
+    ElementwiseSizes,
+    ElementwiseTable,
+    PoolSizes,
+    PoolTable,
+    ReductionSizes,
+    ReductionTable,
+    RowSizes,
+    RowTable,
+)
+from dippm.costs.temporaries import dropped_outputs, scratch
+from dippm.costs.traffic import Reads, write_polynomials
+from dippm.graph import Graph, OpKind
+
+__all__ = ["CastWork", "Workload", "WorkloadAt"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CastWork:
+    """Cast kernels that autocast adds to the model's own nodes.
+
+    Args:
+        node: Node before which each runs.
+        bytes_read: Bytes read.
+        bytes_written: Bytes written.
+
+    Shapes:
+        node: [C]; the others: [B, C].
+    """
+
+    node: IndexArray
+    bytes_read: FloatArray
+    bytes_written: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WorkloadAt:
+    """A model's work at given batch sizes.
+
+    Each family's sizes name the nodes that they belong to in ``node``; every node with work of its own is in exactly
+    one family, or in ``MOVE`` or ``OTHER``, which have bytes and FLOPs only.
+
+    Args:
+        batches: Batch sizes.
+        macs: Multiply-accumulates of convolutions, matrix products, attention and recurrent layers.
+        flops: Floating-point operations: twice the MACs, and a count per element of everything else.
+        bytes_read: Least bytes read from device memory.
+        bytes_written: Least bytes written to device memory.
+        gemm: Matrix products.
+        convolution: Convolutions.
+        attention: Fused attention.
+        recurrent: Recurrent layers.
+        elementwise: Element-wise operators.
+        row: Softmax and norms.
+        reduction: Reductions, running sums and sorts.
+        pool: Pooling.
+        casts: Cast kernels beside the nodes; not contained in the nodes' bytes.
+
+    Shapes:
+        batches: [B]; macs, flops, bytes_read, bytes_written: [B, n_nodes].
+    """
+
+    batches: FloatArray
+    macs: FloatArray
+    flops: FloatArray
+    bytes_read: FloatArray
+    bytes_written: FloatArray
+    gemm: GemmSizes
+    convolution: ConvolutionSizes
+    attention: AttentionSizes
+    recurrent: RecurrentSizes
+    elementwise: ElementwiseSizes
+    row: RowSizes
+    reduction: ReductionSizes
+    pool: PoolSizes
+    casts: CastWork
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Workload:
+    """A model's work with the batch left open, at one precision.
+
+    Args:
+        sizes: The graph and its arrays.
+        types: Number formats at the precision.
+        family: Family of each node.
+        macs: Multiply-accumulates of each node as polynomials of the batch, [n_nodes, D].
+        flops: Floating-point operations, likewise.
+        reads: Bytes read.
+        bytes_written: Bytes written as polynomials.
+        dropped: Bytes of outputs that the model never sees and that are dropped at once; part of the bytes written.
+        scratch: Bytes of scratch memory while a node runs.
+        cast_elements: Elements of each cast kernel, [C, D].
+        gemm: Matrix products.
+        convolution: Convolutions.
+        attention: Fused attention.
+        recurrent: Recurrent layers.
+        elementwise: Element-wise operators.
+        row: Softmax and norms.
+        reduction: Reductions.
+        pool: Pooling.
+    """
+
+    sizes: GraphSizes
+    types: TypePlan
+    family: tuple[WorkFamily, ...]
+    macs: FloatArray
+    flops: FloatArray
+    reads: Reads
+    bytes_written: FloatArray
+    dropped: FloatArray
+    scratch: FloatArray
+    cast_elements: FloatArray
+    gemm: GemmTable
+    convolution: ConvolutionTable
+    attention: AttentionTable
+    recurrent: RecurrentTable
+    elementwise: ElementwiseTable
+    row: RowTable
+    reduction: ReductionTable
+    pool: PoolTable
+
+    @classmethod
+    def from_graph(
+        cls, graph: Graph, precision: Precision = Precision.FP32, *, sizes: GraphSizes | None = None
+    ) -> Workload:
+        """Work out everything that does not depend on the batch size.
+
+        Args:
+            graph: The model.
+            precision: Arithmetic of the run; it decides the bytes and the casts, never FLOPs and MACs.
+            sizes: The graph's arrays, where they are at hand.
+
+        Returns:
+            The workload; its cost grows linearly with the graph.
+        """
+        sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
+        types = plan_types(graph, precision, edges=sizes.edges)
+        family = tuple(FAMILY_OF_KIND[node.kind] for node in graph.nodes)
+        members: dict[WorkFamily, list[int]] = {name: [] for name in WorkFamily}
+        for position, name in enumerate(family):
+            members[name].append(position)
+
+        def nodes(name: WorkFamily) -> IndexArray:
+            return np.array(members[name], dtype=np.int64)
+
+        gemm = GemmTable.build(sizes, nodes(WorkFamily.GEMM))
+        convolution = ConvolutionTable.build(sizes, nodes(WorkFamily.CONVOLUTION))
+        attention = AttentionTable.build(sizes, nodes(WorkFamily.ATTENTION))
+        recurrent = RecurrentTable.build(sizes, nodes(WorkFamily.RECURRENT))
+        row = RowTable.build(sizes, nodes(WorkFamily.ROW))
+        dropped = dropped_outputs(sizes, types, row=row, attention=attention)
+        written = write_polynomials(sizes, types)
+        written = pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])
+        tables = (gemm, convolution, attention, recurrent)
+        width = max(table.macs.shape[1] for table in tables)
+        macs = np.zeros((len(graph.nodes), width))
+        for table in tables:
+            macs[table.table.node] = pad(table.macs, width)
+        return cls(
+            sizes=sizes,
+            types=types,
+            family=family,
+            macs=_trim(macs),
+            flops=_trim(2.0 * macs + pad(_elementary_flops(sizes), width)),
+            reads=Reads.build(sizes, types),
+            bytes_written=_trim(written),
+            dropped=_trim(dropped),
+            scratch=_trim(scratch(sizes, types, recurrent=recurrent)),
+            cast_elements=sizes.elements[types.casts.tensor],
+            gemm=gemm,
+            convolution=convolution,
+            attention=attention,
+            recurrent=recurrent,
+            elementwise=ElementwiseTable.build(sizes, nodes(WorkFamily.ELEMENTWISE)),
+            row=row,
+            reduction=ReductionTable.build(sizes, nodes(WorkFamily.REDUCTION)),
+            pool=PoolTable.build(sizes, nodes(WorkFamily.POOL)),
+        )
+
+    @property
+    def bytes_read(self) -> FloatArray:
+        """Coefficients that decide each node's bytes read; see :attr:`dippm.costs.traffic.Reads.polynomials`."""
+        return self.reads.polynomials
+
+    def at(self, batches: npt.ArrayLike) -> WorkloadAt:
+        """The work at one or several batch sizes.
+
+        Args:
+            batches: Whole numbers of at least 1.
+
+        Raises:
+            UsageError: ``batch.invalid`` where one is not.
+        """
+        sizes = as_batches(batches)
+        elements = evaluate(self.cast_elements, sizes)
+        casts = self.types.casts
+        return WorkloadAt(
+            batches=sizes,
+            macs=evaluate(self.macs, sizes),
+            flops=evaluate(self.flops, sizes),
+            bytes_read=self.reads.at(sizes),
+            bytes_written=evaluate(self.bytes_written, sizes),
+            gemm=self.gemm.at(sizes),
+            convolution=self.convolution.at(sizes),
+            attention=self.attention.at(sizes),
+            recurrent=self.recurrent.at(sizes),
+            elementwise=self.elementwise.at(sizes),
+            row=self.row.at(sizes),
+            reduction=self.reduction.at(sizes),
+            pool=self.pool.at(sizes),
+            casts=CastWork(
+                node=casts.node, bytes_read=elements * casts.from_bytes, bytes_written=elements * casts.to_bytes
+            ),
+        )
+
+
+def _elementary_flops(sizes: GraphSizes) -> FloatArray:
+    """FLOPs of all nodes but contractions."""
+    nodes = sizes.graph.nodes
+    every = np.arange(len(nodes), dtype=np.int64)
+    source, out = sizes.inputs(every, 0), sizes.outputs(every)
+    per_input = np.array([flops_per_input(node) for node in nodes], dtype=np.float64)
+    per_output = np.array([flops_per_output(node) for node in nodes], dtype=np.float64)
+    is_fft = np.array([node.kind is OpKind.FFT for node in nodes], dtype=np.bool_)
+    if is_fft.any():
+        # Cooley-Tukey over the last dimension: 5 n log2 n real operations.
+        length = sizes.arrays.fixed[source, np.maximum(sizes.rank(source) - 1, 0)]
+        per_input = np.where(is_fft, 5.0 * np.log2(np.maximum(length, 2)), per_input)
+    return sizes.elements[source] * per_input[:, None] + sizes.elements[out] * per_output[:, None]
+
+
+def _trim(polynomials: FloatArray) -> FloatArray:
+    """The same polynomials without powers that none of them has."""
+    used = np.flatnonzero(polynomials.any(axis=0))
+    return polynomials[:, : int(used[-1]) + 1 if len(used) else 1]

@@ -1,0 +1,16 @@
+"""Devices: what the data sheets say of each, found by forgiving names, and MIG slices as devices of their own."""
+
+from dippm.devices.catalog import DEVICE_FILE_REQUIRED, find_device, load_catalog, load_device_file, slice_device
+from dippm.devices.spec import ARCHITECTURES, PEAK_RATES, DeviceSpec, MigProfile
+
+__all__ = [
+    "ARCHITECTURES",
+    "DEVICE_FILE_REQUIRED",
+    "PEAK_RATES",
+    "DeviceSpec",
+    "MigProfile",
+    "find_device",
+    "load_catalog",
+    "load_device_file",
+    "slice_device",
+]

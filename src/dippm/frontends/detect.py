@@ -1,0 +1,144 @@
+"""Which framework a model file belongs to, told by its content; the extension only breaks ties."""
+
+from __future__ import annotations
+
+import zipfile
+from enum import StrEnum
+from pathlib import Path
+
+from dippm.errors import ModelReadError, UsageError
+
+__all__ = ["Framework", "detect_framework", "parse_framework"]
+
+_HEAD_BYTES = 4096
+_PICKLE_PROTOCOLS = tuple(bytes([0x80, version]) for version in range(2, 6))
+_TORCH_MEMBERS = ("data.pkl", "constants.pkl", "serialized_exported_program.json", "archive_format")
+_ONNX_TAGS = frozenset({0x08, 0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA})
+_ONNX_IR_VERSION_TAG = 0x08
+_HIGHEST_IR_VERSION = 64
+_BY_EXTENSION = {".pdmodel": "paddle", ".pb": "tensorflow", ".onnx": "onnx"}
+
+
+class Framework(StrEnum):
+    """Frameworks whose files can be told apart."""
+
+    ONNX = "onnx"
+    PYTORCH = "pytorch"
+    TENSORFLOW = "tensorflow"
+    PADDLE = "paddle"
+
+
+_ALIASES = {
+    "torch": Framework.PYTORCH,
+    "pt": Framework.PYTORCH,
+    "tf": Framework.TENSORFLOW,
+    "keras": Framework.TENSORFLOW,
+}
+
+
+def parse_framework(name: str) -> Framework:
+    """The framework that a user names.
+
+    Raises:
+        UsageError: ``framework.unknown``.
+    """
+    lowered = name.strip().lower()
+    if lowered in _ALIASES:
+        return _ALIASES[lowered]
+    try:
+        return Framework(lowered)
+    except ValueError as exc:
+        raise UsageError(
+            f"The framework must be one of {', '.join(Framework)}. Got '{name}' instead.", code="framework.unknown"
+        ) from exc
+
+
+def detect_framework(path: Path) -> Framework:
+    """Tell a model file's framework from its first bytes or, for archives, its table of contents.
+
+    Args:
+        path: An existing file or folder.
+
+    Raises:
+        ModelReadError: ``model.missing``, ``model.empty``, ``model.unreadable``, ``model.weights_only`` for files
+            that hold weights without a model, ``model.unrecognised``.
+    """
+    try:
+        if not path.exists():
+            raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure="Check the path.")
+        if path.is_dir():
+            return _detect_folder(path)
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except (OSError, ValueError) as exc:
+        raise ModelReadError(f"'{path}' cannot be read: {exc}.", code="model.unreadable") from exc
+    if not head:
+        raise ModelReadError(f"'{path}' is empty.", code="model.empty", cure="Export the model again.")
+    return _detect_head(path, head)
+
+
+def _detect_folder(path: Path) -> Framework:
+    if (path / "saved_model.pb").exists():
+        return Framework.TENSORFLOW
+    raise ModelReadError(
+        f"'{path}' is a folder without a saved_model.pb.",
+        code="model.unrecognised",
+        cure="Give a model file, or a TensorFlow SavedModel folder.",
+    )
+
+
+def _detect_head(path: Path, head: bytes) -> Framework:
+    if head.startswith(b"PK\x03\x04"):
+        return _detect_archive(path)
+    if head.startswith(_PICKLE_PROTOCOLS):
+        return Framework.PYTORCH
+    if head.startswith(b"\x89HDF\r\n\x1a\n") or head[4:8] == b"TFL3":
+        return Framework.TENSORFLOW
+    if head.startswith(b"GGUF") or (head[8:9] == b"{" and head[4:8] == b"\0\0\0\0"):
+        raise ModelReadError(
+            f"'{path}' holds weights alone, without the model that uses them.",
+            code="model.weights_only",
+            cure="Export the model itself: torch.onnx.export, torch.export.save or torch.jit.save.",
+        )
+    if path.suffix in _BY_EXTENSION and path.suffix != ".onnx":
+        return Framework(_BY_EXTENSION[path.suffix])
+    if path.suffix == ".json" and head.lstrip()[:1] == b"{" and b'"pir"' in head:
+        return Framework.PADDLE
+    if head[0] in _ONNX_TAGS and (
+        path.suffix == ".onnx"
+        or (head[0] == _ONNX_IR_VERSION_TAG and 0 < head[1] < _HIGHEST_IR_VERSION and head[2] in _ONNX_TAGS)
+    ):
+        return Framework.ONNX
+    if path.suffix == ".onnx":
+        raise ModelReadError(
+            f"'{path}' is named .onnx, but its content is not an ONNX model.",
+            code="model.unrecognised",
+            cure="Export it again, or give the file that the exporter wrote.",
+        )
+    raise ModelReadError(
+        f"'{path}' is no model file that dippm knows.",
+        code="model.unrecognised",
+        cure="Give an ONNX, TorchScript or torch.export (.pt2) file, or name the framework with --framework.",
+    )
+
+
+def _detect_archive(path: Path) -> Framework:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as exc:
+        raise ModelReadError(
+            f"'{path}' begins like an archive, but its table of contents cannot be read: {exc}.",
+            code="model.truncated",
+            cure="The file is cut off or damaged: export or copy it again.",
+        ) from exc
+    leaves = {name.rsplit("/", 1)[-1] for name in names}
+    if leaves.intersection(_TORCH_MEMBERS):
+        return Framework.PYTORCH
+    if {"config.json", "metadata.json"} <= leaves:
+        return Framework.TENSORFLOW
+    raise ModelReadError(
+        f"'{path}' is an archive, but of no model format that dippm knows.",
+        code="model.unrecognised",
+        cure="Unpack it and give the model file inside.",
+    )

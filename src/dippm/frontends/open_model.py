@@ -1,0 +1,108 @@
+"""One door to all frontends: a path, a name or an object in, a graph out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from dippm.errors import UnsupportedError, UsageError
+from dippm.frontends.detect import Framework, detect_framework, parse_framework
+from dippm.frontends.inputs import InputShapes
+from dippm.graph import Graph
+
+__all__ = ["open_model"]
+
+_ZOOS = ("timm:", "torchvision:", "hf:")
+
+
+def open_model(
+    model: object,
+    *,
+    input: InputShapes,  # noqa: A002 - the public verbs call it input
+    framework: str | None = None,
+    trust: bool = False,
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read a model.
+
+    Args:
+        model: A path; ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``; a ``torch.nn.Module``, an
+            ``onnx.ModelProto``, or a :class:`~dippm.graph.Graph`, which is returned as it is.
+        input: Shapes that the caller gave.
+        framework: Name of the framework, or None to tell it from the content.
+        trust: Allow opening pickles, which runs code from the file.
+        batch_hint: The batch to read a model for that cannot be read for every batch.
+
+    Raises:
+        DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
+    """
+    if isinstance(model, Graph):
+        return model
+    if isinstance(model, str) and model.startswith(_ZOOS):
+        return _open_zoo(model, input=input, batch_hint=batch_hint)
+    if isinstance(model, str | Path):
+        return _open_path(Path(model), input=input, framework=framework, trust=trust, batch_hint=batch_hint)
+    return _open_object(model, input=input, batch_hint=batch_hint)
+
+
+def _open_zoo(name: str, *, input: InputShapes, batch_hint: int | None) -> Graph:  # noqa: A002
+    from dippm.frontends import zoo
+    from dippm.frontends.torch import read_module
+
+    module, default_input = zoo.build(name)
+    return read_module(module, input=default_input if input.is_empty else input, source=name, batch_hint=batch_hint)
+
+
+def _open_path(
+    path: Path,
+    *,
+    input: InputShapes,  # noqa: A002
+    framework: str | None,
+    trust: bool,
+    batch_hint: int | None,
+) -> Graph:
+    found = detect_framework(path) if framework is None else parse_framework(framework)
+    if framework is not None:
+        _refuse_mismatch(path, named=found)
+    if found is Framework.ONNX:
+        from dippm.frontends.onnx import read_onnx
+
+        return read_onnx(path, input=input, batch_hint=batch_hint)
+    if found is Framework.PYTORCH:
+        from dippm.frontends.torch import read_torch_file
+
+        return read_torch_file(path, input=input, trust=trust, batch_hint=batch_hint)
+    raise UnsupportedError(
+        f"'{path}' is a {found.value} model; this version reads ONNX and PyTorch files.",
+        code="framework.unsupported",
+        cure="Convert it to ONNX (tf2onnx, paddle2onnx) and give the .onnx file.",
+    )
+
+
+def _refuse_mismatch(path: Path, *, named: Framework) -> None:
+    """A framework that the content contradicts is a slip of the caller, not a broken file."""
+    found = detect_framework(path)
+    if found is not named:
+        raise UsageError(
+            f"'{path}' holds a {found.value} model, but the framework was given as {named.value}.",
+            code="framework.mismatch",
+            cure="Leave the framework out, or give the one that the file has.",
+        )
+
+
+def _open_object(model: object, *, input: InputShapes, batch_hint: int | None) -> Graph:  # noqa: A002
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from dippm.frontends.torch import read_module
+
+        return read_module(model, input=input, source=type(model).__name__, batch_hint=batch_hint)
+    onnx = sys.modules.get("onnx")
+    if onnx is not None and isinstance(model, onnx.ModelProto):
+        from dippm.frontends.onnx import read_onnx
+
+        return read_onnx(model, input=input, batch_hint=batch_hint)
+    raise UsageError(
+        f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module or an onnx.ModelProto. "
+        f"Got {type(model).__name__} instead.",
+        code="model.invalid",
+    )

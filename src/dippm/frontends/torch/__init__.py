@@ -1,0 +1,39 @@
+"""Frontend for PyTorch: modules and PyTorch's own files. Importing it does not import torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from dippm.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dippm.frontends.inputs import InputShapes
+    from dippm.graph import Graph
+
+__all__ = ["read_module"]
+
+
+def read_module(
+    module: nn.Module,
+    *,
+    input: InputShapes,  # noqa: A002
+    source: str = "",
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read an ``nn.Module`` into a graph; see :func:`dippm.frontends.torch.reader.read_module`.
+
+    Raises:
+        MissingExtraError: where PyTorch is not installed.
+    """
+    _require_torch("read a PyTorch module")
+    from dippm.frontends.torch.reader import read_module as read
+
+    return read(module, input=input, source=source, batch_hint=batch_hint)
+
+
+def _require_torch(purpose: str) -> None:
+    if find_spec("torch") is None:
+        raise MissingExtraError(package="torch", extra="torch", purpose=purpose)

@@ -1,0 +1,102 @@
+"""Attributes of nodes, built from the arguments of aten operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dippm.graph import Attribute
+
+__all__ = ["ATTRIBUTE_BUILDERS"]
+
+_Arguments = Mapping[str, Any]
+
+
+def _tuple(value: Any, *, rank: int) -> tuple[int, ...]:
+    sizes = (int(value),) if isinstance(value, int) else tuple(int(size) for size in value)
+    return sizes * rank if len(sizes) == 1 else sizes
+
+
+def _convolution(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    kernel = tuple(arguments["weight"].shape[2:])
+    rank = len(kernel)
+    return {
+        "kernel": kernel,
+        "stride": _tuple(arguments["stride"], rank=rank),
+        "dilation": _tuple(arguments["dilation"], rank=rank),
+        "padding": _tuple(arguments["padding"], rank=rank),
+        "groups": int(arguments["groups"]),
+    }
+
+
+def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    return {"is_causal": bool(arguments.get("is_causal", False))}
+
+
+def _recurrent(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    states = arguments["hx"]
+    # An LSTM's cell state keeps the hidden size where a projection makes the hidden state narrower.
+    state = states if isinstance(states, torch.Tensor) else states[-1]
+    return {
+        "hidden_size": int(state.shape[-1]),
+        "num_layers": int(arguments["num_layers"]),
+        "num_directions": 2 if arguments["bidirectional"] else 1,
+        "batch_first": bool(arguments.get("batch_first", False)),
+    }
+
+
+def _per_channel(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    shape = arguments["input"].shape
+    return {"axes_size": int(shape[1]) if len(shape) > 1 else 1}
+
+
+def _normalized_shape(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    size = 1
+    for extent in arguments["normalized_shape"]:
+        size *= int(extent)
+    return {"axes_size": size}
+
+
+def _group_norm(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    group = int(arguments["group"])
+    return {"groups": group, "axes_size": int(arguments["C"]) * int(arguments["HxW"]) // max(group, 1)}
+
+
+def _pool(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    sizes = arguments["kernel_size"]
+    kernel = _tuple(sizes, rank=1)
+    rank = max(len(kernel), arguments["self"].dim() - 2) if len(kernel) == 1 else len(kernel)
+    kernel = _tuple(sizes, rank=rank)
+    return {
+        "kernel": kernel,
+        "stride": _tuple(arguments["stride"], rank=rank) or kernel,
+        "padding": _tuple(arguments["padding"], rank=rank),
+    }
+
+
+def _output_size(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    return {"output_size": _tuple(arguments["output_size"], rank=1)}
+
+
+def _axes(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    rank = max(arguments["self"].dim(), 1)
+    given = arguments.get("dim")
+    if given is None or (not isinstance(given, int) and len(given) == 0):
+        return {"axes": tuple(range(rank))}
+    axes = (given,) if isinstance(given, int) else tuple(given)
+    return {"axes": tuple(sorted(int(axis) % rank for axis in axes))}
+
+
+ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], dict[str, Attribute]]] = {
+    "convolution": _convolution,
+    "attention": _attention,
+    "recurrent": _recurrent,
+    "per_channel": _per_channel,
+    "normalized_shape": _normalized_shape,
+    "group_norm": _group_norm,
+    "pool": _pool,
+    "output_size": _output_size,
+    "axes": _axes,
+}

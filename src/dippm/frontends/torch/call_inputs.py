@@ -1,0 +1,109 @@
+"""From the shapes that a caller gave to the tensors that a module is called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dippm.errors import UsageError
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.torch.dtypes import to_torch_dtype
+from dippm.frontends.torch.recorder import Recorder
+
+__all__ = ["check_inputs", "default_dtype", "make_inputs"]
+
+_EXAMPLE = 'For example input="3,224,224" for an image, or input={"input_ids": ((128,), "int64")} by name.'
+
+
+def check_inputs(module: nn.Module, given: InputShapes) -> None:
+    """Compare the given inputs with the signature of the module's forward.
+
+    Raises:
+        UsageError: ``input.shape_needed`` where nothing was given and the module takes something;
+            ``input.name_unknown`` or ``input.missing`` where the inputs do not fit forward's arguments.
+    """
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return
+    parameters = list(signature.parameters.values())
+    needed = [item.name for item in parameters if item.default is item.empty and item.kind not in _VARIADIC]
+    if given.is_empty:
+        if needed or not parameters:
+            raise UsageError(
+                f"The input shapes of {type(module).__name__} are needed: its forward takes "
+                f"{', '.join(needed) or 'inputs'} and a module does not say their sizes.",
+                code="input.shape_needed",
+                cure=_EXAMPLE,
+            )
+        raise UsageError(
+            f"The input shapes of {type(module).__name__} are needed; its forward takes any of "
+            f"{', '.join(item.name for item in parameters)}.",
+            code="input.shape_needed",
+            cure=_EXAMPLE,
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        return
+    named = dict.fromkeys(given.named or {})
+    try:
+        signature.bind(*given.positional, **named)
+    except TypeError as exc:
+        raise UsageError(
+            f"The inputs given do not fit {type(module).__name__}.forward{signature}: {exc}. Got "
+            f"{len(given.positional)} by position and {sorted(named) or 'none'} by name.",
+            code="input.name_unknown",
+            cure=f"Name them as forward does: {', '.join(item.name for item in parameters)}.",
+        ) from exc
+
+
+_VARIADIC = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+
+
+def default_dtype(module: nn.Module) -> torch.dtype:
+    """Type of an input for which the caller gave none: that of the module's weights where they agree."""
+    dtypes = {item.dtype for item in module.parameters() if item.dtype.is_floating_point}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
+def make_inputs(
+    recorder: Recorder, given: InputShapes, *, batch: int, default: torch.dtype, integer_inputs: frozenset[int]
+) -> tuple[tuple[torch.Tensor, ...], Mapping[str, torch.Tensor], tuple[int, ...]]:
+    """Make the model's input tensors.
+
+    Args:
+        recorder: Registers them.
+        given: Shapes of one sample.
+        batch: Size of the first dimension.
+        default: Element type where the caller gave none.
+        integer_inputs: Positions of inputs without a given type that are int64 instead.
+
+    Returns:
+        Positional arguments, keyword arguments, and the inputs' indices in the graph.
+    """
+    tensors: list[torch.Tensor] = []
+
+    def make(name: str, entry: InputEntry) -> torch.Tensor:
+        dtype = torch.int64 if len(tensors) in integer_inputs else default
+        if entry.dtype is not None:
+            wanted = to_torch_dtype(entry.dtype)
+            if wanted is None:
+                raise UsageError(
+                    f"Input '{name}' has element type {entry.dtype}, which PyTorch does not have.",
+                    code="input.dtype_unknown",
+                    cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
+                )
+            dtype = wanted
+        tensor = recorder.add_input(name=name, shape=(batch, *entry.shape), dtype=dtype)
+        tensors.append(tensor)
+        return tensor
+
+    count = len(given.positional)
+    positional: list[Any] = [
+        make("input" if count == 1 else f"input_{position}", entry) for position, entry in enumerate(given.positional)
+    ]
+    named = {name: make(name, entry) for name, entry in (given.named or {}).items()}
+    return tuple(positional), named, tuple(recorder.index_of(tensor) for tensor in tensors)

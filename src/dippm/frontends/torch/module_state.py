@@ -1,0 +1,76 @@
+"""Leaves a module as it was found, and tells whether a forward pass changed it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["ModuleState"]
+
+_CONTAINERS = (dict, list, set)
+# Hooks are given to a module from outside; copying those of every module takes longer than all the rest.
+_HOOKS = frozenset(name for name in nn.Module().__dict__ if "hook" in name)
+
+
+class ModuleState:
+    """What a module and its submodules hold, one level deep into their dicts, lists and sets.
+
+    Modules cache tensors in themselves (position tables, masks). Those of a recording have no data and must not stay;
+    between two recordings they may, because a second call finds the caches of the first.
+
+    Args:
+        module: The root of the modules to watch.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._modules = list(module.modules())
+        self._is_training = [child.training for child in self._modules]
+        self._saved = self._capture()
+
+    def evaluate(self) -> None:
+        """Put all modules in evaluation mode."""
+        for child in self._modules:
+            if child.training:
+                child.training = False
+
+    def fingerprint(self) -> list[tuple[int, ...]]:
+        """Identities of all that the modules hold; equal as long as nothing is stored in them."""
+        return [
+            tuple(id(value) for value in (*state.values(), *(item for held in contents for item in _items(held[1]))))
+            for _, state, contents in self._capture()
+        ]
+
+    def restore(self) -> None:
+        """Give the modules back all that they held at first, and nothing else."""
+        for child, state, contents in self._saved:
+            child.__dict__.clear()
+            child.__dict__.update(state)
+            for container, content in contents:
+                container.clear()
+                if isinstance(container, list):
+                    container.extend(content)
+                else:
+                    container.update(content)
+        for child, was_training in zip(self._modules, self._is_training, strict=True):
+            if child.training != was_training:
+                child.training = was_training
+
+    def _capture(self) -> list[tuple[nn.Module, dict[str, Any], list[tuple[Any, Any]]]]:
+        captured = []
+        for child in self._modules:
+            if isinstance(child, torch.jit.ScriptModule):
+                continue
+            state = dict(child.__dict__)
+            contents = [
+                (value, value.copy())
+                for name, value in state.items()
+                if isinstance(value, _CONTAINERS) and name not in _HOOKS
+            ]
+            captured.append((child, state, contents))
+        return captured
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else list(container)

@@ -1,0 +1,223 @@
+"""Which kind of operator each aten operator is, as data.
+
+Keys are names of operators without overload and without the underscore of the in-place form. Operators that are
+compositions of others (``aten.matmul``, ``aten.reshape``, ...) are taken apart by PyTorch itself before this table is
+asked, except those of ``KEPT_WHOLE``. Views need no entry: they are known by their storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dippm.graph import OpKind
+
+__all__ = ["KEPT_WHOLE", "OPERATORS", "OpRule"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpRule:
+    """How an aten operator becomes a node.
+
+    Args:
+        kind: The node's kind.
+        function: The node's ``function`` attribute, or "" for none.
+        inputs: Names of the arguments that are the node's inputs, in the kind's order; None for every tensor
+            argument in the operator's own order.
+        attributes: Name of the builder in :mod:`dippm.frontends.torch.attributes`, or "" for none.
+    """
+
+    kind: OpKind
+    function: str = ""
+    inputs: tuple[str, ...] | None = None
+    attributes: str = ""
+
+
+def _named(kind: OpKind, names: str) -> dict[str, OpRule]:
+    return {name: OpRule(kind=kind, function=name.strip("_")) for name in names.split()}
+
+
+def _plain(kind: OpKind, names: str) -> dict[str, OpRule]:
+    return {name: OpRule(kind=kind) for name in names.split()}
+
+
+_BINARY_FUNCTIONS = {
+    "maximum": "maximum", "minimum": "minimum", "fmax": "maximum", "fmin": "minimum", "where": "where",
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "logical_and": "and", "logical_or": "or", "logical_xor": "xor", "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor", "__and__": "bitwise_and", "__or__": "bitwise_or",
+    "__xor__": "bitwise_xor", "__lshift__": "shift_left", "__rshift__": "shift_right",
+    "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right", "remainder": "remainder",
+    "fmod": "remainder", "atan2": "atan2", "hypot": "hypot", "copysign": "copysign", "lerp": "lerp",
+    "masked_fill": "where", "floor_divide": "floor_divide", "logaddexp": "logaddexp", "polar": "polar",
+    "complex": "complex", "xlogy": "xlogy", "nextafter": "nextafter", "gcd": "gcd", "dist": "dist",
+}  # fmt: skip
+
+_REDUCE_FUNCTIONS = {
+    "mean": "mean", "sum": "sum", "nansum": "sum", "amax": "max", "amin": "min", "max": "max", "min": "min",
+    "prod": "prod", "var": "var", "std": "std", "var_mean": "var_mean", "std_mean": "std_mean", "all": "all",
+    "any": "any", "argmax": "argmax", "argmin": "argmin", "logsumexp": "logsumexp", "norm": "norm",
+    "linalg_vector_norm": "norm", "aminmax": "aminmax", "count_nonzero": "count_nonzero", "median": "median",
+    "nanmedian": "median", "mode": "mode",
+}  # fmt: skip
+
+OPERATORS: Mapping[str, OpRule] = {
+    "convolution": OpRule(kind=OpKind.CONV, inputs=("input", "weight", "bias"), attributes="convolution"),
+    "linear": OpRule(kind=OpKind.LINEAR, inputs=("input", "weight", "bias")),
+    "addmm": OpRule(kind=OpKind.MATMUL, inputs=("mat1", "mat2", "self")),
+    "addmv": OpRule(kind=OpKind.MATMUL, inputs=("mat", "vec", "self")),
+    "baddbmm": OpRule(kind=OpKind.MATMUL, inputs=("batch1", "batch2", "self")),
+    "addbmm": OpRule(kind=OpKind.MATMUL, inputs=("batch1", "batch2", "self")),
+    "mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
+    "bmm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
+    "_grouped_mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
+    "mv": OpRule(kind=OpKind.MATMUL, inputs=("self", "vec")),
+    "dot": OpRule(kind=OpKind.MATMUL, inputs=("self", "tensor")),
+    "vdot": OpRule(kind=OpKind.MATMUL, inputs=("self", "other")),
+    "scaled_dot_product_attention": OpRule(
+        kind=OpKind.ATTENTION, inputs=("query", "key", "value", "attn_mask"), attributes="attention"
+    ),
+    "lstm": OpRule(kind=OpKind.LSTM, attributes="recurrent"),
+    "gru": OpRule(kind=OpKind.GRU, attributes="recurrent"),
+    "rnn_tanh": OpRule(kind=OpKind.RNN, attributes="recurrent"),
+    "rnn_relu": OpRule(kind=OpKind.RNN, attributes="recurrent"),
+    "embedding": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices")),
+    "_embedding_bag": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices", "offsets")),
+    "_embedding_bag_forward_only": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices", "offsets")),
+    "batch_norm": OpRule(
+        kind=OpKind.BATCH_NORM,
+        inputs=("input", "weight", "bias", "running_mean", "running_var"),
+        attributes="per_channel",
+    ),
+    "instance_norm": OpRule(
+        kind=OpKind.INSTANCE_NORM,
+        inputs=("input", "weight", "bias", "running_mean", "running_var"),
+        attributes="per_channel",
+    ),
+    "native_layer_norm": OpRule(
+        kind=OpKind.LAYER_NORM, inputs=("input", "weight", "bias"), attributes="normalized_shape"
+    ),
+    "native_group_norm": OpRule(kind=OpKind.GROUP_NORM, inputs=("input", "weight", "bias"), attributes="group_norm"),
+    "rms_norm": OpRule(kind=OpKind.RMS_NORM, inputs=("input", "weight"), attributes="normalized_shape"),
+    "max_pool1d": OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="pool"),
+    "max_pool2d_with_indices": OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="pool"),
+    "max_pool3d_with_indices": OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="pool"),
+    "avg_pool1d": OpRule(kind=OpKind.AVG_POOL, inputs=("self",), attributes="pool"),
+    "avg_pool2d": OpRule(kind=OpKind.AVG_POOL, inputs=("self",), attributes="pool"),
+    "avg_pool3d": OpRule(kind=OpKind.AVG_POOL, inputs=("self",), attributes="pool"),
+    "adaptive_avg_pool1d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "adaptive_avg_pool2d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "adaptive_avg_pool3d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "adaptive_max_pool2d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "adaptive_max_pool3d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "_softmax": OpRule(kind=OpKind.SOFTMAX, attributes="axes"),
+    "_safe_softmax": OpRule(kind=OpKind.SOFTMAX, attributes="axes"),
+    "_log_softmax": OpRule(kind=OpKind.LOG_SOFTMAX, attributes="axes"),
+    **{
+        name: OpRule(kind=OpKind.REDUCE, function=function, inputs=("self",), attributes="axes")
+        for name, function in _REDUCE_FUNCTIONS.items()
+    },
+    **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
+    **_named(OpKind.SORT, "sort topk msort kthvalue argsort unique_dim _unique2 searchsorted bucketize histc bincount"),
+    "nms": OpRule(kind=OpKind.SORT, function="nms"),
+    **_plain(OpKind.RELU, "relu"),
+    **_plain(OpKind.LEAKY_RELU, "leaky_relu"),
+    **_plain(OpKind.PRELU, "_prelu_kernel prelu"),
+    **_plain(OpKind.ELU, "elu celu selu"),
+    **_plain(OpKind.GELU, "gelu"),
+    **_plain(OpKind.SILU, "silu"),
+    **_plain(OpKind.MISH, "mish"),
+    **_plain(OpKind.SIGMOID, "sigmoid"),
+    **_plain(OpKind.TANH, "tanh"),
+    **_plain(OpKind.SOFTPLUS, "softplus"),
+    **_plain(OpKind.HARD_SWISH, "hardswish"),
+    **_plain(OpKind.HARD_SIGMOID, "hardsigmoid"),
+    **_plain(OpKind.CLIP, "clamp clamp_min clamp_max hardtanh relu6 clip"),
+    **_plain(OpKind.ADD, "add"),
+    **_plain(OpKind.SUB, "sub rsub"),
+    **_plain(OpKind.MUL, "mul"),
+    **_plain(OpKind.DIV, "div true_divide"),
+    **_plain(OpKind.POW, "pow"),
+    **_named(OpKind.BINARY, "addcmul addcdiv threshold _weight_norm_interface"),
+    **{name: OpRule(kind=OpKind.BINARY, function=function) for name, function in _BINARY_FUNCTIONS.items()},
+    **_named(
+        OpKind.UNARY,
+        "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal abs neg sign sgn sin cos tan asin acos atan "
+        "sinh cosh asinh acosh atanh erf erfc erfinv floor ceil round trunc frac logical_not bitwise_not isnan isinf "
+        "isfinite log_sigmoid_forward hardshrink softshrink nan_to_num logit lgamma digamma angle real imag "
+        "special_i0 special_i1 sinc glu conj_physical _conj_physical positive deg2rad rad2deg logical_not signbit",
+    ),
+    **_plain(OpKind.CAST, "_to_copy"),
+    **_named(
+        OpKind.COPY,
+        "clone copy contiguous repeat tile flip roll rot90 pixel_shuffle pixel_unshuffle channel_shuffle "
+        "native_channel_shuffle im2col col2im tril triu _reshape_copy repeat_interleave permute_copy "
+        "block_diag tril_indices triu_indices renorm trace diag_embed diagonal_copy view_copy _pin_memory",
+    ),
+    **_plain(OpKind.CONCAT, "cat stack concat"),
+    **_named(
+        OpKind.PAD,
+        "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
+        "replication_pad3d _pad_circular",
+    ),
+    **{
+        f"{prefix}{name}": OpRule(kind=OpKind.RESIZE, function=mode, inputs=("self",))
+        for prefix in ("", "_")
+        for name, mode in {
+            "upsample_nearest1d": "nearest",
+            "upsample_nearest2d": "nearest",
+            "upsample_nearest3d": "nearest",
+            "upsample_nearest_exact1d": "nearest",
+            "upsample_nearest_exact2d": "nearest",
+            "upsample_nearest_exact3d": "nearest",
+            "upsample_linear1d": "linear",
+            "upsample_bilinear2d": "linear",
+            "upsample_bilinear2d_aa": "linear",
+            "upsample_trilinear3d": "linear",
+            "upsample_bicubic2d": "cubic",
+            "upsample_bicubic2d_aa": "cubic",
+        }.items()
+    },
+    **_named(OpKind.GATHER, "gather index _unsafe_index index_select take masked_select nonzero roi_align roi_pool"),
+    **_named(OpKind.GATHER, "ps_roi_align ps_roi_pool"),
+    **_named(
+        OpKind.SCATTER,
+        "scatter scatter_add scatter_reduce index_put _unsafe_index_put _index_put_impl index_add index_copy "
+        "index_fill masked_scatter index_reduce select_scatter slice_scatter one_hot",
+    ),
+    **_plain(OpKind.GRID_SAMPLE, "grid_sampler_2d grid_sampler_3d"),
+    **_named(OpKind.FFT, "_fft_r2c _fft_c2r _fft_c2c"),
+    **_named(
+        OpKind.FILL,
+        "zeros ones full empty arange linspace logspace eye scalar_tensor zeros_like ones_like full_like empty_like "
+        "new_zeros new_ones new_full new_empty empty_strided new_empty_strided fill zero empty_permuted "
+        "hann_window hamming_window",
+    ),
+    **_named(
+        OpKind.RANDOM,
+        "rand rand_like randn randn_like randint randint_like randperm bernoulli multinomial uniform normal "
+        "native_dropout exponential random poisson",
+    ),
+    **_named(OpKind.QUANTIZE, "quantize_per_tensor quantize_per_channel fake_quantize_per_tensor_affine"),
+    **_named(OpKind.QUANTIZE, "fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"),
+    **_named(OpKind.DEQUANTIZE, "dequantize"),
+}
+
+# Compositions that stay one node: they have a kind of their own, and on a GPU they run as one or a few kernels that
+# their parts do not describe.
+KEPT_WHOLE = frozenset(
+    {
+        "linear",
+        "scaled_dot_product_attention",
+        "lstm",
+        "gru",
+        "rnn_tanh",
+        "rnn_relu",
+        "batch_norm",
+        "instance_norm",
+        "rms_norm",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+    }
+)

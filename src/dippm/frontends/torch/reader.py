@@ -1,0 +1,259 @@
+"""An ``nn.Module`` becomes a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.frontends.inputs import InputShapes
+from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
+from dippm.frontends.torch.module_state import ModuleState
+from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, PretendedDevice, Recorder
+from dippm.frontends.torch.scopes import ScopeTracker
+from dippm.graph import Graph, TensorRole
+from dippm.graph.passes.unify_batches import unify_batches
+
+__all__ = ["read_module"]
+
+_BATCHES = ((2, 3), (2, 4))
+# Module hooks and the attention fast path are switches of the whole process.
+_PROCESS_LOCK = threading.RLock()
+_COMPILER = "torch._dynamo"
+_HERE = Path(__file__).parent
+_TORCH = Path(torch.__file__).parent
+
+
+def read_module(
+    module: nn.Module,
+    *,
+    input: InputShapes,  # noqa: A002
+    source: str = "",
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read a module by recording the operators of its forward pass in evaluation mode, on tensors without data.
+
+    Args:
+        module: Any module; it is left as it was, and its weights are not touched.
+        input: Shapes of one sample, by position or by forward's names.
+        source: Where the module came from, for messages.
+        batch_hint: The batch size to read at where the module cannot be read for every batch size.
+
+    Returns:
+        The graph, for every batch size where the module's sizes grow in proportion to it, else for ``batch_hint``
+        or 1, with the reason.
+
+    Raises:
+        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``.
+        UnsupportedError: ``torch.data_dependent`` where the forward pass branches on the values of its input;
+            ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape.
+    """
+    module = _unwrapped(module)
+    check_inputs(module, input)
+    with _PROCESS_LOCK:
+        state = ModuleState(module)
+        try:
+            state.evaluate()
+            reading = _Reading(module=module, input=input, source=source or type(module).__name__, state=state)
+            return reading.read_any_batch(batch_hint=batch_hint)
+        finally:
+            state.restore()
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Reading:
+    """One module with its inputs, and what was learned about their types."""
+
+    module: nn.Module
+    input: InputShapes
+    source: str
+    state: ModuleState
+    integer_inputs: frozenset[int] = frozenset()
+
+    def read_any_batch(self, *, batch_hint: int | None) -> Graph:
+        reason = ""
+        readings: dict[int, Graph] = {}
+        for batches in _BATCHES:
+            try:
+                for batch in batches:
+                    if batch not in readings:
+                        readings[batch] = self.read_settled(batch)
+                return unify_batches(readings[batches[0]], readings[batches[1]], batches=batches)
+            except UnsupportedError as exc:
+                if exc.code != "graph.batch_dependent":
+                    raise
+                reason = str(exc)
+            except UsageError as exc:
+                # Some modules take one batch size alone, and say so by failing at others.
+                if batch_hint is None and not readings:
+                    first_error = exc
+                    try:
+                        graph = self.read_settled(1)
+                    except DippmError:
+                        raise first_error from None
+                    return dataclasses.replace(graph, fixed_batch=1, fixed_batch_reason=str(first_error))
+                reason = str(exc)
+        batch = batch_hint or 1
+        return dataclasses.replace(self.read_settled(batch), fixed_batch=batch, fixed_batch_reason=reason)
+
+    def read_settled(self, batch: int) -> Graph:
+        """Read the module as it runs once its first call is over, which is how it is measured."""
+        had_compiler = _COMPILER in sys.modules
+        before = self.state.fingerprint()
+        graph = self.read_at(batch)
+        # A first call may fill the module's caches. It may also make PyTorch import its compiler for a shape, and an
+        # import keeps tensors alive meanwhile.
+        if self.state.fingerprint() != before or (_COMPILER in sys.modules and not had_compiler):
+            graph = self.read_at(batch)
+        return graph
+
+    def read_at(self, batch: int) -> Graph:
+        for _ in range(len(self.input.positional) + len(self.input.named or {}) + 1):
+            recorder = None
+            try:
+                with ScopeTracker(self.module) as scopes:
+                    recorder = Recorder(scope=scopes.current)
+                    return self._record(recorder, batch=batch)
+            except FloatIndicesError as exc:
+                entries = [*self.input.positional, *(self.input.named or {}).values()]
+                tensors = recorder.tensors if recorder is not None else ()
+                inputs = [i for i, tensor in enumerate(tensors) if tensor.role is TensorRole.INPUT]
+                position = inputs.index(exc.tensor) if exc.tensor in inputs else -1
+                if position < 0 or entries[position].dtype is not None or position in self.integer_inputs:
+                    raise UsageError(
+                        f"{self.source} looks up an embedding with floating-point numbers.",
+                        code="input.dtype_wrong",
+                        cure='Give the element type with the shape, as in "128:int64".',
+                    ) from exc
+                self.integer_inputs |= {position}
+        raise AssertionError("every retry makes one more input an integer")
+
+    def _record(self, recorder: Recorder, *, batch: int) -> Graph:
+        for name, parameter in self.module.named_parameters():
+            recorder.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
+        for name, buffer in self.module.named_buffers():
+            recorder.add_weight(buffer, name=name, role=TensorRole.BUFFER)
+        positional, named, inputs = make_inputs(
+            recorder,
+            self.input,
+            batch=batch,
+            default=default_dtype(self.module),
+            integer_inputs=self.integer_inputs,
+        )
+        with _recording_conditions():
+            result = self._call(recorder, positional, named)
+            outputs = tuple(dict.fromkeys(recorder.index_of(tensor) for tensor in _output_tensors(result)))
+            recorder.stop()
+        unsupported = dict(recorder.unsupported)
+        return Graph(
+            source=self.source,
+            framework="pytorch",
+            tensors=recorder.tensors,
+            nodes=recorder.nodes(),
+            inputs=inputs,
+            outputs=outputs,
+            has_lifetimes=True,
+            fixed_batch=batch,
+            unsupported_ops=unsupported,
+            warnings=(
+                *dict.fromkeys(recorder.assumptions),
+                *(
+                    f"{name} has no cost rule of its own ({count} times); it is counted by its bytes."
+                    for name, count in sorted(unsupported.items())
+                ),
+            ),
+        )
+
+    def _call(self, recorder: Recorder, positional: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]) -> Any:
+        try:
+            with torch.inference_mode(), PretendedDevice(recorder), recorder:
+                return self.module(*positional, **named)
+        except (DippmError, FloatIndicesError):
+            raise
+        except DataDependentError as exc:
+            raise UnsupportedError(
+                f"{self.source} decides by the values of its input at {_users_line(exc)} ({exc}); its operators "
+                "cannot be known from shapes alone.",
+                code="torch.data_dependent",
+                cure="Export the case that matters with torch.export or to ONNX and give that file.",
+            ) from exc
+        except NotImplementedError as exc:
+            raise UnsupportedError(
+                f"{self.source} runs an operator whose output shape PyTorch cannot tell without data, at "
+                f"{_users_line(exc)}: {_first_line(exc)}",
+                code="torch.no_shape_rule",
+                cure="Register a fake implementation for it with torch.library.register_fake.",
+            ) from exc
+        except Exception as exc:
+            shapes = ", ".join(str(list(tensor.shape)) for tensor in (*positional, *named.values()))
+            raise UsageError(
+                f"{self.source} does not take inputs of shape {shapes} (batch first): {type(exc).__name__} at "
+                f"{_users_line(exc)}: {_first_line(exc)}",
+                code="input.shape_wrong",
+                cure="Give the shape of one sample, without the batch, as the model takes it.",
+            ) from exc
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside the wrappers that training scripts leave around it."""
+    while True:
+        if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            module = module.module
+        elif isinstance(getattr(module, "_orig_mod", None), nn.Module):  # torch.compile
+            module = module._orig_mod  # type: ignore[assignment]
+        else:
+            return module
+
+
+@contextmanager
+def _recording_conditions() -> Iterator[None]:
+    """Make a recording repeatable: no fused attention shortcut, no garbage collection, no warnings of a real run."""
+    with ExitStack() as stack:
+        had_fastpath = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, had_fastpath)
+        if gc.isenabled():
+            gc.disable()
+            stack.callback(gc.enable)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _output_tensors(value: Any, *, depth: int = 0) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth < 8:
+        children: Iterable[Any] = ()
+        if isinstance(value, Mapping):
+            children = value.values()
+        elif isinstance(value, (list, tuple, set)):
+            children = value
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            children = [getattr(value, item.name, None) for item in dataclasses.fields(value)]
+        for child in children:
+            yield from _output_tensors(child, depth=depth + 1)
+
+
+def _users_line(error: BaseException) -> str:
+    """Where in the model's own code an error arose, as file:line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not {_HERE, _TORCH} & set(Path(frame.filename).parents)]
+    frame = (own or list(frames))[-1] if frames else None
+    return "unknown place" if frame is None else f"{frame.filename}:{frame.lineno}"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return text[0][:500] if text else type(error).__name__

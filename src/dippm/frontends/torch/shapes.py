@@ -1,0 +1,158 @@
+"""Shapes of common operators and of the compositions that stay one node.
+
+PyTorch's own shape functions know them all; these are quicker, and, unlike those, import no compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["SHAPE_RULES", "elementwise_result"]
+
+
+def _linear(arguments: Mapping[str, Any]) -> torch.Tensor:
+    x, weight = arguments["input"], arguments["weight"]
+    if x.shape[-1] != weight.shape[-1]:
+        raise ValueError(
+            f"a linear layer takes {weight.shape[-1]} features in the last dimension and got {tuple(x.shape)}"
+        )
+    size = tuple(x.shape[:-1]) + ((weight.shape[0],) if weight.dim() > 1 else ())
+    result: torch.Tensor = x.new_empty(size, dtype=torch.promote_types(x.dtype, weight.dtype))
+    return result
+
+
+def _like_input(arguments: Mapping[str, Any]) -> torch.Tensor:
+    x = arguments["input"]
+    running_mean = arguments.get("running_mean")
+    if running_mean is not None and x.dim() > 1 and running_mean.shape[0] != x.shape[1]:
+        raise ValueError(f"a norm over {running_mean.shape[0]} channels got {tuple(x.shape)}")
+    return torch.empty_like(x)
+
+
+def _attention(arguments: Mapping[str, Any]) -> torch.Tensor:
+    query, key, value = arguments["query"], arguments["key"], arguments["value"]
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ValueError(
+            f"attention got query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)}"
+        )
+    result: torch.Tensor
+    if query.dim() != 4:
+        result = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        return result
+    # Fused attention on a GPU writes [B, L, H, E], so that joining the heads afterwards is a free view.
+    batch, heads, length = query.shape[:3]
+    result = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
+    return result
+
+
+def _adaptive_pool(arguments: Mapping[str, Any]) -> torch.Tensor:
+    x = arguments["self"]
+    size = arguments["output_size"]
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    result: torch.Tensor = x.new_empty((*x.shape[: -len(sizes)], *sizes))
+    return result
+
+
+def _recurrent(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    x = arguments["input"] if "input" in arguments else arguments["data"]
+    states = arguments["hx"]
+    states = (states,) if isinstance(states, torch.Tensor) else tuple(states)
+    directions = 2 if arguments["bidirectional"] else 1
+    weight = arguments["params"][0]
+    if x.shape[-1] != weight.shape[-1]:
+        raise ValueError(f"a recurrent layer takes {weight.shape[-1]} features and got {tuple(x.shape)}")
+    output = x.new_empty((*x.shape[:-1], directions * states[0].shape[-1]))
+    return (output, *(torch.empty_like(state) for state in states))
+
+
+def _group_norm(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    x = arguments["input"]
+    statistics = (arguments["N"], arguments["group"])
+    return torch.empty_like(x), x.new_empty(statistics), x.new_empty(statistics)
+
+
+def _grouped_product(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    a, b = arguments["self"], arguments["mat2"]
+    if a.dim() == 2 and b.dim() == 3 and arguments.get("offs") is not None:
+        result: torch.Tensor = a.new_empty((a.shape[0], b.shape[2]))
+        return result
+    return None
+
+
+_TO_BOOL = frozenset(
+    {
+        "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
+        "isinf", "isfinite",
+    }
+)  # fmt: skip
+_ELEMENTWISE = frozenset(
+    {
+        "relu", "leaky_relu", "elu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "hardswish", "hardsigmoid",
+        "hardtanh", "clamp", "clamp_min", "clamp_max", "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum",
+        "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "abs", "neg", "sin", "cos", "erf", "floor", "ceil",
+        "round", "masked_fill", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p", "sign",
+        "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "copy", "fill", "zero", "clone",
+        *_TO_BOOL,
+    }
+)  # fmt: skip
+
+
+def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: bool) -> torch.Tensor | None:
+    """Result of an operator that works element by element, or None where PyTorch has to be asked.
+
+    Args:
+        name: The operator without overload and in-place underscore.
+        arguments: Its arguments by name.
+        is_in_place: Whether it writes to its first argument.
+    """
+    if name not in _ELEMENTWISE:
+        return None
+    first = arguments["self"]
+    if not isinstance(first, torch.Tensor) or arguments.get("memory_format") not in {None, torch.preserve_format}:
+        return None
+    dtype = first.dtype
+    shape = first.shape
+    for key, operand in arguments.items():
+        if key == "self" or not isinstance(operand, (torch.Tensor, int, float, complex)):
+            continue
+        if isinstance(operand, torch.Tensor):
+            if name not in _TO_BOOL and operand.dtype != dtype and key not in {"mask", "src"}:
+                return None
+            shape = torch.broadcast_shapes(shape, operand.shape)  # type: ignore[no-untyped-call]
+        elif isinstance(operand, complex) or (isinstance(operand, float) and not dtype.is_floating_point):
+            return None
+    if is_in_place:
+        return first if shape == first.shape else None
+    if name in _TO_BOOL:
+        dtype = torch.bool
+    elif not dtype.is_floating_point and (name not in _INTEGER_SAFE or dtype is torch.bool):
+        return None
+    if shape == first.shape:
+        return torch.empty_like(first, dtype=dtype)
+    for operand in arguments.values():
+        if isinstance(operand, torch.Tensor) and operand.shape == shape:
+            return torch.empty_like(operand, dtype=dtype)
+    return first.new_empty(shape, dtype=dtype)
+
+
+_INTEGER_SAFE = frozenset({"add", "sub", "rsub", "mul", "clone", "maximum", "minimum", "abs", "neg", "bitwise_and"})
+
+SHAPE_RULES: Mapping[str, Callable[[Mapping[str, Any]], torch.Tensor | tuple[torch.Tensor, ...] | None]] = {
+    "linear": _linear,
+    "batch_norm": _like_input,
+    "instance_norm": _like_input,
+    "rms_norm": _like_input,
+    "_grouped_mm": _grouped_product,
+    "native_group_norm": _group_norm,
+    "scaled_dot_product_attention": _attention,
+    "adaptive_avg_pool1d": _adaptive_pool,
+    "adaptive_avg_pool2d": _adaptive_pool,
+    "adaptive_avg_pool3d": _adaptive_pool,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+    "rnn_tanh": _recurrent,
+    "rnn_relu": _recurrent,
+}

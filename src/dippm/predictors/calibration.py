@@ -1,0 +1,82 @@
+"""What predictor 0 was fitted to, and how far it was off on models that it was not fitted to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dippm.costs.energy import PowerModel
+from dippm.costs.rates import Rates
+from dippm.errors import DippmError
+
+__all__ = ["ARTEFACT_PATH", "Calibration"]
+
+#: The shipped calibration.
+ARTEFACT_PATH = Path(__file__).with_name("artefact") / "physics.json"
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """Coefficients and errors of predictor 0.
+
+    Spreads are 90 % quantiles of ``|log(predicted / measured)|``, by split conformal prediction.
+
+    Args:
+        version: Version of the fit.
+        rates: Sustained rates.
+        power: Power model.
+        measured_devices: Devices with whole-model labels.
+        measured_precisions: Precisions with whole-model labels.
+        latency_spread: On unseen models of a measured device and precision.
+        latency_spread_elsewhere: On a device left out of the fit.
+        power_spread: On boards left out of the power fit.
+        memory_spread: Of the memory beside context and weights.
+        context_margin_mb: Uncertainty of the CUDA context, MiB.
+        labels: The labels, in words.
+        provenance: Seed, data hash, errors and the command that makes the artefact.
+    """
+
+    version: str
+    rates: Rates
+    power: PowerModel
+    measured_devices: tuple[str, ...]
+    measured_precisions: tuple[str, ...]
+    latency_spread: float
+    latency_spread_elsewhere: float
+    power_spread: float
+    memory_spread: float
+    context_margin_mb: float
+    labels: str
+    provenance: Mapping[str, object]
+
+    @classmethod
+    def read(cls, path: Path = ARTEFACT_PATH) -> Calibration:
+        """Read an artefact.
+
+        Raises:
+            DippmError: ``artefact.unreadable`` where the file is missing, damaged or of another format.
+        """
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+            if held.pop("format") != _FORMAT:
+                raise ValueError("another format")
+            return cls(
+                rates=Rates(**held.pop("rates")),
+                power=PowerModel(**held.pop("power")),
+                measured_devices=tuple(held.pop("measured_devices")),
+                measured_precisions=tuple(held.pop("measured_precisions")),
+                **held,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise DippmError(
+                f"The calibration '{path}' cannot be read: {exc}.", code="artefact.unreadable", cure="Reinstall dippm."
+            ) from exc
+
+    def write(self, path: Path) -> None:
+        """Write the artefact."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")

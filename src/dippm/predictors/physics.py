@@ -1,0 +1,347 @@
+"""Predictor 0: the costs of all operators, summed, with a calibrated interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Runtime
+from dippm.costs.device_time import KernelPlan
+from dippm.costs.energy import power_w
+from dippm.costs.kernels.model import KernelModel, load_kernel_model
+from dippm.costs.latency import LatencyBreakdown, break_down_latency
+from dippm.costs.memory import MemoryEstimate, estimate_memory, live_memory
+from dippm.costs.precision import Arithmetic
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.workload import Workload, WorkloadAt
+from dippm.devices import DeviceSpec
+from dippm.errors import UnsupportedError
+from dippm.graph import Graph, OpKind
+from dippm.placement.mig import MigPolicy, choose_mig
+from dippm.predictors.calibration import Calibration
+from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
+
+__all__ = ["Explanation", "PhysicsPredictor"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_NAME = "physics-0"
+# An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
+_DOUBT_PER_UNSUPPORTED_SHARE = 1.0
+# The host of the user is not the one that was measured: up to twice as fast or as slow.
+_DOUBT_PER_HOST_SHARE = math.log(2.0)
+_TENSOR_PEAKS = {
+    Arithmetic.TF32: "tf32_tensor",
+    Arithmetic.FP16: "fp16_tensor",
+    Arithmetic.BF16: "bf16_tensor",
+    Arithmetic.INT8: "int8_tensor",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Explanation:
+    """A prediction with what every node adds to it.
+
+    Args:
+        prediction: The prediction.
+        time_ms: Part of the latency of each node; adds up to it.
+        live_mb: Live tensors while each node runs, MiB.
+        macs: Multiply-accumulates of each node.
+        flops: Floating-point operations of each node.
+        traffic_mb: Least memory traffic of each node, MiB.
+
+    Shapes:
+        All arrays: [n_nodes].
+    """
+
+    prediction: Prediction
+    time_ms: FloatArray
+    live_mb: FloatArray
+    macs: FloatArray
+    flops: FloatArray
+    traffic_mb: FloatArray
+
+
+class PhysicsPredictor:
+    """Sums kernel times under a launching host, replays memory, and takes energy from a power model.
+
+    Args:
+        calibration: Coefficients and errors.
+        kernels: Learned kernel times.
+    """
+
+    def __init__(self, calibration: Calibration, kernels: KernelModel) -> None:
+        self._calibration = calibration
+        self._kernels = kernels
+
+    @staticmethod
+    @cache
+    def load() -> PhysicsPredictor:
+        """The shipped predictor, read once per process."""
+        return PhysicsPredictor(Calibration.read(), load_kernel_model())
+
+    def predict(
+        self,
+        graph: Graph,
+        *,
+        batches: Sequence[int],
+        devices: Sequence[DeviceSpec],
+        conditions: Conditions,
+        mig_policy: MigPolicy = MigPolicy.SAFE,
+    ) -> list[Prediction]:
+        """Predict a graph on every device at every batch, all batches of the first device first.
+
+        Raises:
+            UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only;
+                ``precision.unsupported`` where a device lacks the format.
+        """
+        prepared = _Prepared.of(graph, batches=batches, conditions=conditions)
+        memories = estimate_memory(prepared.timeline, list(batches), devices, layout=conditions.layout)
+        model = _model_info(graph)
+        return [
+            prediction
+            for device, memory in zip(devices, memories, strict=True)
+            for prediction in self._on_device(prepared, device, memory, model=model, mig_policy=mig_policy)
+        ]
+
+    def explain(
+        self,
+        graph: Graph,
+        *,
+        batch: int,
+        device: DeviceSpec,
+        conditions: Conditions,
+        mig_policy: MigPolicy = MigPolicy.SAFE,
+    ) -> Explanation:
+        """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
+        prepared = _Prepared.of(graph, batches=[batch], conditions=conditions)
+        (memory,) = estimate_memory(prepared.timeline, [batch], [device], layout=conditions.layout)
+        breakdown = self._break_down(prepared, device)
+        (prediction,) = self._assemble(
+            prepared, device, memory, breakdown, model=_model_info(graph), mig_policy=mig_policy
+        )
+        at = prepared.at
+        return Explanation(
+            prediction=prediction,
+            time_ms=breakdown.share_ms[0],
+            live_mb=live_memory(prepared.timeline, [batch]).live_bytes[0] / 2**20,
+            macs=at.macs[0],
+            flops=at.flops[0],
+            traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) / 2**20,
+        )
+
+    def _on_device(
+        self,
+        prepared: _Prepared,
+        device: DeviceSpec,
+        memory: MemoryEstimate,
+        *,
+        model: ModelInfo,
+        mig_policy: MigPolicy,
+    ) -> list[Prediction]:
+        breakdown = self._break_down(prepared, device)
+        return self._assemble(prepared, device, memory, breakdown, model=model, mig_policy=mig_policy)
+
+    def _break_down(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
+        return break_down_latency(
+            prepared.plan,
+            prepared.at,
+            device=device,
+            conditions=prepared.conditions,
+            rates=self._calibration.rates,
+            kernels=self._kernels,
+        )
+
+    def _assemble(
+        self,
+        prepared: _Prepared,
+        device: DeviceSpec,
+        memory: MemoryEstimate,
+        breakdown: LatencyBreakdown,
+        *,
+        model: ModelInfo,
+        mig_policy: MigPolicy,
+    ) -> list[Prediction]:
+        calibration, at = self._calibration, prepared.at
+        latency_ms = np.maximum(breakdown.latency_ms, 1e-6)
+        busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
+        busy_share = np.minimum(busy_ms / latency_ms, 1.0)
+        flops = at.flops * prepared.fp32_equivalent(device)
+        power = power_w(
+            calibration.power,
+            device,
+            busy_share=busy_share,
+            flops_per_s=flops.sum(axis=1) / busy_ms * 1e3,
+            bytes_per_s=(at.bytes_read + at.bytes_written).sum(axis=1) / busy_ms * 1e3,
+        )
+        energy_j = power * latency_ms / 1e3
+        unsupported = breakdown.share_ms[:, prepared.is_unsupported].sum(axis=1) / latency_ms
+        is_measured = (
+            device.name in calibration.measured_devices
+            and prepared.conditions.precision.value in calibration.measured_precisions
+            and prepared.conditions.runtime is Runtime.EAGER
+        )
+        spread = (
+            (calibration.latency_spread if is_measured else calibration.latency_spread_elsewhere)
+            + _DOUBT_PER_UNSUPPORTED_SHARE * unsupported
+            + _DOUBT_PER_HOST_SHARE * (1.0 - busy_share)
+        )
+        warnings = self._warnings(prepared, device, is_measured=is_measured)
+        predictions = []
+        for position, batch in enumerate(prepared.batches):
+            parts = {name: float(values[position]) for name, values in memory.parts_mb.items()}
+            memory_mb = float(memory.memory_mb[position])
+            memory_interval = self._memory_interval(parts, memory_mb)
+            energy_spread = math.hypot(float(spread[position]), calibration.power_spread)
+            latency, energy = float(latency_ms[position]), float(energy_j[position])
+            predictions.append(
+                Prediction(
+                    model=model,
+                    device=device.name,
+                    conditions=prepared.conditions,
+                    batch=batch,
+                    inputs=prepared.input_shapes(batch),
+                    macs=int(at.macs[position].sum()),
+                    latency_ms=latency,
+                    energy_j=energy,
+                    memory_mb=memory_mb,
+                    memory_parts_mb=parts,
+                    mig=choose_mig(memory_mb, device, interval_high_mb=memory_interval[1], policy=mig_policy),
+                    intervals={
+                        "latency_ms": _around(latency, float(spread[position])),
+                        "energy_j": _around(energy, energy_spread),
+                        "memory_mb": memory_interval,
+                    },
+                    predictor=PredictorInfo(
+                        name=_NAME,
+                        version=calibration.version,
+                        labels=calibration.labels,
+                        warnings=(
+                            *warnings,
+                            *_host_warning(float(busy_share[position])),
+                            *_capacity_warning(memory_interval, device),
+                        ),
+                    ),
+                )
+            )
+        return predictions
+
+    def _memory_interval(self, parts: dict[str, float], memory_mb: float) -> tuple[float, float]:
+        """Weights are exact; the context is off by so many MiB, the rest by a factor."""
+        calibration = self._calibration
+        loose = memory_mb - parts["context"] - parts["weights"]
+        low = loose * (1.0 - math.exp(-calibration.memory_spread)) + calibration.context_margin_mb
+        high = loose * (math.exp(calibration.memory_spread) - 1.0) + calibration.context_margin_mb
+        return max(memory_mb - low, parts["weights"]), memory_mb + high
+
+    def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
+        graph = prepared.graph
+        warnings = list(graph.warnings)
+        if graph.unsupported_ops:
+            names = ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))
+            warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
+        if not is_measured:
+            warnings.append(
+                f"No whole model was measured on {device.name} in {prepared.conditions.precision.value}, "
+                f"{prepared.conditions.runtime.value}: the interval is that of a device left out of the fit."
+            )
+        warnings.append(
+            "Energy comes from a power model fitted on training runs of four boards"
+            + (
+                "."
+                if device.name in ("A40",)
+                else f"; {device.name} is not among them or was not measured in inference."
+            )
+        )
+        return tuple(warnings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Prepared:
+    """What does not depend on the device."""
+
+    graph: Graph
+    batches: tuple[int, ...]
+    conditions: Conditions
+    plan: KernelPlan
+    at: WorkloadAt
+    timeline: MemoryTimeline
+    is_unsupported: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
+        _check_batches(graph, batches)
+        work = Workload.from_graph(graph, conditions.precision)
+        return cls(
+            graph=graph,
+            batches=tuple(batches),
+            conditions=conditions,
+            plan=KernelPlan.from_workload(work),
+            at=work.at(list(batches)),
+            timeline=MemoryTimeline.from_workload(work),
+            is_unsupported=np.array(
+                [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in graph.nodes], dtype=np.bool_
+            ),
+        )
+
+    def input_shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
+        """Shape of every input at a batch, by name."""
+        tensors = [self.graph.tensors[index] for index in self.graph.inputs]
+        return {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors}
+
+    def fp32_equivalent(self, device: DeviceSpec) -> FloatArray:
+        """Weight of a FLOP of each node as a share of the peak that it uses, in FLOPs of FP32.
+
+        Shapes:
+            Result: [n_nodes].
+        """
+        fp32 = device.peak_tflops["fp32"]
+        peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
+        return fp32 / np.array(peaks)[self.plan.arithmetic]
+
+
+def _check_batches(graph: Graph, batches: Sequence[int]) -> None:
+    if graph.fixed_batch is None:
+        return
+    others = sorted({batch for batch in batches if batch != graph.fixed_batch})
+    if others:
+        raise UnsupportedError(
+            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} Got {others}.",
+            code="graph.fixed_batch",
+            cure="Ask for that batch, or export the model with a dynamic batch.",
+        )
+
+
+def _model_info(graph: Graph) -> ModelInfo:
+    return ModelInfo(
+        source=graph.source,
+        framework=graph.framework,
+        nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
+        parameters=graph.parameter_count,
+        unsupported_ops=graph.unsupported_ops,
+    )
+
+
+def _around(value: float, spread: float) -> tuple[float, float]:
+    return value * math.exp(-spread), value * math.exp(spread)
+
+
+def _host_warning(busy_share: float) -> tuple[str, ...]:
+    if busy_share >= 0.8:
+        return ()
+    return (
+        f"The device waits for the host {100 * (1 - busy_share):.0f} % of the time: the latency depends on the CPU and "
+        "on Python.",
+    )
+
+
+def _capacity_warning(memory_interval: tuple[float, float], device: DeviceSpec) -> tuple[str, ...]:
+    if memory_interval[1] <= device.capacity_mb:
+        return ()
+    verb = "does not fit" if memory_interval[0] > device.capacity_mb else "may not fit"
+    return (f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.",)

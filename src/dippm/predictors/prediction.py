@@ -1,0 +1,189 @@
+"""What a prediction says: the numbers, how sure they are, and where they come from."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dippm.costs.conditions import Conditions, Mode
+
+__all__ = ["ModelInfo", "Prediction", "PredictorInfo"]
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelInfo:
+    """The model that was read.
+
+    Args:
+        source: Path or name.
+        framework: Framework of the file.
+        nodes: Number of operators, views left out.
+        parameters: Number of trained weights.
+        unsupported_ops: Operators without a rule of their own: name to count.
+    """
+
+    source: str
+    framework: str
+    nodes: int
+    parameters: int
+    unsupported_ops: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """The ``model`` object of the JSON answer."""
+        return {
+            "source": self.source,
+            "framework": self.framework,
+            "nodes": self.nodes,
+            "parameters": self.parameters,
+            "unsupported_ops": dict(self.unsupported_ops),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictorInfo:
+    """Provenance of a prediction.
+
+    Args:
+        name: Which predictor.
+        version: Its version.
+        labels: Measurements that it was fitted on, with device and software.
+        warnings: What the prediction cannot vouch for, in words.
+    """
+
+    name: str
+    version: str
+    labels: str
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The ``predictor`` object of the JSON answer."""
+        return {"name": self.name, "version": self.version, "labels": self.labels, "warnings": list(self.warnings)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """Predicted cost of one model at one batch on one device.
+
+    Unpacks to ``(memory_mb, energy_j, latency_ms, mig)``, the order of the DIPPM paper.
+
+    Args:
+        model: The model that was read.
+        device: Canonical name of the device.
+        conditions: Precision, mode, layout and runtime that the figures hold for.
+        batch: Samples per call.
+        inputs: Shape of every input, with the batch, by name.
+        macs: Multiply-accumulates of one call.
+        latency_ms: Wall time of one call (of one training step in training mode), ms.
+        energy_j: Energy that the device draws over one call, idle draw included, J.
+        memory_mb: Device memory that the process holds at its peak, MiB.
+        memory_parts_mb: Parts of ``memory_mb`` by name, MiB; they add up to it.
+        mig: Smallest MIG profile that holds it, or None where none does or the device has none.
+        intervals: ``latency_ms``, ``energy_j``, ``memory_mb`` to the [low, high] that holds the measured value in
+            90 % of cases.
+        predictor: Provenance and warnings.
+    """
+
+    model: ModelInfo
+    device: str
+    conditions: Conditions
+    batch: int
+    inputs: Mapping[str, tuple[int, ...]]
+    macs: int
+    latency_ms: float
+    energy_j: float
+    memory_mb: float
+    memory_parts_mb: Mapping[str, float]
+    mig: str | None
+    intervals: Mapping[str, Interval]
+    predictor: PredictorInfo
+
+    @property
+    def step_time_ms(self) -> float | None:
+        """Time of one training step, ms; None for inference."""
+        return self.latency_ms if self.conditions.mode is Mode.TRAINING else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the prediction cannot vouch for."""
+        return self.predictor.warnings
+
+    def __iter__(self) -> Iterator[float | str | None]:
+        """Memory (MiB), energy (J), latency (ms) and MIG profile, as the paper's example unpacks them."""
+        yield from (self.memory_mb, self.energy_j, self.latency_ms, self.mig)
+
+    def to_dict(self) -> dict[str, object]:
+        """One entry of ``predictions`` in the JSON answer (schema 1)."""
+        answer: dict[str, object] = {
+            "device": self.device,
+            "mode": self.conditions.mode.value,
+            "precision": self.conditions.precision.value,
+            "layout": self.conditions.layout.value,
+            "runtime": self.conditions.runtime.value,
+            "batch": self.batch,
+            "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+            "macs": self.macs,
+            "latency_ms": round_figures(self.latency_ms),
+        }
+        if self.step_time_ms is not None:
+            answer["step_time_ms"] = round_figures(self.step_time_ms)
+        answer |= {
+            "energy_j": round_figures(self.energy_j),
+            "memory_mb": round_figures(self.memory_mb),
+            "mig": self.mig,
+            "intervals": {
+                name: [round_figures(low), round_figures(high)] for name, (low, high) in self.intervals.items()
+            },
+            "memory_parts_mb": {name: round_figures(value) for name, value in self.memory_parts_mb.items()},
+            "predictor": self.predictor.to_dict(),
+        }
+        return answer
+
+    def __str__(self) -> str:
+        conditions = self.conditions
+        lines = [
+            f"{self.model.source} · batch {self.batch} · {self.device} · {conditions.precision.value} "
+            f"{conditions.layout.value} {conditions.mode.value}, {conditions.runtime.value}"
+        ]
+        for label, value, unit, name in self._rows():
+            low, high = self.intervals[name]
+            lines.append(f"  {label:<8} {value:>10} {unit:<4} [{format_figure(low)} – {format_figure(high)}]")
+        lines.append(f"  {'MIG':<8} {self.mig or 'none':>10}")
+        lines.extend(f"  ! {warning}" for warning in self.warnings)
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{label}</th><td>{value} {unit}</td>"
+            f"<td>{format_figure(self.intervals[name][0])} – {format_figure(self.intervals[name][1])}</td></tr>"
+            for label, value, unit, name in self._rows()
+        )
+        notes = "".join(f"<li>{html.escape(warning)}</li>" for warning in self.warnings)
+        return (
+            f"<table><caption>{html.escape(self.model.source)}, batch {self.batch}, {html.escape(self.device)}"
+            "</caption>"
+            f"<tr><th></th><th>predicted</th><th>90 % interval</th></tr>{rows}"
+            f"<tr><th style='text-align:left'>MIG</th><td colspan=2>{html.escape(self.mig or 'none')}</td></tr></table>"
+            + (f"<ul>{notes}</ul>" if notes else "")
+        )
+
+    def _rows(self) -> tuple[tuple[str, str, str, str], ...]:
+        return (
+            ("latency", format_figure(self.latency_ms), "ms", "latency_ms"),
+            ("energy", format_figure(self.energy_j), "J", "energy_j"),
+            ("memory", format_figure(self.memory_mb), "MiB", "memory_mb"),
+        )
+
+
+def round_figures(value: float, *, digits: int = 4) -> float:
+    """A number at ``digits`` significant digits: more would claim a certainty that is not there."""
+    return float(f"{value:.{digits}g}")
+
+
+def format_figure(value: float) -> str:
+    """A number for people: three significant digits, thousands whole."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"

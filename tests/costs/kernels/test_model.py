@@ -1,0 +1,158 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dippm.costs.kernels import (
+    ConvProblem,
+    ElementwiseProblem,
+    Family,
+    GemmProblem,
+    KernelModel,
+    Problem,
+    RowProblem,
+    load_kernel_model,
+)
+from dippm.costs.kernels.features import lower_bound_ms
+from dippm.costs.kernels.model import ARTEFACT_DIRECTORY
+from dippm.devices import find_device, load_catalog
+from dippm.errors import DippmError
+
+DEVICES = ["A100-PCIE-40GB", "V100-PCIE-32GB", "T4", "H100", "RTX 4090", "1g.5gb@A100-SXM4-40GB"]
+SIZES = 2.0 ** np.arange(0, 24)
+ONES = np.ones_like(SIZES)
+
+#: Growing problems: every entry is twice the one before.
+LADDERS: dict[str, tuple[Family, Problem]] = {
+    "linear by tokens": (Family.LINEAR, GemmProblem.of(m=SIZES, n=1024, k=1024)),
+    "linear by depth": (Family.LINEAR, GemmProblem.of(m=256, n=256, k=SIZES)),
+    "linear, K = 1": (Family.LINEAR, GemmProblem.of(m=SIZES, n=16, k=1)),
+    "bmm by products": (Family.BMM, GemmProblem.of(b=SIZES, m=128, n=128, k=64)),
+    "bmm by rows": (Family.BMM, GemmProblem.of(b=8, m=SIZES, n=64, k=64)),
+    "conv by batch": (Family.CONV, ConvProblem.of(batch=SIZES[:16], in_channels=64, out_channels=64, height=28)),
+    "conv by channels": (Family.CONV, ConvProblem.of(batch=8, in_channels=64, out_channels=SIZES[:14], height=14)),
+    "relu": (Family.ELEMENTWISE, ElementwiseProblem.of(elements=SIZES * 64, operator="relu")),
+    "add": (Family.ELEMENTWISE, ElementwiseProblem.of(elements=SIZES * 64, operator="add")),
+    "softmax by rows": (Family.SOFTMAX, RowProblem.of(rows=SIZES, width=197)),
+    "softmax by width": (Family.SOFTMAX, RowProblem.of(rows=512, width=SIZES)),
+    "layer_norm by rows": (Family.LAYER_NORM, RowProblem.of(rows=SIZES, width=768)),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> KernelModel:
+    return load_kernel_model()
+
+
+@pytest.mark.parametrize("ladder", list(LADDERS))
+@pytest.mark.parametrize("device_name", DEVICES)
+def test_twice_the_work_is_never_absurdly_cheaper(model: KernelModel, ladder: str, device_name: str) -> None:
+    family, problem = LADDERS[ladder]
+    time_ms = model.time_ms(family, problem, find_device(device_name))
+    assert np.isfinite(time_ms).all()
+    assert (time_ms > 0.005).all()
+    assert (time_ms[1:] > 0.8 * time_ms[:-1]).all()
+    assert (time_ms[3:] > 0.95 * time_ms[:-3]).all()
+
+
+@pytest.mark.parametrize("ladder", list(LADDERS))
+def test_far_outside_the_tables_time_grows_as_the_roofline(model: KernelModel, ladder: str) -> None:
+    family, problem = LADDERS[ladder]
+    device = find_device("A100-PCIE-40GB")
+    time_ms = model.time_ms(family, problem, device)
+    bound_ms = lower_bound_ms(family, problem, device)
+    assert (time_ms >= bound_ms).all()
+    assert time_ms[-1] < 20.0 * max(bound_ms[-1], 0.05)
+
+
+@pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
+def test_every_catalogue_device_gets_plausible_times(model: KernelModel, family: Family) -> None:
+    problem = next(problem for each, problem in LADDERS.values() if each is family)
+    for device in load_catalog():
+        time_ms = model.time_ms(family, problem, device)
+        assert np.isfinite(time_ms).all(), device.name
+        assert (time_ms >= lower_bound_ms(family, problem, device)).all(), device.name
+
+
+def test_extreme_shapes_stay_finite(model: KernelModel) -> None:
+    device = find_device("A100")
+    for problem in (GemmProblem.of(m=1e7, n=1, k=1), GemmProblem.of(m=1, n=1, k=1e9), GemmProblem.of(m=1, n=1, k=1)):
+        assert 0.0 < model.time_ms(Family.LINEAR, problem, device)[0] < 1e4
+        assert 0.0 < model.time_ms(Family.BMM, problem, device)[0] < 1e4
+
+
+def test_measured_devices_and_their_relatives_are_recognised(model: KernelModel) -> None:
+    assert model.support(Family.LINEAR, find_device("A100-PCIE-40GB")).weight == 1.0
+    assert model.support(Family.LINEAR, find_device("A100-SXM4-40GB")).weight > 0.9
+    assert model.support(Family.LINEAR, find_device("A100-SXM4-40GB")).nearest_device == "A100-PCIE-40GB"
+    assert model.support(Family.LINEAR, find_device("H100")).weight == 0.0
+    assert model.support(Family.LINEAR, find_device("RTX 4090")).weight == 0.0
+
+
+def test_measured_devices_are_unlike_each_other(model: KernelModel) -> None:
+    # so that leaving one out tests the networks for unmeasured devices alone
+    from dippm.costs.kernels.network import support_weight
+
+    for family in Family:
+        measured = np.array(list(model.manifest["families"][family.value]["measured_devices"].values()))
+        for index in range(len(measured)):
+            assert support_weight(measured[index], np.delete(measured, index, axis=0)) == 0.0
+
+
+def test_no_problems_give_no_times(model: KernelModel) -> None:
+    assert model.time_ms(Family.LINEAR, GemmProblem.of(m=[], n=[], k=[]), find_device("T4")).shape == (0,)
+
+
+def test_the_launch_floor_is_below_any_larger_kernel(model: KernelModel) -> None:
+    device = find_device("T4")
+    for family in Family:
+        floor_ms = model.launch_floor_ms(family, device)
+        assert 0.005 < floor_ms < 0.3
+    assert model.launch_floor_ms(Family.ELEMENTWISE, device) < 0.06
+
+
+def test_the_artefact_is_small_complete_and_not_pickled() -> None:
+    files = sorted(ARTEFACT_DIRECTORY.iterdir())
+    assert {file.suffix for file in files} == {".json", ".onnx"}
+    assert sum(file.stat().st_size for file in files) < 3_000_000
+    manifest = json.loads((ARTEFACT_DIRECTORY / "artefact.json").read_text(encoding="utf-8"))
+    assert manifest["seed"] == 0
+    assert manifest["command"].startswith("python -m dippm.training.kernels")
+    for family in Family:
+        assert len(manifest["families"][family.value]["data_sha256"]) == 64
+        for kind in ("measured", "transfer"):
+            assert (ARTEFACT_DIRECTORY / f"{family.value}-{kind}.onnx").is_file()
+
+
+def test_a_missing_artefact_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(DippmError, match=r"artefact\.json") as caught:
+        KernelModel(tmp_path)
+    assert caught.value.code == "artefact.unreadable"
+
+
+def test_an_artefact_of_another_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "artefact.json").write_text('{"version": 99}', encoding="utf-8")
+    with pytest.raises(DippmError, match="99") as caught:
+        KernelModel(tmp_path)
+    assert caught.value.code == "artefact.version"
+
+
+def test_a_damaged_network_is_a_clear_error(tmp_path: Path) -> None:
+    manifest = (ARTEFACT_DIRECTORY / "artefact.json").read_text(encoding="utf-8")
+    (tmp_path / "artefact.json").write_text(manifest, encoding="utf-8")
+    (tmp_path / "linear-measured.onnx").write_bytes(b"not a network")
+    with pytest.raises(DippmError, match="linear-measured"):
+        KernelModel(tmp_path).time_ms(Family.LINEAR, GemmProblem.of(m=1, n=1, k=1), find_device("A100-PCIE-40GB"))
+
+
+def test_inference_imports_neither_torch_nor_pandas_nor_lightgbm() -> None:
+    code = (
+        "import sys; from dippm.costs.kernels import *; from dippm.devices import find_device;"
+        "load_kernel_model().time_ms(Family.LINEAR, GemmProblem.of(m=8, n=8, k=8), find_device('T4'));"
+        "print([name for name in ('torch', 'pandas', 'lightgbm', 'pyarrow', 'sklearn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,199 @@
+"""Sequences worked through by hand, and properties over random ones. Sizes in units of 512 bytes unless named."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.costs.allocator import CachingAllocator, segment_bytes
+from dippm.errors import UsageError
+
+MIB = 2048
+
+
+def _reserved_mib(allocator):
+    return allocator.reserved_bytes / 2**20
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "segment_mib"),
+    [
+        (1, 2),
+        (2**20, 2),
+        (2**20 + 1, 20),
+        (10 * 2**20 - 512, 20),
+        (10 * 2**20, 10),
+        (10 * 2**20 + 1, 12),
+        (33 * 2**20, 34),
+    ],
+)
+def test_segments_by_request(request_bytes, segment_mib):
+    assert segment_bytes(request_bytes) == segment_mib * 2**20
+    allocator = CachingAllocator()
+    allocator.allocate(-(-request_bytes // 512))
+    assert _reserved_mib(allocator) == segment_mib
+
+
+def test_small_requests_share_a_segment_until_it_is_full():
+    allocator = CachingAllocator()
+    addresses = [allocator.allocate(MIB) for _ in range(2)]
+    assert _reserved_mib(allocator) == 2
+    assert addresses[1] - addresses[0] == MIB
+    allocator.allocate(1)
+    assert _reserved_mib(allocator) == 4
+
+
+def test_the_large_pool_keeps_a_remainder_of_one_mib_inside_the_block():
+    allocator = CachingAllocator()
+    # 19 MiB of a 20 MiB segment in two pieces leave exactly 1 MiB, too little to be split off.
+    for _ in range(2):
+        allocator.allocate(19 * MIB // 2)
+    assert allocator.allocated_bytes == 20 * 2**20
+    allocator = CachingAllocator()
+    first = allocator.allocate(9 * MIB)
+    second = allocator.allocate(9 * MIB)
+    assert second - first == 9 * MIB
+    # 2 MiB are left and serve one request of 1.5 MiB whole, for the half that remains cannot be split off.
+    allocator.allocate(3 * MIB // 2)
+    assert _reserved_mib(allocator) == 20
+    assert allocator.allocated_bytes == 20 * 2**20
+
+
+def test_the_smallest_block_that_is_large_enough_serves():
+    allocator = CachingAllocator()
+    big, middle, small = allocator.allocate(40 * MIB), allocator.allocate(24 * MIB), allocator.allocate(12 * MIB)
+    for address in (big, middle, small):
+        allocator.free(address)
+    assert allocator.allocate(20 * MIB) == middle
+    assert allocator.allocate(12 * MIB) == small
+    assert allocator.allocate(40 * MIB) == big
+    assert _reserved_mib(allocator) == 76
+
+
+def test_equal_blocks_are_taken_by_address():
+    allocator = CachingAllocator()
+    first, second = allocator.allocate(12 * MIB), allocator.allocate(12 * MIB)
+    allocator.free(second)
+    allocator.free(first)
+    assert allocator.allocate(12 * MIB) == first
+
+
+def test_freed_neighbours_join():
+    allocator = CachingAllocator()
+    address = allocator.allocate(40 * MIB)
+    allocator.free(address)
+    parts = [allocator.allocate(10 * MIB) for _ in range(4)]
+    for part in (parts[1], parts[3], parts[0], parts[2]):
+        allocator.free(part)
+    assert allocator.allocate(40 * MIB) == address
+    assert _reserved_mib(allocator) == 40
+
+
+def test_segments_never_join():
+    allocator = CachingAllocator()
+    for address in [allocator.allocate(12 * MIB), allocator.allocate(12 * MIB)]:
+        allocator.free(address)
+    allocator.allocate(24 * MIB)
+    assert _reserved_mib(allocator) == 48
+
+
+def test_fragmentation_costs_a_segment():
+    allocator = CachingAllocator()
+    allocator.free(allocator.allocate(40 * MIB))
+    parts = [allocator.allocate(10 * MIB) for _ in range(4)]
+    allocator.free(parts[0])
+    allocator.free(parts[2])
+    # 20 MiB are free in two pieces of 10 MiB; neither serves 12 MiB.
+    allocator.allocate(12 * MIB)
+    assert _reserved_mib(allocator) == 52
+    allocator.free(parts[1])
+    allocator.allocate(30 * MIB)
+    assert _reserved_mib(allocator) == 52
+
+
+def test_pools_do_not_help_each_other():
+    allocator = CachingAllocator()
+    allocator.free(allocator.allocate(20 * MIB))
+    allocator.allocate(1)
+    assert _reserved_mib(allocator) == 22
+
+
+def test_touching_leaves_the_blocks_as_they_were():
+    allocator = CachingAllocator()
+    allocator.allocate(12 * MIB)
+    allocator.touch(30 * MIB)
+    assert _reserved_mib(allocator) == 42
+    allocator.touch(30 * MIB)
+    allocator.touch(3 * MIB)
+    assert _reserved_mib(allocator) == 42
+    assert allocator.allocated_bytes == 12 * 2**20
+
+
+def test_replay_is_the_same_as_one_call_after_another():
+    sizes = [3 * MIB, 0, 14 * MIB, 100]
+    replayed, stepwise = CachingAllocator(), CachingAllocator()
+    replayed.replay([0, 1, 2, ~0, ~1, 3, 0, 2 + 4, ~2], [*sizes])
+    first = stepwise.allocate(3 * MIB)
+    large = stepwise.allocate(14 * MIB)
+    stepwise.free(first)
+    stepwise.allocate(100)
+    stepwise.allocate(3 * MIB)
+    stepwise.free(stepwise.allocate(14 * MIB))
+    stepwise.free(large)
+    assert replayed.blocks == stepwise.blocks
+    assert replayed.reserved_bytes == stepwise.reserved_bytes
+
+
+def test_a_copy_is_independent():
+    allocator = CachingAllocator()
+    address = allocator.allocate(12 * MIB)
+    other = allocator.copy()
+    other.free(address)
+    other.allocate(1)
+    assert allocator.blocks == {address: 12 * MIB}
+    assert _reserved_mib(allocator) == 12
+    assert _reserved_mib(other) == 14
+
+
+def test_giving_back_what_was_not_taken_is_refused():
+    allocator = CachingAllocator()
+    address = allocator.allocate(1)
+    allocator.free(address)
+    with pytest.raises(UsageError) as caught:
+        allocator.free(address)
+    assert caught.value.code == "allocator.not_allocated"
+
+
+_STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60_000)), max_size=120)
+
+
+@given(_STEPS)
+def test_blocks_never_overlap_and_all_memory_is_accounted_for(steps):
+    allocator = CachingAllocator()
+    requested: dict[int, int] = {}
+    for action, size in steps:
+        if action == 0 and requested:
+            address = sorted(requested)[size % len(requested)]
+            del requested[address]
+            allocator.free(address)
+        else:
+            address = allocator.allocate(size)
+            assert address not in requested
+            requested[address] = size
+        blocks = sorted(allocator.blocks.items())
+        for (start, length), (following, _) in pairwise(blocks):
+            assert start + length <= following
+        assert all(allocator.blocks[address] >= size for address, size in requested.items())
+        assert allocator.reserved_bytes >= allocator.allocated_bytes >= 512 * sum(requested.values())
+    for address in requested:
+        allocator.free(address)
+    # With everything given back each segment is one free block again: the same requests fit without growing.
+    reserved = allocator.reserved_bytes
+    assert allocator.allocated_bytes == 0
+    for start, length in list(allocator._free_by_start.items()):
+        assert allocator._free_by_end[start + length] == start
+    assert sum(allocator._free_by_start.values()) * 512 == reserved
+    assert len(allocator._small) + len(allocator._large) == len(allocator._free_by_start)

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from dippm.costs.edges import Edges
+from dippm.graph import OpKind
+
+
+def test_absent_inputs_are_left_out_and_places_are_kept(builder):
+    x = builder.input(builder.N, 4)
+    scale = builder.weight(4)
+    y = builder.node(OpKind.LAYER_NORM, [x, -1, scale], builder.N, 4)
+    builder.node(OpKind.ADD, [y, x], builder.N, 4)
+    edges = Edges.from_graph(builder.graph())
+    assert edges.read_node.tolist() == [0, 0, 1, 1]
+    assert edges.read_position.tolist() == [0, 2, 0, 1]
+    assert edges.read_tensor.tolist() == [x, scale, y, x]
+    assert edges.write_node.tolist() == [0, 1]
+    assert edges.write_tensor.tolist() == [y, y + 1]
+
+
+def test_a_graph_without_nodes_has_none(builder):
+    builder.input(builder.N, 4)
+    edges = Edges.from_graph(builder.graph())
+    assert len(edges.read_node) == len(edges.write_node) == 0

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
+from dippm.costs.conditions import Layout
+from dippm.costs.context import context_mb
+from dippm.devices import find_device
+from dippm.errors import UsageError
+from dippm.graph import OpKind
+
+_CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
+_MIB = 2**20
+_PARTS = {"context", "weights", "activations", "workspace", "slack"}
+
+
+def _timeline(graph, precision=Precision.FP32):
+    return MemoryTimeline.from_workload(Workload.from_graph(graph, precision))
+
+
+def _network(builder, *, widths=(16, 32, 64), size=64, classes=10):
+    x, channels = builder.input(builder.N, 3, size, size), 3
+    for width in widths:
+        weight = builder.weight(width, channels, 3, 3)
+        x = builder.node(OpKind.CONV, [x, weight], builder.N, width, size, size, **_CONV)
+        x = builder.node(OpKind.RELU, [x], builder.N, width, size, size, alias_of=x)
+        channels = width
+    x = builder.node(OpKind.REDUCE, [x], builder.N, channels, axes=(2, 3), function="mean")
+    builder.node(OpKind.LINEAR, [x, builder.weight(classes, channels)], builder.N, classes)
+    return builder.graph()
+
+
+def test_reserved_memory_by_hand(builder):
+    # Input 24 MiB, then 40 MiB and 24 MiB: the input stays, so each takes a segment of its own.
+    x = builder.input(builder.N, 6 * _MIB)
+    y = builder.node(OpKind.TANH, [x], builder.N, 10 * _MIB)
+    z = builder.node(OpKind.TANH, [y], builder.N, 6 * _MIB)
+    # 4 MiB and 30 MiB: the 40 MiB that are free now serve both, one after the other.
+    z = builder.node(OpKind.TANH, [z], builder.N, _MIB)
+    builder.node(OpKind.TANH, [z], builder.N, 15 * _MIB // 2)
+    timeline = _timeline(builder.graph())
+    assert reserved_bytes(timeline, [1]).tolist() == [88 * _MIB]
+    assert live_memory(timeline, [1]).peak_bytes.tolist() == [88 * _MIB]
+
+
+def test_weights_are_allocated_one_by_one(builder):
+    x = builder.input(builder.N, 8)
+    for _ in range(3):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(96, 2**14)], builder.N, 8)  # 6 MiB each
+    # Three weights fill 18 of the 20 MiB of one segment; all else is small.
+    assert reserved_bytes(_timeline(builder.graph()), [1]).tolist() == [22 * _MIB]
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("layout", list(Layout))
+def test_parts_add_up(builder, precision, layout):
+    timeline = _timeline(_network(builder), precision)
+    for device in ("A100", "V100", "P100", "H100"):
+        (estimate,) = estimate_memory(timeline, [1, 8, 64], [find_device(device)], layout=layout)
+        assert set(estimate.parts_mb) == _PARTS
+        np.testing.assert_allclose(sum(estimate.parts_mb.values()), estimate.memory_mb)
+        assert all((part >= 0).all() for part in estimate.parts_mb.values())
+        assert estimate.assumptions
+
+
+def test_devices_differ_in_context_blas_and_tensor_cores(builder):
+    timeline = _timeline(_network(builder))
+    a100, v100, h100 = estimate_memory(timeline, [64], [find_device(name) for name in ("A100", "V100", "H100")])
+    assert a100.parts_mb["weights"] == v100.parts_mb["weights"] == h100.parts_mb["weights"]
+    # V100 has no TF32, so its convolutions copy nothing; Hopper's cuBLAS takes 32 MiB instead of 8.125.
+    assert v100.parts_mb["workspace"].tolist() == [8.125]
+    assert (h100.parts_mb["workspace"] - a100.parts_mb["workspace"]).tolist() == [pytest.approx(32 - 8.125)]
+    assert a100.parts_mb["workspace"][0] > 8.125
+    assert h100.parts_mb["context"] > a100.parts_mb["context"] > v100.parts_mb["context"]
+    (nhwc,) = estimate_memory(timeline, [64], [find_device("A100")], layout=Layout.NHWC)
+    assert nhwc.parts_mb["workspace"].tolist() == [8.125]
+
+
+def test_one_device_at_a_time_is_the_same(builder):
+    timeline = _timeline(_network(builder))
+    devices = [find_device(name) for name in ("A100", "V100", "T4", "H100")]
+    together = estimate_memory(timeline, [1, 16], devices)
+    for device, estimate in zip(devices, together, strict=True):
+        (alone,) = estimate_memory(timeline, [1, 16], [device])
+        assert alone.memory_mb.tolist() == estimate.memory_mb.tolist()
+
+
+def test_a_graph_without_matrix_products_has_no_blas_workspace(builder):
+    x = builder.input(builder.N, 100)
+    builder.node(OpKind.RELU, [x], builder.N, 100)
+    (estimate,) = estimate_memory(_timeline(builder.graph()), [1], [find_device("A100")])
+    assert estimate.parts_mb["workspace"].tolist() == [0]
+    assert estimate.memory_mb.tolist() == [pytest.approx(context_mb(find_device("A100")) + 2)]
+
+
+def test_a_graph_without_nodes(builder):
+    builder.input(builder.N, 100)
+    (estimate,) = estimate_memory(_timeline(builder.graph()), [1, 2], [find_device("A100")])
+    assert estimate.peak_node.tolist() == [-1, -1]
+    assert estimate.peak_live_mb.tolist() == [400 / _MIB, 800 / _MIB]
+
+
+def test_absurd_sizes_neither_crash_nor_wrap(builder):
+    x = builder.input(builder.N, 2**40, 2**40)
+    builder.node(OpKind.RELU, [x], builder.N, 2**40, 2**40)
+    (estimate,) = estimate_memory(_timeline(builder.graph()), [2**40], [find_device("A100")])
+    assert estimate.memory_mb[0] > 1e9
+
+
+def test_wrong_batches_are_refused(builder):
+    with pytest.raises(UsageError, match="at least 1"):
+        estimate_memory(_timeline(_network(builder)), [0], [find_device("A100")])
+
+
+@given(
+    widths=st.lists(st.integers(1, 200), min_size=1, max_size=6),
+    size=st.integers(1, 80),
+    batches=st.lists(st.integers(1, 400), min_size=2, max_size=5, unique=True).map(sorted),
+    precision=st.sampled_from(list(Precision)),
+)
+def test_the_peak_grows_with_the_batch_and_fits_what_is_reserved(new_builder, widths, size, batches, precision):
+    timeline = _timeline(_network(new_builder(), widths=widths, size=size), precision)
+    everything: frozenset[Purpose] = frozenset()
+    live = live_memory(timeline, batches, without=everything)
+    assert (np.diff(live.peak_bytes) > 0).all()
+    assert (live.live_bytes.max(axis=1) == live.peak_bytes).all()
+    assert (reserved_bytes(timeline, batches, without=everything) >= live.peak_bytes).all()

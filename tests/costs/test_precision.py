@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+
+from dippm.costs import Arithmetic, Precision, Workload, plan_types
+from dippm.graph import DType, OpKind, TensorRole
+
+_CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
+
+
+def _block(builder):
+    """Convolution, batch norm, ReLU, then a sum with the input, as in a residual block."""
+    x = builder.input(builder.N, 8, 4, 4)
+    y = builder.node(OpKind.CONV, [x, builder.weight(8, 8, 3, 3)], builder.N, 8, 4, 4, **_CONV)
+    scales = [builder.weight(8), builder.weight(8), *(builder.weight(8, role=TensorRole.BUFFER) for _ in range(2))]
+    y = builder.node(OpKind.BATCH_NORM, [y, *scales], builder.N, 8, 4, 4)
+    y = builder.node(OpKind.RELU, [y], builder.N, 8, 4, 4, alias_of=y)
+    return builder.node(OpKind.ADD, [y, x], builder.N, 8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("precision", "conv", "linear", "norm"),
+    [
+        (Precision.FP32, Arithmetic.TF32, Arithmetic.FP32, Arithmetic.FP32),
+        (Precision.FP32_STRICT, Arithmetic.FP32, Arithmetic.FP32, Arithmetic.FP32),
+        (Precision.TF32, Arithmetic.TF32, Arithmetic.TF32, Arithmetic.FP32),
+        (Precision.AMP, Arithmetic.FP16, Arithmetic.FP16, Arithmetic.FP32),
+        (Precision.AMP_BF16, Arithmetic.BF16, Arithmetic.BF16, Arithmetic.FP32),
+        (Precision.FP16, Arithmetic.FP16, Arithmetic.FP16, Arithmetic.FP16),
+        (Precision.BF16, Arithmetic.BF16, Arithmetic.BF16, Arithmetic.BF16),
+    ],
+)
+def test_arithmetic_by_precision(builder, precision, conv, linear, norm):
+    x = builder.input(builder.N, 8, 4, 4)
+    x = builder.node(OpKind.CONV, [x, builder.weight(8, 8, 3, 3)], builder.N, 8, 4, 4, **_CONV)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(4, 4)], builder.N, 8, 4, 4)
+    builder.node(OpKind.LAYER_NORM, [x], builder.N, 8, 4, 4, axes_size=4)
+    assert plan_types(builder.graph(), precision).arithmetic == (conv, linear, norm)
+
+
+def test_recurrent_layers_may_use_tf32_by_default(builder):
+    x = builder.input(builder.N, 10, 8)
+    builder.node(OpKind.LSTM, [x], builder.N, 10, 8, hidden_size=8, num_layers=1, num_directions=1)
+    assert plan_types(builder.graph()).arithmetic == (Arithmetic.TF32,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arithmetic"),
+    [
+        (DType.FLOAT64, Arithmetic.FP64), (DType.FLOAT16, Arithmetic.FP16), (DType.BFLOAT16, Arithmetic.BF16),
+        (DType.FLOAT8, Arithmetic.FP8), (DType.INT8, Arithmetic.INT8), (DType.UINT8, Arithmetic.INT8),
+    ],
+)  # fmt: skip
+def test_the_default_keeps_what_the_model_has(builder, dtype, arithmetic):
+    x = builder.input(builder.N, 8, dtype=dtype)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 8, dtype=dtype)], builder.N, 8, dtype=dtype)
+    plan = plan_types(builder.graph())
+    assert plan.arithmetic == (arithmetic,)
+    assert plan.tensor_bytes.tolist() == [dtype.bits / 8] * 3
+
+
+def test_whole_model_halves_every_floating_tensor_but_double(builder):
+    x = builder.input(builder.N, 8)
+    index = builder.input(builder.N, dtype=DType.INT64)
+    double = builder.weight(8, dtype=DType.FLOAT64)
+    builder.node(OpKind.ADD, [x, double], builder.N, 8)
+    plan = plan_types(builder.graph(), Precision.FP16)
+    assert [plan.tensor_bytes[i] for i in (x, index, double, double + 1)] == [2, 8, 8, 2]
+    assert len(plan.casts) == 0
+
+
+def test_autocast_through_a_residual_block(builder):
+    out = _block(builder)
+    graph = builder.graph()
+    plan = plan_types(graph, Precision.AMP)
+    conv, norm, relu, _ = (node.outputs[0] for node in graph.nodes)
+    # The convolution writes fp16, batch norm and ReLU keep it, the sum with the fp32 input is fp32.
+    assert [plan.tensor_bytes[i] for i in (conv, norm, relu, out)] == [2, 2, 2, 4]
+    # The input is cast before the convolution, the weight too, and only the weight's copy is kept.
+    casts = plan.casts
+    assert casts.node.tolist() == [0, 0]
+    assert casts.tensor.tolist() == [0, 1]
+    assert casts.is_cached.tolist() == [False, True]
+    assert casts.from_bytes.tolist() == [4, 4]
+    assert casts.to_bytes.tolist() == [2, 2]
+    # The batch norm reads fp16 activations and fp32 parameters.
+    assert plan.read_bytes.tolist() == [2, 2, 2, 4, 4, 4, 4, 2, 2, 4]
+
+
+def test_autocast_casts_a_shared_weight_once_and_an_activation_every_time(builder):
+    x = builder.input(builder.N, 8)
+    weight = builder.weight(8, 8)
+    view = builder.node(OpKind.VIEW, [weight], 8, 8, alias_of=weight, function="transpose")
+    builder.node(OpKind.LINEAR, [x, weight], builder.N, 8)
+    builder.node(OpKind.MATMUL, [x, view], builder.N, 8)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert list(zip(plan.casts.node.tolist(), plan.casts.tensor.tolist(), strict=True)) == [(1, x), (1, weight), (2, x)]
+
+
+def test_autocast_raises_norms_and_powers_to_fp32(builder):
+    x = builder.input(builder.N, 8)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    gelu = builder.node(OpKind.GELU, [x], builder.N, 8)
+    norm = builder.node(OpKind.LAYER_NORM, [gelu], builder.N, 8, axes_size=8)
+    exp = builder.node(OpKind.UNARY, [gelu], builder.N, 8, function="exp")
+    root = builder.node(OpKind.UNARY, [gelu], builder.N, 8, function="sqrt")
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert [plan.tensor_bytes[i] for i in (gelu, norm, exp, root)] == [2, 4, 4, 2]
+    half, single = Arithmetic.FP16, Arithmetic.FP32
+    assert plan.arithmetic == (half, half, single, single, half)
+    assert plan.casts.node.tolist()[2:] == [2, 3]
+    assert plan.casts.to_bytes.tolist()[2:] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "written"),
+    [
+        (OpKind.SOFTMAX, {"axes": (1,)}, 4),
+        (OpKind.REDUCE, {"function": "sum"}, 4),
+        (OpKind.REDUCE, {"function": "mean"}, 2),
+        (OpKind.CUMULATIVE, {"function": "sum"}, 4),
+    ],
+)
+def test_autocast_sums_and_softmax_read_fp16_and_write_fp32(builder, kind, attributes, written):
+    x = builder.input(builder.N, 8)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    y = builder.node(kind, [x], builder.N, 8, **attributes)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert plan.tensor_bytes[y] == written
+    assert plan.read_bytes[-1] == 2
+    assert 1 not in plan.casts.node.tolist()
+
+
+def test_autocast_leaves_in_place_results_and_explicit_casts_alone(builder):
+    x = builder.input(builder.N, 8)
+    half = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    tanh = builder.node(OpKind.TANH, [x], builder.N, 8)
+    into = builder.node(OpKind.ADD, [tanh, half], builder.N, 8, alias_of=tanh)
+    cast = builder.node(OpKind.CAST, [half], builder.N, 8, dtype=DType.FLOAT32)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert [plan.tensor_bytes[i] for i in (half, into, cast)] == [2, 4, 4]
+
+
+def test_a_number_does_not_promote_a_tensor(builder):
+    x = builder.input(builder.N, 8)
+    half = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    scaled = builder.node(OpKind.MUL, [half, builder.weight()], builder.N, 8)
+    assert plan_types(builder.graph(), Precision.AMP).tensor_bytes[scaled] == 2
+
+
+def test_autocast_concatenation_casts_to_the_widest(builder):
+    x = builder.input(builder.N, 8)
+    half = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    joined = builder.node(OpKind.CONCAT, [half, x], builder.N, 16)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert plan.tensor_bytes[joined] == 4
+    assert plan.casts.tensor.tolist()[-1] == half
+    assert plan.casts.to_bytes.tolist()[-1] == 4
+
+
+def test_casts_become_work_of_their_own(builder):
+    _block(builder)
+    work = Workload.from_graph(builder.graph(), Precision.AMP).at([1, 2])
+    assert work.casts.bytes_read.tolist() == [[4 * 128, 4 * 576], [4 * 256, 4 * 576]]
+    assert work.casts.bytes_written.tolist() == [[2 * 128, 2 * 576], [2 * 256, 2 * 576]]
+    # After the casts the convolution itself reads and writes fp16.
+    assert work.bytes_read[0, 0] == 2 * (128 + 576)
+    assert work.bytes_written[0, 0] == 2 * 128

@@ -1,0 +1,138 @@
+"""Live bytes by hand: when each piece of memory is taken and given back."""
+
+from __future__ import annotations
+
+from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, live_memory
+from dippm.graph import DType, OpKind
+
+_CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
+
+
+def _timeline(graph, precision=Precision.FP32):
+    return MemoryTimeline.from_workload(Workload.from_graph(graph, precision))
+
+
+def _live(graph, precision=Precision.FP32, batch=1):
+    return live_memory(_timeline(graph, precision), [batch]).live_bytes[0].tolist()
+
+
+def test_a_residual_connection_keeps_its_source(builder):
+    x = builder.input(builder.N, 100)
+    a = builder.node(OpKind.TANH, [x], builder.N, 100)
+    b = builder.node(OpKind.TANH, [a], builder.N, 100)
+    c = builder.node(OpKind.TANH, [b], builder.N, 100)
+    d = builder.node(OpKind.ADD, [c, a], builder.N, 100)
+    builder.node(OpKind.TANH, [d], builder.N, 100)
+    # The input stays for the caller; b goes after its use, a only after the sum.
+    assert _live(builder.graph()) == [800, 1200, 1600, 1600, 1200]
+
+
+def test_views_and_in_place_results_keep_their_storage_alive(builder):
+    x = builder.input(builder.N, 100)
+    a = builder.node(OpKind.TANH, [x], builder.N, 100)
+    view = builder.node(OpKind.VIEW, [a], builder.N, 10, 10, alias_of=a)
+    builder.node(OpKind.RELU, [view], builder.N, 10, 10, alias_of=a)
+    b = builder.node(OpKind.TANH, [x], builder.N, 50)
+    c = builder.node(OpKind.REDUCE, [a], builder.N, 1, axes=(1,), function="sum")
+    builder.node(OpKind.ADD, [b, c], builder.N, 50)
+    assert _live(builder.graph()) == [800, 800, 800, 1000, 1004, 804]
+
+
+def test_outputs_stay_and_unread_results_go_at_once(builder):
+    x = builder.input(builder.N, 100)
+    first = builder.node(OpKind.TANH, [x], builder.N, 100)
+    builder.node(OpKind.TANH, [x], builder.N, 25)
+    last = builder.node(OpKind.TANH, [x], builder.N, 50)
+    assert _live(builder.graph(first, last)) == [800, 900, 1000]
+
+
+def test_stated_lifetimes_win(builder):
+    x = builder.input(builder.N, 100)
+    a = builder.node(OpKind.TANH, [x], builder.N, 100)
+    b = builder.node(OpKind.TANH, [a], builder.N, 100)
+    c = builder.node(OpKind.TANH, [b], builder.N, 100, releases=[a, b])
+    builder.node(OpKind.TANH, [c], builder.N, 100, releases=[c])
+    assert _live(builder.graph(has_lifetimes=True)) == [800, 1200, 1600, 1200]
+
+
+def test_what_the_caller_holds_is_never_given_back(builder):
+    x = builder.input(builder.N, 100)
+    weight = builder.weight(100)
+    y = builder.node(OpKind.ADD, [x, weight], builder.N, 100, releases=[x, weight])
+    builder.node(OpKind.TANH, [y], builder.N, 100, releases=[y, y])
+    assert _live(builder.graph(has_lifetimes=True)) == [1200, 1600]
+
+
+def test_weights_and_inputs_are_there_from_the_start(builder):
+    x = builder.input(builder.N, 100)
+    weight = builder.weight(50, 100)
+    builder.tensor(50, 100, alias_of=weight)
+    builder.node(OpKind.LINEAR, [x, weight], builder.N, 50)
+    live = live_memory(_timeline(builder.graph()), [1, 10])
+    assert live.weight_bytes.tolist() == [20_000, 20_000]
+    assert live.activation_bytes.tolist() == [600, 6000]
+    assert live.peak_bytes.tolist() == [20_600, 26_000]
+    assert live.peak_node.tolist() == [0, 0]
+
+
+def test_a_storage_larger_than_its_tensor(builder):
+    x = builder.input(builder.N, 100)
+    builder.node(OpKind.COPY, [x], builder.N, 100, storage=(512, 64))
+    assert _live(builder.graph(), batch=3) == [1200 + 3 * 512 + 64]
+    assert _live(builder.graph(), Precision.FP16, batch=3) == [600 + (3 * 512 + 64) / 2]
+
+
+def test_casts_of_weights_stay_and_casts_of_activations_go(builder):
+    x = builder.input(builder.N, 100)
+    w = builder.weight(100, 100)
+    a = builder.node(OpKind.LINEAR, [x, w], builder.N, 100)
+    builder.node(OpKind.LINEAR, [a, w], builder.N, 100)
+    resident, copy = 400 + 40_000, 20_000
+    # First node: the input's fp16 copy (200), the weight's, and an fp16 result. Second node: no new cast.
+    assert _live(builder.graph(), Precision.AMP) == [resident + 200 + copy + 200, resident + copy + 200 + 200]
+
+
+def test_dropped_outputs_live_while_their_node_runs(builder):
+    x = builder.input(builder.N, 4, 8, 8)
+    y = builder.node(OpKind.MAX_POOL, [x], builder.N, 4, 4, 4, kernel=(2, 2))
+    builder.node(OpKind.RELU, [y], builder.N, 4, 4, 4, alias_of=y)
+    assert _live(builder.graph()) == [1024 + 256 + 512, 1024 + 256]
+
+
+def test_layout_copies_of_a_convolution(builder):
+    x = builder.input(builder.N, 8, 4, 4)
+    builder.node(OpKind.CONV, [x, builder.weight(16, 8, 3, 3)], builder.N, 16, 4, 4, **_CONV)
+    graph = builder.graph()
+    image, weight, result = 8 * 16, 16 * 8 * 9, 16 * 16
+    for precision, purpose, expected in (
+        (Precision.FP32, Purpose.LAYOUT_TF32, 4 * (2 * image + weight)),
+        (Precision.FP16, Purpose.LAYOUT_HALF, 2 * (2 * image + weight + 2 * result)),
+        (Precision.FP32_STRICT, None, 0),
+    ):
+        timeline = _timeline(graph, precision)
+        live = live_memory(timeline, [2], without=frozenset())
+        assert live.workspace_bytes.tolist() == [expected]
+        if purpose is not None:
+            assert live_memory(timeline, [2], without=frozenset({purpose})).workspace_bytes.tolist() == [0]
+
+
+def test_depthwise_convolutions_make_no_copies(builder):
+    x = builder.input(builder.N, 8, 4, 4)
+    builder.node(OpKind.CONV, [x, builder.weight(8, 1, 3, 3)], builder.N, 8, 4, 4, **{**_CONV, "groups": 8})
+    assert live_memory(_timeline(builder.graph()), [2], without=frozenset()).workspace_bytes.tolist() == [0]
+
+
+def test_only_matrix_products_call_cublas(new_builder):
+    for kind, expected in ((OpKind.RELU, False), (OpKind.LINEAR, True), (OpKind.MATMUL, True)):
+        builder = new_builder()
+        x = builder.input(builder.N, 8)
+        builder.node(kind, [x, builder.weight(8, 8)], builder.N, 8)
+        assert _timeline(builder.graph()).runs_blas is expected
+
+
+def test_scratch_is_workspace(builder):
+    x = builder.input(builder.N, 10, dtype=DType.FLOAT32)
+    builder.node(OpKind.SORT, [x], builder.N, 10)
+    live = live_memory(_timeline(builder.graph()), [1])
+    assert live.workspace_bytes.tolist() == [120]
+    assert live.activation_bytes.tolist() == [80]

@@ -1,0 +1,375 @@
+"""The catalogue's figures, the names it answers to, MIG slices as devices, and device files."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.devices import DEVICE_FILE_REQUIRED, find_device, load_catalog, load_device_file, slice_device
+from dippm.errors import UnsupportedError, UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [spec.name for spec in load_catalog()]
+WITH_MIG = [spec.name for spec in load_catalog() if spec.mig_profiles]
+FIGURE_FIELDS = (
+    "compute_capability",
+    "sm_count",
+    "fp32_lanes_per_sm",
+    "base_clock_mhz",
+    "boost_clock_mhz",
+    "memory_mb",
+    "bandwidth_gb_s",
+    "l2_mb",
+    "board_power_w",
+)
+DEVICE_FILE = """
+name = "My GPU"
+architecture = "ada"
+compute_capability = [8, 9]
+sm_count = 46
+fp32_lanes_per_sm = 128
+base_clock_mhz = 1920
+boost_clock_mhz = 2475
+memory_mb = 12282
+bandwidth_gb_s = 504
+l2_mb = 36
+board_power_w = 200
+peak_tflops = { fp32 = 29.1, fp16_tensor = 58.3 }
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fp32_peak_agrees_with_arithmetic(name: str) -> None:
+    spec = find_device(name)
+
+    assert spec.peak_tflops["fp32"] == pytest.approx(spec.fp32_arithmetic_tflops, rel=0.03)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_has_a_source(name: str) -> None:
+    spec = find_device(name)
+    expected = {*FIGURE_FIELDS, *(f"peak_tflops.{key}" for key in spec.peak_tflops)}
+    if spec.usable_memory_mb is not None:
+        expected.add("usable_memory_mb")
+    if spec.mig_profiles:
+        expected.add("mig_profiles")
+
+    assert set(spec.sources) == expected
+    assert all(len(citation) > 20 for citation in spec.sources.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rates_are_ordered_as_hardware_is(name: str) -> None:
+    """Dense rates: FP64 <= FP32, and each narrower tensor type at least as fast as the wider one."""
+    peaks = find_device(name).peak_tflops
+    tensor = [peaks[key] for key in ("tf32_tensor", "fp16_tensor", "int8_tensor") if key in peaks]
+
+    assert peaks["fp64"] <= peaks["fp32"]
+    assert tensor == sorted(tensor)
+    assert peaks.get("bf16_tensor", peaks.get("fp16_tensor")) == peaks.get("fp16_tensor")
+    if "fp16_tensor" in peaks:
+        # A figure with sparsity, or with FP16 accumulation on a GeForce card, would be out by two against INT8.
+        assert peaks.get("int8_tensor", 2 * peaks["fp16_tensor"]) >= 1.99 * peaks["fp16_tensor"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensor_types_follow_compute_capability(name: str) -> None:
+    spec = find_device(name)
+    has = {key for key in spec.peak_tflops if key.endswith("_tensor")}
+
+    expected: set[str] = set()
+    if spec.compute_capability >= (7, 0):
+        expected |= {"fp16_tensor"}
+    if spec.compute_capability >= (7, 5):
+        expected |= {"int8_tensor"}
+    if spec.compute_capability >= (8, 0):
+        expected |= {"tf32_tensor", "bf16_tensor"}
+    assert has == expected
+
+
+def test_issue_devices_are_all_there() -> None:
+    for name in (
+        "V100-PCIE-16GB", "V100-PCIE-32GB", "V100-SXM2-16GB", "V100-SXM2-32GB", "T4", "P4", "P100-PCIE-12GB",
+        "P100-PCIE-16GB", "P100-SXM2-16GB", "A100-PCIE-40GB", "A100-SXM4-40GB", "A100-PCIE-80GB", "A100-SXM4-80GB",
+        "A30", "A40", "A10", "L4", "L40S", "H100 PCIe", "H100 SXM", "H200", "H200 NVL", "B200", "RTX 3090", "RTX 4090",
+        "RTX 5090", "Quadro RTX 6000", "RTX 6000 Ada", "RTX PRO 6000", "RTX PRO 6000 Max-Q", "RTX PRO 6000 Server",
+    ):  # fmt: skip
+        find_device(name)
+
+
+def test_names_and_aliases_mean_one_device_each() -> None:
+    for spec in load_catalog():
+        for name in (spec.name, *spec.aliases):
+            assert find_device(name) is spec, name
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("A100", "A100-SXM4-40GB"),
+        ("a100", "A100-SXM4-40GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"),
+        ("a100_sxm4_40gb", "A100-SXM4-40GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100-PCIE-40GB"),
+        ("a100 pcie", "A100-PCIE-40GB"),
+        ("a100 80gb", "A100-SXM4-80GB"),
+        ("A100-80GB", "A100-SXM4-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("NVIDIA A100-PCIE-80GB", "A100 80GB PCIe"),
+        ("rtx 4090", "GeForce RTX 4090"),
+        ("RTX4090", "GeForce RTX 4090"),
+        ("GeForce RTX 4090", "GeForce RTX 4090"),
+        ("NVIDIA GeForce RTX 3090", "GeForce RTX 3090"),
+        ("nvidia-geforce-rtx-5090", "GeForce RTX 5090"),
+        ("h100", "H100 80GB HBM3"),
+        ("H100 80GB HBM3", "H100 80GB HBM3"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H200", "H200"),
+        ("h200 nvl", "H200 NVL"),
+        ("v100", "Tesla V100-SXM2-16GB"),
+        ("Tesla V100-PCIE-32GB", "Tesla V100-PCIE-32GB"),
+        ("Tesla T4", "Tesla T4"),
+        (" t4 ", "Tesla T4"),
+        ("Tesla P100-PCIE-16GB", "Tesla P100-PCIE-16GB"),
+        ("Quadro RTX 6000", "Quadro RTX 6000"),
+        ("rtx 6000", "Quadro RTX 6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada Generation"),
+        ("rtx pro 6000", "RTX PRO 6000 Blackwell Workstation Edition"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+            "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        ),
+        ("1g.5gb@A100-SXM4-40GB", "1g.5gb@A100-SXM4-40GB"),
+        ("1G.5GB @ a100", "1g.5gb@A100-SXM4-40GB"),
+        ("MIG 3g.20gb@a100", "3g.20gb@A100-SXM4-40GB"),
+        ("NVIDIA H200 MIG 3g.71gb", "3g.71gb@H200"),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "1g.10gb@A100-SXM4-80GB"),
+    ],
+)
+def test_find_device_forgives(written: str, means: str) -> None:
+    assert find_device(written).name == means
+
+
+def test_unknown_name_lists_the_nearest_and_the_cure() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        find_device("H100 SXM4 80GB")
+
+    message = str(caught.value)
+    assert caught.value.code == "device.unknown"
+    assert caught.value.exit_status == 4
+    assert "H100 80GB HBM3" in message
+    assert "dippm devices" in message
+    assert "--device-file" in message
+
+
+@pytest.mark.parametrize("name", ["", " ", "nvidia", "4g.20gb", "@", "1g.5gb@", "x" * 100_000, "@" * 10_000, "Ⅷ€"])
+def test_odd_names_are_unknown(name: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        find_device(name)
+
+    assert len(str(caught.value)) < 1000
+
+
+@given(st.text(max_size=60) | st.sampled_from(NAMES).flatmap(lambda name: st.permutations(name).map("".join)))
+def test_any_text_is_a_device_or_unknown(text: str) -> None:
+    try:
+        found = find_device(text).name
+    except UnsupportedError as error:
+        found = error.code
+
+    assert found in {"device.unknown", "device.mig_profile", *NAMES}
+
+
+@pytest.mark.parametrize(
+    ("name", "profiles"),
+    [
+        ("A100-PCIE-40GB", "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"),
+        ("A100-SXM4-40GB", "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"),
+        ("A100-SXM4-80GB", "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+        ("A30", "1g.6gb 2g.12gb 4g.24gb"),
+        ("H100 PCIe", "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+        ("H100", "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+        ("H200", "1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"),
+    ],
+)
+def test_mig_profiles_are_complete(name: str, profiles: str) -> None:
+    assert [profile.name for profile in find_device(name).mig_profiles] == profiles.split()
+
+
+@pytest.mark.parametrize("name", WITH_MIG)
+def test_mig_profiles_are_consistent(name: str) -> None:
+    spec = find_device(name)
+    slices = max(profile.memory_slices for profile in spec.mig_profiles)
+
+    assert [p.memory_mb for p in spec.mig_profiles] == sorted(p.memory_mb for p in spec.mig_profiles)
+    for profile in spec.mig_profiles:
+        compute, nominal_gb = profile.name.removesuffix("gb").split("g.")
+        assert profile.compute_slices == int(compute)
+        # Names round the share of the card up; what is offered is a little less than the name, never more.
+        assert 0.85 * int(nominal_gb) * 1024 <= profile.memory_mb <= int(nominal_gb) * 1024
+        assert profile.max_instances * profile.memory_slices <= slices
+        assert profile.max_instances * profile.sm_count <= spec.sm_count
+        for start in profile.placements:
+            assert start + profile.memory_slices <= slices
+
+
+def test_slice_is_a_device() -> None:
+    card = find_device("A100-SXM4-40GB")
+    part = find_device("3g.20gb@A100-SXM4-40GB")
+
+    assert (part.sm_count, part.memory_mb, part.capacity_mb) == (42, 19968, 19968)
+    assert part.bandwidth_gb_s == pytest.approx(card.bandwidth_gb_s / 2)
+    assert part.l2_mb == pytest.approx(card.l2_mb / 2)
+    assert part.peak_tflops["fp16_tensor"] == pytest.approx(312 * 42 / 108)
+    assert part.board_power_w == pytest.approx(400 * 42 / 108)
+    assert (part.parent, part.is_mig_slice, part.mig_profiles, part.aliases) == (card.name, True, (), ())
+    assert "4 of 8 memory slices" in part.sources["bandwidth_gb_s"]
+
+
+@pytest.mark.parametrize("name", WITH_MIG)
+def test_every_slice_makes_a_valid_device(name: str) -> None:
+    card = find_device(name)
+    for profile in card.mig_profiles:
+        part = slice_device(card, profile.name)
+
+        assert part.peak_tflops["fp32"] == pytest.approx(part.fp32_arithmetic_tflops, rel=0.03)
+        assert find_device(part.name) == part
+
+
+@pytest.mark.parametrize("name", ["9g.99gb@A100", "1g.5gb@H100", "1g.5gb@T4", "1g.5gb+me@A100"])
+def test_unknown_slice_lists_what_the_card_has(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="has no MIG profile") as caught:
+        find_device(name)
+
+    assert caught.value.code == "device.mig_profile"
+
+
+def test_catalogue_is_read_once() -> None:
+    assert load_catalog() is load_catalog()
+
+
+def test_catalogue_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from dippm.devices import find_device; find_device('A100')\n"
+        "print([name for name in ('numpy', 'torch', 'onnx', 'difflib', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_documentation_is_up_to_date() -> None:
+    path = ROOT / "scripts" / "write_device_table.py"
+    module_spec = importlib.util.spec_from_file_location("write_device_table", path)
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    script = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(script)
+    page = script.PAGE.read_text(encoding="utf-8")
+
+    assert page == script.replace_written_part(page, script.format_tables(load_catalog())), (
+        "run scripts/write_device_table.py"
+    )
+
+
+def test_device_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(
+        DEVICE_FILE
+        + 'usable_memory_mb = 12000\naliases = ["mine"]\nsources = { sm_count = "the box" }\n'
+        + '[[mig_profiles]]\nname = "1g.6gb"\ncompute_slices = 1\nmemory_slices = 1\nsm_count = 23\nmemory_mb = 6000\n'
+        + "max_instances = 2\nplacements = [0, 1]\n",
+        encoding="utf-8",
+    )
+
+    spec = load_device_file(path)
+
+    assert (spec.name, spec.compute_capability, spec.sm_count, spec.capacity_mb) == ("My GPU", (8, 9), 46, 12000)
+    assert spec.peak_tflops == {"fp32": 29.1, "fp16_tensor": 58.3}
+    assert slice_device(spec, "1g.6gb").name == "1g.6gb@My GPU"
+    assert spec.sources == {"sm_count": "the box"}
+
+
+def test_documented_device_file_is_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
+    path = tmp_path / "gpu.toml"
+    path.write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+
+    assert load_device_file(str(path)).name == "My GPU"
+
+
+@pytest.mark.parametrize("key", DEVICE_FILE_REQUIRED)
+def test_device_file_lacking_a_key_names_it(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "gpu.toml"
+    lines = [line for line in DEVICE_FILE.splitlines() if not line.startswith(f"{key} ")]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+    with pytest.raises(UsageError, match=f"lacks: {key}\\.") as caught:
+        load_device_file(path)
+    assert caught.value.code == "device_file.key"
+
+
+@pytest.mark.parametrize(
+    ("addition", "code", "said"),
+    [
+        ("sm_counts = 4", "device_file.key", "sm_counts"),
+        ("aliases = 'mine'", "device_file.value", "a list"),
+        ("aliases = [1]", "device_file.value", "text in quotes"),
+        ("sources = 3", "device_file.value", "a table"),
+        ("sources = { sm_count = 3 }", "device_file.value", "text in quotes"),
+        ("mig_profiles = [3]", "device_file.value", "a table"),
+        ("mig_profiles = [{ name = '1g' }]", "device_file.key", "lacks: compute_slices"),
+        ("sm_count = 46", "device_file.syntax", "TOML"),
+        ("usable_memory_mb = 99999", "device.value", "usable_memory_mb"),
+        ("usable_memory_mb = 2020-01-01", "device.value", "a number"),
+        ("= =", "device_file.syntax", "TOML"),
+    ],
+)
+def test_device_file_with_a_mistake_is_refused(tmp_path: Path, addition: str, code: str, said: str) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(f"{DEVICE_FILE}\n{addition}\n", encoding="utf-8")
+
+    with pytest.raises(UsageError, match=said) as caught:
+        load_device_file(path)
+    assert (caught.value.code, caught.value.exit_status) == (code, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("boost_clock_mhz = 2475", "boost_clock_mhz = 2.475", "device.value"),
+        ("fp32 = 29.1", "fp32 = 29100", "device.value"),
+        ("sm_count = 46", 'sm_count = "46"', "device.value"),
+        ("[8, 9]", "8.9", "device_file.value"),
+        ("[8, 9]", "[8, 9, 0]", "device.value"),
+        ('"My GPU"', "7", "device_file.value"),
+        ('"ada"', "[]", "device_file.value"),
+        ("{ fp32 = 29.1, fp16_tensor = 58.3 }", "29.1", "device_file.value"),
+        ("memory_mb = 12282", "memory_mb = nan", "device.value"),
+    ],
+)
+def test_device_file_with_a_bad_value_is_refused(tmp_path: Path, old: str, new: str, code: str) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(DEVICE_FILE.replace(old, new), encoding="utf-8")
+
+    with pytest.raises(UsageError) as caught:
+        load_device_file(path)
+    assert caught.value.code == code
+
+
+def test_unreadable_device_files_are_refused(tmp_path: Path) -> None:
+    binary = tmp_path / "gpu.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    huge = tmp_path / "huge.toml"
+    huge.write_bytes(b"#" * 1_000_001)
+
+    for path in (tmp_path / "missing.toml", tmp_path, binary, huge):
+        with pytest.raises(UsageError) as caught:
+            load_device_file(path)
+        assert caught.value.code == "device_file.unreadable"
