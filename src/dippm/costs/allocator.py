@@ -4,7 +4,8 @@ Rules and constants: ``c10/core/AllocatorConfig.h`` and ``c10/cuda/CUDACachingAl
 settings, one stream. A request is rounded up to 512 bytes. Up to 1 MiB it comes from a pool of 2 MiB segments, larger
 ones from a pool of 20 MiB segments, and from 10 MiB on from a segment of its own, rounded up to 2 MiB. The smallest
 free block that is large enough serves it and is split where enough remains (512 bytes in the small pool, more than
-1 MiB in the large one). A freed block joins its free neighbours. Segments are kept.
+1 MiB in the large one). A freed block joins its free neighbours. Segments are kept until the device has no room for a
+new one; then all segments that are wholly free go back to the device at once.
 """
 
 from __future__ import annotations
@@ -47,11 +48,26 @@ class CachingAllocator:
     """The allocator's state.
 
     Addresses are numbers of 512-byte blocks; those of different segments never touch.
+
+    Args:
+        capacity_bytes: Device memory that it may hold; None for as much as it asks for.
     """
 
-    __slots__ = ("_end", "_free_by_end", "_free_by_start", "_large", "_reserved", "_size", "_small")
+    __slots__ = (
+        "_capacity",
+        "_end",
+        "_free_by_end",
+        "_free_by_start",
+        "_large",
+        "_peak",
+        "_reserved",
+        "_segments",
+        "_size",
+        "_small",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, capacity_bytes: int | None = None) -> None:
+        self._capacity = float("inf") if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
         self._small: list[int] = []
         self._large: list[int] = []
         # Free blocks by where they start (to their size) and by where they end (to their start).
@@ -59,13 +75,21 @@ class CachingAllocator:
         self._free_by_end: dict[int, int] = {}
         # Allocated blocks: address to size, negative in the small pool.
         self._size: dict[int, int] = {}
+        # Segments by address, with their size.
+        self._segments: dict[int, int] = {}
         self._end = 0
         self._reserved = 0
+        self._peak = 0
 
     @property
     def reserved_bytes(self) -> int:
         """Bytes held in segments."""
         return self._reserved * BLOCK_BYTES
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """Most bytes that were ever held in segments."""
+        return self._peak * BLOCK_BYTES
 
     @property
     def allocated_bytes(self) -> int:
@@ -85,8 +109,11 @@ class CachingAllocator:
         other._free_by_start = self._free_by_start.copy()
         other._free_by_end = self._free_by_end.copy()
         other._size = self._size.copy()
+        other._segments = self._segments.copy()
+        other._capacity = self._capacity
         other._end = self._end
         other._reserved = self._reserved
+        other._peak = self._peak
         return other
 
     def allocate(self, blocks: int) -> int:
@@ -96,7 +123,7 @@ class CachingAllocator:
             blocks: Size in units of 512 bytes, at least 1.
 
         Returns:
-            Its address, to be given to :meth:`free`.
+            Its address, to be given to :meth:`free`, or -1 where the device has no room for it.
         """
         is_small = blocks <= _SMALL_REQUEST
         pool = self._small if is_small else self._large
@@ -109,10 +136,17 @@ class CachingAllocator:
             del self._free_by_end[address + size]
         else:
             size = _segment(blocks)
+            if self._reserved + size > self._capacity:
+                self._release()
+                if self._reserved + size > self._capacity:
+                    return -1
             address = self._end
             # One block of distance keeps segments from ever being neighbours.
             self._end = address + size + 1
+            self._segments[address] = size
             self._reserved += size
+            if self._reserved > self._peak:
+                self._peak = self._reserved
         rest = size - blocks
         if rest > 0 and (is_small or rest > _SMALL_REQUEST):
             start = address + blocks
@@ -150,23 +184,43 @@ class CachingAllocator:
         self._free_by_start[address] = size
         self._free_by_end[end] = address
 
-    def touch(self, blocks: int) -> None:
+    def _release(self) -> None:
+        """Give every segment that is wholly free back to the device."""
+        free = [(address, size) for address, size in self._segments.items() if self._free_by_start.get(address) == size]
+        for address, size in free:
+            # A segment of 2 MiB is always one of the small pool: the large pool's start at 10 MiB.
+            pool = self._small if size == _SMALL_SEGMENT else self._large
+            del pool[bisect_left(pool, size << _ADDRESS_BITS | address)]
+            del self._free_by_start[address], self._free_by_end[address + size], self._segments[address]
+            self._reserved -= size
+
+    def touch(self, blocks: int) -> bool:
         """Take a block and give it back at once; this can only add a segment.
 
         Args:
             blocks: Size in units of 512 bytes, at least 1.
+
+        Returns:
+            Whether the device had room for it.
         """
         pool = self._small if blocks <= _SMALL_REQUEST else self._large
         if bisect_left(pool, blocks << _ADDRESS_BITS) == len(pool):
-            self.free(self.allocate(blocks))
+            address = self.allocate(blocks)
+            if address < 0:
+                return False
+            self.free(address)
+        return True
 
-    def replay(self, events: Iterable[int], blocks: Sequence[int]) -> None:
+    def replay(self, events: Iterable[int], blocks: Sequence[int]) -> bool:
         """Take and give back many blocks.
 
         Args:
             events: The number of a piece that is taken; its complement ``~piece`` where it is given back;
                 ``piece + len(blocks)`` where it is taken and given back at once.
             blocks: Size of each piece in units of 512 bytes; pieces of size 0 are passed over.
+
+        Returns:
+            Whether the device had room for all; where not, the replay ends at the first that did not fit.
 
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
@@ -178,7 +232,10 @@ class CachingAllocator:
                 if blocks[event := ~event]:
                     free(address.pop(event, -1))
             elif event >= count:
-                if size := blocks[event - count]:
-                    touch(size)
+                if (size := blocks[event - count]) and not touch(size):
+                    return False
             elif size := blocks[event]:
-                address[event] = allocate(size)
+                address[event] = place = allocate(size)
+                if place < 0:
+                    return False
+        return True

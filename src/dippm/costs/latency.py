@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Runtime
-from dippm.costs.device_time import KernelPlan, busy_ms
-from dippm.costs.host import CAST_DISPATCH_US, host_dispatch_us
+from dippm.costs.device_time import busy_ms
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
-__all__ = ["LatencyBreakdown", "break_down_latency", "host_ms"]
+__all__ = ["LatencyBreakdown", "break_down_latency"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -53,20 +53,6 @@ class LatencyBreakdown:
         return result
 
 
-def host_ms(plan: KernelPlan, *, rates: Rates, runtime: Runtime) -> FloatArray:
-    """Time that the host spends to launch each node, casts included; none where a captured graph is replayed.
-
-    Shapes:
-        Result: [n_nodes].
-    """
-    graph = plan.work.sizes.graph
-    if runtime is Runtime.CUDA_GRAPH:
-        return np.zeros(len(graph.nodes))
-    dispatch_us = host_dispatch_us(graph)
-    np.add.at(dispatch_us, plan.work.types.casts.node, CAST_DISPATCH_US)
-    return dispatch_us * (rates.host_scale / _US_PER_MS)
-
-
 def break_down_latency(
     plan: KernelPlan,
     at: WorkloadAt,
@@ -87,7 +73,9 @@ def break_down_latency(
         kernels: Learned kernel times.
     """
     busy = busy_ms(plan, at, device=device, conditions=conditions, rates=rates, kernels=kernels)
-    launched = np.cumsum(host_ms(plan, rates=rates, runtime=conditions.runtime))
+    # A captured graph is launched as a whole.
+    host_scale = 0.0 if conditions.runtime is Runtime.CUDA_GRAPH else rates.host_scale
+    launched = np.cumsum(plan.dispatch_us) * (host_scale / _US_PER_MS)
     done = np.cumsum(busy, axis=1)
     # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.
     wait = np.maximum.accumulate(launched - (done - busy), axis=1)

@@ -57,7 +57,10 @@ class MemoryEstimate:
 
     Args:
         batches: Batch sizes.
-        memory_mb: What the process holds: the CUDA context and what the caching allocator reserves.
+        memory_mb: What the process holds: the CUDA context and what the caching allocator reserves. On a device that
+            is too small for the allocator's cache, what it holds after giving cached memory back; on one that is too
+            small for the model, what it would hold on a larger device.
+        fits: Whether the device has enough memory, when nothing else runs on it.
         parts_mb: Its parts, which add up to it: ``context``, ``weights``, ``activations`` (inputs and outputs among
             them), ``workspace`` (cuBLAS, cuDNN and scratch memory), ``slack`` (reserved and not in use at the peak).
         peak_live_mb: Weights, activations and scratch memory at the peak.
@@ -70,6 +73,7 @@ class MemoryEstimate:
 
     batches: FloatArray
     memory_mb: FloatArray
+    fits: npt.NDArray[np.bool_]
     parts_mb: dict[str, FloatArray]
     peak_live_mb: FloatArray
     peak_node: IndexArray
@@ -91,15 +95,25 @@ def live_memory(
 
 
 def reserved_bytes(
-    timeline: MemoryTimeline, batches: npt.ArrayLike, *, without: frozenset[Purpose] = _LAYOUT_COPIES
+    timeline: MemoryTimeline,
+    batches: npt.ArrayLike,
+    *,
+    without: frozenset[Purpose] = _LAYOUT_COPIES,
+    capacity_bytes: int | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Bytes that the caching allocator holds after one forward pass, without the cuBLAS workspace.
+    """Most bytes that the caching allocator holds in one forward pass, without the cuBLAS workspace.
+
+    Args:
+        timeline: The model's memory events.
+        batches: Batch sizes.
+        without: Kinds of memory to leave out; by default the copies that only some devices make.
+        capacity_bytes: Bytes that it may hold; None for as many as it asks for.
 
     Shapes:
-        batches: [B]; result: [B].
+        batches: [B]; result: [B], -1 where the capacity does not suffice.
     """
     sizes = as_batches(batches)
-    return _reserve(timeline, timeline.piece_bytes(sizes, without=without))
+    return _reserve(timeline, timeline.piece_bytes(sizes, without=without), capacity_bytes)
 
 
 def estimate_memory(
@@ -136,9 +150,10 @@ def estimate_memory(
         without = _absent_copies(device, layout) & present
         if without not in replays:
             pieces = timeline.piece_bytes(sizes, without=without)
-            replays[without] = (_live(timeline, sizes, pieces), _reserve(timeline, pieces))
+            replays[without] = (_live(timeline, sizes, pieces), _reserve(timeline, pieces, None))
         live, reserved = replays[without]
-        result.append(_assemble(timeline, live, reserved, device))
+        held, fits = _squeeze(timeline, sizes, reserved, without, device)
+        result.append(_assemble(timeline, live, held, fits, device))
     return result
 
 
@@ -154,12 +169,46 @@ def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
     return frozenset(absent)
 
 
+def _squeeze(
+    timeline: MemoryTimeline,
+    batches: FloatArray,
+    reserved: npt.NDArray[np.int64],
+    without: frozenset[Purpose],
+    device: DeviceSpec,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """What the allocator holds on a device of limited memory, and whether that suffices.
+
+    PyTorch gives cached segments back before it fails, and lets cuDNN choose a convolution that needs no workspace.
+    """
+    usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
+    capacity = int((usable_mb - context_mb(device)) * BYTES_PER_MIB) - _blas_segment(timeline, device)
+    held, fits = reserved.copy(), reserved <= capacity
+    for absent in (without, without | _LAYOUT_COPIES):
+        rows = np.flatnonzero(~fits)
+        if len(rows) and capacity > 0:
+            squeezed = _reserve(timeline, timeline.piece_bytes(batches[rows], without=absent), capacity)
+            fits[rows] = squeezed >= 0
+            held[rows[squeezed >= 0]] = squeezed[squeezed >= 0]
+    return held, fits
+
+
+def _blas_segment(timeline: MemoryTimeline, device: DeviceSpec) -> int:
+    """Bytes of the segment that holds cuBLAS's workspace.
+
+    It is taken once, at the first matrix product, and kept; nearly always from memory that activations do not need.
+    """
+    return segment_bytes(blas_workspace_bytes(device)) if timeline.runs_blas else 0
+
+
 def _assemble(
-    timeline: MemoryTimeline, live: LiveMemory, reserved: npt.NDArray[np.int64], device: DeviceSpec
+    timeline: MemoryTimeline,
+    live: LiveMemory,
+    reserved: npt.NDArray[np.int64],
+    fits: npt.NDArray[np.bool_],
+    device: DeviceSpec,
 ) -> MemoryEstimate:
     blas = blas_workspace_bytes(device) if timeline.runs_blas else 0
-    # Taken once, at the first matrix product, and kept; nearly always from a segment that activations do not need.
-    held = reserved + (segment_bytes(blas) if blas else 0)
+    held = reserved + _blas_segment(timeline, device)
     workspace = live.workspace_bytes + blas
     context = np.full(len(live.batches), context_mb(device))
     parts = {
@@ -175,6 +224,7 @@ def _assemble(
     return MemoryEstimate(
         batches=live.batches,
         memory_mb=context + held / BYTES_PER_MIB,
+        fits=fits,
         parts_mb=parts,
         peak_live_mb=live.peak_bytes / BYTES_PER_MIB,
         peak_node=live.peak_node,
@@ -216,7 +266,7 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     )
 
 
-def _reserve(timeline: MemoryTimeline, pieces: FloatArray) -> npt.NDArray[np.int64]:
+def _reserve(timeline: MemoryTimeline, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
     blocks = -(-np.minimum(pieces, _MOST_BYTES).astype(np.int64) // BLOCK_BYTES)
     is_taken: npt.NDArray[np.bool_] = blocks.max(axis=0, initial=0) > 0
     # An event is the number of its piece, inverted where the piece is given back.
@@ -224,17 +274,18 @@ def _reserve(timeline: MemoryTimeline, pieces: FloatArray) -> npt.NDArray[np.int
     piece, sign = timeline.event_piece[is_event], timeline.event_sign[is_event]
     codes = np.where(sign > 0, piece, ~piece)
     # Taken and given back with nothing between, as scratch memory is: one event instead of two.
-    is_touch = np.append(codes[1:] == ~codes[:-1], False) & (sign > 0)
-    codes[is_touch] += blocks.shape[1]
-    events = codes[~np.append(False, is_touch[:-1])].tolist()
-    loaded = CachingAllocator()
-    if len(blocks):
-        loaded.replay(range(len(timeline.weights)), blocks[0, timeline.weights].tolist())
+    is_end = np.zeros(len(codes), dtype=np.bool_)
+    is_end[1:] = (codes[1:] == ~codes[:-1]) & (sign[:-1] > 0)
+    codes[:-1][is_end[1:]] += blocks.shape[1]
+    events = codes[~is_end].tolist()
+    loaded = CachingAllocator(capacity_bytes)
+    has_weights = bool(len(blocks)) and loaded.replay(
+        range(len(timeline.weights)), blocks[0, timeline.weights].tolist()
+    )
     inputs = timeline.inputs.tolist()
     result = []
     for row in blocks.tolist():
         allocator = loaded.copy()
-        allocator.replay(inputs, row)
-        allocator.replay(events, row)
-        result.append(allocator.reserved_bytes)
+        has_room = has_weights and allocator.replay(inputs, row) and allocator.replay(events, row)
+        result.append(allocator.peak_reserved_bytes if has_room else -1)
     return np.array(result, dtype=np.int64)

@@ -1,6 +1,6 @@
 """Importer of the measured kernel tables: one Parquet file per operator, five GPUs.
 
-The tables are not part of the package. They are read from the folder ``kernels`` in `dippm.datasets.location.data_folder`.
+The tables are not part of the package. They are read from ``kernels/`` in `dippm.datasets.location.data_folder`.
 
 Their columns do not mean the same in every file; this module is where that is put right:
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Runtime
-from dippm.costs.device_time import KernelPlan
 from dippm.costs.energy import power_w
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import MemoryEstimate, estimate_memory, live_memory
-from dippm.costs.precision import Arithmetic
+from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
@@ -31,6 +31,7 @@ __all__ = ["Explanation", "PhysicsPredictor"]
 FloatArray = npt.NDArray[np.float64]
 
 _NAME = "physics-0"
+_KEPT_GRAPHS = 4
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 # The host of the user is not the one that was measured: up to twice as fast or as slow.
@@ -78,6 +79,7 @@ class PhysicsPredictor:
     def __init__(self, calibration: Calibration, kernels: KernelModel) -> None:
         self._calibration = calibration
         self._kernels = kernels
+        self._recent: list[_Compiled] = []
 
     @staticmethod
     @cache
@@ -100,13 +102,14 @@ class PhysicsPredictor:
             UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only;
                 ``precision.unsupported`` where a device lacks the format.
         """
-        prepared = _Prepared.of(graph, batches=batches, conditions=conditions)
-        memories = estimate_memory(prepared.timeline, list(batches), devices, layout=conditions.layout)
-        model = _model_info(graph)
+        prepared = self._prepare(graph, batches=batches, conditions=conditions)
+        memories = estimate_memory(prepared.compiled.timeline, list(batches), devices, layout=conditions.layout)
         return [
             prediction
             for device, memory in zip(devices, memories, strict=True)
-            for prediction in self._on_device(prepared, device, memory, model=model, mig_policy=mig_policy)
+            for prediction in self._assemble(
+                prepared, device, memory, self._break_down(prepared, device), mig_policy=mig_policy
+            )
         ]
 
     def explain(
@@ -119,37 +122,37 @@ class PhysicsPredictor:
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
-        prepared = _Prepared.of(graph, batches=[batch], conditions=conditions)
-        (memory,) = estimate_memory(prepared.timeline, [batch], [device], layout=conditions.layout)
+        prepared = self._prepare(graph, batches=[batch], conditions=conditions)
+        (memory,) = estimate_memory(prepared.compiled.timeline, [batch], [device], layout=conditions.layout)
         breakdown = self._break_down(prepared, device)
-        (prediction,) = self._assemble(
-            prepared, device, memory, breakdown, model=_model_info(graph), mig_policy=mig_policy
-        )
+        (prediction,) = self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
         at = prepared.at
         return Explanation(
             prediction=prediction,
             time_ms=breakdown.share_ms[0],
-            live_mb=live_memory(prepared.timeline, [batch]).live_bytes[0] / 2**20,
+            live_mb=live_memory(prepared.compiled.timeline, [batch]).live_bytes[0] / 2**20,
             macs=at.macs[0],
             flops=at.flops[0],
             traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) / 2**20,
         )
 
-    def _on_device(
-        self,
-        prepared: _Prepared,
-        device: DeviceSpec,
-        memory: MemoryEstimate,
-        *,
-        model: ModelInfo,
-        mig_policy: MigPolicy,
-    ) -> list[Prediction]:
-        breakdown = self._break_down(prepared, device)
-        return self._assemble(prepared, device, memory, breakdown, model=model, mig_policy=mig_policy)
+    def _prepare(self, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
+        """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
+        _check_batches(graph, batches)
+        compiled = next((c for c in self._recent if c.graph is graph and c.precision is conditions.precision), None)
+        if compiled is None:
+            compiled = _Compiled.of(graph, conditions.precision)
+            self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
+        return _Prepared(
+            compiled=compiled,
+            batches=tuple(batches),
+            conditions=conditions,
+            at=compiled.plan.work.at(list(batches)),
+        )
 
     def _break_down(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
         return break_down_latency(
-            prepared.plan,
+            prepared.compiled.plan,
             prepared.at,
             device=device,
             conditions=prepared.conditions,
@@ -164,7 +167,6 @@ class PhysicsPredictor:
         memory: MemoryEstimate,
         breakdown: LatencyBreakdown,
         *,
-        model: ModelInfo,
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
         calibration, at = self._calibration, prepared.at
@@ -180,7 +182,7 @@ class PhysicsPredictor:
             bytes_per_s=(at.bytes_read + at.bytes_written).sum(axis=1) / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
-        unsupported = breakdown.share_ms[:, prepared.is_unsupported].sum(axis=1) / latency_ms
+        unsupported = breakdown.share_ms[:, prepared.compiled.is_unsupported].sum(axis=1) / latency_ms
         is_measured = (
             device.name in calibration.measured_devices
             and prepared.conditions.precision.value in calibration.measured_precisions
@@ -201,7 +203,7 @@ class PhysicsPredictor:
             latency, energy = float(latency_ms[position]), float(energy_j[position])
             predictions.append(
                 Prediction(
-                    model=model,
+                    model=prepared.compiled.model,
                     device=device.name,
                     conditions=prepared.conditions,
                     batch=batch,
@@ -240,7 +242,7 @@ class PhysicsPredictor:
         return max(memory_mb - low, parts["weights"]), memory_mb + high
 
     def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
-        graph = prepared.graph
+        graph = prepared.compiled.graph
         warnings = list(graph.warnings)
         if graph.unsupported_ops:
             names = ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))
@@ -262,36 +264,49 @@ class PhysicsPredictor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Prepared:
-    """What does not depend on the device."""
+class _Compiled:
+    """What depends on neither batch nor device."""
 
     graph: Graph
-    batches: tuple[int, ...]
-    conditions: Conditions
+    precision: Precision
     plan: KernelPlan
-    at: WorkloadAt
     timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
+    model: ModelInfo
 
     @classmethod
-    def of(cls, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
-        _check_batches(graph, batches)
-        work = Workload.from_graph(graph, conditions.precision)
+    def of(cls, graph: Graph, precision: Precision) -> _Compiled:
+        work = Workload.from_graph(graph, precision)
         return cls(
             graph=graph,
-            batches=tuple(batches),
-            conditions=conditions,
+            precision=precision,
             plan=KernelPlan.from_workload(work),
-            at=work.at(list(batches)),
             timeline=MemoryTimeline.from_workload(work),
             is_unsupported=np.array(
                 [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in graph.nodes], dtype=np.bool_
             ),
+            model=ModelInfo(
+                source=graph.source,
+                framework=graph.framework,
+                nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
+                parameters=graph.parameter_count,
+                unsupported_ops=graph.unsupported_ops,
+            ),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Prepared:
+    """What does not depend on the device."""
+
+    compiled: _Compiled
+    batches: tuple[int, ...]
+    conditions: Conditions
+    at: WorkloadAt
 
     def input_shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
         """Shape of every input at a batch, by name."""
-        tensors = [self.graph.tensors[index] for index in self.graph.inputs]
+        tensors = [self.compiled.graph.tensors[index] for index in self.compiled.graph.inputs]
         return {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors}
 
     def fp32_equivalent(self, device: DeviceSpec) -> FloatArray:
@@ -302,7 +317,7 @@ class _Prepared:
         """
         fp32 = device.peak_tflops["fp32"]
         peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
-        return fp32 / np.array(peaks)[self.plan.arithmetic]
+        return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
 
 
 def _check_batches(graph: Graph, batches: Sequence[int]) -> None:
@@ -315,16 +330,6 @@ def _check_batches(graph: Graph, batches: Sequence[int]) -> None:
             code="graph.fixed_batch",
             cure="Ask for that batch, or export the model with a dynamic batch.",
         )
-
-
-def _model_info(graph: Graph) -> ModelInfo:
-    return ModelInfo(
-        source=graph.source,
-        framework=graph.framework,
-        nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
-        parameters=graph.parameter_count,
-        unsupported_ops=graph.unsupported_ops,
-    )
 
 
 def _around(value: float, spread: float) -> tuple[float, float]:

@@ -54,8 +54,11 @@ def test_twice_the_work_is_never_absurdly_cheaper(model: KernelModel, ladder: st
     time_ms = model.time_ms(family, problem, find_device(device_name))
     assert np.isfinite(time_ms).all()
     assert (time_ms > 0.005).all()
-    assert (time_ms[1:] > 0.8 * time_ms[:-1]).all()
-    assert (time_ms[3:] > 0.95 * time_ms[:-3]).all()
+    # Among the smallest problems only the launch counts, and its measured time wanders by tens of microseconds.
+    for step in (1, 3, 6):
+        assert (time_ms[step:] > 0.8 * time_ms[:-step] - 0.03).all()
+        above = time_ms[:-step] > 0.15
+        assert (time_ms[step:][above] > 0.9 * time_ms[:-step][above]).all()
 
 
 @pytest.mark.parametrize("ladder", list(LADDERS))

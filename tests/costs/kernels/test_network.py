@@ -46,7 +46,7 @@ def test_a_network_is_the_mean_of_its_members() -> None:
 def test_columns_leave_out_sizes_and_device_features() -> None:
     total = 7 + len(DEVICE_FEATURES)
     assert kept_columns(total).tolist() == list(range(total))
-    assert kept_columns(total, skip=2, device_features=[DEVICE_FEATURES[3]]).tolist() == [2, 3, 4, 5, 6, 10]
+    assert kept_columns(total, without={0, 1}, device_features=[DEVICE_FEATURES[3]]).tolist() == [2, 3, 4, 5, 6, 10]
 
 
 def test_support_is_full_at_a_measured_device_and_fades_with_distance() -> None:

@@ -34,9 +34,9 @@ from dippm.devices.spec import DeviceSpec
 from dippm.errors import UsageError
 
 __all__ = [
+    "COLUMN_GROUPS",
     "DEVICE_FEATURES",
     "LAUNCH_FLOOR_MS",
-    "SIZE_COLUMNS",
     "Features",
     "compute_features",
     "device_features",
@@ -84,8 +84,13 @@ _RELATIVE_ENERGY = {
 #: Watts per (16 nm equivalent) TFLOP/s above which more power brings no more clock.
 _AMPLE_WATTS_PER_TFLOP = 20.0
 
-#: How many leading columns of a family's matrix are bare sizes; the others relate the problem to the device.
-SIZE_COLUMNS = {Family.LINEAR: 2, Family.BMM: 4, Family.CONV: 4}
+#: Columns that a network for unmeasured devices may be made blind to, because they give a device away or leave the
+#: range of the others: bare sizes, operands against the L2 cache, and the waste of tiles smaller than 128 x 64.
+COLUMN_GROUPS: dict[Family, dict[str, tuple[int, ...]]] = {
+    Family.LINEAR: {"sizes": (0, 1), "cache": (7, 8, 9), "small tiles": (14, 15, 16, 17, 18, 20)},
+    Family.BMM: {"sizes": (0, 1, 2, 3), "cache": (7, 8, 9), "small tiles": (14, 15, 16, 17, 18, 20)},
+    Family.CONV: {"sizes": (0, 1, 2, 3), "cache": (7, 8, 9)},
+}
 
 #: Names of the trailing columns of every feature matrix: those that belong to the device alone.
 DEVICE_FEATURES = (

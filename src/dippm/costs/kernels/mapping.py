@@ -34,6 +34,7 @@ __all__ = [
     "ConvCoefficients",
     "ConvShape",
     "TensorCoreCoefficients",
+    "conv2d_floor_ms",
     "conv2d_time_ms",
     "resized_traffic_ms",
     "tensor_core_rate_tflops",
@@ -235,6 +236,16 @@ def conv2d_time_ms(
         compute_ms = part.flops / (device.peak_tflops["fp32"] * 1e9) / chosen.depthwise_compute_efficiency
         time_ms[depthwise] = model.launch_floor_ms(Family.ELEMENTWISE, device) + np.maximum(memory_ms, compute_ms)
     return time_ms
+
+
+def conv2d_floor_ms(model: KernelModel, shape: ConvShape, device: DeviceSpec) -> FloatArray:
+    """The launch floor inside each time of :func:`conv2d_time_ms`, ms."""
+    floors = {family: model.launch_floor_ms(family, device) for family in Family}
+    is_3x3 = (shape.kernel_height == 3.0) & (shape.kernel_width == 3.0)
+    is_3x3 &= (shape.stride == 1.0) & (shape.dilation == 1.0)
+    ungrouped = np.where(is_3x3, floors[Family.CONV], floors[Family.LINEAR])
+    grouped = np.where(shape.is_depthwise, floors[Family.ELEMENTWISE], floors[Family.BMM])
+    return np.where(shape.groups == 1.0, ungrouped, grouped)
 
 
 def tensor_core_rate_tflops(device: DeviceSpec, precision: str) -> float:

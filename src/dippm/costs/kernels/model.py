@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf
 
 from dippm.costs.kernels.features import DEVICE_FEATURES, compute_features, device_features, lower_bound_ms
 from dippm.costs.kernels.network import MEASURED, TRANSFER, Float32Array, nearest_support, support_weight
@@ -167,7 +168,7 @@ class KernelModel:
             path = self._directory / f"{family.value}-{kind}.onnx"
             try:
                 session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-            except (OSError, RuntimeError) as exc:
+            except (OSError, RuntimeError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf) as exc:
                 raise DippmError(
                     f"The kernel-time network '{path}' cannot be read: {exc}.", code="artefact.unreadable"
                 ) from exc

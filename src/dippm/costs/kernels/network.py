@@ -7,7 +7,7 @@ nearest edge of the tables: its time stays finite and grows as the baseline's ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,18 +102,18 @@ class Network:
 
 
 def kept_columns(
-    total: int, *, skip: int = 0, device_features: Sequence[str] = DEVICE_FEATURES
+    total: int, *, without: Collection[int] = (), device_features: Sequence[str] = DEVICE_FEATURES
 ) -> npt.NDArray[np.int64]:
     """Columns of a feature matrix that a perceptron uses.
 
     Args:
         total: Columns of the matrix.
-        skip: Leading columns that it does not use.
+        without: Columns that it does not use.
         device_features: Device features that it uses.
     """
     first = total - len(DEVICE_FEATURES)
     own = [first + DEVICE_FEATURES.index(name) for name in device_features]
-    return np.array([*range(skip, first), *own], dtype=np.int64)
+    return np.array([*(each for each in range(first) if each not in without), *own], dtype=np.int64)
 
 
 def nearest_support(features: FloatArray, measured: FloatArray) -> int:

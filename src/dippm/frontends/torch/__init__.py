@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from dippm.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from dippm.frontends.inputs import InputShapes
     from dippm.graph import Graph
 
-__all__ = ["read_module"]
+__all__ = ["read_module", "read_torch_file"]
 
 
 def read_module(
@@ -32,6 +34,24 @@ def read_module(
     from dippm.frontends.torch.reader import read_module as read
 
     return read(module, input=input, source=source, batch_hint=batch_hint)
+
+
+def read_torch_file(
+    path: str | Path,
+    *,
+    input: InputShapes,  # noqa: A002
+    trust: bool = False,
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read a file that PyTorch wrote; see :func:`dippm.frontends.torch.torch_file.read_torch_file`.
+
+    Raises:
+        MissingExtraError: where PyTorch is not installed.
+    """
+    _require_torch("read a PyTorch file")
+    from dippm.frontends.torch.torch_file import read_torch_file as read
+
+    return read(path, input=input, trust=trust, batch_hint=batch_hint)
 
 
 def _require_torch(purpose: str) -> None:

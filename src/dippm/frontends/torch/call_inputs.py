@@ -26,6 +26,14 @@ def check_inputs(module: nn.Module, given: InputShapes) -> None:
         UsageError: ``input.shape_needed`` where nothing was given and the module takes something;
             ``input.name_unknown`` or ``input.missing`` where the inputs do not fit forward's arguments.
     """
+    if isinstance(module, torch.jit.ScriptModule):
+        if given.is_empty:
+            schema = getattr(module.forward, "schema", None)
+            names = [] if schema is None else [item.name for item in schema.arguments[1:]]
+            raise _shape_needed(
+                module, f"its forward takes {', '.join(names)} and TorchScript does not say their sizes"
+            )
+        return
     try:
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError):
@@ -33,21 +41,8 @@ def check_inputs(module: nn.Module, given: InputShapes) -> None:
     parameters = list(signature.parameters.values())
     needed = [item.name for item in parameters if item.default is item.empty and item.kind not in _VARIADIC]
     if given.is_empty:
-        if needed or not parameters:
-            raise UsageError(
-                f"The input shapes of {type(module).__name__} are needed: its forward takes "
-                f"{', '.join(needed) or 'inputs'} and a module does not say their sizes.",
-                code="input.shape_needed",
-                cure=_EXAMPLE,
-            )
-        raise UsageError(
-            f"The input shapes of {type(module).__name__} are needed; its forward takes any of "
-            f"{', '.join(item.name for item in parameters)}.",
-            code="input.shape_needed",
-            cure=_EXAMPLE,
-        )
-    if isinstance(module, torch.jit.ScriptModule):
-        return
+        known = ", ".join(needed or [item.name for item in parameters]) or "no named inputs"
+        raise _shape_needed(module, f"its forward takes {known} and a module does not say their sizes")
     named = dict.fromkeys(given.named or {})
     try:
         signature.bind(*given.positional, **named)
@@ -58,6 +53,12 @@ def check_inputs(module: nn.Module, given: InputShapes) -> None:
             code="input.name_unknown",
             cure=f"Name them as forward does: {', '.join(item.name for item in parameters)}.",
         ) from exc
+
+
+def _shape_needed(module: nn.Module, why: str) -> UsageError:
+    return UsageError(
+        f"The input shapes of {type(module).__name__} are needed: {why}.", code="input.shape_needed", cure=_EXAMPLE
+    )
 
 
 _VARIADIC = frozenset({inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})

@@ -26,13 +26,13 @@ class ModuleState:
 
     def __init__(self, module: nn.Module) -> None:
         self._modules = list(module.modules())
-        self._is_training = [child.training for child in self._modules]
+        self._is_training = [bool(getattr(child, "training", False)) for child in self._modules]
         self._saved = self._capture()
 
     def evaluate(self) -> None:
         """Put all modules in evaluation mode."""
-        for child in self._modules:
-            if child.training:
+        for child, was_training in zip(self._modules, self._is_training, strict=True):
+            if was_training:
                 child.training = False
 
     def fingerprint(self) -> list[tuple[int, ...]]:
@@ -54,8 +54,8 @@ class ModuleState:
                 else:
                     container.update(content)
         for child, was_training in zip(self._modules, self._is_training, strict=True):
-            if child.training != was_training:
-                child.training = was_training
+            if was_training:
+                child.training = True
 
     def _capture(self) -> list[tuple[nn.Module, dict[str, Any], list[tuple[Any, Any]]]]:
         captured = []

@@ -41,6 +41,7 @@ def read_module(
     input: InputShapes,  # noqa: A002
     source: str = "",
     batch_hint: int | None = None,
+    batches: tuple[int, ...] | None = None,
 ) -> Graph:
     """Read a module by recording the operators of its forward pass in evaluation mode, on tensors without data.
 
@@ -49,6 +50,7 @@ def read_module(
         input: Shapes of one sample, by position or by forward's names.
         source: Where the module came from, for messages.
         batch_hint: The batch size to read at where the module cannot be read for every batch size.
+        batches: Batch sizes to read at, two for every batch size or one for that one alone; None to choose.
 
     Returns:
         The graph, for every batch size where the module's sizes grow in proportion to it, else for ``batch_hint``
@@ -66,7 +68,9 @@ def read_module(
         try:
             state.evaluate()
             reading = _Reading(module=module, input=input, source=source or type(module).__name__, state=state)
-            return reading.read_any_batch(batch_hint=batch_hint)
+            if batches is not None and len(batches) == 1:
+                return reading.read_settled(batches[0])
+            return reading.read_any_batch(batch_hint=batch_hint, choices=_BATCHES if batches is None else (batches,))
         finally:
             state.restore()
 
@@ -81,15 +85,16 @@ class _Reading:
     state: ModuleState
     integer_inputs: frozenset[int] = frozenset()
 
-    def read_any_batch(self, *, batch_hint: int | None) -> Graph:
+    def read_any_batch(self, *, batch_hint: int | None, choices: tuple[tuple[int, ...], ...]) -> Graph:
         reason = ""
         readings: dict[int, Graph] = {}
-        for batches in _BATCHES:
+        for batches in choices:
             try:
                 for batch in batches:
                     if batch not in readings:
                         readings[batch] = self.read_settled(batch)
-                return unify_batches(readings[batches[0]], readings[batches[1]], batches=batches)
+                first, second = batches
+                return unify_batches(readings[first], readings[second], batches=(first, second))
             except UnsupportedError as exc:
                 if exc.code != "graph.batch_dependent":
                     raise
@@ -123,7 +128,8 @@ class _Reading:
             recorder = None
             try:
                 with ScopeTracker(self.module) as scopes:
-                    recorder = Recorder(scope=scopes.current)
+                    current = getattr(self.module, "current_scope", None)
+                    recorder = Recorder(scope=current if callable(current) else scopes.current)
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:
                 entries = [*self.input.positional, *(self.input.named or {}).values()]
@@ -255,5 +261,7 @@ def _users_line(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[0][:500] if text else type(error).__name__
+    """What an error says, in one line; TorchScript says it last."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    is_script = "TorchScript interpreter" in lines[0] and len(lines) > 1
+    return (lines[-1] if is_script else lines[0])[:500]

@@ -19,8 +19,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dippm.errors import ModelReadError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.dtypes import from_torch_dtype
+from dippm.frontends.torch.expansions import EXPANSIONS
 from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS, OpRule
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec, fixed_shape
@@ -36,6 +38,7 @@ _CONSTANT_LIMIT = 4096  # elements up to which a tensor that the module holds un
 _WEIGHT_ROLES = (TensorRole.PARAMETER, TensorRole.BUFFER)
 _DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 _SAME_TENSOR = frozenset({"detach", "lift", "lift_fresh", "alias", "resolve_conj", "resolve_neg"})
+_REFUSED = frozenset({"from_file", "save", "read_file", "write_file"})
 _VALUE_DEPENDENT = frozenset(
     {
         "_local_scalar_dense", "equal", "nonzero", "nonzero_numpy", "masked_select", "_unique2", "unique_dim",
@@ -105,6 +108,7 @@ class _Plan:
     is_composite: bool
     is_random: bool
     is_in_place: bool
+    is_aliasing: bool
     has_device: bool
 
 
@@ -137,6 +141,8 @@ def _plan_for(func: torch._ops.OpOverload) -> _Plan:
         and arguments[0].name == "self"
         and arguments[0].alias_info is not None
         and arguments[0].alias_info.is_write,
+        is_aliasing=any(item.alias_info is not None for item in (*arguments, *func._schema.returns))
+        or name in {"_unsafe_view", "_reshape_alias"},
         has_device=any(argument.name == "device" for argument in arguments),
     )
 
@@ -353,6 +359,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args = tuple(self._adopt_argument(value) for value in args)
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
+        if name in _REFUSED:
+            raise ModelReadError(
+                f"The model runs {plan.source_op}, which opens files.",
+                code="torch.file_operator",
+                cure="Remove that from the model.",
+            )
+        if name in EXPANSIONS:
+            with self:
+                return EXPANSIONS[name](*args, **kwargs)
         if name in _SAME_TENSOR:
             return self._same_tensor(func, args, kwargs)
         if name in _DROPOUTS and not args[2]:
@@ -409,7 +424,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise DataDependentError(plan.source_op)
             if not isinstance(values, (torch.Tensor, tuple, list)):
                 return values
-            result = _map_tensors(lambda value: torch.empty_like(value, device=_META), values)
+            result = _map_tensors(_without_values, values)
+        elif values is not None and not plan.is_aliasing:
+            result = _map_tensors(_without_values, values)
         elif plan.name in SHAPE_RULES:
             result = SHAPE_RULES[plan.name](arguments)
         else:
@@ -572,6 +589,10 @@ def _tensors_in(values: Iterable[Any]) -> Iterable[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors_in(value)
+
+
+def _without_values(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
 
 
 def _map_tensors(convert: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:

@@ -5,7 +5,7 @@ PyTorch's own shape functions know them all; these are quicker, and, unlike thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,102 @@ def _grouped_product(arguments: Mapping[str, Any]) -> torch.Tensor | None:
     return None
 
 
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _new(like: torch.Tensor, size: Sequence[int], *, is_channels_last: bool = False) -> torch.Tensor:
+    result: torch.Tensor = like.new_empty(tuple(size))
+    return result.to(memory_format=torch.channels_last) if is_channels_last else result
+
+
+def _convolution(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    x, weight = arguments["input"], arguments["weight"]
+    rank = weight.dim() - 2
+    if arguments["transposed"] or x.dim() != weight.dim() or x.dtype != weight.dtype:
+        return None
+    if x.shape[1] != weight.shape[1] * arguments["groups"]:
+        raise ValueError(
+            f"a convolution takes {weight.shape[1] * arguments['groups']} channels and got {tuple(x.shape)}"
+        )
+    stride, padding, dilation = (
+        tuple(arguments[name]) * (rank if len(arguments[name]) == 1 else 1)
+        for name in ("stride", "padding", "dilation")
+    )
+    sizes = [
+        (extent + 2 * pad - step * (kernel - 1) - 1) // hop + 1
+        for extent, kernel, hop, pad, step in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    ]
+    if min(sizes) <= 0:
+        raise ValueError(f"a {tuple(weight.shape[2:])} convolution is larger than its input {tuple(x.shape)}")
+    is_channels_last = _is_channels_last(x) or _is_channels_last(weight)
+    return _new(x, (x.shape[0], weight.shape[0], *sizes), is_channels_last=is_channels_last)
+
+
+def _cat(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    tensors = arguments["tensors"]
+    first = tensors[0]
+    rank = first.dim()
+    if rank == 0 or any(item.dim() != rank or item.dtype != first.dtype for item in tensors):
+        return None
+    axis = arguments["dim"] % rank
+    size = list(first.shape)
+    size[axis] = sum(item.shape[axis] for item in tensors)
+    for item in tensors:
+        if any(item.shape[i] != size[i] for i in range(rank) if i != axis):
+            raise ValueError(f"a concatenation along dimension {axis} got {[tuple(item.shape) for item in tensors]}")
+    return _new(first, size, is_channels_last=all(_is_channels_last(item) for item in tensors))
+
+
+def _layer_norm(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...] | None:
+    x, normalized = arguments["input"], tuple(arguments["normalized_shape"])
+    if tuple(x.shape[-len(normalized) :]) != normalized:
+        raise ValueError(f"a layer norm over {normalized} got {tuple(x.shape)}")
+    statistics = (*x.shape[: -len(normalized)], *(1 for _ in normalized))
+    dtype = torch.float32 if x.dtype in {torch.float16, torch.bfloat16} else x.dtype
+    return _new(x, x.shape), x.new_empty(statistics, dtype=dtype), x.new_empty(statistics, dtype=dtype)
+
+
+def _embedding(arguments: Mapping[str, Any]) -> torch.Tensor:
+    weight = arguments["weight"]
+    return _new(weight, (*arguments["indices"].shape, *weight.shape[1:]))
+
+
+def _addmm(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    return _product(arguments["mat1"], arguments["mat2"])
+
+
+def _mm(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    return _product(arguments["self"], arguments["mat2"])
+
+
+def _baddbmm(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    return _product(arguments["batch1"], arguments["batch2"])
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    if a.dtype != b.dtype or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        return None
+    return _new(a, (*a.shape[:-1], b.shape[-1]))
+
+
+def _roll(arguments: Mapping[str, Any]) -> torch.Tensor:
+    return _new(arguments["self"], arguments["self"].shape)
+
+
+def _reduction(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    x, axes = arguments["self"], arguments.get("dim")
+    if not x.dtype.is_floating_point or arguments.get("dtype") not in {None, x.dtype}:
+        return None
+    rank = x.dim()
+    if axes is None or axes == []:
+        axes = range(rank)
+    reduced = {axis % max(rank, 1) for axis in ([axes] if isinstance(axes, int) else axes)}
+    keep = arguments.get("keepdim", False)
+    return _new(x, [1 if i in reduced else n for i, n in enumerate(x.shape) if keep or i not in reduced])
+
+
+_ShapeRule = Callable[[Mapping[str, Any]], torch.Tensor | tuple[torch.Tensor, ...] | None]
 _TO_BOOL = frozenset(
     {
         "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
@@ -93,7 +189,7 @@ _ELEMENTWISE = frozenset(
         "relu", "leaky_relu", "elu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "hardswish", "hardsigmoid",
         "hardtanh", "clamp", "clamp_min", "clamp_max", "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum",
         "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "abs", "neg", "sin", "cos", "erf", "floor", "ceil",
-        "round", "masked_fill", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p", "sign",
+        "round", "masked_fill", "where", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p", "sign",
         "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "copy", "fill", "zero", "clone",
         *_TO_BOOL,
     }
@@ -119,7 +215,7 @@ def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: 
         if key == "self" or not isinstance(operand, (torch.Tensor, int, float, complex)):
             continue
         if isinstance(operand, torch.Tensor):
-            if name not in _TO_BOOL and operand.dtype != dtype and key not in {"mask", "src"}:
+            if name not in _TO_BOOL and operand.dtype != dtype and key not in {"mask", "src", "condition"}:
                 return None
             shape = torch.broadcast_shapes(shape, operand.shape)  # type: ignore[no-untyped-call]
         elif isinstance(operand, complex) or (isinstance(operand, float) and not dtype.is_floating_point):
@@ -140,11 +236,22 @@ def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: 
 
 _INTEGER_SAFE = frozenset({"add", "sub", "rsub", "mul", "clone", "maximum", "minimum", "abs", "neg", "bitwise_and"})
 
-SHAPE_RULES: Mapping[str, Callable[[Mapping[str, Any]], torch.Tensor | tuple[torch.Tensor, ...] | None]] = {
+SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "linear": _linear,
     "batch_norm": _like_input,
     "instance_norm": _like_input,
     "rms_norm": _like_input,
+    "convolution": _convolution,
+    "_convolution": _convolution,
+    "cat": _cat,
+    "native_layer_norm": _layer_norm,
+    "embedding": _embedding,
+    "addmm": _addmm,
+    "mm": _mm,
+    "bmm": _mm,
+    "baddbmm": _baddbmm,
+    "roll": _roll,
+    **dict.fromkeys(("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "linalg_vector_norm"), _reduction),
     "_grouped_mm": _grouped_product,
     "native_group_norm": _group_norm,
     "scaled_dot_product_attention": _attention,

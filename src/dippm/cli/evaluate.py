@@ -1,0 +1,79 @@
+"""``dippm evaluate``: how far predictions are from measurements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
+
+if TYPE_CHECKING:
+    from dippm.api import KernelReport, KernelScore
+
+__all__ = ["HELP", "evaluate"]
+
+HELP = "Compare predictions with measurements that no training has seen."
+
+_COLUMNS = ("protocol", "table", "device", "method", "mape", "median_ape", "rows")
+
+
+def evaluate(
+    protocol: Annotated[
+        str,
+        typer.Option("--protocol", help="kernels: single operators on shapes, and on devices, that were left out."),
+    ] = "kernels",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the split; the shipped artefact's own is 0.")] = 0,
+    retrain: Annotated[
+        bool,
+        typer.Option(
+            "--retrain",
+            help="Leave out every device in turn and train again; else the errors stored with the artefact are shown.",
+        ),
+    ] = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Run ``dippm evaluate``."""
+    from dippm import api
+
+    if not as_json:
+        print_note(
+            "Comparing kernel times with the measured tables" + ("; training takes minutes ..." if retrain else " ...")
+        )
+    report = api.evaluate(protocol, seed=seed, retrain=retrain)
+    if as_json:
+        print_json({"schema": SCHEMA, "protocol": protocol, **report.to_dict()})
+    elif is_terminal():
+        _print_tables(report)
+    else:
+        print_columns(_COLUMNS, ([getattr(score, name) for name in _COLUMNS] for score in report.scores))
+
+
+def _print_tables(report: KernelReport) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = make_console()
+    for protocol, title, value in (
+        ("split", "New shapes on measured devices: mean absolute error, %", "mape"),
+        ("left out", "Device left out of the training entirely, new shapes: median absolute error, %", "median_ape"),
+    ):
+        scores = [score for score in report.scores if score.protocol == protocol]
+        if not scores:
+            continue
+        methods = list(dict.fromkeys(score.method for score in scores))
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("operator")
+        table.add_column("device", overflow="fold")
+        for name in ("rows", *methods):
+            table.add_column(name, justify="right")
+        groups: dict[tuple[str, str], dict[str, KernelScore]] = {}
+        for score in scores:
+            groups.setdefault((score.table, score.device), {})[score.method] = score
+        for (operator, device), found in groups.items():
+            figures = (f"{getattr(found[name], value):.1f}" if name in found else "" for name in methods)
+            table.add_row(operator, Text(device), f"{next(iter(found.values())).rows:,}", *figures)
+        console.print(table)
+    console.print(Text(f"Untouched 15 % of the shapes, seed {report.seed}.", style="dim"))

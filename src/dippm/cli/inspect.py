@@ -1,0 +1,192 @@
+"""``dippm inspect``: which operators and modules the time and memory go to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from dippm.api import Inspection, ModuleCost, OperatorCost
+
+__all__ = ["HELP", "inspect"]
+
+HELP = "Show which operators and modules the time and memory go to."
+
+_COLUMNS = ("position", "kind", "source_op", "scope", "output_shape", "macs", "traffic_mb", "time_ms", "live_mb")
+_LONGEST_SCOPE = 48
+
+
+def inspect(
+    model: options.ModelArgument,
+    framework: options.FrameworkOption = None,
+    batch: options.BatchOption = "1",
+    input: options.InputOption = None,  # noqa: A002 - the contract's name
+    device: options.DeviceOption = None,
+    device_file: options.DeviceFileOption = None,
+    precision: options.PrecisionOption = "fp32",
+    mode: options.ModeOption = "inference",
+    optimizer: options.OptimizerOption = None,
+    layout: options.LayoutOption = "nchw",
+    runtime: options.RuntimeOption = "eager",
+    trust_pickle: options.TrustOption = False,
+    mig_policy: options.MigPolicyOption = "safe",
+    top: Annotated[int, typer.Option("--top", min=0, help="How many operators to list.")] = 10,
+    depth: Annotated[int, typer.Option("--depth", min=0, help="How many levels of modules to show.")] = 2,
+    html: Annotated[
+        str | None,
+        typer.Option("--html", metavar="FILE", help="Write a page with charts to this file.", show_default=False),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Run ``dippm inspect``."""
+    from dippm import api
+
+    if html is not None:
+        _check_page_path(html, model)
+    inspection = api.inspect(
+        model,
+        framework=framework,
+        batch=options.parse_one_batch(batch),
+        input=options.parse_inputs(input),
+        device=options.find_one_device(device, device_file),
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        layout=layout,
+        runtime=runtime,
+        trust=trust_pickle,
+        mig_policy=mig_policy,
+    )
+    if html is not None:
+        _write_page(inspection, html)
+    if as_json:
+        print_json(inspection.to_dict())
+    elif is_terminal():
+        _print_tables(inspection, top=top, depth=depth)
+    elif html is None:
+        print_columns(_COLUMNS, (_row(operator) for operator in inspection.operators))
+        for warning in inspection.prediction.warnings:
+            print_note(f"! {warning}")
+    if html is not None:
+        print_note(f"Wrote {html}")
+
+
+def _row(operator: OperatorCost) -> list[object]:
+    answer = operator.to_dict() | {"output_shape": "x".join(map(str, operator.output_shape))}
+    return [answer[name] for name in _COLUMNS]
+
+
+def _check_page_path(html: str, model: str) -> None:
+    if Path(html).exists() and Path(model).exists() and Path(html).samefile(model):
+        raise UsageError(f"--html names the model file itself, '{html}'.", code="output.is_model", cure="Name another.")
+    if not Path(html).absolute().parent.is_dir() or Path(html).is_dir():
+        raise _unwritable(html, "the folder does not exist" if not Path(html).is_dir() else "it is a folder")
+
+
+def _write_page(inspection: Inspection, html: str) -> None:
+    from dippm.api.inspect_page import render_page
+
+    try:
+        Path(html).write_text(render_page(inspection), encoding="utf-8")
+    except OSError as exc:
+        raise _unwritable(html, str(exc.strerror)) from exc
+
+
+def _unwritable(html: str, reason: str) -> UsageError:
+    return UsageError(f"The page cannot be written to '{html}': {reason}.", code="output.unwritable")
+
+
+def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
+    from rich.text import Text
+
+    from dippm.cli.predict import make_table
+
+    console = make_console()
+    console.print(make_table([inspection.prediction]))
+    if top:
+        console.print()
+        console.print(_operator_table("Operators by time", inspection.top_by_time(top), inspection))
+        console.print(_operator_table("Operators by live memory", inspection.top_by_memory(top), inspection))
+    if depth:
+        console.print(Text("Modules", style="bold"))
+        console.print(_module_tree(inspection, depth=depth))
+
+
+def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspection) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from dippm.cli.figures import format_count, format_figure, format_shape
+
+    total = inspection.prediction.latency_ms
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("#", justify="right", style="dim", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("module", overflow="fold", ratio=1)
+    table.add_column("output", no_wrap=True)
+    for name in ("MACs", "time, ms", "%", "live, MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for operator in operators:
+        table.add_row(
+            str(operator.position),
+            operator.kind,
+            Text(_shorten(make_printable(operator.scope or operator.source_op))),
+            format_shape(operator.output_shape),
+            format_count(operator.macs).rstrip() if operator.macs else "",
+            format_figure(operator.time_ms),
+            f"{100 * operator.time_ms / total:.0f}" if total else "",
+            format_figure(operator.live_mb),
+        )
+    return table
+
+
+def _module_tree(inspection: Inspection, *, depth: int) -> Tree:
+    from rich.tree import Tree
+
+    root = inspection.tree()
+    total = root.time_ms or 1.0
+    tree = Tree(_module_line(root, total, name=inspection.prediction.model.source), guide_style="dim")
+    stack = [(tree, root, 0)]
+    while stack:
+        branch, module, level = stack.pop()
+        if level >= depth:
+            continue
+        stack.extend(
+            (branch.add(_module_line(child, total, name=child.name)), child, level + 1)
+            for child in module.children.values()
+        )
+    return tree
+
+
+def _module_line(module: ModuleCost, total_ms: float, *, name: str) -> Text:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_count, format_figure
+
+    macs = f", {format_count(module.macs)}MACs" if module.macs else ""
+    return Text.assemble(
+        make_printable(name),
+        "  ",
+        (f"{format_figure(module.time_ms)} ms", "bold"),
+        (
+            f"  {100 * module.time_ms / total_ms:.0f} %{macs}, peak {format_figure(module.peak_mb)} MiB, "
+            f"{module.operators} operator{'s' if module.operators != 1 else ''}",
+            "dim",
+        ),
+    )
+
+
+def _shorten(text: str) -> str:
+    """The end of a module's path tells more than its beginning."""
+    return text if len(text) <= _LONGEST_SCOPE else "…" + text[-_LONGEST_SCOPE + 1 :]

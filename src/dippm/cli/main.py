@@ -1,0 +1,120 @@
+"""Runs a command and turns every way that it can end into an exit status and one clear message."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from dippm.cli.output import print_error
+from dippm.errors import DippmError
+
+__all__ = ["main"]
+
+STATUS_UNEXPECTED = 1
+STATUS_USAGE = 2
+STATUS_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``dippm`` with these arguments.
+
+    Args:
+        arguments: Words after the program's name; None takes them from the process.
+
+    Returns:
+        The exit status: 0 done; 1 unexpected error; 2 wrong use; 3 the model cannot be read; 4 unsupported;
+        5 a missing extra; 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = _take_debug(words)
+    as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):
+        # A name in a model file may hold characters that the terminal's encoding lacks.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = _run_and_report(words, as_json=as_json, is_debug=is_debug)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _leave_closed_pipe()
+    return status
+
+
+def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
+    try:
+        return _run(words)
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        return STATUS_INTERRUPTED
+    except DippmError as exc:
+        if is_debug:
+            traceback.print_exc()
+        print_error(str(exc), code=exc.code, exit_status=exc.exit_status, as_json=as_json)
+        return exc.exit_status
+    except Exception as exc:  # noqa: BLE001 - the last stop: nobody should have to read a traceback to use a program
+        if is_debug:
+            traceback.print_exc()
+        return _report_unexpected(exc, as_json=as_json)
+
+
+def _run(words: list[str]) -> int:
+    from typer.main import get_command
+
+    from dippm.cli.app import app
+
+    try:
+        result = get_command(app).main(words, prog_name="dippm", standalone_mode=False)
+    except SystemExit as exc:
+        # The only exit that the option parser takes by itself here is the one for a closed pipe.
+        if exc.code in (0, None):
+            return 0
+        raise BrokenPipeError from exc
+    return result if isinstance(result, int) else 0
+
+
+def _take_debug(words: list[str]) -> bool:
+    """Take ``--debug`` out wherever it stands, so that it can be added to the end of any command."""
+    end = words.index("--") if "--" in words else len(words)
+    if "--debug" not in words[:end]:
+        return False
+    words[:end] = [word for word in words[:end] if word != "--debug"]
+    return True
+
+
+def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
+    import typer
+
+    if isinstance(exc, typer.Abort):
+        return STATUS_INTERRUPTED
+    # Wrong options: the parser's own exceptions, whose class has no public name in every version of it.
+    format_message = getattr(exc, "format_message", None)
+    if callable(format_message):
+        message = str(format_message()).rstrip()
+        # Without a message the parser has printed the help instead.
+        if message:
+            path = getattr(getattr(exc, "ctx", None), "command_path", "dippm")
+            stop = "" if message.endswith((".", "?", ")")) else "."
+            cure = f"See {path} --help."
+            print_error(f"{message}{stop} {cure}", code="usage.invalid", exit_status=STATUS_USAGE, as_json=as_json)
+        return STATUS_USAGE
+    print_error(
+        f"{type(exc).__name__}: {exc}. This is a defect of dippm; add --debug to see where it happened.",
+        code="internal",
+        exit_status=STATUS_UNEXPECTED,
+        as_json=as_json,
+    )
+    return STATUS_UNEXPECTED
+
+
+def _leave_closed_pipe() -> int:
+    # Python flushes stdout once more on its way out, and would complain about the closed pipe again.
+    with contextlib.suppress(OSError, ValueError, io.UnsupportedOperation):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return STATUS_UNEXPECTED

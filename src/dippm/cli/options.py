@@ -1,0 +1,184 @@
+"""Options that several commands share, and the reading of their values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.errors import UsageError
+
+if TYPE_CHECKING:
+    from dippm.api import DeviceSpec
+
+__all__ = [
+    "BatchOption",
+    "DeviceFileOption",
+    "DeviceOption",
+    "FrameworkOption",
+    "InputOption",
+    "JsonOption",
+    "LayoutOption",
+    "MigPolicyOption",
+    "ModeOption",
+    "ModelArgument",
+    "OptimizerOption",
+    "PrecisionOption",
+    "RuntimeOption",
+    "TrustOption",
+    "find_devices",
+    "find_one_device",
+    "parse_batches",
+    "parse_inputs",
+    "parse_one_batch",
+]
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Model file, or timm:NAME, torchvision:NAME, hf:ARCH.", show_default=False),
+]
+FrameworkOption = Annotated[
+    str | None,
+    typer.Option("--framework", "-f", help="Framework of the file; found out when left out.", show_default=False),
+]
+BatchOption = Annotated[str, typer.Option("--batch", "-b", metavar="N[,N...]", help="Batch sizes, joined by commas.")]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="[NAME=]SHAPE[:DTYPE]",
+        help="Shape of one sample, without the batch: 3,224,224 or ids=384:int64. Repeat it for several inputs; "
+        "leave it out where the file fixes the shapes.",
+        show_default=False,
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME[,NAME...]",
+        help="Devices, joined by commas; 1g.5gb@A100 is a MIG slice. A100 when left out.",
+        show_default=False,
+    ),
+]
+DeviceFileOption = Annotated[
+    str | None,
+    typer.Option("--device-file", metavar="FILE", help="A GPU of your own, as a TOML file.", show_default=False),
+]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", "-p", help="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16.")
+]
+ModeOption = Annotated[
+    str, typer.Option("--mode", "-m", help="inference; training, one whole step, is refused by this version.")
+]
+OptimizerOption = Annotated[
+    str | None,
+    typer.Option("--optimizer", help="For training: sgd, momentum, adam or adamw.", show_default=False),
+]
+LayoutOption = Annotated[str, typer.Option("--layout", help="Memory order of images: nchw or nhwc.")]
+RuntimeOption = Annotated[
+    str, typer.Option("--runtime", help="eager or cuda-graph; compile is refused by this version.")
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust-pickle", help="Open pickled files. That runs the code in them: only for files you trust."),
+]
+MigPolicyOption = Annotated[
+    str, typer.Option("--mig-policy", help="safe: what the slice really offers; paper: Eq. 2 of DIPPM to the letter.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+
+
+def parse_batches(text: str) -> list[int]:
+    """Read ``1,8,32``; whether a size is possible is for the API to say.
+
+    Raises:
+        UsageError: ``batch.invalid``.
+    """
+    sizes = []
+    for part in text.split(","):
+        try:
+            sizes.append(int(part.strip().replace("_", "")))
+        except ValueError as exc:
+            raise UsageError(
+                f"The batch must be whole numbers joined by commas, such as 1,8,32. Got '{text}' instead.",
+                code="batch.invalid",
+            ) from exc
+    return sizes
+
+
+def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
+    """The devices of ``--device`` and ``--device-file``; the one of the file first, an A100 where neither is given.
+
+    Raises:
+        UsageError: ``device.invalid`` where there is no name, or the file is wrong.
+        UnsupportedError: ``device.unknown``.
+    """
+    from dippm import api
+
+    found = [] if file is None else [api.load_device_file(file)]
+    if names is None:
+        return found or [api.find_device("A100")]
+    parts = [part.strip() for part in names.split(",") if part.strip()]
+    if not parts:
+        raise UsageError(
+            f"Devices must be names joined by commas. Got '{names}' instead.",
+            code="device.invalid",
+            cure="See dippm devices.",
+        )
+    return found + [api.find_device(part) for part in parts]
+
+
+def find_one_device(names: str | None, file: str | None) -> DeviceSpec:
+    """The device of ``--device`` or ``--device-file`` for a command that takes one.
+
+    Raises:
+        UsageError: ``device.invalid`` where there are several.
+    """
+    found = find_devices(names, file)
+    if len(found) > 1:
+        raise UsageError(
+            f"This command takes one device. Got {', '.join(spec.name for spec in found)} instead.",
+            code="device.invalid",
+        )
+    return found[0]
+
+
+def parse_one_batch(text: str) -> int:
+    """Read the batch of a command that takes one.
+
+    Raises:
+        UsageError: ``batch.invalid``.
+    """
+    sizes = parse_batches(text)
+    if len(sizes) > 1:
+        raise UsageError(f"This command takes one batch size. Got '{text}' instead.", code="batch.invalid")
+    return sizes[0]
+
+
+def parse_inputs(given: list[str] | None) -> str | list[str] | dict[str, str] | None:
+    """Sort repeated ``--input`` into what the API takes: nothing, one shape, shapes by position, or shapes by name.
+
+    Raises:
+        UsageError: ``input.mixed`` where some have a name and some have none, ``input.repeated`` where a name comes
+            twice.
+    """
+    if not given:
+        return None
+    has_name = ["=" in entry for entry in given]
+    if not any(has_name):
+        return given[0] if len(given) == 1 else list(given)
+    if not all(has_name):
+        raise UsageError(
+            f"Either all --input options have a name or none has. Got {', '.join(given)} instead.", code="input.mixed"
+        )
+    named: dict[str, str] = {}
+    for entry in given:
+        # A shape has no "=", so that the last one ends the name.
+        name, _, shape = entry.rpartition("=")
+        if name in named:
+            raise UsageError(f"The input '{name}' is given twice.", code="input.repeated")
+        named[name] = shape
+    return named

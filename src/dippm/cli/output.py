@@ -1,0 +1,89 @@
+"""Where the command line writes: JSON and plain columns for programs, tables for terminals, errors on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "SCHEMA",
+    "is_terminal",
+    "make_console",
+    "make_printable",
+    "print_columns",
+    "print_error",
+    "print_json",
+    "print_note",
+]
+
+SCHEMA = 1
+"""Version of the JSON that commands print."""
+
+
+def is_terminal() -> bool:
+    """Whether stdout goes to a person: a terminal, or a log that says it shows tables (``TTY_COMPATIBLE=1``)."""
+    compatible = os.environ.get("TTY_COMPATIBLE")
+    if compatible in {"0", "1"}:
+        return compatible == "1"
+    return sys.stdout.isatty()
+
+
+def make_console() -> Console:
+    """A console for tables on stdout."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def make_printable(text: str) -> str:
+    """Escape what could steer a terminal: names in a model file are not to be trusted."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def print_json(answer: dict[str, object]) -> None:
+    """Print one object on stdout."""
+    import json
+
+    sys.stdout.write(json.dumps(answer, indent=1, allow_nan=False) + "\n")
+
+
+def print_columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print tab-separated lines under a header: what a pipe gets instead of a table."""
+    sys.stdout.write("\t".join(header) + "\n")
+    for row in rows:
+        cells = ("" if cell is None else make_printable(str(cell)).replace("\n", " ") for cell in row)
+        sys.stdout.write("\t".join(cells) + "\n")
+
+
+def print_note(text: str) -> None:
+    """Print a remark on stderr."""
+    sys.stderr.write(make_printable(text) + "\n")
+
+
+def print_error(message: str, *, code: str, exit_status: int, as_json: bool) -> None:
+    """Print why a command failed: on stderr for people, as an object on stdout for programs.
+
+    Args:
+        message: What, where, got, cure.
+        code: The error's stable name.
+        exit_status: Status that the process will end with.
+        as_json: Whether the caller asked for JSON.
+    """
+    if as_json:
+        error: dict[str, object] = {"code": code, "message": message, "exit_status": exit_status}
+        print_json({"schema": SCHEMA, "error": error})
+        return
+    label, tail = "Error:", f"[{code}]"
+    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+        label, tail = f"\x1b[1;31m{label}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
+    sys.stderr.write(f"{label} {make_printable(message)} {tail}\n")

@@ -1,0 +1,181 @@
+"""``dippm predict``: latency, energy, memory and MIG slice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dippm.cli import options
+from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    from dippm.api import Prediction
+
+__all__ = ["HELP", "make_table", "predict"]
+
+HELP = "Predict latency, energy, memory and the MIG slice."
+
+_COLUMNS = (
+    "device", "batch", "latency_ms", "latency_low", "latency_high", "energy_j", "energy_low", "energy_high",
+    "memory_mb", "memory_low", "memory_high", "mig",
+)  # fmt: skip
+_DEVICE_WIDTH = 12
+
+
+def predict(
+    model: options.ModelArgument,
+    framework: options.FrameworkOption = None,
+    batch: options.BatchOption = "1",
+    input: options.InputOption = None,  # noqa: A002 - the contract's name
+    device: options.DeviceOption = None,
+    device_file: options.DeviceFileOption = None,
+    precision: options.PrecisionOption = "fp32",
+    mode: options.ModeOption = "inference",
+    optimizer: options.OptimizerOption = None,
+    layout: options.LayoutOption = "nchw",
+    runtime: options.RuntimeOption = "eager",
+    trust_pickle: options.TrustOption = False,
+    mig_policy: options.MigPolicyOption = "safe",
+    as_json: options.JsonOption = False,
+) -> None:
+    """Run ``dippm predict``."""
+    from dippm import api
+
+    predictions = api.predict(
+        model,
+        framework=framework,
+        batch=options.parse_batches(batch),
+        input=options.parse_inputs(input),
+        device=options.find_devices(device, device_file),
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        layout=layout,
+        runtime=runtime,
+        trust=trust_pickle,
+        mig_policy=mig_policy,
+    )
+    if as_json:
+        print_json(
+            {
+                "schema": SCHEMA,
+                "model": predictions[0].model.to_dict(),
+                "predictions": [prediction.to_dict() for prediction in predictions],
+            }
+        )
+    elif is_terminal():
+        make_console().print(make_table(predictions))
+    else:
+        print_columns(_COLUMNS, (_row(prediction) for prediction in predictions))
+        for note in _notes(predictions):
+            print_note(f"! {note}")
+
+
+def _row(prediction: Prediction) -> list[object]:
+    from dippm.predictors.prediction import round_figures
+
+    cells: list[object] = [prediction.device, prediction.batch]
+    for name in ("latency_ms", "energy_j", "memory_mb"):
+        cells += [round_figures(value) for value in (getattr(prediction, name), *prediction.intervals[name])]
+    return [*cells, prediction.mig or "none"]
+
+
+def _notes(predictions: Sequence[Prediction]) -> list[str]:
+    """Warnings of all predictions; one that differs in its figures alone stands once, with where it holds."""
+    holders: dict[str, list[tuple[str, Prediction]]] = {}
+    for prediction in predictions:
+        for warning in prediction.warnings:
+            key = re.sub(r"\d[\d.,]*", "#", warning.replace(prediction.device, "#"))
+            holders.setdefault(key, []).append((warning, prediction))
+    notes = []
+    for found in holders.values():
+        warning, first = found[0]
+        where = ""
+        if len(found) < len(predictions):
+            where = f"{first.device}, batch {first.batch:,}: "
+        others = len({text for text, _ in found}) - 1
+        more = len(found) - 1 if where else others
+        notes.append(f"{where}{warning}" + (f" (and {more} more like it)" if more else ""))
+    return notes
+
+
+def make_table(predictions: Sequence[Prediction]) -> Group:
+    """Everything that a person wants to know of these predictions, which share model and conditions."""
+    from rich import box
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    first = predictions[0]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max(len(prediction.device) for prediction in predictions)
+    table.add_column("device", overflow="fold", min_width=min(longest, _DEVICE_WIDTH))
+    table.add_column("batch", justify="right", no_wrap=True, min_width=len("batch"))
+    for title in ("latency, ms", "energy, J", "memory, MiB"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("MIG", no_wrap=True, min_width=max(len(each.mig or "none") for each in predictions))
+    previous = None
+    for prediction in predictions:
+        table.add_row(
+            "" if prediction.device == previous else Text(make_printable(prediction.device)),
+            f"{prediction.batch:,}",
+            _figure(prediction.latency_ms, prediction.intervals["latency_ms"]),
+            _figure(prediction.energy_j, prediction.intervals["energy_j"]),
+            _figure(prediction.memory_mb, prediction.intervals["memory_mb"]),
+            Text(prediction.mig) if prediction.mig else Text("none", style="dim"),
+        )
+        previous = prediction.device
+    parts: list[RenderableType] = [_title(first), Text(""), table]
+    if len(predictions) == 1:
+        parts += [_memory_line(first), Text("")]
+    parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
+    parts.append(
+        Text(
+            f"[90 % interval]. {make_printable(first.predictor.name)} {make_printable(first.predictor.version)}, "
+            f"fitted on: {make_printable(first.predictor.labels)}",
+            style="dim",
+        )
+    )
+    return Group(*parts)
+
+
+def _title(prediction: Prediction) -> Text:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_count, format_shape
+
+    model, conditions = prediction.model, prediction.conditions
+    inputs = ", ".join(f"{make_printable(name)} {format_shape(shape[1:])}" for name, shape in prediction.inputs.items())
+    return Text.assemble(
+        (make_printable(model.source), "bold"),
+        f"\n{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
+        f"{format_count(prediction.macs / prediction.batch)}MACs a sample"
+        f"\n{conditions.mode.value}, {conditions.precision.value}, {conditions.layout.value}, "
+        f"{conditions.runtime.value}; {inputs}",
+    )
+
+
+def _memory_line(prediction: Prediction) -> Text:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure
+
+    parts = " + ".join(
+        f"{name.replace('_', ' ')} {format_figure(value)}"
+        for name, value in prediction.memory_parts_mb.items()
+        if value >= 0.5
+    )
+    return Text(f"memory = {parts}")
+
+
+def _figure(value: float, interval: tuple[float, float]) -> Text:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure, format_interval
+
+    return Text.assemble(format_figure(value), "\n", (f"[{format_interval(interval)}]", "dim"))

@@ -1,0 +1,265 @@
+"""Runs a program at one batch size on shapes alone and writes down the operators that would run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dippm.errors import ModelReadError
+from dippm.frontends.onnx.element_types import from_numpy
+from dippm.frontends.onnx.ops import find_rule
+from dippm.frontends.onnx.ops.unknown import infer_unknown
+from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program
+from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value
+from dippm.graph import Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
+
+if TYPE_CHECKING:
+    from dippm.frontends.onnx.rebatching import Rebatching
+
+__all__ = ["Evaluator"]
+
+_logger = logging.getLogger(__name__)
+
+_SIZE_LIMIT = 2**40
+_NUMEL_LIMIT = 2**60
+_RANK_LIMIT = 32
+_NODE_LIMIT = 4_000_000
+
+
+class Evaluator:
+    """One run of a program.
+
+    Args:
+        program: What to run.
+        input_shapes: Shape of each input, in the program's order.
+        input_dtypes: Element type of each input.
+        native_shapes: Shape of each value at the batch that the file fixes, where this run is at another batch.
+        rebatching: Decides how a shape that the file fixes grows with the batch; goes with ``native_shapes``.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        input_shapes: Sequence[tuple[int, ...]],
+        input_dtypes: Sequence[DType],
+        *,
+        native_shapes: Sequence[tuple[int, ...] | None] | None = None,
+        rebatching: Rebatching | None = None,
+    ) -> None:
+        self.program = program
+        self.rebatching = rebatching
+        self.unsupported: dict[str, int] = {}
+        self.warnings: list[str] = list(program.warnings)
+        self._native_shapes = native_shapes
+        self._tensors: list[tuple[Value, TensorRole]] = []
+        self._shapes: dict[tuple[int, ...], Shape] = {}
+        self._nodes: list[Node] = []
+        self._values: list[Value | None] = [None] * len(program.names)
+        self._input_indices: list[int] = []
+        for declaration, shape, dtype in zip(program.inputs, input_shapes, input_dtypes, strict=True):
+            value = Value(shape, dtype, name=declaration.name, role=TensorRole.INPUT)
+            self._input_indices.append(self._materialize(value))
+            self._values[declaration.value] = value
+        for number, weight in program.weights.items():
+            self._values[number] = Value(
+                weight.shape, weight.dtype, weight.data, role=weight.role, name=weight.name, is_static=True
+            )
+
+    def run(self) -> None:
+        """Run every operator.
+
+        Raises:
+            ModelReadError: ``onnx.shape`` where an operator's inputs do not fit together.
+        """
+        self.run_ops(self.program.ops)
+
+    def run_ops(self, ops: Iterable[Op]) -> None:
+        """Run the operators of the model or of one subgraph."""
+        values = self._values
+        for op in ops:
+            inputs = [None if number == ABSENT else values[number] for number in op.inputs]
+            call = Call(op, inputs, self)
+            try:
+                outputs = self._apply(call)
+            except ShapeError as exc:
+                raise self._wrong_shape(op, inputs, str(exc)) from exc
+            except (ArithmeticError, LookupError, TypeError, ValueError) as exc:
+                # Attributes and constants come from the file: nonsense in them ends here, never in a traceback.
+                _logger.debug("%s failed", op.op_type, exc_info=True)
+                raise self._wrong_shape(op, inputs, f"its attributes make no sense ({exc})") from exc
+            for position, number in enumerate(op.outputs):
+                if number == ABSENT:
+                    continue
+                if position >= len(outputs):
+                    raise self._wrong_shape(op, inputs, f"it has {len(outputs)} outputs, the file asks for more")
+                value = outputs[position]
+                values[number] = value
+                if not value.name and value.index >= 0:
+                    value.name = self.program.names[number]
+
+    def run_block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
+        """Run a subgraph on its arguments."""
+        for number, value in zip(block.inputs, arguments, strict=False):
+            self._values[number] = value
+        self.run_ops(block.ops)
+        return [self.value(number) for number in block.outputs]
+
+    def value(self, number: int) -> Value:
+        """A value made before.
+
+        Raises:
+            ShapeError: Nothing made it.
+        """
+        value = self._values[number]
+        if value is None:
+            raise ShapeError(f"'{self.program.names[number]}' has no value here")
+        return value
+
+    def shapes(self) -> list[tuple[int, ...] | None]:
+        """The shape of every value of the program."""
+        return [None if value is None else value.shape for value in self._values]
+
+    def graph(self, source: str) -> Graph:
+        """Everything that was written down, as a graph with fixed sizes."""
+        outputs: list[int] = []
+        for number in self.program.outputs:
+            value = self._values[number]
+            if value is None:
+                raise ModelReadError(f"Output '{self.program.names[number]}' is never made.", code="onnx.invalid")
+            try:
+                outputs.extend(self._materialize(item) for item in ([value] if value.items is None else value.items))
+            except ShapeError as exc:
+                raise ModelReadError(f"Output '{self.program.names[number]}': {exc}.", code="onnx.shape") from exc
+        return Graph(
+            source=source,
+            framework="onnx",
+            tensors=tuple(
+                TensorSpec(name=value.name, shape=self._shapes[value.shape], dtype=value.dtype, role=role)
+                for value, role in self._tensors
+            ),
+            nodes=tuple(self._nodes),
+            inputs=tuple(self._input_indices),
+            outputs=tuple(outputs),
+            unsupported_ops=dict(self.unsupported),
+            warnings=tuple(self.warnings),
+        )
+
+    # What rules use ------------------------------------------------------------------------------------------------
+
+    def native_shape(self, number: int) -> tuple[int, ...] | None:
+        """Shape of a value at the batch that the file fixes, None where that is not this run's concern."""
+        if self._native_shapes is None or number == ABSENT:
+            return None
+        return self._native_shapes[number]
+
+    def constant(self, data: Array, like: Iterable[Value | None]) -> Value:
+        """A value known while reading, made from ``like``."""
+        sources = [value for value in like if value is not None]
+        return Value(
+            data.shape,
+            from_numpy(data.dtype),
+            data if data.size <= DATA_LIMIT else None,
+            role=TensorRole.CONSTANT,
+            is_static=all(value.is_static for value in sources),
+            is_computed=bool(sources),
+        )
+
+    def emit(
+        self,
+        kind: OpKind,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[tuple[tuple[int, ...], DType]],
+        attributes: Mapping[str, Attribute],
+        op: Op,
+        source_op: str,
+    ) -> list[Value]:
+        """Write a node down."""
+        if len(self._nodes) >= _NODE_LIMIT:
+            raise ModelReadError(f"The model runs more than {_NODE_LIMIT} operators.", code="onnx.too_large")
+        indices = [
+            -1 if value is None else (value.index if value.index >= 0 else self._materialize(value)) for value in inputs
+        ]
+        while indices and indices[-1] == -1:
+            indices.pop()
+        is_static = all(value is None or value.is_static for value in inputs) and kind is not OpKind.RANDOM
+        results = []
+        for shape, dtype in outputs:
+            value = Value(shape, dtype, is_static=is_static)
+            self._add_tensor(value, TensorRole.ACTIVATION)
+            results.append(value)
+        self._nodes.append(
+            Node(
+                kind=kind,
+                inputs=tuple(indices),
+                outputs=tuple(value.index for value in results),
+                attributes=dict(attributes),
+                scope=op.scope,
+                source_op=source_op or (f"{op.domain}.{op.op_type}" if op.domain else op.op_type),
+            )
+        )
+        return results
+
+    def node_count(self) -> int:
+        """Number of nodes written down so far."""
+        return len(self._nodes)
+
+    def count_unsupported(self, op: Op) -> None:
+        """Remember an operator without a rule."""
+        name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
+        self.unsupported[name] = self.unsupported.get(name, 0) + 1
+
+    def warn(self, message: str) -> None:
+        """Tell the user once."""
+        if message not in self.warnings and len(self.warnings) < 100:
+            self.warnings.append(message)
+
+    # Inside --------------------------------------------------------------------------------------------------------
+
+    def _apply(self, call: Call) -> list[Value]:
+        rule = find_rule(call.op.domain, call.op.op_type)
+        if rule is None:
+            return infer_unknown(call)
+        result = rule(call)
+        return [result] if isinstance(result, Value) else result
+
+    def _materialize(self, value: Value) -> int:
+        """The tensor of a value in the graph, made now if it has none."""
+        if value.index >= 0:
+            return value.index
+        if value.items is not None:
+            raise ShapeError("a sequence stands where a tensor must")
+        role = value.role
+        if role is TensorRole.CONSTANT and value.is_computed and not value.is_static:
+            # Its size or values follow the input's size, so the program fills it at every call.
+            self._add_tensor(value, TensorRole.ACTIVATION)
+            self._nodes.append(
+                Node(kind=OpKind.FILL, inputs=(), outputs=(value.index,), attributes={"function": "computed"})
+            )
+        else:
+            self._add_tensor(value, role)
+        return value.index
+
+    def _add_tensor(self, value: Value, role: TensorRole) -> None:
+        if value.shape not in self._shapes:
+            _check_size(value.shape)
+            self._shapes[value.shape] = fixed_shape(*value.shape)
+        value.index = len(self._tensors)
+        self._tensors.append((value, role))
+
+    def _wrong_shape(self, op: Op, inputs: Sequence[Value | None], reason: str) -> ModelReadError:
+        shapes = ", ".join("-" if value is None else str(list(value.shape)) for value in inputs[:8])
+        return ModelReadError(
+            f"Node '{op.name[:200]}' ({op.op_type}) cannot run on inputs of shape {shapes}: {reason[:500]}.",
+            code="onnx.shape",
+        )
+
+
+def _check_size(shape: tuple[int, ...]) -> None:
+    total = 1
+    for size in shape:
+        if not 0 <= size <= _SIZE_LIMIT:
+            raise ShapeError(f"a dimension of {size} is out of range")
+        total *= max(size, 1)
+    if total > _NUMEL_LIMIT or len(shape) > _RANK_LIMIT:
+        raise ShapeError(f"a tensor of shape {list(shape[:8])} is out of range")

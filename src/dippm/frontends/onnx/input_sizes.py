@@ -1,0 +1,234 @@
+"""Which shape each input has at a batch size: the file's word, the caller's word, and where the batch stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dippm.errors import UsageError
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.onnx.program import InputDeclaration
+from dippm.graph import DType
+
+__all__ = ["InputPlan", "plan_inputs"]
+
+_BATCH_NAMES = frozenset({"n", "b", "bs", "bsz", "batch"})
+_EXAMPLE_SIZES = {"height": 224, "width": 224, "h": 224, "w": 224, "channels": 3, "c": 3}
+_EXAMPLE_LENGTH = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputPlan:
+    """Shapes of all inputs as functions of the batch.
+
+    Args:
+        sizes: For each input its sizes, None where the batch stands.
+        dtypes: Element type of each input.
+        native_batch: The batch that the file fixes, None where it leaves the batch open.
+        is_overridden: Whether the caller changed a size that the file fixes.
+        has_batch: Whether any input carries the batch.
+    """
+
+    sizes: tuple[tuple[int | None, ...], ...]
+    dtypes: tuple[DType, ...]
+    native_batch: int | None
+    is_overridden: bool
+    has_batch: bool
+
+    def at(self, batch: int) -> list[tuple[int, ...]]:
+        """Every input's shape at a batch size."""
+        return [tuple(batch if size is None else size for size in sizes) for sizes in self.sizes]
+
+
+def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) -> InputPlan:
+    """Settle the shape of every input.
+
+    Args:
+        declarations: The inputs as the file declares them.
+        given: The caller's shapes, per sample.
+
+    Raises:
+        UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.shape_needed``.
+    """
+    entries = _match(declarations, given)
+    axes = _batch_axes(declarations)
+    named = _named_sizes(declarations, entries, axes)
+    sizes: list[tuple[int | None, ...]] = []
+    native: int | None = None
+    is_open = False
+    is_overridden = False
+    for declaration, axis in zip(declarations, axes, strict=True):
+        entry = entries.get(declaration.name)
+        if declaration.dims is None:
+            sizes.append(_undeclared(declaration, entry))
+            is_open = is_open or declaration.is_tensor
+            continue
+        wanted = _apply(declaration, axis, entry, named)
+        is_overridden = is_overridden or any(
+            isinstance(dim, int) and size is not None and dim != size
+            for dim, size in zip(declaration.dims, wanted, strict=True)
+        )
+        if axis is not None:
+            stated = declaration.dims[axis]
+            if isinstance(stated, int):
+                native = stated if native is None else native
+            else:
+                is_open = True
+        sizes.append(wanted)
+    dtypes = []
+    for declaration in declarations:
+        entry = entries.get(declaration.name)
+        dtypes.append(declaration.dtype if entry is None or entry.dtype is None else entry.dtype)
+    return InputPlan(
+        sizes=tuple(sizes),
+        dtypes=tuple(dtypes),
+        native_batch=None if is_open else native,
+        is_overridden=is_overridden,
+        has_batch=any(None in size for size in sizes),
+    )
+
+
+def _match(declarations: Sequence[InputDeclaration], given: InputShapes) -> dict[str, InputEntry]:
+    names = [declaration.name for declaration in declarations]
+    if len(given.positional) > len(names):
+        raise UsageError(
+            f"{len(given.positional)} input shapes are given; the model has {len(names)} inputs: {_listed(names)}.",
+            code="input.count",
+            cure="Give at most one shape for each input.",
+        )
+    entries = dict(zip(names, given.positional, strict=False))
+    for name, entry in (given.named or {}).items():
+        if name not in names:
+            raise UsageError(
+                f"The model has no input '{name}'. Its inputs are: {_listed(names)}.",
+                code="input.name_unknown",
+                cure="Use one of these names.",
+            )
+        entries[name] = entry
+    return entries
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
+def _is_batch_name(name: str) -> bool:
+    return "batch" in name.lower() or name.lower() in _BATCH_NAMES
+
+
+def _batch_axes(declarations: Sequence[InputDeclaration]) -> list[int | None]:
+    """For each input where the batch stands, None where it has none."""
+    axes: list[int | None] = []
+    for declaration in declarations:
+        dims = declaration.dims or ()
+        named = [axis for axis, dim in enumerate(dims) if isinstance(dim, str) and _is_batch_name(dim)]
+        if named:
+            axes.append(named[0])
+        else:
+            axes.append(0 if dims else None)
+    shared = {
+        dim
+        for declaration, axis in zip(declarations, axes, strict=True)
+        if axis is not None and declaration.dims
+        for dim in [declaration.dims[axis]]
+    }
+    texts = {dim for dim in shared if isinstance(dim, str)}
+    if texts:
+        # Where one input leaves the batch open, a fixed first dimension elsewhere is no batch.
+        is_named = any(_is_batch_name(text) for text in texts)
+        for position, (declaration, axis) in enumerate(zip(declarations, axes, strict=True)):
+            stated = declaration.dims[axis] if axis is not None and declaration.dims else None
+            is_other = is_named and isinstance(stated, str) and stated != "" and not _is_batch_name(stated)
+            if isinstance(stated, int) or is_other:
+                axes[position] = None
+        return axes
+    first = next((d.dims[a] for d, a in zip(declarations, axes, strict=True) if a is not None and d.dims), None)
+    for position, (declaration, axis) in enumerate(zip(declarations, axes, strict=True)):
+        if axis is not None and declaration.dims and declaration.dims[axis] != first:
+            axes[position] = None
+    return axes
+
+
+def _sample_dims(declaration: InputDeclaration, axis: int | None) -> list[int | str]:
+    dims = list(declaration.dims or ())
+    if axis is not None:
+        del dims[axis]
+    return dims
+
+
+def _named_sizes(
+    declarations: Sequence[InputDeclaration], entries: Mapping[str, InputEntry], axes: Sequence[int | None]
+) -> dict[str, int]:
+    """Sizes of named dimensions, as far as the caller's shapes tell."""
+    named: dict[str, int] = {}
+    for declaration, axis in zip(declarations, axes, strict=True):
+        entry = entries.get(declaration.name)
+        dims = _sample_dims(declaration, axis)
+        if entry is None or len(entry.shape) != len(dims):
+            continue
+        for dim, size in zip(dims, entry.shape, strict=True):
+            if isinstance(dim, str) and dim:
+                named.setdefault(dim, size)
+    return named
+
+
+def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tuple[int | None, ...]:
+    if not declaration.is_tensor:
+        raise UsageError(
+            f"Input '{declaration.name}' is no tensor but a sequence, map or optional value.",
+            code="input.not_a_tensor",
+            cure="Export the model with tensors as inputs.",
+        )
+    if entry is None:
+        raise UsageError(
+            f"The file does not say which shape input '{declaration.name}' has.",
+            code="input.shape_needed",
+            cure=f"Give it, for example: --input {declaration.name}=3,224,224",
+        )
+    return (None, *entry.shape)
+
+
+def _apply(
+    declaration: InputDeclaration, axis: int | None, entry: InputEntry | None, named: Mapping[str, int]
+) -> tuple[int | None, ...]:
+    dims = list(declaration.dims or ())
+    if entry is not None:
+        wanted: list[int | None] = list(entry.shape)
+        if axis is not None and len(wanted) == len(dims) - 1:
+            wanted.insert(axis, None)
+        elif axis is None and dims and len(wanted) == len(dims) - 1 and isinstance(dims[0], int):
+            wanted.insert(0, dims[0])
+        elif len(wanted) != len(dims) or axis is not None:
+            shown = [dim or "?" for dim in _sample_dims(declaration, axis)]
+            raise UsageError(
+                f"Input '{declaration.name}' has {len(shown)} dimensions without the batch "
+                f"({', '.join(str(dim) for dim in shown) or 'none'}). Got {len(entry.shape)}: "
+                f"{', '.join(map(str, entry.shape)) or 'none'}.",
+                code="input.rank",
+                cure="Give the shape of one sample, without the batch.",
+            )
+        return tuple(wanted)
+    result: list[int | None] = []
+    for position, dim in enumerate(dims):
+        if position == axis:
+            result.append(None)
+        elif isinstance(dim, int):
+            result.append(dim)
+        elif dim in named and dim:
+            result.append(named[dim])
+        else:
+            raise _shape_needed(declaration, axis, dim)
+    return tuple(result)
+
+
+def _shape_needed(declaration: InputDeclaration, axis: int | None, dim: str) -> UsageError:
+    example = []
+    for other in _sample_dims(declaration, axis):
+        size = other if isinstance(other, int) else _EXAMPLE_SIZES.get(other.lower(), _EXAMPLE_LENGTH)
+        example.append(str(size))
+    called = f"dimension '{dim}'" if dim else "a dimension"
+    return UsageError(
+        f"The file leaves {called} of input '{declaration.name}' open.",
+        code="input.shape_needed",
+        cure=f"Give its shape without the batch, for example: --input {declaration.name}={','.join(example)}",
+    )

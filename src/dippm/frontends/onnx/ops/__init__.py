@@ -1,0 +1,46 @@
+"""Shape rules of ONNX operators: what each makes of its inputs, and which kernels eager PyTorch would launch for it."""
+
+from dippm.frontends.onnx.ops import (
+    attention,
+    contrib,
+    control_flow,
+    convolution,
+    elementwise,
+    generators,
+    indexing,
+    layout,
+    matmul,
+    normalization,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    rotary,
+    sequences,
+    signal,
+    vision,
+)
+from dippm.frontends.onnx.ops.registry import find_rule, known_operators
+
+__all__ = [
+    "attention",
+    "contrib",
+    "control_flow",
+    "convolution",
+    "elementwise",
+    "find_rule",
+    "generators",
+    "indexing",
+    "known_operators",
+    "layout",
+    "matmul",
+    "normalization",
+    "pooling",
+    "quantization",
+    "recurrent",
+    "reduction",
+    "rotary",
+    "sequences",
+    "signal",
+    "vision",
+]

@@ -1,0 +1,159 @@
+"""Attention as one operator: the standard one and onnxruntime's fused ones."""
+
+from __future__ import annotations
+
+from dippm.frontends.onnx.ops.matmul import multiply
+from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
+from dippm.frontends.onnx.values import Call, ShapeError, Value
+from dippm.graph import OpKind
+
+__all__: list[str] = []
+
+
+def split_heads(call: Call, x: Value, heads: int) -> Value:
+    """[batch, length, heads * size] seen as [batch, heads, length, size]."""
+    if len(x.shape) != 3 or heads < 1 or x.shape[2] % heads:
+        raise ShapeError(f"{list(x.shape)} does not split into {heads} heads")
+    batch, length, width = x.shape
+    size = width // heads
+    apart = call.view(x, (batch, length, heads, size), "reshape")
+    return call.view(apart, (batch, heads, length, size), "transpose", perm=(0, 2, 1, 3))
+
+
+def merge_heads(call: Call, x: Value) -> Value:
+    """[batch, heads, length, size] seen as [batch, length, heads * size]."""
+    batch, heads, length, size = x.shape
+    turned = call.view(x, (batch, length, heads, size), "transpose", perm=(0, 2, 1, 3))
+    return call.view(turned, (batch, length, heads * size), "reshape")
+
+
+def attend(call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, *, is_causal: bool = False) -> Value:
+    """softmax(q k^T) v over heads of shape [batch, heads, length, size]."""
+    if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        raise ShapeError("its query, key and value must have four dimensions")
+    if q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ShapeError(f"a query {list(q.shape)}, a key {list(k.shape)} and a value {list(v.shape)} do not fit")
+    shape = (*q.shape[:3], v.shape[3])
+    return call.emit(OpKind.ATTENTION, [q, k, v, mask], shape, q.dtype, is_causal=is_causal)
+
+
+def _append(call: Call, past: Value | None, present: Value) -> Value:
+    """Keys or values of earlier steps with those of this one."""
+    if past is None or len(past.shape) != 4 or len(present.shape) != 4:
+        return present
+    shape = (*present.shape[:2], past.shape[2] + present.shape[2], present.shape[3])
+    return call.emit(OpKind.CONCAT, [past, present], shape, present.dtype, axis=2)
+
+
+@rule("Attention")
+def attention(call: Call) -> list[Value]:
+    """The standard operator (opset 23)."""
+    q, k, v = (call.required(position) for position in range(3))
+    is_flat = len(q.shape) == 3
+    if is_flat:
+        heads = call.int_attribute("q_num_heads")
+        kv_heads = call.int_attribute("kv_num_heads")
+        q, k, v = split_heads(call, q, heads), split_heads(call, k, kv_heads), split_heads(call, v, kv_heads)
+    k, v = _append(call, call.optional(4), k), _append(call, call.optional(5), v)
+    is_causal = bool(call.int_attribute("is_causal"))
+    result = attend(call, q, k, v, call.optional(3), is_causal=is_causal)
+    scores = Value((*q.shape[:3], k.shape[2]), q.dtype)
+    outputs = [merge_heads(call, result) if is_flat else result, k, v]
+    if len(call.op.outputs) > 3:
+        turned = (*k.shape[:2], k.shape[3], k.shape[2])
+        keys = call.view(k, turned, "transpose", perm=(0, 1, 3, 2))
+        outputs.append(call.emit(OpKind.MATMUL, [q, keys], scores.shape, q.dtype))
+    return outputs
+
+
+@rule("Attention", "QAttention", domain=MICROSOFT)
+def packed_attention(call: Call) -> list[Value]:
+    """The projection to queries, keys and values, then attention."""
+    x, weight, bias = call.required(0), call.required(1), call.optional(2)
+    is_quantised = call.op.op_type == "QAttention"
+    if len(x.shape) != 3 or len(weight.shape) != 2:
+        raise ShapeError("its input must have three dimensions and its weight two")
+    heads = call.int_attribute("num_heads", 1)
+    projected = multiply(call, x, weight, bias.dtype if is_quantised and bias is not None else x.dtype)
+    if bias is not None:
+        projected = call.emit(OpKind.ADD, [projected, bias], projected.shape, projected.dtype)
+    sizes = call.ints_attribute("qkv_hidden_sizes") or [weight.shape[1] // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != projected.shape[2]:
+        raise ShapeError(f"sizes {sizes[:3]} do not make up {projected.shape[2]}")
+    q, k, v = (split_heads(call, call.view(projected, (*x.shape[:2], size), "slice", axis=2), heads) for size in sizes)
+    mask = None if is_quantised else call.optional(3)
+    mask = mask if mask is not None and len(mask.shape) > 2 else None
+    result = attend(call, q, k, v, mask, is_causal=bool(call.int_attribute("unidirectional")))
+    present = Value((2, *k.shape), k.dtype, index=k.index)
+    return [merge_heads(call, result), present]
+
+
+@rule("MultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def multi_head_attention(call: Call) -> list[Value]:
+    """Attention over queries, keys and values that are projected already."""
+    x = call.required(0)
+    heads = call.int_attribute("num_heads", 1)
+    key, value, bias = call.optional(1), call.optional(2), call.optional(3)
+    if len(x.shape) == 5:
+        # [batch, length, heads, 3, size]
+        perm = (0, 2, 1, 3)
+        part = (x.shape[0], x.shape[1], x.shape[2], x.shape[4])
+        turned = tuple(part[axis] for axis in perm)
+        pieces = [call.view(x, part, "select", axis=3) for _ in range(3)]
+        q, k, v = (call.view(piece, turned, "transpose", perm=perm) for piece in pieces)
+    elif key is None or (value is None and len(key.shape) != 5):
+        raise ShapeError("it lacks keys or values")
+    else:
+        if bias is not None:
+            x = call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
+        q = split_heads(call, x, heads)
+        k, v = (
+            item if len(item.shape) == 4 else split_heads(call, item, heads)
+            for item in (key, key if value is None else value)
+        )
+    past_key, past_value = call.optional(6), call.optional(7)
+    k, v = _append(call, past_key, k), _append(call, past_value, v)
+    mask = call.optional(5) or call.optional(4)
+    mask = mask if mask is not None and len(mask.shape) > 2 else None
+    result = attend(call, q, k, v, mask, is_causal=bool(call.int_attribute("unidirectional")))
+    return [merge_heads(call, result), k, v]
+
+
+@rule("GroupQueryAttention", "SparseAttention", domain=MICROSOFT)
+def group_query_attention(call: Call) -> list[Value]:
+    """Attention whose keys and values are shared by several heads, with a cache."""
+    x = call.required(0)
+    key, value = call.optional(1), call.optional(2)
+    heads = call.int_attribute("num_heads", 1)
+    kv_heads = call.int_attribute("kv_num_heads", heads)
+    if key is None or value is None:
+        total = heads + 2 * kv_heads
+        if len(x.shape) != 3 or total < 1 or x.shape[2] % total:
+            raise ShapeError(f"{list(x.shape)} does not split into {total} heads")
+        size = x.shape[2] // total
+        widths = (heads * size, kv_heads * size, kv_heads * size)
+        x, key, value = (call.view(x, (*x.shape[:2], width), "slice", axis=2) for width in widths)
+    q, k, v = split_heads(call, x, heads), split_heads(call, key, kv_heads), split_heads(call, value, kv_heads)
+    if call.int_attribute("do_rotary"):
+        q = call.emit(OpKind.BINARY, [q, call.optional(7)], q.shape, q.dtype, function="rotary")
+        k = call.emit(OpKind.BINARY, [k, call.optional(7)], k.shape, k.dtype, function="rotary")
+    k, v = _append(call, call.optional(3), k), _append(call, call.optional(4), v)
+    return [merge_heads(call, attend(call, q, k, v, is_causal=True)), k, v]
+
+
+@rule("LinearAttention")
+def linear_attention(call: Call) -> list[Value]:
+    """Attention without a softmax: keys and values gathered into a state that the queries read."""
+    q, k, v = (call.required(position) for position in range(3))
+    is_flat = len(q.shape) == 3
+    if is_flat:
+        heads = call.int_attribute("q_num_heads", 1)
+        kv_heads = call.int_attribute("kv_num_heads", heads)
+        q, k, v = split_heads(call, q, heads), split_heads(call, k, kv_heads), split_heads(call, v, kv_heads)
+    if not len(q.shape) == len(k.shape) == len(v.shape) == 4:
+        raise ShapeError("its query, key and value must have four dimensions")
+    turned = (*k.shape[:2], k.shape[3], k.shape[2])
+    keys = call.view(k, turned, "transpose", perm=(0, 1, 3, 2))
+    state = call.emit(OpKind.MATMUL, [keys, v], (*k.shape[:2], k.shape[3], v.shape[3]), q.dtype)
+    result = call.emit(OpKind.MATMUL, [q, state], (*q.shape[:3], v.shape[3]), q.dtype)
+    return [merge_heads(call, result) if is_flat else result, state]

@@ -1,0 +1,137 @@
+"""Branches and loops, written out as the operators that they run."""
+
+from __future__ import annotations
+
+from dippm.frontends.onnx.ops.registry import rule
+from dippm.frontends.onnx.program import Block
+from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis
+from dippm.graph import OpKind
+
+__all__: list[str] = []
+
+_UNROLLED_NODES = 20_000
+_UNROLLED_TRIPS = 4_096
+
+
+@rule("If")
+def branch(call: Call) -> list[Value]:
+    """The branch that is known to be taken, else the heavier one."""
+    condition = call.required(0)
+    then_block, else_block = call.block_attribute("then_branch"), call.block_attribute("else_branch")
+    if then_block is None or else_block is None:
+        raise ShapeError("it lacks a branch")
+    if condition.data is not None and condition.data.size == 1:
+        return call.evaluator.run_block(then_block if condition.number() else else_block, [])
+    call.warn("A branch depends on the data; the longer of its two sides is counted.")
+    longer = max((then_block, else_block), key=_length)
+    return call.evaluator.run_block(longer, [])
+
+
+def _length(block: Block) -> int:
+    total = len(block.ops)
+    for op in block.ops:
+        for value in op.attributes.values():
+            if isinstance(value, Block):
+                total += _length(value)
+    return total
+
+
+@rule("Loop")
+def loop(call: Call) -> list[Value]:
+    """The body, as often as it is known to run."""
+    body = call.block_attribute("body")
+    if body is None:
+        raise ShapeError("it lacks a body")
+    limit, condition = call.known_ints(0), call.optional(1)
+    carried = [call.required(position) for position in range(2, len(call.inputs))]
+    scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
+    if len(body.inputs) < 2 + len(carried) or len(body.outputs) < 1 + len(carried):
+        raise ShapeError("its body does not fit its inputs")
+    is_running = condition is None or condition.data is None or bool(condition.number())
+    wanted = (limit[0] if limit else 1) if is_running else 0
+    is_known = bool(limit) or not is_running
+    start = call.evaluator.node_count()
+    trip = 0
+    while trip < wanted:
+        counter = call.constant_number(trip)
+        state = condition if condition is not None and trip == 0 else call.constant_flag(True)
+        results = call.evaluator.run_block(body, [counter, state, *carried])
+        carried = results[1 : 1 + len(carried)]
+        for column, value in zip(scanned, results[1 + len(carried) :], strict=True):
+            column.append(value)
+        trip += 1
+        keep_going = results[0]
+        if keep_going.data is not None and keep_going.data.size == 1 and not keep_going.number():
+            is_known = True
+            wanted = trip
+            break
+        if keep_going.data is None and condition is not None:
+            is_known = is_known and not bool(condition.data is None)
+        if call.evaluator.node_count() - start > _UNROLLED_NODES or trip >= _UNROLLED_TRIPS:
+            break
+    if not is_known:
+        call.warn("A loop runs as often as its data says; its body is counted once.")
+    elif trip < wanted:
+        call.warn(f"A loop runs {wanted} times; its body is counted {trip} times.")
+    return [*carried, *(_stack(call, column, max(wanted, 0)) for column in scanned)]
+
+
+@rule("Scan")
+def scan(call: Call) -> list[Value]:
+    """The body, once for each slice of its scanned inputs."""
+    body = call.block_attribute("body")
+    count = call.int_attribute("num_scan_inputs", 1)
+    if body is None or not 0 < count <= len(call.inputs):
+        raise ShapeError("it lacks a body or scanned inputs")
+    if call.op.version < 9:
+        raise ShapeError("the batched Scan of opset 8 is not read; convert the model to opset 9 or later")
+    values = [call.required(position) for position in range(len(call.inputs))]
+    carried, sources = values[: len(values) - count], values[len(values) - count :]
+    axes = call.ints_attribute("scan_input_axes") or [0] * count
+    if len(axes) != count or len(body.inputs) != len(values) or len(body.outputs) < len(carried):
+        raise ShapeError("its body does not fit its inputs")
+    places = [normalize_axis(axis, len(source.shape)) for axis, source in zip(axes, sources, strict=True)]
+    trips = sources[0].shape[places[0]]
+    scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - len(carried))]
+    start = call.evaluator.node_count()
+    trip = 0
+    while trip < trips:
+        slices = [
+            call.view(source, (*source.shape[:axis], *source.shape[axis + 1 :]), "select", axis=axis)
+            for source, axis in zip(sources, places, strict=True)
+        ]
+        results = call.evaluator.run_block(body, [*carried, *slices])
+        for column, value in zip(scanned, results[len(carried) :], strict=True):
+            column.append(value)
+        carried = results[: len(carried)]
+        trip += 1
+        if call.evaluator.node_count() - start > _UNROLLED_NODES or trip >= _UNROLLED_TRIPS:
+            break
+    if trip < trips:
+        call.warn(f"A scan runs {trips} times; its body is counted {trip} times.")
+    return [*carried, *(_stack(call, column, trips) for column in scanned)]
+
+
+@rule("SequenceMap")
+def sequence_map(call: Call) -> list[Value]:
+    """The body, once for each element of a sequence."""
+    body = call.block_attribute("body")
+    sequence = call.required(0)
+    if body is None or sequence.items is None:
+        raise ShapeError("it needs a body and a sequence whose elements are known")
+    columns: list[list[Value]] = [[] for _ in body.outputs]
+    others = [call.required(position) for position in range(1, len(call.inputs))]
+    for number, item in enumerate(sequence.items):
+        rest = [
+            other.items[number] if other.items is not None and number < len(other.items) else other for other in others
+        ]
+        for column, value in zip(columns, call.evaluator.run_block(body, [item, *rest]), strict=True):
+            column.append(value)
+    return [Value((len(column),), column[0].dtype if column else sequence.dtype, items=column) for column in columns]
+
+
+def _stack(call: Call, parts: list[Value], count: int) -> Value:
+    if not parts:
+        raise ShapeError("what a loop that never runs collects has no known shape")
+    outputs = [((count, *parts[0].shape), parts[0].dtype)]
+    return call.emit_many(OpKind.CONCAT, parts, outputs, source_op="Concat", attributes={"axis": 0})[0]

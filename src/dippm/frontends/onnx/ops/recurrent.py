@@ -1,0 +1,48 @@
+"""Recurrent layers."""
+
+from __future__ import annotations
+
+from dippm.frontends.onnx.ops.registry import rule
+from dippm.frontends.onnx.values import Call, ShapeError, Value
+from dippm.graph import OpKind
+
+__all__: list[str] = []
+
+_KINDS = {"LSTM": (OpKind.LSTM, 4), "GRU": (OpKind.GRU, 3), "RNN": (OpKind.RNN, 1)}
+
+
+@rule(*_KINDS)
+def recurrent(call: Call) -> list[Value]:
+    """One layer, in one or both directions."""
+    kind, gates = _KINDS[call.op.op_type]
+    x, weight, recurrence = call.required(0), call.required(1), call.required(2)
+    if len(x.shape) != 3 or len(recurrence.shape) != 3 or len(weight.shape) != 3:
+        raise ShapeError("its input, weight and recurrence must have three dimensions")
+    hidden = call.int_attribute("hidden_size", recurrence.shape[2])
+    directions = 2 if call.text_attribute("direction", "forward") == "bidirectional" else 1
+    if weight.shape[:2] != (directions, gates * hidden) or weight.shape[2] != x.shape[2]:
+        raise ShapeError(f"a weight of {list(weight.shape)} does not fit {hidden} hidden and {x.shape[2]} input units")
+    is_batch_first = bool(call.int_attribute("layout"))
+    batch, length = (x.shape[0], x.shape[1]) if is_batch_first else (x.shape[1], x.shape[0])
+    if is_batch_first:
+        sequence, state = (batch, length, directions, hidden), (batch, directions, hidden)
+    else:
+        sequence, state = (length, directions, batch, hidden), (directions, batch, hidden)
+    outputs = [(sequence, x.dtype), (state, x.dtype)]
+    if kind is OpKind.LSTM:
+        outputs.append((state, x.dtype))
+    # x, then states and weights; the lengths of padded sequences are not a tensor that the kernel reads.
+    states = [call.optional(position) for position in range(5, len(call.inputs))]
+    inputs = [x, *states, weight, recurrence, call.optional(3)]
+    kept = [value for value in inputs if value is not None]
+    return call.emit_many(
+        kind,
+        kept,
+        outputs,
+        attributes={
+            "hidden_size": hidden,
+            "num_layers": 1,
+            "num_directions": directions,
+            "batch_first": is_batch_first,
+        },
+    )

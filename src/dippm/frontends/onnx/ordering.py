@@ -1,0 +1,96 @@
+"""The order of operators: sorted where the file is not, cleared of what no output needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dippm.errors import ModelReadError
+from dippm.frontends.onnx.program import Block, Op, Program
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["order_nodes", "remove_unused"]
+
+
+def order_nodes(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
+    """The nodes so that each stands after those that it reads; the file's own order where it already is one.
+
+    Raises:
+        ModelReadError: ``onnx.cycle`` where no such order exists.
+    """
+    producer = {name: position for position, node in enumerate(nodes) for name in node.output if name}
+    needs = [{producer[name] for name in _reads(node) if name in producer} for node in nodes]
+    if all(not sources or max(sources) < position for position, sources in enumerate(needs)):
+        return nodes
+    readers: list[list[int]] = [[] for _ in nodes]
+    for position, sources in enumerate(needs):
+        for source in sources:
+            readers[source].append(position)
+    waiting = [len(sources) for sources in needs]
+    ready = [position for position, count in enumerate(waiting) if count == 0]
+    order: list[int] = []
+    for position in ready:  # grows while it is walked
+        order.append(position)
+        for reader in readers[position]:
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)
+    if len(order) < len(nodes):
+        stuck = next(node for position, node in enumerate(nodes) if waiting[position])
+        raise ModelReadError(
+            f"The ONNX graph has a cycle: {len(nodes) - len(order)} operators wait for each other, among them "
+            f"'{stuck.name}' ({stuck.op_type}).",
+            code="onnx.cycle",
+            cure="A model that can run has none; export it again.",
+        )
+    return [nodes[position] for position in order]
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those of its subgraphs included (a superset where a subgraph reuses a name)."""
+    yield from node.input
+    graphs = _graphs(node)
+    while graphs:
+        graph = graphs.pop()
+        inner = {name for child in graph.node for name in child.output}
+        for child in graph.node:
+            yield from (name for name in child.input if name not in inner)
+            graphs.extend(_graphs(child))
+        yield from (info.name for info in graph.output if info.name not in inner)
+
+
+def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    for attribute in node.attribute:
+        graphs.extend(attribute.graphs)
+    return graphs
+
+
+def remove_unused(program: Program) -> None:
+    """Drop operators that lead to no output, inside subgraphs too."""
+    needed = set(program.outputs)
+    program.ops = _sweep(program.ops, needed)
+
+
+def _sweep(ops: list[Op], needed: set[int]) -> list[Op]:
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if needed.isdisjoint(op.outputs):
+            continue
+        for block in _blocks(op):
+            needed.update(block.outputs)
+            block.ops = _sweep(block.ops, needed)
+        needed.update(op.inputs)
+        kept.append(op)
+    kept.reverse()
+    return kept
+
+
+def _blocks(op: Op) -> Iterator[Block]:
+    for value in op.attributes.values():
+        if isinstance(value, Block):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, Block))

@@ -1,0 +1,96 @@
+"""Fused operators that are written into TorchScript files, as the operators that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
+
+__all__ = ["EXPANSIONS"]
+
+
+def _native_multi_head_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    mask: torch.Tensor | None = None,  # noqa: ARG001 - names are the operator's
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,  # noqa: ARG001
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fast path of ``nn.MultiheadAttention`` in evaluation mode."""
+    batch, length = query.shape[:2]
+
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(batch, x.shape[1], num_head, embed_dim // num_head).transpose(1, 2)
+
+    if query is key and key is value:
+        q, k, v = (heads(part) for part in F.linear(query, qkv_weight, qkv_bias).chunk(3, dim=-1))
+    else:
+        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+        q, k, v = (
+            heads(F.linear(x, weight, bias))
+            for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
+        )
+    if not need_weights:
+        attended = F.scaled_dot_product_attention(q, k, v)
+        scores = query.new_empty((0,))
+    else:
+        probabilities = torch.softmax(torch.matmul(q, k.transpose(-2, -1)), dim=-1)
+        attended = torch.matmul(probabilities, v)
+        scores = probabilities.mean(dim=1) if average_attn_weights else probabilities
+    return F.linear(attended.transpose(1, 2).reshape(batch, length, embed_dim), proj_weight, proj_bias), scores
+
+
+def _transformer_encoder_layer_fwd(
+    src: torch.Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,  # noqa: ARG001
+) -> torch.Tensor:
+    """The fast path of ``nn.TransformerEncoderLayer`` in evaluation mode."""
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return _native_multi_head_attention(
+            x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, need_weights=False
+        )[0]
+
+    def feed_forward(x: torch.Tensor) -> torch.Tensor:
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
+
+    if norm_first:
+        x = src + attend(F.layer_norm(src, (embed_dim,), norm_weight_1, norm_bias_1, eps))
+        return x + feed_forward(F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps))
+    x = F.layer_norm(src + attend(src), (embed_dim,), norm_weight_1, norm_bias_1, eps)
+    return F.layer_norm(x + feed_forward(x), (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+
+EXPANSIONS: Mapping[str, Callable[..., Any]] = {
+    "_native_multi_head_attention": _native_multi_head_attention,
+    "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
+}

@@ -1,0 +1,175 @@
+"""Reads ``torch.export`` archives (.pt2) without PyTorch's own loader.
+
+That loader reads all weights into memory, and unpickles parts of the archive, which can run code. The program itself
+is JSON and says the shape of every weight, so nothing else is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import DippmError, ModelReadError, UsageError
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.torch.archive import read_entry
+from dippm.frontends.torch.dtypes import from_torch_dtype
+from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
+from dippm.frontends.torch.reader import read_module
+from dippm.graph import Graph
+
+__all__ = ["is_exported_archive", "read_exported_file"]
+
+_LEGACY = "serialized_exported_program.json"
+
+
+def is_exported_archive(names: list[str]) -> bool:
+    """Whether an archive with these entries was written by ``torch.export.save``."""
+    return _program_entry(names) is not None
+
+
+def _program_entry(names: list[str]) -> str | None:
+    for name in names:
+        parts = name.split("/")
+        if name == _LEGACY or (len(parts) >= 2 and parts[-2] == "models" and parts[-1].endswith(".json")):
+            return name
+    return None
+
+
+def read_exported_file(
+    archive: zipfile.ZipFile,
+    *,
+    path: Path,
+    input: InputShapes,  # noqa: A002
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read a ``torch.export`` archive.
+
+    Args:
+        archive: The open archive.
+        path: Where it lies, for messages.
+        input: Shapes of one sample; empty to take those that it was exported with.
+        batch_hint: See :func:`dippm.frontends.torch.reader.read_module`.
+
+    Raises:
+        ModelReadError: ``torch.export_invalid`` where the program is not what ``torch.export`` writes.
+        UsageError: where the inputs do not fit the program.
+    """
+    names = archive.namelist()
+    entry = _program_entry(names)
+    if entry is None:
+        raise ModelReadError(f"'{path}' holds no exported program.", code="torch.export_invalid")
+    try:
+        program = json.loads(read_entry(archive, entry))
+        batch, dynamic = _exported_batch(program)
+        module = ExportedModule(program, shared=_shared_weights(archive, names), exported_batch=batch)
+        inputs = _inputs(module, input, path=path)
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration) as exc:
+        raise ModelReadError(
+            f"'{path}' holds a program that torch.export did not write or that is damaged "
+            f"({type(exc).__name__}: {exc}).",
+            code="torch.export_invalid",
+            cure="Export the model again with torch.export.save.",
+        ) from exc
+    if dynamic or batch is None:
+        return read_module(module, input=inputs, source=str(path), batch_hint=batch_hint)
+    return _read_fixed(module, inputs, path=path, batch=batch)
+
+
+def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, batch: int) -> Graph:
+    """Read a program with a batch size written into it, for every batch size where that can be shown to be right."""
+    exported = read_module(module, input=inputs, source=str(path), batches=(batch,))
+    try:
+        graph = read_module(module, input=inputs, source=str(path), batches=(batch + 1, batch + 2))
+    except DippmError as exc:
+        reason = f"It was exported for batch {batch} and cannot run at another one: {exc}"
+    else:
+        if graph.fixed_batch is None and _agrees(graph, exported, batch=batch):
+            return graph
+        reason = f"It was exported for batch {batch}, and its operators do not follow another one."
+    return dataclasses.replace(
+        exported,
+        fixed_batch=batch,
+        fixed_batch_reason=f"{reason} Export it with dynamic_shapes for other batch sizes.",
+    )
+
+
+def _agrees(graph: Graph, exported: Graph, *, batch: int) -> bool:
+    """Whether a symbolic graph has, at the exported batch, the shapes of the program itself."""
+
+    def shapes(of: Graph, *, at: int) -> list[tuple[str, tuple[int, ...]]]:
+        return [
+            (node.source_op, tuple(dim.at(at) for dim in of.tensors[index].shape))
+            for node in of.nodes
+            if node.kind not in {"view", "fill"}
+            for index in node.outputs
+        ]
+
+    return shapes(graph, at=batch) == shapes(exported, at=batch)
+
+
+def _exported_batch(program: Mapping[str, Any]) -> tuple[int | None, bool]:
+    """Size of the first dimension of the inputs where it is written into the program; whether it is open."""
+    module = program["graph_module"]
+    sizes = []
+    for spec in module["signature"]["input_specs"]:
+        if "user_input" in spec and "as_tensor" in spec["user_input"]["arg"]:
+            meta = module["graph"]["tensor_values"][spec["user_input"]["arg"]["as_tensor"]["name"]]
+            if meta["sizes"]:
+                sizes.append(meta["sizes"][0])
+    if any("as_expr" in size for size in sizes):
+        return None, True
+    fixed = {int(size["as_int"]) for size in sizes}
+    return (fixed.pop(), False) if len(fixed) == 1 else (None, False)
+
+
+def _shared_weights(archive: zipfile.ZipFile, names: list[str]) -> dict[str, str]:
+    """Names of weights that are the same tensor as an earlier one."""
+    shared: dict[str, str] = {}
+    first: dict[tuple[object, ...], str] = {}
+    for name in names:
+        if "/data/weights/" in f"/{name}" and name.endswith("_weights_config.json"):
+            for weight, payload in json.loads(read_entry(archive, name))["config"].items():
+                meta = payload.get("tensor_meta") or {}
+                key = (
+                    payload["path_name"],
+                    json.dumps([meta.get("sizes"), meta.get("strides"), meta.get("storage_offset")]),
+                )
+                shared[weight] = first.setdefault(key, weight)
+    return shared
+
+
+def _inputs(module: ExportedModule, given: InputShapes, *, path: Path) -> InputShapes:
+    """The caller's inputs, or those of the export, by the program's own names and types."""
+    if given.named and set(given.named) != set(module.input_names):
+        raise UsageError(
+            f"'{path}' takes the inputs {', '.join(module.input_names)}. Got {', '.join(sorted(given.named))}.",
+            code="input.name_unknown",
+            cure="Name all of them, or give the shapes by position.",
+        )
+    if given.positional and len(given.positional) != len(module.input_names):
+        raise UsageError(
+            f"'{path}' takes {len(module.input_names)} inputs ({', '.join(module.input_names)}). "
+            f"Got {len(given.positional)}.",
+            code="input.name_unknown",
+            cure="Give one shape for each.",
+        )
+    entries: dict[str, InputEntry] = {}
+    for position, name in enumerate(module.input_names):
+        meta = module.input_meta(name)
+        dtype = from_torch_dtype(meta_tensor({**meta, "sizes": [], "strides": []}).dtype)
+        own = given.positional[position] if given.positional else (given.named or {}).get(name)
+        if own is not None:
+            entries[name] = dataclasses.replace(own, dtype=own.dtype or dtype)
+            continue
+        if not all("as_int" in size for size in meta["sizes"][1:]) or not meta["sizes"]:
+            raise UsageError(
+                f"Input '{name}' of '{path}' has sizes that were left open when it was exported.",
+                code="input.shape_needed",
+                cure=f'Give its shape without the batch, for example input={{"{name}": (3, 224, 224)}}.',
+            )
+        entries[name] = InputEntry(shape=tuple(int(size["as_int"]) for size in meta["sizes"][1:]), dtype=dtype)
+    return InputShapes(named=entries)

@@ -1,0 +1,314 @@
+"""Runs the graph of a ``torch.export`` archive, which is data: names of operators and their arguments."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.torch.rebatch import Rebatcher
+
+__all__ = ["ExportedModule", "meta_tensor"]
+
+_Json = Mapping[str, Any]
+_DTYPES = {
+    1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64, 6: torch.float16, 7: torch.float32,
+    8: torch.float64, 10: torch.complex64, 11: torch.complex128, 12: torch.bool, 13: torch.bfloat16, 28: torch.uint16,
+    29: torch.float8_e4m3fn, 30: torch.float8_e5m2, 31: torch.float8_e4m3fnuz, 32: torch.float8_e5m2fnuz,
+    34: torch.uint32, 35: torch.uint64,
+}  # fmt: skip
+_MEMORY_FORMATS = {
+    1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d, 4: torch.preserve_format,
+}  # fmt: skip
+_SKIPPED = ("torch.ops.aten._assert", "torch.ops.aten.sym_constrain", "torch.ops.aten._guard", "torch._check")
+_INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
+_ARITHMETIC = frozenset(
+    {
+        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt",
+        "ge", "and_", "or_", "not_", "xor", "getitem", "ceil", "floor", "trunc", "sqrt", "log", "log2", "exp",
+    }
+)  # fmt: skip
+_SYMBOLIC: Mapping[str, Callable[..., Any]] = {
+    "torch.sym_max": max, "torch.sym_min": min, "torch.sym_float": float, "torch.sym_int": int,
+    "torch.sym_not": operator.not_, "torch.sym_sum": sum, "torch.sym_ite": lambda c, a, b: a if c else b,
+}  # fmt: skip
+
+
+class ExportedModule(nn.Module):
+    """The program of a ``torch.export`` archive as a module whose weights have shapes and no values.
+
+    Args:
+        program: The archive's program, parsed from its JSON.
+        shared: Weights that are one tensor, as name to the name of the first.
+        exported_batch: Batch size that the program was exported for where it is written into it, else None.
+    """
+
+    def __init__(self, program: _Json, *, shared: Mapping[str, str], exported_batch: int | None) -> None:
+        super().__init__()
+        module = program["graph_module"]
+        self._graph: _Json = module["graph"]
+        self._weights: dict[str, torch.Tensor] = {}
+        self._constant_inputs: dict[str, Any] = {}
+        self.input_names: list[str] = []
+        self._exported_batch = exported_batch
+        self._scope = ""
+        self._rebatcher: Rebatcher | None = None
+        self._plans: dict[int, list[tuple[_Json, tuple[str, ...]]]] = {}
+        by_name: dict[str, torch.Tensor] = {}
+        for spec in module["signature"]["input_specs"]:
+            for kind, table in (("parameter", self._parameters), ("buffer", self._buffers)):
+                if kind in spec:
+                    name = spec[kind][f"{kind}_name"]
+                    argument = spec[kind]["arg"]["name"]
+                    first = shared.get(name, name)
+                    if first not in by_name:
+                        tensor = meta_tensor(self._graph["tensor_values"][argument])
+                        by_name[first] = nn.Parameter(tensor, requires_grad=False) if kind == "parameter" else tensor
+                    table[name] = by_name[first]  # type: ignore[assignment]
+                    self._weights[argument] = by_name[first]
+            if "tensor_constant" in spec:
+                argument = spec["tensor_constant"]["arg"]["name"]
+                tensor = meta_tensor(self._graph["tensor_values"][argument])
+                self._buffers[spec["tensor_constant"]["tensor_constant_name"]] = tensor
+                self._weights[argument] = tensor
+            if "constant_input" in spec:
+                item = spec["constant_input"]
+                self._constant_inputs[item["name"]] = next(iter(item["value"].values()))
+            if "user_input" in spec and "as_tensor" in spec["user_input"]["arg"]:
+                self.input_names.append(spec["user_input"]["arg"]["as_tensor"]["name"])
+
+    def input_meta(self, name: str) -> _Json:
+        """Shape and type that an input was exported with."""
+        meta: _Json = self._graph["tensor_values"][name]
+        return meta
+
+    def current_scope(self) -> str:
+        """Path of the module that the running operator was exported from."""
+        return self._scope
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> list[Any]:
+        """Run the program on its inputs, given in order or by name."""
+        values: dict[str, Any] = {**self._weights, **dict(zip(self.input_names, args, strict=False)), **kwargs}
+        missing = [name for name in self.input_names if name not in values]
+        if missing:
+            raise ValueError(f"the program takes {len(self.input_names)} inputs; {', '.join(missing)} is missing")
+        batch = next((values[name].shape[0] for name in self.input_names if values[name].dim()), None)
+        self._rebatcher = None
+        if self._exported_batch is not None and batch not in {None, self._exported_batch}:
+            self._rebatcher = Rebatcher(exported=self._exported_batch, wanted=int(batch or 1))
+        outputs = self._run(self._graph, values)
+        return list(outputs)
+
+    def _run(self, graph: _Json, values: dict[str, Any]) -> list[Any]:
+        nodes = self._plans.get(id(graph))
+        if nodes is None:
+            nodes = self._plans[id(graph)] = _with_last_uses(graph)
+        for node, finished in nodes:
+            self._run_node(graph, node, values)
+            for name in finished:
+                values.pop(name, None)
+        return [self._value(item, values) for item in graph["outputs"]]
+
+    def _run_node(self, graph: _Json, node: _Json, values: dict[str, Any]) -> None:
+        target = str(node["target"])
+        if target.startswith(_SKIPPED):
+            return
+        stack = (node.get("metadata") or {}).get("nn_module_stack") or ""
+        self._scope = stack.split(";")[-1].split(",")[1] if stack.count(",") >= 2 else ""
+        if target.startswith(_INLINED):
+            result: Any = self._run_inlined(node, values)
+        else:
+            positional = [self._value(item["arg"], values) for item in node["inputs"] if not item.get("name")]
+            named = {item["name"]: self._value(item["arg"], values) for item in node["inputs"] if item.get("name")}
+            function = _resolve(target)
+            if self._rebatcher is not None and isinstance(function, torch._ops.OpOverload):
+                named = self._rebatcher.adapt(target, named, graph=graph, node=node)
+            if isinstance(function, torch._ops.OpOverload):
+                result = function(*positional, **named)
+            else:
+                result = function(*positional, *named.values())
+        _store(node["outputs"], result, values)
+
+    def _run_inlined(self, node: _Json, values: dict[str, Any]) -> list[Any]:
+        arguments = [item["arg"] for item in node["inputs"]]
+        inner = next(item["as_graph"]["graph"] for item in arguments if "as_graph" in item)
+        operands = [self._value(item, values) for item in arguments if "as_tensor" in item or "as_sym_int" in item]
+        names = [_argument_name(item) for item in inner["inputs"]]
+        return self._run(inner, dict(zip(names, operands, strict=False)))
+
+    def _value(self, argument: _Json, values: Mapping[str, Any]) -> Any:
+        kind, content = next(iter(argument.items()))
+        reader = _READERS.get(kind)
+        if reader is None:
+            raise UnsupportedError(
+                f"The exported program has an argument of kind '{kind}', which cannot be read.",
+                code="torch.export_unsupported",
+                cure="Export the model to ONNX and give that file.",
+            )
+        return reader(content, values)
+
+
+def meta_tensor(meta: _Json) -> torch.Tensor:
+    """A tensor without data of the shape, strides and type that an archive states."""
+    sizes = [_size(item) for item in meta["sizes"]]
+    strides = [_size(item) for item in meta["strides"]]
+    return torch.empty_strided(sizes, strides, dtype=_dtype(meta["dtype"]), device="meta")
+
+
+def _size(item: _Json) -> int:
+    if "as_int" in item:
+        return int(item["as_int"])
+    hint = (item["as_expr"].get("hint") or {}).get("as_int")
+    if hint is None:
+        raise ModelReadError(
+            "A weight of the exported program has no fixed size.", code="torch.export_invalid", cure="Export it again."
+        )
+    return int(hint)
+
+
+def _dtype(code: int) -> torch.dtype:
+    if code not in _DTYPES:
+        raise UnsupportedError(
+            f"The exported program has a tensor of element type number {code}, which is not known.",
+            code="torch.export_unsupported",
+        )
+    return _DTYPES[code]
+
+
+def _argument_name(argument: _Json) -> str:
+    content = next(iter(argument.values()))
+    return str(content.get("name") or content.get("as_name")) if isinstance(content, dict) else ""
+
+
+def _named(content: _Json, values: Mapping[str, Any]) -> Any:
+    return values[content["name"]]
+
+
+def _symbol(content: _Json, values: Mapping[str, Any]) -> Any:
+    return values[content["as_name"]] if "as_name" in content else next(iter(content.values()))
+
+
+def _optional(content: _Json, values: Mapping[str, Any]) -> Any:
+    return values[content["as_tensor"]["name"]] if "as_tensor" in content else None
+
+
+def _plain(content: Any, _values: Mapping[str, Any]) -> Any:
+    return content
+
+
+_READERS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
+    "as_none": lambda _content, _values: None,
+    "as_tensor": _named,
+    "as_tensors": lambda content, values: [_named(item, values) for item in content],
+    "as_nested_tensors": lambda content, values: [[_named(item, values) for item in row] for row in content],
+    "as_optional_tensor": _optional,
+    "as_optional_tensors": lambda content, values: [_optional(item, values) for item in content],
+    "as_sym_int": _symbol,
+    "as_sym_ints": lambda content, values: [_symbol(item, values) for item in content],
+    "as_sym_float": _symbol,
+    "as_sym_floats": lambda content, values: [_symbol(item, values) for item in content],
+    "as_sym_bool": _symbol,
+    "as_sym_bools": lambda content, values: [_symbol(item, values) for item in content],
+    "as_scalar_type": lambda content, _values: _dtype(content),
+    "as_memory_format": lambda content, _values: _MEMORY_FORMATS.get(content),
+    "as_layout": lambda _content, _values: torch.strided,
+    "as_device": lambda _content, _values: torch.device("cpu"),
+    "as_complex": lambda content, _values: complex(content["real"], content["imag"]),
+    "as_float": lambda content, _values: float(content),
+    "as_floats": lambda content, _values: [float(item) for item in content],
+    **dict.fromkeys(
+        ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_strings", "as_int_lists", "as_float_lists"),
+        _plain,
+    ),
+}
+
+
+def _resolve(target: str) -> Callable[..., Any]:
+    """The operator of a name; only operators and arithmetic have one, so that a file cannot call anything else."""
+    if target in _SYMBOLIC:
+        symbolic: Callable[..., Any] = _SYMBOLIC[target]
+        return symbolic
+    namespace, _, rest = target.partition(".")
+    if namespace in {"_operator", "math"} and rest.isidentifier():
+        found: Any = getattr(operator if namespace == "_operator" else math, rest, None)
+        if rest in _ARITHMETIC and found is not None:
+            function: Callable[..., Any] = found
+            return function
+    parts = target.split(".")
+    if parts[:2] == ["torch", "ops"] and len(parts) == 5 and parts[2] != "higher_order":
+        packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
+        overload = getattr(packet, parts[4], None)
+        if isinstance(overload, torch._ops.OpOverload):
+            return overload
+    raise UnsupportedError(
+        f"The exported program calls '{target}', which is no operator of this PyTorch ({torch.__version__}).",
+        code="torch.export_unsupported",
+        cure="Import the package that registers the operator first, or export the model to ONNX and give that file.",
+    )
+
+
+def _store(outputs: Sequence[_Json], result: Any, values: dict[str, Any]) -> None:
+    """Put a node's result under the names that its outputs have."""
+    is_spread = len(outputs) > 1 or (len(outputs) == 1 and "as_tensors" in outputs[0])
+    if len(outputs) == 1 and isinstance(result, (list, tuple)) and "as_tensor" in outputs[0]:
+        result = result[0]
+    if not is_spread:
+        for item in outputs:
+            _bind(item, result, values)
+        return
+    if len(outputs) == 1:
+        for item, value in zip(outputs[0]["as_tensors"], result, strict=False):
+            values[item["name"]] = value
+        return
+    for item, value in zip(outputs, result, strict=False):
+        _bind(item, value, values)
+
+
+def _bind(item: _Json, value: Any, values: dict[str, Any]) -> None:
+    if "as_tensors" in item:
+        for inner, part in zip(item["as_tensors"], value, strict=False):
+            values[inner["name"]] = part
+    elif "as_none" not in item:
+        name = _argument_name(item)
+        if name:
+            values[name] = value
+
+
+def _with_last_uses(graph: _Json) -> list[tuple[_Json, tuple[str, ...]]]:
+    """Each node with the names that no later node needs, so that tensors die as they would in eager mode."""
+    nodes = graph["nodes"]
+    kept = _names_in(graph["outputs"])
+    last: dict[str, int] = {}
+    for position, node in enumerate(nodes):
+        for name in (*_names_in(node["inputs"]), *_names_in(node["outputs"])):
+            last[name] = position
+    finished: list[list[str]] = [[] for _ in nodes]
+    for name, position in last.items():
+        if name not in kept:
+            finished[position].append(name)
+    return [(node, tuple(names)) for node, names in zip(nodes, finished, strict=True)]
+
+
+def _names_in(value: Any) -> set[str]:
+    """Every tensor and symbol name below a piece of the program."""
+    if isinstance(value, list):
+        return set().union(*(_names_in(item) for item in value)) if value else set()
+    if not isinstance(value, dict):
+        return set()
+    names: set[str] = set()
+    for key, content in value.items():
+        if key in {"as_tensor", "as_custom_obj"} and isinstance(content, dict):
+            names.add(content["name"])
+        elif key == "as_name":
+            names.add(content)
+        elif key in {"as_tensors", "as_nested_tensors"}:
+            rows = content if key == "as_tensors" else [item for row in content for item in row]
+            names.update(item["name"] for item in rows)
+        elif key in {"arg", "as_optional_tensor", "as_optional_tensors"} or key.startswith("as_sym"):
+            names |= _names_in(content)
+    return names

@@ -1,0 +1,151 @@
+"""Runs a program that was exported for one batch size at another one.
+
+``torch.export`` writes the batch size of its example into the arguments of views. Where the element counts show which
+dimension it went into, the argument is scaled; the reader then checks the whole graph against the exported shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+__all__ = ["Rebatcher"]
+
+_VIEWS = frozenset({"view", "reshape", "_unsafe_view", "_reshape_copy", "view_copy"})
+_FACTORIES = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty"})
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
+class Rebatcher:
+    """Adapts the arguments of operators from one batch size to another.
+
+    Args:
+        exported: Batch size that is written into the program.
+        wanted: Batch size that the program runs at.
+    """
+
+    def __init__(self, *, exported: int, wanted: int) -> None:
+        self._exported = exported
+        self._wanted = wanted
+
+    def adapt(
+        self, target: str, arguments: dict[str, Any], *, graph: Mapping[str, Any], node: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Arguments for the wanted batch size.
+
+        Args:
+            target: The operator, as ``torch.ops.aten.view.default``.
+            arguments: Its arguments by name.
+            graph: The program's graph, for the shapes that it was exported with.
+            node: The node in it.
+        """
+        name = target.split(".")[3]
+        if name in _VIEWS:
+            key = "shape" if "shape" in arguments else "size"
+            return {**arguments, key: self._view(arguments, key, graph=graph, node=node)}
+        if name == "expand":
+            return {**arguments, "size": self._expand(arguments["self"], arguments["size"])}
+        if name in _FACTORIES and self._exported > 1:
+            return {**arguments, "size": [self._scaled_if_batch(size) for size in arguments["size"]]}
+        if name in {"cat", "stack"}:
+            return {**arguments, "tensors": self._aligned(arguments["tensors"], arguments.get("dim", 0), name)}
+        if name in _RECURRENT and "input" in arguments:
+            return self._recurrent(arguments)
+        return arguments
+
+    def _scaled_if_batch(self, size: Any) -> Any:
+        return self._wanted if size == self._exported else size
+
+    def _view(
+        self, arguments: Mapping[str, Any], key: str, *, graph: Mapping[str, Any], node: Mapping[str, Any]
+    ) -> list[int]:
+        source, sizes = arguments["self"], [int(size) for size in arguments[key]]
+        known = prod(size for size in sizes if size != -1)
+        total = source.numel()
+        before = _exported_shape(graph, node, key="self")
+        if before is None or (-1 not in sizes and known == total):
+            return sizes
+        if prod(before) == total:
+            return sizes
+        after = list(sizes)
+        if -1 in sizes:
+            after[sizes.index(-1)] = prod(before) // max(known, 1)
+        scaled = [i for i, (old, new) in enumerate(zip(before, source.shape, strict=False)) if old != new]
+        if len(scaled) != 1:
+            return sizes
+        position = scaled[0]
+        factor_of, factor_to = before[position], int(source.shape[position])
+        start = prod(before[:position])
+        chosen = _dimension_at(after, start)
+        if chosen is None or after[chosen] * factor_to % factor_of:
+            return sizes
+        after[chosen] = after[chosen] * factor_to // factor_of
+        return after
+
+    def _expand(self, source: torch.Tensor, sizes: Sequence[int]) -> list[int]:
+        adapted = list(sizes)
+        offset = len(adapted) - source.dim()
+        for position, size in enumerate(adapted):
+            have = source.shape[position - offset] if position >= offset else None
+            if size == -1 or have is None:
+                if have is None and position == 0:
+                    adapted[0] = self._scaled_if_batch(size)
+            elif have not in {1, size}:
+                adapted[position] = int(have)
+            elif have == 1 and position == 0 and self._exported == size:
+                adapted[position] = self._wanted
+        return adapted
+
+    def _aligned(self, tensors: Sequence[torch.Tensor], dim: int, name: str) -> list[torch.Tensor]:
+        """Repeat what was exported with a batch of its own, such as a class token, to the batch of its neighbours."""
+        rank = max(tensor.dim() for tensor in tensors)
+        joined = dim % rank if name == "cat" else -1
+        target = [max(t.shape[i] for t in tensors if t.dim() == rank) for i in range(rank)]
+        aligned = []
+        for tensor in tensors:
+            sizes = list(tensor.shape)
+            for position in range(min(len(sizes), rank)):
+                if position != joined and sizes[position] == 1 == self._exported and target[position] == self._wanted:
+                    sizes[position] = self._wanted
+            aligned.append(tensor if sizes == list(tensor.shape) else tensor.expand(sizes))
+        return aligned
+
+    def _recurrent(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        source = arguments["input"]
+        batch = int(source.shape[0 if arguments["batch_first"] else 1])
+        states = arguments["hx"]
+        single = isinstance(states, torch.Tensor)
+        adapted = [
+            state if state.shape[1] == batch else state.new_zeros((state.shape[0], batch, *state.shape[2:]))
+            for state in ([states] if single else states)
+        ]
+        return {**arguments, "hx": adapted[0] if single else adapted}
+
+
+def _exported_shape(graph: Mapping[str, Any], node: Mapping[str, Any], *, key: str) -> list[int] | None:
+    for item in node["inputs"]:
+        if item.get("name") == key and "as_tensor" in item["arg"]:
+            meta = graph["tensor_values"].get(item["arg"]["as_tensor"]["name"])
+            if meta is not None and all("as_int" in size for size in meta["sizes"]):
+                return [int(size["as_int"]) for size in meta["sizes"]]
+    return None
+
+
+def _dimension_at(sizes: Sequence[int], start: int) -> int | None:
+    """The dimension that holds what lies, in memory order, behind ``start`` leading elements.
+
+    A batch of one leaves no trace where it was folded between two dimensions. It is then taken to be the outer part
+    of the later one, as in [length, batch * heads, size], unless that is the last one, which holds features.
+    """
+    before = 1
+    for position, size in enumerate(sizes):
+        if before == start:
+            is_features = position == len(sizes) - 1 and position > 0 and size != 1
+            return position - 1 if is_features else position
+        if before < start < before * size:
+            return position
+        before *= size
+    return None

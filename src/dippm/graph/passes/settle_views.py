@@ -1,0 +1,205 @@
+"""Settles which rearrangements are views and which are copies, and adds the copies that eager PyTorch makes silently.
+
+An exported graph says *reshape*; whether PyTorch copies depends on the strides of its input. This pass follows strides
+through the graph as PyTorch would choose them, lets views share the storage of their source, turns the others into
+copies, and puts a copy in front of kernels that want their input row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from dippm.graph.editor import GraphEditor
+from dippm.graph.graph import Node
+from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, RECURRENT_KINDS, OpKind
+from dippm.graph.passes import strides as layout
+
+__all__ = ["WANTS_CONTIGUOUS", "settle_views"]
+
+_PROBE_BATCH = 3
+_ELEMENTWISE = (
+    ACTIVATION_KINDS | ARITHMETIC_KINDS | {OpKind.UNARY, OpKind.BINARY, OpKind.CAST, OpKind.QUANTIZE, OpKind.DEQUANTIZE}
+)
+_IMAGE_KINDS = frozenset(
+    {
+        OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.BATCH_NORM, OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.GLOBAL_POOL,
+        OpKind.RESIZE, OpKind.PAD,
+    }
+)  # fmt: skip
+WANTS_CONTIGUOUS = frozenset(
+    {
+        OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.INSTANCE_NORM, OpKind.RMS_NORM, OpKind.SOFTMAX,
+        OpKind.LOG_SOFTMAX,
+    }
+)  # fmt: skip
+"""Kinds whose CUDA kernels copy an input that is not laid out row by row."""
+
+Sizes = tuple[int, ...]
+
+
+def settle_views(editor: GraphEditor) -> None:
+    """Resolve every view of the graph."""
+    _Settling(editor).run()
+
+
+class _Settling:
+    def __init__(self, editor: GraphEditor) -> None:
+        self._editor = editor
+        self._shapes: list[Sizes] = [tuple(dim.at(_PROBE_BATCH) for dim in tensor.shape) for tensor in editor.tensors]
+        self._strides: list[Sizes] = [layout.contiguous(shape) for shape in self._shapes]
+
+    def run(self) -> None:
+        for position in range(len(self._editor.nodes)):
+            node = self._editor.nodes[position]
+            if node is not None:
+                self._visit(position, node)
+
+    def _visit(self, position: int, node: Node) -> None:
+        kind = node.kind
+        if kind is OpKind.VIEW:
+            self._visit_view(position, node)
+        elif kind in _ELEMENTWISE:
+            output = node.outputs[0]
+            operands = [(self._shapes[i], self._strides[i]) for i in node.inputs if i >= 0]
+            self._strides[output] = layout.elementwise(self._shapes[output], operands)
+        elif kind in _IMAGE_KINDS:
+            self._visit_image(position, node)
+        elif kind in WANTS_CONTIGUOUS:
+            self._copy_inputs(position, node, [node.inputs[0]])
+        elif kind is OpKind.LINEAR:
+            self._visit_linear(position, node)
+        elif kind is OpKind.MATMUL:
+            self._visit_matmul(position, node)
+        elif kind is OpKind.ATTENTION:
+            shape = self._shapes[node.outputs[0]]
+            if len(shape) == 4:
+                # The fused kernels write [batch, length, heads, size].
+                self._strides[node.outputs[0]] = layout.permuted(shape, (0, 2, 1, 3))
+        elif kind is OpKind.CONCAT:
+            parts = [i for i in node.inputs if i >= 0]
+            if parts and all(self._is_channels_last(i) for i in parts):
+                self._strides[node.outputs[0]] = layout.channels_last(self._shapes[node.outputs[0]])
+        elif kind in RECURRENT_KINDS:
+            shape = self._shapes[node.outputs[0]]
+            if len(shape) == 4:
+                # Both directions stand side by side in the features.
+                order = (0, 2, 1, 3) if not node.attributes.get("batch_first", False) else (1, 0, 2, 3)
+                self._strides[node.outputs[0]] = layout.permuted(shape, order)
+
+    def _visit_view(self, position: int, node: Node) -> None:
+        source, output = node.inputs[0], node.outputs[0]
+        strides = self._view_strides(node)
+        if strides is None:
+            attributes = {"function": "contiguous"}
+            copied = self._editor.make_node(OpKind.COPY, (source,), (output,), like=node, attributes=attributes)
+            self._editor.replace(position, copied)
+            return
+        self._strides[output] = strides
+        tensors = self._editor.tensors
+        base = tensors[source].alias_of
+        tensors[output] = replace(tensors[output], alias_of=source if base is None else base)
+
+    def _view_strides(self, node: Node) -> Sizes | None:
+        source, output = node.inputs[0], node.outputs[0]
+        shape, strides, target = self._shapes[source], self._strides[source], self._shapes[output]
+        function = node.attributes.get("function")
+        perm, steps, axis = (node.attributes.get(name) for name in ("perm", "steps", "axis"))
+        if function == "transpose":
+            return tuple(strides[a] for a in perm) if isinstance(perm, tuple) and len(perm) == len(strides) else None
+        if function == "expand":
+            offset = len(target) - len(shape)
+            grown = (a < offset or shape[a - offset] != target[a] for a in range(len(target)))
+            return tuple(0 if is_grown else strides[a - offset] for a, is_grown in enumerate(grown))
+        if function == "slice" and len(shape) == len(target):
+            return tuple(a * b for a, b in zip(strides, steps, strict=True)) if isinstance(steps, tuple) else strides
+        if function == "select" and isinstance(axis, int):
+            return (*strides[:axis], *strides[axis + 1 :])
+        if function == "bitcast":
+            return strides
+        if 0 in shape or prod(shape) != prod(target):
+            return layout.contiguous(target)
+        return layout.view(shape, strides, target)
+
+    def _is_channels_last(self, tensor: int) -> bool:
+        shape, strides = self._shapes[tensor], self._strides[tensor]
+        if len(shape) not in (4, 5) or layout.is_contiguous(shape, strides):
+            return False
+        wanted = layout.channels_last(shape)
+        return all(size == 1 or a == b for size, a, b in zip(shape, strides, wanted, strict=True))
+
+    def _visit_image(self, position: int, node: Node) -> None:
+        x, output = node.inputs[0], node.outputs[0]
+        if self._is_channels_last(x):
+            if len(self._shapes[output]) == len(self._shapes[x]):
+                self._strides[output] = layout.channels_last(self._shapes[output])
+        elif node.kind not in (OpKind.GLOBAL_POOL, OpKind.PAD):
+            self._copy_inputs(position, node, [x])
+
+    def _visit_linear(self, position: int, node: Node) -> None:
+        """An input whose strides do not fold to a matrix is copied, and the bias is added afterwards."""
+        x = node.inputs[0]
+        shape = self._shapes[x]
+        if len(shape) < 3 or layout.view(shape, self._strides[x], (prod(shape[:-1]), shape[-1])) is not None:
+            return
+        editor = self._editor
+        node = self._copy_inputs(position, node, [x])
+        if len(node.inputs) < 3:
+            return
+        output = node.outputs[0]
+        product = self._add_tensor(editor.tensors[output].name, output)
+        attributes = node.attributes
+        editor.insert_before(
+            position,
+            editor.make_node(OpKind.LINEAR, node.inputs[:2], (product,), like=node, attributes=attributes),
+        )
+        editor.replace(position, editor.make_node(OpKind.ADD, (product, node.inputs[2]), (output,), like=node))
+
+    def _visit_matmul(self, position: int, node: Node) -> None:
+        if "contracted" in node.attributes or len(node.inputs) != 2:
+            return
+        output = self._shapes[node.outputs[0]]
+        if len(output) <= 3:
+            return
+        batch = output[:-2]
+        copied = []
+        for tensor in dict.fromkeys(node.inputs):
+            shape, strides = self._shapes[tensor], self._strides[tensor]
+            if len(shape) < 2:
+                continue
+            offset = len(batch) - (len(shape) - 2)
+            full = (*batch, *shape[-2:])
+            spread = tuple(
+                0 if axis < offset or shape[axis - offset] != full[axis] else strides[axis - offset]
+                for axis in range(len(full))
+            )
+            if layout.view(full, spread, (prod(batch), *shape[-2:])) is None:
+                copied.append(tensor)
+        self._copy_inputs(position, node, copied)
+
+    def _add_tensor(self, name: str, like: int) -> int:
+        tensor = self._editor.tensors[like]
+        added = self._editor.add_tensor(name, tensor.shape, tensor.dtype)
+        self._shapes.append(self._shapes[like])
+        self._strides.append(layout.contiguous(self._shapes[like]))
+        return added
+
+    def _copy_inputs(self, position: int, node: Node, wanted: list[int]) -> Node:
+        """Put a copy in row order in front of a node for each of the inputs that is not in that order."""
+        inputs = list(node.inputs)
+        for tensor in wanted:
+            if layout.is_contiguous(self._shapes[tensor], self._strides[tensor]) and node.kind is not OpKind.MATMUL:
+                continue
+            copy = self._add_tensor(self._editor.tensors[tensor].name, tensor)
+            attributes = {"function": "contiguous"}
+            self._editor.insert_before(
+                position,
+                self._editor.make_node(
+                    OpKind.COPY, (tensor,), (copy,), like=node, source_op="contiguous", attributes=attributes
+                ),
+            )
+            inputs = [copy if index == tensor else index for index in inputs]
+        if tuple(inputs) != node.inputs:
+            node = replace(node, inputs=tuple(inputs))
+            self._editor.replace(position, node)
+        return node

@@ -1,0 +1,1 @@
+"""Training of everything that is learned; never imported when serving."""

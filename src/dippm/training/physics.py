@@ -1,0 +1,375 @@
+"""Fit predictor 0's few rates and its intervals on published measurements.
+
+``python -m dippm.training.physics --models 260 --seed 0`` rebuilds the shipped artefact from the measured tables:
+
+1. *Rates*: least squares on ``log(predicted / measured)`` of whole image models in inference (RTX 3090 and RTX 4090,
+   amp, both layouts, PyTorch 2.4), robust to outliers. Models are drawn by seed and divided in three: fit, calibration,
+   test. All rows of a model are in one part.
+2. *Intervals*: the 90 % quantile of the absolute log error on the calibration part (split conformal prediction); for
+   devices without labels, of a fit that never saw the device it is tested on.
+3. *Power*: linear least squares on the mean board power of training runs whose device was busy (BERT and ResNet-50),
+   the idle share from the smallest batches; its spread from leaving one board out.
+4. *Memory*: the same tables say which batch fitted 24 GB and that the next larger one did not. The spread is the least
+   for which 90 % of these pairs do not contradict the interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import math
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Layout
+from dippm.costs.energy import PowerModel
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import KernelModel, load_kernel_model
+from dippm.costs.latency import break_down_latency
+from dippm.costs.memory import MemoryEstimate, estimate_memory
+from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.workload import Workload, WorkloadAt
+from dippm.datasets.location import data_folder
+from dippm.datasets.power import BusyRun, read_busy_runs
+from dippm.datasets.timm_tables import TimmRow, read_timm_tables
+from dippm.devices import DeviceSpec, find_device
+from dippm.errors import DippmError, MissingExtraError
+from dippm.frontends.inputs import parse_input_shapes
+from dippm.frontends.open_model import open_model
+from dippm.graph import Graph
+from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["fit_power", "fit_rates", "main"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_LOG = logging.getLogger(__name__)
+_TORCH_VERSION = "240"
+_COVERAGE = 0.9
+_PARTS = (0.4, 0.7)
+# Start, lowest and highest value of every rate that is fitted. The bounds are those of physics: nothing passes a peak
+# rate by more than a consumer board's clock passes its data sheet's, and a kernel starts in microseconds.
+_BOUNDS: dict[str, tuple[float, float, float]] = {
+    "tensor_gemm": (0.8, 0.3, 1.0),
+    "tensor_conv": (0.8, 0.3, 1.0),
+    "nchw_shuffle": (0.8, 0.05, 2.0),
+    "attention": (0.6, 0.1, 1.0),
+    "direct_conv": (0.3, 0.02, 1.0),
+    "direct_conv_nhwc": (0.2, 0.02, 1.0),
+    "stream": (0.95, 0.5, 1.2),
+    "norm": (1.0, 0.5, 1.3),
+    "move": (0.9, 0.3, 1.2),
+    "pool": (0.8, 0.3, 1.2),
+    "gap_us": (2.0, 1.0, 5.0),
+    "cache_gain": (2.5, 1.5, 5.0),
+}
+_TRAINING_PASSES = 3.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Item:
+    """One measured row with all of its work laid out."""
+
+    row: TimmRow
+    device: DeviceSpec
+    plan: KernelPlan
+    at: WorkloadAt
+    timeline: MemoryTimeline
+
+    @property
+    def conditions(self) -> Conditions:
+        """Conditions of the measurement."""
+        return Conditions(precision=Precision.AMP, layout=Layout(self.row.layout))
+
+
+def predict_ms(items: Sequence[Item], rates: Rates, kernels: KernelModel) -> FloatArray:
+    """Latency of every row, ms."""
+    return np.array(
+        [
+            break_down_latency(
+                item.plan, item.at, device=item.device, conditions=item.conditions, rates=rates, kernels=kernels
+            ).latency_ms[0]
+            for item in items
+        ]
+    )
+
+
+def log_errors(items: Sequence[Item], rates: Rates, kernels: KernelModel) -> FloatArray:
+    """``log(predicted / measured)`` of every row."""
+    measured = np.array([item.row.step_time_ms for item in items])
+    result: FloatArray = np.log(predict_ms(items, rates, kernels) / measured)
+    return result
+
+
+def fit_rates(items: Sequence[Item], kernels: KernelModel, *, evaluations: int) -> Rates:
+    """Rates that fit measured rows best, within their physical bounds.
+
+    Args:
+        items: Measured rows.
+        kernels: Learned kernel times.
+        evaluations: Steps of the least-squares solver.
+
+    Raises:
+        MissingExtraError: SciPy is not installed.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as exc:
+        raise MissingExtraError(package="scipy", extra="train", purpose="fit the rates") from exc
+    names = list(_BOUNDS)
+    start, low, high = (np.log([bound[place] for bound in _BOUNDS.values()]) for place in range(3))
+
+    def rates_of(logarithms: FloatArray) -> Rates:
+        values = {name: float(np.exp(value)) for name, value in zip(names, logarithms, strict=True)}
+        return replace(Rates(), **values)
+
+    def residuals(logarithms: FloatArray) -> FloatArray:
+        errors = log_errors(items, rates_of(logarithms), kernels)
+        _LOG.info("  mean |log error| %.4f", float(np.mean(np.abs(errors))))
+        return errors
+
+    solution = least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=evaluations, diff_step=0.05
+    )
+    fitted = rates_of(solution.x)
+    return replace(fitted, **{name: float(f"{getattr(fitted, name):.4g}") for name in names})
+
+
+def conformal_quantile(scores: FloatArray) -> float:
+    """The quantile of held-out scores that covers a new one with probability ``_COVERAGE``."""
+    count = len(scores)
+    rank = min(math.ceil((count + 1) * _COVERAGE), count)
+    return float(np.sort(scores)[rank - 1])
+
+
+def fit_power(runs: Sequence[BusyRun], works: Mapping[str, Graph]) -> tuple[PowerModel, dict[str, float]]:
+    """Power model from training runs, and its mean absolute error on each board when that board is left out.
+
+    Args:
+        runs: Runs at the board's own power limit.
+        works: Forward graph of each model; a training step counts three forward passes of arithmetic and traffic.
+    """
+    busy = [run for run in runs if run.model in works]
+    design, share = _power_design(busy, works), np.array([run.power_w / run.power_limit_w for run in busy])
+    idle = float(np.mean([run.power_w / run.power_limit_w for run in runs if run.is_idle]))
+    base, compute, memory = np.linalg.lstsq(design, share, rcond=None)[0]
+    boards = sorted({run.device for run in busy})
+    errors = {}
+    for board in boards:
+        is_other = np.array([run.device != board for run in busy])
+        coefficients = np.linalg.lstsq(design[is_other], share[is_other], rcond=None)[0]
+        predicted = np.minimum(design[~is_other] @ coefficients, 1.0)
+        errors[board] = float(np.mean(np.abs(np.log(predicted / share[~is_other]))))
+    model = PowerModel(idle=round(idle, 4), base=round(base, 4), compute=round(compute, 4), memory=round(memory, 4))
+    return model, errors
+
+
+def _power_design(runs: Sequence[BusyRun], works: Mapping[str, Graph]) -> FloatArray:
+    rows = []
+    for run in runs:
+        device = find_device(run.device)
+        at = Workload.from_graph(works[run.model]).at([run.batch])
+        seconds = run.step_time_ms / 1e3
+        moved = (at.bytes_read + at.bytes_written).sum()
+        rows.append(
+            (
+                1.0,
+                _TRAINING_PASSES * at.flops.sum() / seconds / (device.peak_tflops["fp32"] * 1e12),
+                _TRAINING_PASSES * moved / seconds / (device.bandwidth_gb_s * 1e9),
+            )
+        )
+    return np.array(rows)
+
+
+def fit_memory_spread(items: Sequence[Item], *, context_margin_mb: float) -> tuple[float, dict[str, int]]:
+    """Least spread for which 90 % of the known fits and failures do not contradict the memory interval.
+
+    A row says that its batch fitted; a batch below the top of the ladder says that the next larger one failed.
+    """
+    ladder = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+    scores = []
+    counts = {"fitted": 0, "failed": 0, "called yes": 0, "called no": 0}
+    for item in items:
+        if item.row.batch not in ladder or item.row.batch == ladder[0]:
+            continue
+        failed = ladder[ladder.index(item.row.batch) - 1]
+        (estimate,) = estimate_memory(
+            item.timeline, [item.row.batch, failed], [item.device], layout=Layout(item.row.layout)
+        )
+        fitted_score, failed_score = (
+            _needed_spread(estimate, place, item.device.capacity_mb, margin=context_margin_mb) for place in (0, 1)
+        )
+        # The lower end must not pass the capacity where the batch fitted, the upper end must where it failed.
+        scores += [max(fitted_score, 0.0), max(-failed_score, 0.0)]
+        counts["fitted"] += 1
+        counts["failed"] += 1
+        counts["called yes"] += int(estimate.memory_mb[0] <= item.device.capacity_mb)
+        counts["called no"] += int(estimate.memory_mb[1] > item.device.capacity_mb)
+    if not scores:
+        raise DippmError("No row of the tables bounds the memory.", code="data.missing")
+    return conformal_quantile(np.array(scores)), counts
+
+
+def _needed_spread(estimate: MemoryEstimate, place: int, capacity_mb: float, *, margin: float) -> float:
+    """log(loose memory / what the capacity leaves for it), the context's margin granted; positive if too large."""
+    parts = estimate.parts_mb
+    certain = parts["context"][place] + parts["weights"][place]
+    loose = estimate.memory_mb[place] - certain
+    room = capacity_mb - certain
+    needed = math.log(max(loose, 1.0) / max(room, 1.0))
+    slack = margin / max(room, 1.0)
+    return math.copysign(max(abs(needed) - slack, 0.0), needed)
+
+
+def _read_items(names: Sequence[tuple[str, int]], rows: Sequence[TimmRow]) -> dict[tuple[str, int], list[Item]]:
+    by_model: dict[tuple[str, int], list[TimmRow]] = {}
+    for row in rows:
+        by_model.setdefault((row.model, row.image_size), []).append(row)
+    items: dict[tuple[str, int], list[Item]] = {}
+    for name, size in names:
+        try:
+            graph = open_model(f"timm:{name}", input=parse_input_shapes((3, size, size)))
+        except DippmError as exc:
+            _LOG.warning("left out %s at %d: %s", name, size, exc)
+            continue
+        if graph.fixed_batch is not None:
+            _LOG.warning("left out %s at %d: %s", name, size, graph.fixed_batch_reason)
+            continue
+        work = Workload.from_graph(graph, Precision.AMP)
+        plan, timeline = KernelPlan.from_workload(work), MemoryTimeline.from_workload(work)
+        items[name, size] = [
+            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch]), timeline=timeline)
+            for row in by_model[name, size]
+        ]
+        if len(items) % 20 == 0:
+            _LOG.info("read %d models", len(items))
+    return items
+
+
+def _describe(errors: FloatArray) -> dict[str, float]:
+    relative = np.abs(np.expm1(errors))
+    return {
+        "rows": len(errors),
+        "mape_percent": round(100 * float(relative.mean()), 2),
+        "median_ape_percent": round(100 * float(np.median(relative)), 2),
+    }
+
+
+def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float) -> Calibration:
+    """Run the whole fit.
+
+    Args:
+        models: Models drawn from the tables.
+        seed: Seed of the draw and of the division.
+        evaluations: Steps of the least-squares solver.
+        context_margin_mb: Assumed uncertainty of the CUDA context, MiB; the tables have no label for it.
+    """
+    folder = data_folder()
+    kernels = load_kernel_model()
+    rows = [
+        row
+        for row in read_timm_tables(folder / "timm")
+        if row.mode == "inference" and row.runtime == "eager" and row.torch_version == _TORCH_VERSION
+    ]
+    names = sorted({(row.model, row.image_size) for row in rows})
+    random.Random(seed).shuffle(names)  # noqa: S311 - a draw of models, not a secret
+    items = _read_items(names[:models], rows)
+    kept = list(items)
+    cuts = [int(len(kept) * part) for part in _PARTS]
+    fit, calibration, test = (
+        [item for name in part for item in items[name]]
+        for part in (kept[: cuts[0]], kept[cuts[0] : cuts[1]], kept[cuts[1] :])
+    )
+    _LOG.info("fitting on %d rows", len(fit))
+    rates = fit_rates(fit, kernels, evaluations=evaluations)
+    held_out = log_errors(calibration, rates, kernels)
+    tested = log_errors(test, rates, kernels)
+    spread = conformal_quantile(np.abs(held_out))
+
+    elsewhere = []
+    devices = sorted({item.device.name for item in fit})
+    for device in devices:
+        _LOG.info("leaving out %s", device)
+        others = fit_rates([item for item in fit if item.device.name != device], kernels, evaluations=evaluations)
+        unseen = [item for item in calibration if item.device.name == device]
+        elsewhere.append(conformal_quantile(np.abs(log_errors(unseen, others, kernels))))
+
+    power_folder = folder / "power"
+    works = {
+        "ResNet50": open_model("torchvision:resnet50", input=parse_input_shapes((3, 224, 224))),
+        "BERT-base-uncased": open_model("hf:bert", input=parse_input_shapes({"input_ids": ((384,), "int64")})),
+    }
+    power, power_errors = fit_power(read_busy_runs(power_folder), works)
+    memory_spread, memory_counts = fit_memory_spread(calibration, context_margin_mb=context_margin_mb)
+    coverage = float(np.mean(np.abs(tested) <= spread))
+    digest = hashlib.sha256()
+    for path in sorted([*(folder / "timm").glob("*.csv"), *power_folder.glob("*.csv")]):
+        digest.update(path.read_bytes())
+    return Calibration(
+        version="0.1",
+        rates=rates,
+        power=power,
+        measured_devices=tuple(devices),
+        measured_precisions=(Precision.AMP.value,),
+        latency_spread=round(spread, 4),
+        latency_spread_elsewhere=round(max(elsewhere), 4),
+        power_spread=round(max(power_errors.values()), 4),
+        memory_spread=round(memory_spread, 4),
+        context_margin_mb=context_margin_mb,
+        labels=(
+            "timm benchmark tables: image models on RTX 3090 and RTX 4090, inference, amp, PyTorch 2.4, CUDA 12.4; "
+            "kernels on A100, V100, T4, P100, P4, FP32, PyTorch 2.1, CUDA 12.1; power of training on A40, V100, P100, "
+            "Quadro RTX 6000"
+        ),
+        provenance={
+            "command": f"python -m dippm.training.physics --models {models} --seed {seed} --evaluations {evaluations}",
+            "seed": seed,
+            "data_sha256": digest.hexdigest(),
+            "models": {"fit": cuts[0], "calibration": cuts[1] - cuts[0], "test": len(kept) - cuts[1]},
+            "fit": _describe(log_errors(fit, rates, kernels)),
+            "test": _describe(tested),
+            "test_interval_coverage_percent": round(100 * coverage, 1),
+            "spread_device_left_out": dict(zip(devices, [round(value, 4) for value in elsewhere], strict=True)),
+            "power_error_board_left_out": {name: round(value, 4) for name, value in power_errors.items()},
+            "memory_pairs": memory_counts,
+            "context_margin_mb": "assumed, not measured",
+        },
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: fit, write the artefact, print its provenance."""
+    parser = argparse.ArgumentParser(description="Fit predictor 0 on the measured tables.")
+    parser.add_argument("--models", type=int, default=260)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluations", type=int, default=8)
+    parser.add_argument("--context-margin-mb", type=float, default=160.0)
+    parser.add_argument("--out", type=Path, default=ARTEFACT_PATH)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    calibration = build(
+        models=options.models,
+        seed=options.seed,
+        evaluations=options.evaluations,
+        context_margin_mb=options.context_margin_mb,
+    )
+    calibration.write(options.out)
+    sys.stdout.write(json.dumps(asdict(calibration), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

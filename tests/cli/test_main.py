@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dippm.cli import main
+
+ALL_COMMANDS = ("predict", "inspect", "fits", "max-batch", "devices", "ops", "evaluate")
+
+
+def run_dippm(*words: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dippm", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | changes,
+    )
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in ALL_COMMANDS)
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_command_has_help_and_json(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_no_command_shows_help_and_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert "predict" in captured.out
+    assert captured.err == ""
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dippm {version('dippm')}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["frob"], "dippm --help"),
+        (["predict"], "dippm predict --help"),
+        (["predict", "model.onnx", "--frob"], "dippm predict --help"),
+        (["predict", "model.onnx", "--batch"], "--batch"),
+        (["inspect", "model.onnx", "--top", "-1"], "dippm inspect --help"),
+        (["predict", "model.onnx", "other.onnx"], "dippm predict --help"),
+    ],
+)
+def test_wrong_use(words: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Error: ")
+    assert captured.err.endswith("[usage.invalid]\n")
+    assert hint in captured.err
+    assert main([words[0], "--json", *words[1:]]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["exit_status"]) == ("usage.invalid", 2)
+
+
+def test_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> object:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr("dippm.api.devices", fail)
+    assert main(["devices"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "RuntimeError: boom" in captured.err
+    assert "--debug" in captured.err
+    assert main(["devices", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["devices", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "internal"
+
+
+def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt() -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dippm.api.devices", interrupt)
+    assert main(["devices"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_closed_pipe_is_quiet() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-m", "dippm", "devices", "--json"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert result.stderr == ""
+    assert result.returncode == 1
+
+
+def test_debug_may_stand_anywhere_but_behind_a_double_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--debug", "devices", "no such card"]) == 4
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["devices", "--", "--debug"]) == 4
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    assert "--debug" in captured.err
+
+
+def test_module_is_the_program(tmp_path: Path) -> None:
+    result = run_dippm("predict", str(tmp_path / "missing.onnx"))
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert "[model.missing]" in result.stderr
+
+
+def test_ascii_terminal_is_enough() -> None:
+    result = run_dippm("devices", "A100", TTY_COMPATIBLE="1", PYTHONIOENCODING="ascii", TERM="dumb")
+    assert result.returncode == 0
+    assert "A100" in result.stdout
+    result.stdout.encode("ascii")

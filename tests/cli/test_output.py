@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dippm.cli.output import is_terminal, make_printable, print_columns, print_error, print_json
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("features.0 · ×", "features.0 · ×"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\nb", "a\nb"),
+        ("\r\x00\u202e", "\\r\\x00\\u202e"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_nothing_steers_the_terminal(text: str, shown: str) -> None:
+    assert make_printable(text) == shown
+
+
+def test_columns_stay_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_columns(("name", "value"), [("a\tb", 1), ("c\nd", None)])
+    assert capsys.readouterr().out == "name\tvalue\na\\tb\t1\nc d\t\n"
+
+
+def test_json_is_one_object_and_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"name": "é\x1b", "value": 1.5})
+    assert json.loads(capsys.readouterr().out) == {"name": "é\x1b", "value": 1.5}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        print_json({"value": float("nan")})
+
+
+def test_error_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("There is no file \x1b.", code="model.missing", exit_status=3, as_json=False)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "Error: There is no file \\x1b. [model.missing]\n"
+
+
+def test_error_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_error("No.", code="model.missing", exit_status=3, as_json=True)
+    captured = capsys.readouterr()
+    error = {"code": "model.missing", "message": "No.", "exit_status": 3}
+    assert json.loads(captured.out) == {"schema": 1, "error": error}
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(("value", "answer"), [("1", True), ("0", False)])
+def test_a_log_can_ask_for_tables(monkeypatch: pytest.MonkeyPatch, value: str, answer: bool) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", value)
+    assert is_terminal() is answer
