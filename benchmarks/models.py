@@ -1,8 +1,9 @@
-"""The files that the benchmarks read, written once into a folder."""
+"""The files that the benchmarks read, written once: ``models.py FOLDER CHAIN_SIZE...``."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnx import TensorProto, helper
@@ -13,17 +14,15 @@ from write_vgg16 import build_vgg16, write_onnx
 
 from resnet import create_resnet50
 
-CHAIN_SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 
-
-def write_all(folder: Path) -> None:
-    """Write ResNet-50, VGG16 and the chains; files that are there stay."""
+def write_all(folder: Path, chains: Sequence[int]) -> None:
+    """Write ResNet-50, VGG16 and chains of these sizes; files that are there stay."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "vgg16.onnx").exists():
         write_onnx(folder / "vgg16.onnx", *build_vgg16())
     if not (folder / "resnet50.onnx").exists():
         export_resnet50(folder / "resnet50.onnx")
-    for size in CHAIN_SIZES:
+    for size in chains:
         if not (folder / f"chain{size}.onnx").exists():
             write_chain(folder / f"chain{size}.onnx", size)
 
@@ -69,3 +68,7 @@ def write_chain(path: Path, nodes: int) -> None:
         [helper.make_tensor_value_info(current, TensorProto.FLOAT, shape)],
     )
     write_onnx(path, graph, weights)
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]), [int(size) for size in sys.argv[2:]])

@@ -37,8 +37,8 @@ def build_vgg16() -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
     weights: dict[str, tuple[int, ...]] = {}
     current, channels, layer = "input", 3, 0
 
-    def add(op_type: str, output: str, inputs: Sequence[str], **attributes: object) -> str:
-        nodes.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
+    def add(op_type: str, output: str, inputs: Sequence[str], *, name: str = "", **attributes: object) -> str:
+        nodes.append(helper.make_node(op_type, inputs, [output], name=name or output, **attributes))
         return output
 
     for block in CONVOLUTIONS:
@@ -60,7 +60,7 @@ def build_vgg16() -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
         weights[f"{name}.bias"] = (width,)
         is_last = index == len(CLASSIFIER) - 1
         output = "output" if is_last else f"/{name}/Gemm"
-        current = add("Gemm", output, [current, f"{name}.weight", f"{name}.bias"], transB=1)
+        current = add("Gemm", output, [current, f"{name}.weight", f"{name}.bias"], name=f"/{name}/Gemm", transB=1)
         if not is_last:
             current = add("Relu", f"/classifier.{3 * index + 1}/Relu", [current])
         features = width

@@ -158,6 +158,35 @@ def test_a_copy_is_independent():
     assert _reserved_mib(other) == 14
 
 
+def test_wholly_free_segments_go_back_when_the_device_is_full():
+    allocator = CachingAllocator(64 * 2**20)
+    kept, gone = allocator.allocate(20 * MIB), allocator.allocate(30 * MIB)
+    small = allocator.allocate(1)
+    piece = allocator.allocate(MIB // 2)
+    allocator.free(gone)
+    allocator.free(small)
+    # 52 MiB are held, 30 of them free; 40 MiB more only fit once those 30 are back.
+    large = allocator.allocate(40 * MIB)
+    assert _reserved_mib(allocator) == 62
+    assert allocator.peak_reserved_bytes == 62 * 2**20
+    # The segment that still holds a small piece stays, and nothing else can be given back.
+    assert allocator.allocate(3 * MIB) == -1
+    assert not allocator.touch(3 * MIB)
+    assert allocator.touch(MIB)
+    for address in (kept, piece):
+        allocator.free(address)
+    assert allocator.touch(22 * MIB)
+    assert _reserved_mib(allocator) == 62
+    assert allocator.blocks == {large: 40 * MIB}
+
+
+def test_replay_stops_where_the_device_is_full():
+    allocator = CachingAllocator(30 * 2**20)
+    assert allocator.replay([0, ~0, 1], [20 * MIB, 30 * MIB])
+    assert not allocator.replay([0, 1], [2, 1])
+    assert not allocator.replay([0 + 1], [MIB])
+
+
 def test_giving_back_what_was_not_taken_is_refused():
     allocator = CachingAllocator()
     address = allocator.allocate(1)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,6 +88,42 @@ def test_one_device_at_a_time_is_the_same(builder):
     for device, estimate in zip(devices, together, strict=True):
         (alone,) = estimate_memory(timeline, [1, 16], [device])
         assert alone.memory_mb.tolist() == estimate.memory_mb.tolist()
+
+
+def _chain(builder, mib_sizes):
+    """Tensors of these sizes per sample, each made from the one before it; the input takes 1 MiB."""
+    x = builder.input(builder.N, _MIB // 4)
+    for mib in mib_sizes:
+        x = builder.node(OpKind.TANH, [x], builder.N, mib * _MIB // 4)
+    return builder.graph()
+
+
+def _device(memory_mb):
+    return replace(find_device("A100-PCIE-40GB"), memory_mb=memory_mb, usable_memory_mb=None, mig_profiles=())
+
+
+def test_a_small_device_gets_the_cache_back_before_it_fails(builder):
+    # 100, 60, 120, 80: at most 200 MiB are live, and the cache would hold 100 + 60 + 120.
+    timeline = _timeline(_chain(builder, (100, 60, 120, 80)))
+    context = context_mb(_device(40_000))
+    large, small, smaller = estimate_memory(timeline, [1], [_device(context + size) for size in (1000, 210, 190)])
+    assert large.fits.tolist() == small.fits.tolist() == [True]
+    assert large.memory_mb.tolist() == [pytest.approx(context + 2 + 280)]
+    assert small.memory_mb.tolist() == [pytest.approx(context + 2 + 200)]
+    # Where even that is not enough, the answer says what it would take.
+    assert smaller.fits.tolist() == [False]
+    assert smaller.memory_mb.tolist() == large.memory_mb.tolist()
+    for estimate in (large, small, smaller):
+        np.testing.assert_allclose(sum(estimate.parts_mb.values()), estimate.memory_mb)
+
+
+def test_weights_alone_can_be_too_large(builder):
+    x = builder.input(builder.N, 8)
+    builder.node(OpKind.LINEAR, [x, builder.weight(2**20, 2**10)], builder.N, 8)
+    (estimate,) = estimate_memory(_timeline(builder.graph()), [1], [_device(2000)])
+    assert estimate.fits.tolist() == [False]
+    (estimate,) = estimate_memory(_timeline(builder.graph()), [1], [_device(300)])
+    assert estimate.fits.tolist() == [False]
 
 
 def test_a_graph_without_matrix_products_has_no_blas_workspace(builder):

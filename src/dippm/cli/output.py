@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -54,7 +55,13 @@ def print_json(answer: dict[str, object]) -> None:
     """Print one object on stdout."""
     import json
 
-    sys.stdout.write(json.dumps(answer, indent=1, allow_nan=False) + "\n")
+    text = json.dumps(answer, indent=1, allow_nan=False)
+    # One line per list of plain values: a shape or an interval is read as one thing. No string holds a line break here.
+    sys.stdout.write(re.sub(r"\[\n[^\[\]{}\"]*?\n *\]", _join_lines, text) + "\n")
+
+
+def _join_lines(found: re.Match[str]) -> str:
+    return re.sub(r"\n *", " ", found[0]).replace("[ ", "[", 1).removesuffix(" ]") + "]"
 
 
 def print_columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

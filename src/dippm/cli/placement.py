@@ -19,6 +19,7 @@ MAX_BATCH_HELP = "Find the largest batch that fits."
 
 _FIT_COLUMNS = ("device", "batch", "fits", "needed_low", "needed_high", "capacity_mb", "margin_mb")
 _MAX_BATCH_COLUMNS = ("device", "batch", "batch_at_most", "bound_by")
+_DEVICE_WIDTH = 21
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
 
 
@@ -99,8 +100,8 @@ def _print_fits(answers: list[tuple[DeviceSpec, int, Fit]]) -> None:
     from dippm.cli.figures import format_interval
     from dippm.cli.output import make_printable
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("device", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("device", overflow="fold", min_width=_DEVICE_WIDTH)
     table.add_column("batch", justify="right")
     table.add_column("fits")
     for title in ("needs, MiB", "has, MiB", "margin, MiB"):
@@ -170,12 +171,12 @@ def _print_max_batches(answers: list[MaxBatch]) -> None:
     from dippm.cli.figures import format_figure, format_interval
     from dippm.cli.output import make_printable
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("device", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("device", overflow="fold", min_width=_DEVICE_WIDTH)
     for title in ("batch", "at most"):
         table.add_column(title, justify="right")
     table.add_column("bound by")
-    for title in ("latency there, ms", "memory there, MiB"):
+    for title in ("latency, ms", "memory, MiB"):
         table.add_column(title, justify="right")
     for answer in answers:
         prediction = answer.prediction
@@ -190,5 +191,8 @@ def _print_max_batches(answers: list[MaxBatch]) -> None:
     console = make_console()
     console.print(table)
     console.print(
-        Text("batch: its whole memory interval fits; at most: the interval does not rule it out.", style="dim")
+        Text(
+            "batch: its whole memory interval fits, and latency and memory are those at it; at most: not ruled out.",
+            style="dim",
+        )
     )

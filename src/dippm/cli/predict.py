@@ -130,9 +130,9 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
             Text(prediction.mig) if prediction.mig else Text("none", style="dim"),
         )
         previous = prediction.device
-    parts: list[RenderableType] = [_title(first), Text(""), table]
+    parts: list[RenderableType] = [_title(first), table]
     if len(predictions) == 1:
-        parts += [_memory_line(first), Text("")]
+        parts.append(_memory_line(first))
     parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
     parts.append(
         Text(

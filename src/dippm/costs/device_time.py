@@ -58,6 +58,8 @@ _ATTENTION_TILE = (128.0, 64.0, 32.0)
 _UNTHROTTLED_SHARE = 0.7
 # Share of the L2 cache that a chain of kernels finds warm.
 _WARM_CACHE = 0.5
+# Learned times of next to no work scatter by so much around the launch floor.
+_LAUNCH_NOISE = 1.1
 
 
 def busy_ms(
@@ -113,7 +115,7 @@ class _Timer:
         if len(casts.node):
             operators = np.full(len(casts.node), "relu")
             moved = self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
-            np.add.at(busy.T, casts.node, (gap_ms + _MS * moved / self.rates.stream).T)
+            np.add.at(busy.T, casts.node, (gap_ms + _MS * moved).T)
         return busy
 
     # Families. Each takes the distinct kernels and returns their seconds, [B, U].
@@ -216,8 +218,9 @@ class _Timer:
             out_height=out_height,
             out_width=out_width,
         )
-        above = conv2d_time_ms(self.kernels, shape, self.device) - conv2d_floor_ms(self.kernels, shape, self.device)
-        return (np.maximum(above, 0.0) / _MS).reshape(batch.shape)
+        time_ms = conv2d_time_ms(self.kernels, shape, self.device)
+        floor_ms = conv2d_floor_ms(self.kernels, shape, self.device)
+        return self._above_launch(time_ms, floor_ms, shape.bytes).reshape(batch.shape)
 
     def _attention(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.attention, part.index
@@ -310,29 +313,43 @@ class _Timer:
         return tensor_gemm_seconds(b, m, n, k, peak_flops=peak, sm_count=self.device.sm_count)
 
     def _traffic_seconds(self, node: IndexArray) -> FloatArray:
-        """Time of the least traffic of each node, part of it from the cache."""
-        moved = self.at.bytes_read[:, node] + self.at.bytes_written[:, node]
+        """Time of the least traffic of each node."""
+        return self._moving_seconds(self.at.bytes_read[:, node] + self.at.bytes_written[:, node])
+
+    def _moving_seconds(self, moved: FloatArray) -> FloatArray:
+        """Time to move bytes, part of them from the cache."""
         warm = np.minimum(moved, _WARM_CACHE * self.device.l2_mb * BYTES_PER_MIB)
         seconds = (warm / self.rates.cache_gain + (moved - warm)) / (self.device.bandwidth_gb_s * GIGA)
         return seconds / self.rates.stream
 
     def _stream_seconds(self, moved: FloatArray, *, operators: npt.NDArray[np.str_]) -> FloatArray:
-        """Time of the learned element-wise kernels that move as many bytes.
+        """Time of an element-wise kernel that moves as many bytes.
+
+        Learned where the device or a relative was measured; element-wise kernels of other devices take the bandwidth
+        share that whole models on unmeasured devices were fitted with, because five devices teach too little of a sixth.
 
         Shapes:
             moved: [B, U]; operators: [U]; result: [B, U].
         """
-        tensors = np.array([ELEMENTWISE_OPERATORS[str(name)] + 1.0 for name in operators])
-        elements = np.maximum(moved / (4.0 * tensors), 1.0)
-        names = [str(name) for name in operators] * len(moved)
-        problem = ElementwiseProblem.of(elements=elements.ravel(), operator=names)
-        return self._learned(Family.ELEMENTWISE, problem).reshape(moved.shape)
+        weight = self.kernels.support(Family.ELEMENTWISE, self.device).weight
+        seconds = self._moving_seconds(moved)
+        if weight > 0.0:
+            tensors = np.array([ELEMENTWISE_OPERATORS[str(name)] + 1.0 for name in operators])
+            elements = np.maximum(moved / (4.0 * tensors), 1.0)
+            names = [str(name) for name in operators] * len(moved)
+            problem = ElementwiseProblem.of(elements=elements.ravel(), operator=names)
+            learned = self._learned(Family.ELEMENTWISE, problem).reshape(moved.shape)
+            seconds = weight * learned + (1.0 - weight) * seconds
+        return seconds
 
     def _learned(self, family: Family, problem: Problem) -> FloatArray:
-        """Learned time less that of an empty problem, seconds, at least what cache and arithmetic allow."""
-        above = self.kernels.time_ms(family, problem, self.device) - self.kernels.launch_floor_ms(family, self.device)
+        """Learned time less that of an empty problem, seconds, at least what the cache allows."""
+        floor_ms = self.kernels.launch_floor_ms(family, self.device)
+        return self._above_launch(self.kernels.time_ms(family, problem, self.device), floor_ms, problem.bytes)
+
+    def _above_launch(self, time_ms: FloatArray, floor_ms: FloatArray | float, moved: FloatArray) -> FloatArray:
         bandwidth = self.device.bandwidth_gb_s * GIGA * self.rates.cache_gain
-        return np.maximum(above / _MS, problem.bytes / bandwidth)
+        return np.maximum((time_ms - _LAUNCH_NOISE * floor_ms) / _MS, moved / bandwidth)
 
 
 @lru_cache(maxsize=256)

@@ -24,7 +24,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
-__all__ = ["LatencyBreakdown", "break_down_latency"]
+__all__ = ["LatencyBreakdown", "break_down_latency", "share_of_latency"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -76,8 +76,20 @@ def break_down_latency(
     # A captured graph is launched as a whole.
     host_scale = 0.0 if conditions.runtime is Runtime.CUDA_GRAPH else rates.host_scale
     launched = np.cumsum(plan.dispatch_us) * (host_scale / _US_PER_MS)
+    return LatencyBreakdown(busy_ms=busy, share_ms=share_of_latency(busy, launched))
+
+
+def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:
+    """Each node's part of the latency.
+
+    Args:
+        busy: Time for which each node keeps the device busy.
+        launched: When the host has launched each node, counted from the start.
+
+    Shapes:
+        busy and result: [B, n_nodes]; launched: [n_nodes].
+    """
     done = np.cumsum(busy, axis=1)
     # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.
     wait = np.maximum.accumulate(launched - (done - busy), axis=1)
-    end = done + np.maximum(wait, 0.0)
-    return LatencyBreakdown(busy_ms=busy, share_ms=np.diff(end, axis=1, prepend=0.0))
+    return np.diff(done + np.maximum(wait, 0.0), axis=1, prepend=0.0)

@@ -178,17 +178,16 @@ def _squeeze(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """What the allocator holds on a device of limited memory, and whether that suffices.
 
-    PyTorch gives cached segments back before it fails, and lets cuDNN choose a convolution that needs no workspace.
+    PyTorch gives segments that are wholly free back to the device before it fails.
     """
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
     capacity = int((usable_mb - context_mb(device)) * BYTES_PER_MIB) - _blas_segment(timeline, device)
     held, fits = reserved.copy(), reserved <= capacity
-    for absent in (without, without | _LAYOUT_COPIES):
-        rows = np.flatnonzero(~fits)
-        if len(rows) and capacity > 0:
-            squeezed = _reserve(timeline, timeline.piece_bytes(batches[rows], without=absent), capacity)
-            fits[rows] = squeezed >= 0
-            held[rows[squeezed >= 0]] = squeezed[squeezed >= 0]
+    rows = np.flatnonzero(~fits)
+    if len(rows) and capacity > 0:
+        squeezed = _reserve(timeline, timeline.piece_bytes(batches[rows], without=without), capacity)
+        fits[rows] = squeezed >= 0
+        held[rows] = np.where(fits[rows], squeezed, held[rows])
     return held, fits
 
 

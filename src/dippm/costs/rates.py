@@ -13,7 +13,7 @@ __all__ = ["Rates"]
 class Rates:
     """Sustained rates and overheads, the same for every device; fitted on measured whole models.
 
-    Shares are of the device's peak, above 0 and at most 1.5 (a data sheet's boost clock can be passed).
+    Shares are of the device's peak.
 
     Args:
         tensor_gemm: Share of the tensor-core peak that a large matrix product reaches.
@@ -23,8 +23,9 @@ class Rates:
         attention: Share of the peak that fused attention reaches at full tiles.
         direct_conv: Share of the FP32 peak that depthwise and thinly grouped convolutions reach in NCHW.
         direct_conv_nhwc: The same in NHWC.
-        stream: Share of peak bandwidth of an element-wise kernel whose tensors do not fit the L2 cache.
-        norm: The same of layer, group and batch norm, and softmax.
+        stream: Share of peak bandwidth of a kernel bound by memory, on devices whose element-wise kernels were not
+            measured.
+        norm: Speed of layer, group and batch norm, and softmax, over that of an element-wise kernel that moves as much.
         move: The same of copies, concatenation, padding, gathering, resizing.
         pool: The same of pooling and reductions.
         gap_us: Least time between the starts of two dependent kernels, microseconds.

@@ -91,9 +91,14 @@ SETTINGS: dict[tuple[Family, str], tuple[Settings, ...]] = {
         _blind(epochs=6, noise=0.3, device_features=("log_power_headroom",), blind_to=("sizes", "cache")),
     ),
     (Family.BMM, TRANSFER): (
-        _blind(epochs=6, noise=0.1, device_features=("log_power_headroom",), device_noise=0.3, blind_to=("cache",)),
-        _blind(epochs=6, noise=0.3, device_features=("log_power_headroom",), device_noise=0.3, blind_to=("cache",)),
-        _blind(epochs=2, noise=0.2, device_features=_TWO, device_noise=0.7, blind_to=("cache", "small tiles")),
+        _blind(epochs=2, noise=0.2, device_features=_TWO, device_noise=0.5, blind_to=("cache", "small tiles")),
+        _blind(
+            epochs=4,
+            noise=0.2,
+            device_features=("log_watts_per_tflop",),
+            device_noise=1.0,
+            blind_to=("sizes", "cache", "small tiles"),
+        ),
     ),
     (Family.CONV, TRANSFER): (
         _blind(epochs=20, device_features=("log_shared_memory",), device_noise=0.3),

@@ -44,3 +44,12 @@ def test_what_does_not_grow_in_proportion_is_refused(second: Graph) -> None:
     with pytest.raises(UnsupportedError) as caught:
         unify_batches(at_batch(2), second, batches=(2, 4))
     assert caught.value.code == "graph.batch_dependent"
+
+
+def test_an_attribute_that_follows_the_batch_is_refused() -> None:
+    def grouped(batch: int) -> Graph:
+        graph = at_batch(batch, kind=OpKind.CONV)
+        return replace(graph, nodes=(replace(graph.nodes[0], attributes={"groups": batch}),))
+
+    with pytest.raises(UnsupportedError, match="attribute"):
+        unify_batches(grouped(2), grouped(3), batches=(2, 3))

@@ -25,14 +25,14 @@ class InputPlan:
         sizes: For each input its sizes, None where the batch stands.
         dtypes: Element type of each input.
         native_batch: The batch that the file fixes, None where it leaves the batch open.
-        is_overridden: Whether the caller changed a size that the file fixes.
+        conflicts: For each input whose shape the caller changed, what was got and what the file says.
         has_batch: Whether any input carries the batch.
     """
 
     sizes: tuple[tuple[int | None, ...], ...]
     dtypes: tuple[DType, ...]
     native_batch: int | None
-    is_overridden: bool
+    conflicts: tuple[str, ...]
     has_batch: bool
 
     def at(self, batch: int) -> list[tuple[int, ...]]:
@@ -56,7 +56,7 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
     sizes: list[tuple[int | None, ...]] = []
     native: int | None = None
     is_open = False
-    is_overridden = False
+    conflicts: list[str] = []
     for declaration, axis in zip(declarations, axes, strict=True):
         entry = entries.get(declaration.name)
         if declaration.dims is None:
@@ -64,10 +64,13 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
             is_open = is_open or declaration.is_tensor
             continue
         wanted = _apply(declaration, axis, entry, named)
-        is_overridden = is_overridden or any(
-            isinstance(dim, int) and size is not None and dim != size
-            for dim, size in zip(declaration.dims, wanted, strict=True)
-        )
+        if entry is not None and any(
+            size is not None and dim != size for dim, size in zip(declaration.dims, wanted, strict=True)
+        ):
+            conflicts.append(
+                f"'{declaration.name}' got {','.join(map(str, entry.shape))}, the file says "
+                f"{','.join(str(dim or '?') for dim in _sample_dims(declaration, axis))}"
+            )
         if axis is not None:
             stated = declaration.dims[axis]
             if isinstance(stated, int):
@@ -83,7 +86,7 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
         sizes=tuple(sizes),
         dtypes=tuple(dtypes),
         native_batch=None if is_open else native,
-        is_overridden=is_overridden,
+        conflicts=tuple(conflicts),
         has_batch=any(None in size for size in sizes),
     )
 

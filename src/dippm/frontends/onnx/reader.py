@@ -166,10 +166,10 @@ def _run(
 
 def _explain(error: DippmError, plan: InputPlan) -> DippmError:
     """Blame the caller's shapes where they differ from the file's."""
-    if not plan.is_overridden:
+    if not plan.conflicts or not isinstance(error, ModelReadError):
         return error
     return UsageError(
-        f"The model cannot run on the given input shapes: {error}",
+        f"The model cannot run on the given input shapes: {'; '.join(plan.conflicts[:4])}. {error}",
         code="input.shape_conflict",
-        cure="Give the shapes that the file states, or leave them out.",
+        cure="Give shapes that the model accepts, or leave them out where the file fixes them.",
     )

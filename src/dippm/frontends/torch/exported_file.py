@@ -19,7 +19,7 @@ from dippm.frontends.torch.archive import read_entry
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
 from dippm.frontends.torch.reader import read_module
-from dippm.graph import Graph
+from dippm.graph import Graph, OpKind
 
 __all__ = ["is_exported_archive", "read_exported_file"]
 
@@ -98,13 +98,16 @@ def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, batc
 
 
 def _agrees(graph: Graph, exported: Graph, *, batch: int) -> bool:
-    """Whether a symbolic graph has, at the exported batch, the shapes of the program itself."""
+    """Whether a symbolic graph has, at the exported batch, the shapes of the program itself.
+
+    Views, and the copies that take their place, may differ: with a batch of one more can be viewed without a copy.
+    """
 
     def shapes(of: Graph, *, at: int) -> list[tuple[str, tuple[int, ...]]]:
         return [
             (node.source_op, tuple(dim.at(at) for dim in of.tensors[index].shape))
             for node in of.nodes
-            if node.kind not in {"view", "fill"}
+            if node.kind not in {OpKind.VIEW, OpKind.COPY, OpKind.FILL}
             for index in node.outputs
         ]
 

@@ -79,7 +79,7 @@ class Rebatcher:
         position = scaled[0]
         factor_of, factor_to = before[position], int(source.shape[position])
         start = prod(before[:position])
-        chosen = _dimension_at(after, start)
+        chosen = _dimension_at(after, start, reach=start * factor_of, batch=self._exported)
         if chosen is None or after[chosen] * factor_to % factor_of:
             return sizes
         after[chosen] = after[chosen] * factor_to // factor_of
@@ -134,18 +134,23 @@ def _exported_shape(graph: Mapping[str, Any], node: Mapping[str, Any], *, key: s
     return None
 
 
-def _dimension_at(sizes: Sequence[int], start: int) -> int | None:
-    """The dimension that holds what lies, in memory order, behind ``start`` leading elements.
+def _dimension_at(sizes: Sequence[int], start: int, *, reach: int, batch: int) -> int | None:
+    """The dimension that the batch goes to.
 
-    A batch of one leaves no trace where it was folded between two dimensions. It is then taken to be the outer part
-    of the later one, as in [length, batch * heads, size], unless that is the last one, which holds features.
+    In memory order the batch begins somewhere between ``start`` and ``reach`` leading elements. A dimension of just the
+    exported batch size there is the one. A batch of one leaves no trace where it was folded into another dimension;
+    it is then taken to be the outer part of the one that begins at ``start``, as in [length, batch * heads, size],
+    unless that is the last one, which holds features.
     """
     before = 1
+    covering = None
     for position, size in enumerate(sizes):
-        if before == start:
-            is_features = position == len(sizes) - 1 and position > 0 and size != 1
-            return position - 1 if is_features else position
-        if before < start < before * size:
+        if size == batch and start <= before <= reach:
             return position
+        if covering is None and before == start:
+            is_features = position == len(sizes) - 1 and position > 0
+            covering = position - 1 if is_features else position
+        elif covering is None and before < start < before * size:
+            covering = position
         before *= size
-    return None
+    return covering

@@ -10,7 +10,28 @@ from typing import Any
 
 import torch
 
-__all__ = ["SHAPE_RULES", "elementwise_result"]
+__all__ = ["SHAPE_RULES", "elementwise_result", "empty_like"]
+
+
+def empty_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A tensor in the same layout, as ``torch.empty_like`` makes it, without that one's detour through Python."""
+    dtype = dtype or tensor.dtype
+    if not tensor.is_contiguous():
+        expected = 1
+        for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+            if size != 1 and stride != expected:
+                break
+            expected *= size
+        else:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device="meta")
+    return torch.empty(tensor.shape, dtype=dtype, device="meta")
+
+
+def _new(
+    like: torch.Tensor, size: Sequence[int], *, dtype: torch.dtype | None = None, is_channels_last: bool = False
+) -> torch.Tensor:
+    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
+    return torch.empty(tuple(size), dtype=dtype or like.dtype, device="meta", memory_format=memory_format)
 
 
 def _linear(arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -20,8 +41,7 @@ def _linear(arguments: Mapping[str, Any]) -> torch.Tensor:
             f"a linear layer takes {weight.shape[-1]} features in the last dimension and got {tuple(x.shape)}"
         )
     size = tuple(x.shape[:-1]) + ((weight.shape[0],) if weight.dim() > 1 else ())
-    result: torch.Tensor = x.new_empty(size, dtype=torch.promote_types(x.dtype, weight.dtype))
-    return result
+    return _new(x, size, dtype=torch.promote_types(x.dtype, weight.dtype))
 
 
 def _like_input(arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -29,7 +49,7 @@ def _like_input(arguments: Mapping[str, Any]) -> torch.Tensor:
     running_mean = arguments.get("running_mean")
     if running_mean is not None and x.dim() > 1 and running_mean.shape[0] != x.shape[1]:
         raise ValueError(f"a norm over {running_mean.shape[0]} channels got {tuple(x.shape)}")
-    return torch.empty_like(x)
+    return empty_like(x)
 
 
 def _attention(arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -38,22 +58,18 @@ def _attention(arguments: Mapping[str, Any]) -> torch.Tensor:
         raise ValueError(
             f"attention got query {tuple(query.shape)}, key {tuple(key.shape)} and value {tuple(value.shape)}"
         )
-    result: torch.Tensor
     if query.dim() != 4:
-        result = query.new_empty((*query.shape[:-1], value.shape[-1]))
-        return result
+        return _new(query, (*query.shape[:-1], value.shape[-1]))
     # Fused attention on a GPU writes [B, L, H, E], so that joining the heads afterwards is a free view.
     batch, heads, length = query.shape[:3]
-    result = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
-    return result
+    return _new(query, (batch, length, heads, value.shape[-1])).transpose(1, 2)
 
 
 def _adaptive_pool(arguments: Mapping[str, Any]) -> torch.Tensor:
     x = arguments["self"]
     size = arguments["output_size"]
     sizes = (size,) if isinstance(size, int) else tuple(size)
-    result: torch.Tensor = x.new_empty((*x.shape[: -len(sizes)], *sizes))
-    return result
+    return _new(x, (*x.shape[: -len(sizes)], *sizes))
 
 
 def _recurrent(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
@@ -64,31 +80,25 @@ def _recurrent(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     weight = arguments["params"][0]
     if x.shape[-1] != weight.shape[-1]:
         raise ValueError(f"a recurrent layer takes {weight.shape[-1]} features and got {tuple(x.shape)}")
-    output = x.new_empty((*x.shape[:-1], directions * states[0].shape[-1]))
-    return (output, *(torch.empty_like(state) for state in states))
+    output = _new(x, (*x.shape[:-1], directions * states[0].shape[-1]))
+    return (output, *(empty_like(state) for state in states))
 
 
 def _group_norm(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     x = arguments["input"]
     statistics = (arguments["N"], arguments["group"])
-    return torch.empty_like(x), x.new_empty(statistics), x.new_empty(statistics)
+    return empty_like(x), _new(x, statistics), _new(x, statistics)
 
 
 def _grouped_product(arguments: Mapping[str, Any]) -> torch.Tensor | None:
     a, b = arguments["self"], arguments["mat2"]
     if a.dim() == 2 and b.dim() == 3 and arguments.get("offs") is not None:
-        result: torch.Tensor = a.new_empty((a.shape[0], b.shape[2]))
-        return result
+        return _new(a, (a.shape[0], b.shape[2]))
     return None
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-def _new(like: torch.Tensor, size: Sequence[int], *, is_channels_last: bool = False) -> torch.Tensor:
-    result: torch.Tensor = like.new_empty(tuple(size))
-    return result.to(memory_format=torch.channels_last) if is_channels_last else result
 
 
 def _convolution(arguments: Mapping[str, Any]) -> torch.Tensor | None:
@@ -114,8 +124,45 @@ def _convolution(arguments: Mapping[str, Any]) -> torch.Tensor | None:
     return _new(x, (x.shape[0], weight.shape[0], *sizes), is_channels_last=is_channels_last)
 
 
+def _pool(arguments: Mapping[str, Any], *, rank: int) -> torch.Tensor | None:
+    x = arguments["self"]
+    if x.dim() not in {rank + 1, rank + 2}:
+        return None
+    kernel = _spread(arguments["kernel_size"], rank)
+    stride = _spread(arguments["stride"], rank) or kernel
+    padding, dilation = _spread(arguments["padding"], rank), _spread(arguments.get("dilation", 1), rank)
+    sizes = []
+    for extent, window, hop, pad, step in zip(x.shape[-rank:], kernel, stride, padding, dilation, strict=True):
+        room = extent + 2 * pad - step * (window - 1) - 1
+        if arguments["ceil_mode"]:
+            size = -(-room // hop) + 1
+            # The last window must begin inside the input or its left padding.
+            size -= (size - 1) * hop >= extent + pad
+        else:
+            size = room // hop + 1
+        sizes.append(size)
+    if min(sizes) <= 0:
+        raise ValueError(f"a pooling over {kernel} is larger than its input {tuple(x.shape)}")
+    return _new(x, (*x.shape[:-rank], *sizes), is_channels_last=_is_channels_last(x))
+
+
+def _spread(value: Any, rank: int) -> tuple[int, ...]:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * rank if len(values) == 1 else values
+
+
+def _max_pool2d(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...] | None:
+    result = _pool(arguments, rank=2)
+    return None if result is None else (result, empty_like(result, dtype=torch.int64))
+
+
+def _avg_pool2d(arguments: Mapping[str, Any]) -> torch.Tensor | None:
+    return _pool(arguments, rank=2)
+
+
 def _cat(arguments: Mapping[str, Any]) -> torch.Tensor | None:
-    tensors = arguments["tensors"]
+    # PyTorch leaves out empty tensors of one dimension, with which caches begin.
+    tensors = [item for item in arguments["tensors"] if item.shape != (0,)] or arguments["tensors"]
     first = tensors[0]
     rank = first.dim()
     if rank == 0 or any(item.dim() != rank or item.dtype != first.dtype for item in tensors):
@@ -135,7 +182,7 @@ def _layer_norm(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...] | None
         raise ValueError(f"a layer norm over {normalized} got {tuple(x.shape)}")
     statistics = (*x.shape[: -len(normalized)], *(1 for _ in normalized))
     dtype = torch.float32 if x.dtype in {torch.float16, torch.bfloat16} else x.dtype
-    return _new(x, x.shape), x.new_empty(statistics, dtype=dtype), x.new_empty(statistics, dtype=dtype)
+    return _new(x, x.shape), _new(x, statistics, dtype=dtype), _new(x, statistics, dtype=dtype)
 
 
 def _embedding(arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -189,11 +236,19 @@ _ELEMENTWISE = frozenset(
         "relu", "leaky_relu", "elu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "hardswish", "hardsigmoid",
         "hardtanh", "clamp", "clamp_min", "clamp_max", "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum",
         "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "abs", "neg", "sin", "cos", "erf", "floor", "ceil",
-        "round", "masked_fill", "where", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p", "sign",
-        "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "copy", "fill", "zero", "clone",
+        "round", "masked_fill", "where", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p",
+        "sign", "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "copy", "fill", "zero", "clone",
         *_TO_BOOL,
     }
 )  # fmt: skip
+
+
+def _broadcast(a: Sequence[int], b: Sequence[int]) -> torch.Size:
+    longer, shorter = (a, b) if len(a) >= len(b) else (b, a)
+    padded = (*(1 for _ in range(len(longer) - len(shorter))), *shorter)
+    if any(x != y and 1 not in {x, y} for x, y in zip(longer, padded, strict=True)):
+        raise ValueError(f"shapes {tuple(a)} and {tuple(b)} do not go together")
+    return torch.Size(y if x == 1 else x for x, y in zip(longer, padded, strict=True))
 
 
 def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: bool) -> torch.Tensor | None:
@@ -217,7 +272,8 @@ def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: 
         if isinstance(operand, torch.Tensor):
             if name not in _TO_BOOL and operand.dtype != dtype and key not in {"mask", "src", "condition"}:
                 return None
-            shape = torch.broadcast_shapes(shape, operand.shape)  # type: ignore[no-untyped-call]
+            if operand.shape != shape:
+                shape = _broadcast(shape, operand.shape)
         elif isinstance(operand, complex) or (isinstance(operand, float) and not dtype.is_floating_point):
             return None
     if is_in_place:
@@ -227,11 +283,11 @@ def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: 
     elif not dtype.is_floating_point and (name not in _INTEGER_SAFE or dtype is torch.bool):
         return None
     if shape == first.shape:
-        return torch.empty_like(first, dtype=dtype)
+        return empty_like(first, dtype=dtype)
     for operand in arguments.values():
         if isinstance(operand, torch.Tensor) and operand.shape == shape:
-            return torch.empty_like(operand, dtype=dtype)
-    return first.new_empty(shape, dtype=dtype)
+            return empty_like(operand, dtype=dtype)
+    return _new(first, shape, dtype=dtype)
 
 
 _INTEGER_SAFE = frozenset({"add", "sub", "rsub", "mul", "clone", "maximum", "minimum", "abs", "neg", "bitwise_and"})
@@ -243,6 +299,8 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "rms_norm": _like_input,
     "convolution": _convolution,
     "_convolution": _convolution,
+    "max_pool2d_with_indices": _max_pool2d,
+    "avg_pool2d": _avg_pool2d,
     "cat": _cat,
     "native_layer_norm": _layer_norm,
     "embedding": _embedding,

@@ -7,8 +7,12 @@ from dataclasses import replace
 from dippm.errors import UnsupportedError
 from dippm.graph.dim import Dim
 from dippm.graph.graph import Graph, TensorSpec
+from dippm.graph.op_kind import OpKind
 
 __all__ = ["unify_batches"]
+
+# Their attributes repeat what the tensors' shapes say, sizes among them.
+_SHAPED_BY_TENSORS = frozenset({OpKind.VIEW, OpKind.COPY, OpKind.FILL, OpKind.RANDOM})
 
 
 def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> Graph:
@@ -33,6 +37,8 @@ def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> G
     for position, (a, b) in enumerate(zip(first.nodes, second.nodes, strict=True)):
         if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:
             raise _batch_dependent(f"operator {position} is {a.source_op} at one batch and {b.source_op} at another")
+        if a.kind not in _SHAPED_BY_TENSORS and a.attributes != b.attributes:
+            raise _batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
     tensors = tuple(_unify_tensor(a, b, batches=batches) for a, b in zip(first.tensors, second.tensors, strict=True))
     return replace(first, tensors=tensors, fixed_batch=None, fixed_batch_reason="")
 

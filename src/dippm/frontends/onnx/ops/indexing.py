@@ -59,7 +59,13 @@ def gather_nd(call: Call) -> Value:
     if depth > len(x.shape):
         raise ShapeError(f"indices of {indices.shape[-1]} parts do not fit {len(x.shape)} dimensions")
     shape = (*indices.shape[:-1], *x.shape[depth:])
-    if batch == 0 and x.is_constant and indices.data is not None and not indices.dtype.is_floating and numel(shape) <= DATA_LIMIT:
+    if (
+        batch == 0
+        and x.is_constant
+        and indices.data is not None
+        and not indices.dtype.is_floating
+        and numel(shape) <= DATA_LIMIT
+    ):
         where = tuple(np.moveaxis(np.asarray(indices.data).astype(np.int64), -1, 0))
         try:
             return call.constant(np.asarray(np.asarray(x.data)[where]), [x, indices])

@@ -96,3 +96,9 @@ def concat_from_sequence(call: Call) -> Value:
         axis = normalize_axis(call.int_attribute("axis"), len(first))
         shape = (*first[:axis], sum(item.shape[axis] for item in items), *first[axis + 1 :])
     return call.emit(OpKind.CONCAT, items, shape, items[0].dtype, axis=axis)
+
+
+@rule("OptionalHasElement")
+def has_element(call: Call) -> Value:
+    """Whether an optional value is there."""
+    return call.constant(np.array(call.optional(0) is not None), call.inputs)

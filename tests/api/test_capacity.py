@@ -1,0 +1,56 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dippm
+from dippm.errors import UnsupportedError, UsageError
+from dippm.graph import Graph, OpKind
+
+
+@pytest.fixture(name="graph")
+def _graph(builder: Any) -> Graph:
+    """Four MiB of activations per sample."""
+    x = builder.input(builder.N, 1024, 1024)
+    builder.node(OpKind.RELU, [x], builder.N, 1024, 1024)
+    return builder.graph()
+
+
+def test_fit_follows_the_memory(graph: Graph) -> None:
+    verdicts = [dippm.fits(graph, device="1g.5gb@A100", batch=batch).verdict for batch in (1, 500, 5000)]
+    assert verdicts == ["yes", "unsure", "no"]
+
+
+def test_the_largest_batch_fits_and_the_next_does_not(graph: Graph) -> None:
+    answer = dippm.max_batch(graph, device="A100")
+    assert answer.bound_by == "memory"
+    assert dippm.fits(graph, device="A100", batch=answer.batch).verdict == "yes"
+    assert dippm.fits(graph, device="A100", batch=answer.batch + 1).verdict != "yes"
+    assert dippm.fits(graph, device="A100", batch=answer.batch_at_most).verdict != "no"
+    assert dippm.fits(graph, device="A100", batch=answer.batch_at_most + 1).verdict == "no"
+
+
+def test_a_latency_bound_is_kept(graph: Graph) -> None:
+    answer = dippm.max_batch(graph, device="A100", latency_ms=1.0)
+    assert answer.bound_by == "latency"
+    assert answer.prediction.latency_ms <= 1.0
+    beyond = dippm.predict(graph, batch=answer.batch + 1)
+    assert isinstance(beyond, dippm.Prediction)
+    assert beyond.latency_ms > 1.0
+
+
+def test_nothing_fits_gives_zero(graph: Graph) -> None:
+    answer = dippm.max_batch(graph, device="A100", latency_ms=1e-6)
+    assert (answer.batch, answer.prediction.batch) == (0, 1)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_wrong_bound_is_refused(graph: Graph, bound: float) -> None:
+    with pytest.raises(UsageError) as caught:
+        dippm.max_batch(graph, device="A100", latency_ms=bound)
+    assert caught.value.code == "latency.invalid"
+
+
+def test_a_fixed_batch_has_no_largest(graph: Graph) -> None:
+    with pytest.raises(UnsupportedError):
+        dippm.max_batch(replace(graph, fixed_batch=1, fixed_batch_reason="so"), device="A100")

@@ -1,0 +1,91 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dippm
+from dippm.errors import ModelReadError, UnsupportedError, UsageError
+from dippm.graph import Graph, OpKind
+
+
+@pytest.fixture(name="graph")
+def _graph(builder: Any) -> Graph:
+    x = builder.input(builder.N, 256)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(512, 256)], builder.N, 512)
+    builder.node(OpKind.RELU, [x], builder.N, 512)
+    return builder.graph()
+
+
+def test_one_batch_and_one_device_give_one_prediction(graph: Graph) -> None:
+    assert isinstance(dippm.predict(graph, batch=4), dippm.Prediction)
+
+
+@pytest.mark.parametrize(("batch", "device"), [([4], "A100"), (4, ["A100"]), ((1, 2), ("A100", "T4"))])
+def test_lists_give_lists(graph: Graph, batch: Any, device: Any) -> None:
+    answers = dippm.predict(graph, batch=batch, device=device)
+    assert isinstance(answers, list)
+    expected = (1 if isinstance(batch, int) else len(batch)) * (1 if isinstance(device, str) else len(device))
+    assert len(answers) == expected
+
+
+@pytest.mark.parametrize("batch", [0, -1, True, [], [1, 0], [1.5], 2**30])
+def test_a_wrong_batch_is_refused(graph: Graph, batch: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        dippm.predict(graph, batch=batch)
+    assert caught.value.code == "batch.invalid"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"precision": "fp7"}, "precision.unknown"),
+        ({"layout": "chw"}, "layout.unknown"),
+        ({"mode": "dreaming"}, "mode.unknown"),
+        ({"runtime": "warp"}, "runtime.unknown"),
+        ({"optimizer": "adam"}, "optimizer.unused"),
+        ({"mig_policy": "bold"}, "placement.policy"),
+        ({"mode": "training"}, "mode.unsupported"),
+        ({"runtime": "compile"}, "runtime.unsupported"),
+        ({"device": "A1000000"}, "device.unknown"),
+    ],
+)
+def test_options_are_checked(graph: Graph, options: dict[str, str], code: str) -> None:
+    with pytest.raises((UsageError, UnsupportedError)) as caught:
+        dippm.predict(graph, **options)
+    assert caught.value.code == code
+
+
+def test_one_model_must_be_given(graph: Graph, tmp_path: Path) -> None:
+    for arguments in ((), (graph,)):
+        options = {"path": str(tmp_path / "x.onnx")} if arguments else {}
+        with pytest.raises(UsageError) as caught:
+            dippm.predict(*arguments, **options)
+        assert caught.value.code == "model.invalid"
+
+
+def test_a_path_object_is_a_path(tmp_path: Path) -> None:
+    with pytest.raises(ModelReadError, match="no file"):
+        dippm.predict(tmp_path / "missing.onnx")
+    with pytest.raises(ModelReadError, match="no file"):
+        dippm.predict(path=tmp_path / "missing.onnx")
+
+
+def test_paper_policy_looks_at_the_prediction_alone(graph: Graph) -> None:
+    answer = dippm.predict(graph, mig_policy="paper")
+    assert isinstance(answer, dippm.Prediction)
+    assert answer.mig == "1g.5gb"
+
+
+def test_inspection_adds_up_and_lists_what_takes_longest(graph: Graph) -> None:
+    inspection = dippm.inspect(graph, batch=4096)
+    assert sum(operator.time_ms for operator in inspection.operators) == pytest.approx(inspection.prediction.latency_ms)
+    assert inspection.top_by_time(1)[0].time_ms == max(operator.time_ms for operator in inspection.operators)
+    assert inspection.tree().macs == inspection.prediction.macs
+    assert [row[0] for row in inspection.by_kind()] == ["linear", "relu"]
+
+
+def test_every_public_name_is_there() -> None:
+    for name in dippm.__all__:
+        assert getattr(dippm, name) is not None
+    with pytest.raises(AttributeError):
+        _ = dippm.no_such_name  # type: ignore[attr-defined]

@@ -1,0 +1,143 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dippm.costs.conditions import Conditions, Layout
+from dippm.costs.device_time import busy_ms
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.kernels.problems import Family, GemmProblem
+from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
+from dippm.costs.workload import Workload
+from dippm.devices import find_device, load_catalog
+from dippm.graph import Graph, OpKind
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def time_of(
+    graph: Graph,
+    *,
+    batches: list[int],
+    device: str = "A100",
+    precision: Precision = Precision.FP32,
+    layout: Layout = Layout.NCHW,
+    rates: Rates | None = None,
+) -> FloatArray:
+    plan = KernelPlan.from_workload(Workload.from_graph(graph, precision))
+    return busy_ms(
+        plan,
+        plan.work.at(batches),
+        device=find_device(device),
+        conditions=Conditions(precision=precision, layout=layout),
+        rates=Rates() if rates is None else rates,
+        kernels=load_kernel_model(),
+    )
+
+
+def every_family(builder: Any) -> Graph:
+    """A convolution of each sort, a linear layer, a product, attention, an LSTM, norms, pooling, moves."""
+    n = builder.N
+    image = builder.input(n, 32, 28, 28)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    x = builder.node(OpKind.CONV, [image, builder.weight(64, 32, 3, 3)], n, 64, 28, 28, groups=1, **square)
+    x = builder.node(OpKind.BATCH_NORM, [x, builder.weight(64)], n, 64, 28, 28)
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 1, 3, 3)], n, 64, 28, 28, groups=64, **square)
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 16, 3, 3)], n, 64, 28, 28, groups=4, **square)
+    point = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 64, 1, 1)], n, 64, 28, 28, groups=1, **point)
+    up = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1)}
+    x = builder.node(OpKind.CONV_TRANSPOSE, [x, builder.weight(64, 64, 2, 2)], n, 64, 56, 56, groups=1, **up)
+    x = builder.node(OpKind.MAX_POOL, [x], n, 64, 28, 28, kernel=(2, 2), stride=(2, 2), padding=(0, 0))
+    tokens = builder.node(OpKind.VIEW, [x], n, 784, 64, alias_of=x)
+    y = builder.node(OpKind.LAYER_NORM, [tokens], n, 784, 64, axes=(2,), axes_size=64)
+    y = builder.node(OpKind.LINEAR, [y, builder.weight(64, 64)], n, 784, 64)
+    heads = builder.node(OpKind.VIEW, [y], n, 2, 784, 32, alias_of=y)
+    y = builder.node(OpKind.ATTENTION, [heads, heads, heads], n, 2, 784, 32)
+    y = builder.node(OpKind.MATMUL, [y, y], n, 2, 784, 784)
+    y = builder.node(OpKind.SOFTMAX, [y], n, 2, 784, 784, axes=(3,))
+    lstm = {"hidden_size": 64, "num_layers": 1, "num_directions": 1, "batch_first": True}
+    builder.node(OpKind.LSTM, [tokens, builder.weight(256, 64), builder.weight(256, 64)], n, 784, 64, **lstm)
+    builder.node(OpKind.CONCAT, [tokens, tokens], n, 784, 128)
+    builder.node(OpKind.UNKNOWN, [y], n, 5)
+    return builder.graph()
+
+
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("layout", Layout)
+def test_every_family_takes_time_and_more_of_it_with_the_batch(
+    builder: Any, precision: Precision, layout: Layout
+) -> None:
+    graph = every_family(builder)
+    times = time_of(graph, batches=[1, 2, 4, 8, 16, 64, 256], precision=precision, layout=layout)
+    is_view = np.array([node.kind is OpKind.VIEW for node in graph.nodes])
+    assert np.all(times[:, is_view] == 0)
+    assert np.all(times[:, ~is_view] > 0)
+    assert np.all(np.isfinite(times))
+    assert np.all(times[-1] >= times[0])
+    assert np.all(np.diff(times.sum(axis=1)) > 0)
+
+
+@pytest.mark.parametrize("device", [device.name for device in load_catalog()])
+def test_no_device_beats_its_roofline(builder: Any, device: str) -> None:
+    spec = find_device(device)
+    graph = every_family(builder)
+    work = Workload.from_graph(graph).at([512])
+    rate = max(spec.peak_tflops["fp32"], spec.peak_tflops.get("tf32_tensor", 0.0)) * 1e9
+    # Winograd spares up to eight times the products of a convolution.
+    floor = 2 * work.macs[0] / 8.0 / rate
+    assert np.all(time_of(graph, batches=[512], device=device)[0] >= floor)
+
+
+def test_a_large_linear_layer_takes_its_learned_time_less_the_launch(builder: Any) -> None:
+    x = builder.input(builder.N, 4096)
+    builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], builder.N, 4096)
+    kernels, device = load_kernel_model(), find_device("A100")
+    learned = kernels.time_ms(Family.LINEAR, GemmProblem.of(m=4096, n=4096, k=4096), device)[0]
+    floor = kernels.launch_floor_ms(Family.LINEAR, device)
+    gap_ms = Rates().gap_us / 1e3
+    assert time_of(builder.graph(), batches=[4096])[0, 0] == pytest.approx(learned - 1.1 * floor + gap_ms)
+
+
+def test_tensor_cores_make_a_large_product_faster_in_the_order_of_their_peaks(builder: Any) -> None:
+    x = builder.input(builder.N, 4096)
+    builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], builder.N, 4096)
+    graph = builder.graph()
+    strict, tf32, half = (
+        time_of(graph, batches=[8192], precision=precision)[0, 0]
+        for precision in (Precision.FP32_STRICT, Precision.TF32, Precision.FP16)
+    )
+    assert strict > 2 * tf32 > 2 * half
+
+
+def test_a_device_without_tensor_cores_runs_half_precision_on_its_lanes(builder: Any) -> None:
+    x = builder.input(builder.N, 4096)
+    builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], builder.N, 4096)
+    graph = builder.graph()
+    full = time_of(graph, batches=[4096], device="P4", precision=Precision.FP32)[0, 0]
+    half = time_of(graph, batches=[4096], device="P4", precision=Precision.FP16)[0, 0]
+    assert half >= 0.9 * full  # a P4 computes FP16 at 1/64 of its FP32 rate
+
+
+def test_channels_first_pays_for_the_shuffle(builder: Any, new_builder: Callable[[], Any]) -> None:
+    graph = every_family(builder)
+    first, last = (
+        time_of(graph, batches=[64], precision=Precision.AMP, layout=layout)[0, 0]
+        for layout in (Layout.NCHW, Layout.NHWC)
+    )
+    assert first > last
+    free = Rates(nchw_shuffle=0.0)
+    assert time_of(graph, batches=[64], precision=Precision.AMP, rates=free)[0, 0] == pytest.approx(last)
+
+
+def test_equal_kernels_cost_the_same_in_any_place(builder: Any) -> None:
+    x = builder.input(builder.N, 512)
+    for _ in range(3):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(512, 512)], builder.N, 512)
+    times = time_of(builder.graph(), batches=[1, 100])
+    assert np.array_equal(times[:, 0], times[:, 1])
+    assert np.array_equal(times[:, 0], times[:, 2])

@@ -1,0 +1,13 @@
+from typing import Any
+
+from dippm.costs.host import host_dispatch_us
+from dippm.graph import OpKind
+
+
+def test_every_kind_has_a_host_time(builder: Any) -> None:
+    x = builder.input(builder.N, 4)
+    for kind in OpKind:
+        builder.node(kind, [x], builder.N, 4)
+    times = dict(zip(OpKind, host_dispatch_us(builder.graph()), strict=True))
+    assert min(times.values()) > 0
+    assert times[OpKind.VIEW] < times[OpKind.ADD] < times[OpKind.CONV]

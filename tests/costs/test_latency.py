@@ -1,0 +1,77 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.costs import latency
+from dippm.costs.conditions import Conditions, Runtime
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.rates import Rates
+from dippm.costs.workload import Workload
+from dippm.devices import find_device
+from dippm.graph import OpKind
+
+
+def break_down(graph: Any, batches: list[int], *, runtime: Runtime = Runtime.EAGER, rates: Rates | None = None) -> Any:
+    plan = KernelPlan.from_workload(Workload.from_graph(graph))
+    return latency.break_down_latency(
+        plan,
+        plan.work.at(batches),
+        device=find_device("A100"),
+        conditions=Conditions(runtime=runtime),
+        rates=Rates() if rates is None else rates,
+        kernels=load_kernel_model(),
+    )
+
+
+def relus(builder: Any, count: int = 10) -> Any:
+    x = builder.input(builder.N, 1000)
+    for _ in range(count):
+        x = builder.node(OpKind.RELU, [x], builder.N, 1000)
+    return builder.graph()
+
+
+def simulate(host: list[float], device: list[float]) -> list[float]:
+    """The recurrence of the module's text, node by node."""
+    launched = end = 0.0
+    parts = []
+    for host_ms, device_ms in zip(host, device, strict=True):
+        launched += host_ms
+        start = max(launched, end)
+        parts.append(start + device_ms - end)
+        end = start + device_ms
+    return parts
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=20))
+def test_parts_are_those_of_a_host_and_a_device_in_order(times: list[tuple[float, float]]) -> None:
+    host, device = ([pair[side] for pair in times] for side in (0, 1))
+    parts = latency.share_of_latency(np.array([device]), np.cumsum(host))[0]
+    assert parts == pytest.approx(simulate(host, device), abs=1e-9)
+
+
+def test_a_small_batch_takes_the_hosts_time(builder: Any) -> None:
+    result = break_down(relus(builder), [1])
+    assert result.latency_ms[0] == pytest.approx(10 * 0.031 + result.busy_ms[0, -1])
+
+
+def test_a_large_batch_takes_the_devices_time(builder: Any) -> None:
+    result = break_down(relus(builder), [1_000_000])
+    assert result.latency_ms[0] == pytest.approx(result.busy_ms[0].sum() + 0.031)
+
+
+def test_a_captured_graph_does_not_wait_for_the_host(builder: Any) -> None:
+    graph = relus(builder)
+    captured = break_down(graph, [1], runtime=Runtime.CUDA_GRAPH)
+    assert captured.latency_ms[0] == pytest.approx(captured.busy_ms[0].sum())
+    assert captured.latency_ms[0] < break_down(graph, [1]).latency_ms[0]
+
+
+def test_a_slower_host_never_helps(builder: Any) -> None:
+    graph = relus(builder)
+    batches = [1, 100, 10_000]
+    slow = break_down(graph, batches, rates=Rates(host_scale=3.0)).latency_ms
+    assert np.all(slow >= break_down(graph, batches).latency_ms)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.onnx import read_onnx
+
+ZEROS = np.zeros((4, 3, 1, 1), dtype=np.float32)
+
+
+def test_nodes_out_of_order_are_sorted(read, kinds) -> None:
+    nodes = [
+        helper.make_node("Tanh", ["b"], ["y"]),
+        helper.make_node("Sigmoid", ["a"], ["b"]),
+        helper.make_node("Relu", ["x"], ["a"]),
+    ]
+    assert kinds(read(nodes)) == ["relu", "sigmoid", "tanh"]
+
+
+def test_cycle_is_an_error(read) -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    with pytest.raises(ModelReadError, match="cycle") as caught:
+        read(nodes)
+    assert caught.value.code == "onnx.cycle"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        ([helper.make_node("Relu", ["nothing"], ["y"])], ["y"]),
+        ([helper.make_node("Relu", ["x"], ["y"])], ["other"]),
+        ([helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["y"])], ["y"]),
+        ([helper.make_node("Relu", ["x"], ["y"])], []),
+    ],
+)
+def test_names_must_fit_together(read, nodes, outputs) -> None:
+    with pytest.raises(ModelReadError) as caught:
+        read(nodes, outputs=outputs)
+    assert caught.value.code == "onnx.invalid"
+
+
+def test_opset_below_seven_is_unsupported(read) -> None:
+    with pytest.raises(UnsupportedError, match="opset 6") as caught:
+        read([helper.make_node("Relu", ["x"], ["y"])], opset=6)
+    assert caught.value.code == "onnx.opset"
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 13, 17, 21, 23])
+def test_opsets_from_seven_on_are_read(read, kinds, opset: int) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["y"]),
+    ]
+    graph = read(nodes, weights={"w": ZEROS}, opset=opset)
+    assert kinds(graph) == ["conv", "relu", "global_pool", "view"]
+
+
+def test_unused_nodes_and_weights_are_left_out(read, kinds) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Conv", ["x", "w"], ["unused"])]
+    graph = read(nodes, weights={"w": ZEROS})
+    assert kinds(graph) == ["relu"]
+    assert graph.parameter_count == 0
+
+
+def test_functions_are_inlined_with_their_attributes(build, kinds) -> None:
+    leaky = helper.make_node("LeakyRelu", ["a"], ["t"])
+    leaky.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    turn = helper.make_node("Transpose", ["t"], ["b"])
+    turn.attribute.add(name="perm", ref_attr_name="order", type=onnx.AttributeProto.INTS)
+    function = helper.make_function(
+        "f", "Block", ["a"], ["b"], [leaky, turn], [helper.make_opsetid("", 17)], ["slope", "order"]
+    )
+    nodes = [
+        helper.make_node("Block", ["x"], ["h"], domain="f", slope=0.1, order=[0, 2, 3, 1]),
+        helper.make_node("Block", ["h"], ["y"], domain="f", slope=0.2, order=[0, 3, 1, 2]),
+    ]
+    graph = read_onnx(build(nodes, functions=[function], domains=["f"]))
+    assert kinds(graph) == ["leaky_relu", "view", "leaky_relu", "view"]
+    assert graph.unsupported_ops == {}
+    assert graph.nodes[1].attributes["perm"] == (0, 2, 3, 1)
+
+
+def test_function_that_calls_itself_is_an_error(build) -> None:
+    inner = helper.make_node("F", ["a"], ["b"], domain="f")
+    function = helper.make_function("f", "F", ["a"], ["b"], [inner], [helper.make_opsetid("f", 1)])
+    model = build([helper.make_node("F", ["x"], ["y"], domain="f")], functions=[function], domains=["f"])
+    with pytest.raises(ModelReadError) as caught:
+        read_onnx(model)
+    assert caught.value.code == "onnx.too_large"
+
+
+def test_functions_that_multiply_are_an_error(build) -> None:
+    functions = []
+    for level in range(20):
+        called = f"F{level + 1}" if level < 19 else "Relu"
+        domain = "f" if level < 19 else ""
+        nodes = []
+        for step in range(4):
+            source = "a" if step == 0 else f"t{step - 1}"
+            nodes.append(helper.make_node(called, [source], [f"t{step}"], domain=domain))
+        opsets = [helper.make_opsetid("f", 1), helper.make_opsetid("", 17)]
+        functions.append(helper.make_function("f", f"F{level}", ["a"], ["t3"], nodes, opsets))
+    model = build([helper.make_node("F0", ["x"], ["y"], domain="f")], functions=functions, domains=["f"])
+    with pytest.raises(ModelReadError) as caught:
+        read_onnx(model)
+    assert caught.value.code == "onnx.too_large"
+
+
+def test_weights_that_the_exporter_merged_count_again(read) -> None:
+    nodes = [
+        helper.make_node("Identity", ["bn.weight"], ["bn.running_var"]),
+        helper.make_node("Identity", ["bn.bias"], ["bn.running_mean"]),
+        helper.make_node(
+            "BatchNormalization", ["x", "bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"], ["y"]
+        ),
+    ]
+    weights = {"bn.weight": np.ones(3, np.float32), "bn.bias": np.zeros(3, np.float32)}
+    graph = read(nodes, weights=weights)
+    roles = [graph.tensors[index].role.value for index in graph.nodes[0].inputs]
+    assert roles == ["input", "parameter", "parameter", "buffer", "buffer"]
+    assert graph.parameter_count == 6
+
+
+def test_shared_weights_count_once(read) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Conv", ["a", "w"], ["y"])]
+    graph = read(nodes, weights={"w": np.zeros((3, 3, 1, 1), np.float32)})
+    assert graph.parameter_count == 9
+
+
+def test_weights_listed_as_inputs_are_no_inputs(read) -> None:
+    graph = read(
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        inputs={"x": ["N", 3, 8, 8], "w": [4, 3, 1, 1]},
+        weights={"w": ZEROS},
+    )
+    assert len(graph.inputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
+        ("/layer2/layer2.0/downsample/downsample.1/BatchNormalization", "layer2.0.downsample.1"),
+        ("/conv1/Conv", "conv1"),
+        ("Conv_12", ""),
+    ],
+)
+def test_module_path_comes_from_the_older_exporters_names(read, name: str, scope: str) -> None:
+    graph = read([helper.make_node("Relu", ["x"], ["y"], name=name)])
+    assert graph.nodes[0].scope == scope
+
+
+def test_module_path_comes_from_the_newer_exporters_metadata(read) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="node_relu")
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layer1', 'layer1.0', 'relu']")
+    assert read([node]).nodes[0].scope == "layer1.0"

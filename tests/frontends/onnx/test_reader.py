@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from dippm.errors import ModelReadError, UnsupportedError, UsageError
+from dippm.frontends.inputs import parse_input_shapes
+from dippm.frontends.onnx import read_onnx
+from dippm.graph import TensorRole
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, dtype=np.float32)
+
+
+def classifier() -> tuple[list, dict]:
+    nodes = [
+        helper.make_node("Conv", ["x", "conv.weight", "conv.bias"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "fc.weight", "fc.bias"], ["g"], transB=1),
+        helper.make_node("Softmax", ["g"], ["y"]),
+    ]
+    weights = {
+        "conv.weight": zeros(8, 3, 3, 3), "conv.bias": zeros(8), "fc.weight": zeros(10, 32), "fc.bias": zeros(10),
+    }  # fmt: skip
+    return nodes, weights
+
+
+def test_a_classifier(read, kinds, shape_of) -> None:
+    nodes, weights = classifier()
+    graph = read(nodes, weights=weights)
+    assert kinds(graph) == ["conv", "relu", "max_pool", "view", "linear", "softmax"]
+    assert graph.framework == "onnx"
+    assert graph.parameter_count == 8 * 27 + 8 + 320 + 10
+    assert shape_of(graph, graph.inputs[0]) == ["N", "3", "8", "8"]
+    assert shape_of(graph, graph.outputs[0]) == ["N", "10"]
+    conv = graph.nodes[0]
+    assert conv.attributes == {
+        "groups": 1, "kernel": (3, 3), "stride": (2, 2), "dilation": (1, 1), "padding": (1, 1),
+    }  # fmt: skip
+    assert shape_of(graph, conv.outputs[0]) == ["N", "8", "4", "4"]
+    flat = graph.nodes[3].outputs[0]
+    assert graph.tensors[flat].alias_of == graph.nodes[3].inputs[0]
+
+
+def test_shape_arithmetic_is_worked_out(read, kinds, shape_of) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Mul", ["n", "two"], ["n2"]),
+        helper.make_node("Unsqueeze", ["n2", "axes"], ["n3"]),
+        helper.make_node("Concat", ["n3", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["x", "target"], ["y"]),
+    ]
+    weights = {"zero": np.array(0), "two": np.array(2), "axes": np.array([0]), "rest": np.array([-1, 4])}
+    graph = read(nodes, weights=weights)
+    assert kinds(graph) == ["view"]
+    assert shape_of(graph, graph.outputs[0]) == ["2N", "24", "4"]
+
+
+def test_fixed_batch_is_opened(read, shape_of) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], strides=[4, 4]),
+        helper.make_node("Reshape", ["c", "tokens"], ["t"]),
+        helper.make_node("Transpose", ["t"], ["s"], perm=[0, 2, 1]),
+        helper.make_node("Concat", ["cls", "s"], ["k"], axis=1),
+        helper.make_node("Add", ["k", "pos"], ["p"]),
+        helper.make_node("Reshape", ["p", "heads"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["q"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["q", "merged"], ["y"]),
+    ]
+    weights = {
+        "w": zeros(16, 3, 4, 4), "tokens": np.array([1, 16, 4]), "cls": zeros(1, 1, 16), "pos": zeros(1, 5, 16),
+        "heads": np.array([1, 5, 4, 4]), "merged": np.array([4, 5, 4]),
+    }  # fmt: skip
+    graph = read(nodes, weights=weights, inputs={"x": [1, 3, 8, 8]})
+    assert graph.fixed_batch is None
+    assert shape_of(graph, graph.outputs[0]) == ["4N", "5", "4"]
+
+
+def test_ambiguous_reshape_is_tried_again(read, shape_of) -> None:
+    # [5, 1, 8] joined to [5, 8] and taken apart again: the first reading of [5, 8] breaks the matrix product.
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["t", "flat"], ["f"]),
+        helper.make_node("MatMul", ["f", "w"], ["m"]),
+        helper.make_node("Reshape", ["m", "apart"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[1, 0, 2]),
+        helper.make_node("Add", ["b", "x"], ["y"]),
+    ]
+    weights = {"flat": np.array([5, 8]), "w": zeros(8, 8), "apart": np.array([5, 1, 8])}
+    graph = read(nodes, weights=weights, inputs={"x": [1, 5, 8]})
+    assert graph.fixed_batch is None
+    assert shape_of(graph, graph.outputs[0]) == ["N", "5", "8"]
+
+
+def test_baked_minus_one_does_not_swallow_the_batch(read, shape_of) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
+    graph = read(nodes, weights={"s": np.array([1, -1, 8])}, inputs={"x": [1, 3, 8, 8]})
+    assert shape_of(graph, graph.outputs[0]) == ["N", "24", "8"]
+
+
+def test_batch_that_cannot_be_opened_stays_fixed(read) -> None:
+    nodes = [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("MatMul", ["a", "x"], ["y"])]
+    graph = read(nodes, weights={"w": zeros(4, 4)}, inputs={"x": [4, 4]})
+    assert graph.fixed_batch == 4
+    assert "batch at 4" in graph.fixed_batch_reason
+    assert all(dim.per_sample == 0 for tensor in graph.tensors for dim in tensor.shape)
+
+
+def test_open_batch_that_does_not_grow_needs_a_hint(build) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Mul", ["n", "n"], ["n2"]),
+        helper.make_node("Unsqueeze", ["n2", "axes"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["c"]),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    model = build(
+        nodes, weights={"zero": np.array(0), "axes": np.array([0])}, inputs={"x": ["N", 4]}, outputs=["y", "c"]
+    )
+    with pytest.raises(UnsupportedError) as caught:
+        read_onnx(model)
+    assert caught.value.code == "graph.batch_dependent"
+    graph = read_onnx(model, batch_hint=6)
+    assert graph.fixed_batch == 6
+    assert graph.tensors[graph.outputs[1]].shape[0].fixed == 36
+
+
+def test_model_without_a_batch_is_fixed_at_one(read) -> None:
+    graph = read([helper.make_node("Relu", ["x"], ["y"])], inputs={"x": []})
+    assert graph.fixed_batch == 1
+
+
+def test_given_shape_overrides_the_files(read, shape_of) -> None:
+    nodes = [helper.make_node("GlobalAveragePool", ["x"], ["g"]), helper.make_node("Flatten", ["g"], ["y"])]
+    graph = read(nodes, given="3,32,16")
+    assert shape_of(graph, graph.inputs[0]) == ["N", "3", "32", "16"]
+
+
+def test_given_shape_that_breaks_the_model(read) -> None:
+    nodes, weights = classifier()
+    with pytest.raises(UsageError, match=r"got 4,8,8, the file says 3,8,8") as caught:
+        read(nodes, weights=weights, given="4,8,8")
+    assert caught.value.code == "input.shape_conflict"
+    with pytest.raises(UsageError) as caught:
+        read(nodes, weights=weights, inputs={"x": [1, 3, 8, 8]}, given="3,16,16")
+    assert caught.value.code == "input.shape_conflict"
+
+
+def test_operators_that_do_not_fit_are_named(read) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="stem")]
+    with pytest.raises(ModelReadError, match="'stem' \\(Conv\\).*3 channels") as caught:
+        read(nodes, weights={"w": zeros(4, 5, 1, 1)})
+    assert caught.value.code == "onnx.shape"
+
+
+def test_batch_hint_must_be_positive(build) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_onnx(build([helper.make_node("Relu", ["x"], ["y"])]), batch_hint=0)
+    assert caught.value.code == "batch.invalid"
+
+
+def test_unknown_operator_keeps_going(build, shape_of) -> None:
+    nodes = [helper.make_node("Strange", ["x"], ["h"], domain="custom"), helper.make_node("Relu", ["h"], ["y"])]
+    graph = read_onnx(build(nodes, domains=["custom"]))
+    assert graph.unsupported_ops == {"custom.Strange": 1}
+    assert any("custom.Strange" in warning for warning in graph.warnings)
+    assert shape_of(graph, graph.outputs[0]) == ["N", "3", "8", "8"]
+
+
+def test_unknown_operator_takes_the_declared_shape(build, shape_of) -> None:
+    model = build([helper.make_node("Strange", ["x"], ["h"], domain="c"), helper.make_node("Relu", ["h"], ["y"])])
+    model.opset_import.add(domain="c", version=1)
+    model.graph.value_info.append(helper.make_tensor_value_info("h", 1, ["N", 7]))
+    graph = read_onnx(model)
+    assert shape_of(graph, graph.outputs[0]) == ["N", "7"]
+
+
+@pytest.mark.parametrize(
+    ("node", "weights"),
+    [
+        (helper.make_node("ConstantOfShape", ["s"], ["big"]), {"s": np.array([2**20, 2**18])}),
+        (helper.make_node("Tile", ["one", "r"], ["big"]), {"one": zeros(1, 1), "r": np.array([2**30, 2**8])}),
+        (helper.make_node("Expand", ["one", "s"], ["big"]), {"one": zeros(1), "s": np.array([2**19, 2**19])}),
+        (
+            helper.make_node("Range", ["a", "b", "c"], ["big"]),
+            {"a": np.array(0), "b": np.array(2**39), "c": np.array(1)},
+        ),
+    ],
+)
+def test_sizes_that_grow_out_of_little_are_not_allocated(read, node, weights) -> None:
+    graph = read([node, helper.make_node("Relu", ["big"], ["y"])], weights=weights)
+    total = 1
+    for dim in graph.tensors[graph.outputs[0]].shape:
+        total *= dim.at(1)
+    assert total >= 2**38
+
+
+@pytest.mark.parametrize("sizes", [[2**62], [2**40, 2**40], [-5]])
+def test_sizes_out_of_range_are_errors(read, sizes) -> None:
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["y"])]
+    with pytest.raises(ModelReadError):
+        read(nodes, weights={"s": np.array(sizes)})
+
+
+def test_input_order_is_kept(read) -> None:
+    nodes = [helper.make_node("Sub", ["b", "a"], ["y"])]
+    graph = read(nodes, inputs={"a": ["N", 2], "b": ["N", 2]})
+    assert [graph.tensors[index].name for index in graph.inputs] == ["a", "b"]
+    assert all(graph.tensors[index].role is TensorRole.INPUT for index in graph.inputs)
+
+
+def test_shapes_at_any_batch_are_those_of_that_batch(build) -> None:
+    nodes, weights = classifier()
+    open_graph = read_onnx(build(nodes, weights=weights))
+    for batch in (1, 7):
+        fixed = build(nodes, weights=weights, inputs={"x": [batch, 3, 8, 8]})
+        other = read_onnx(fixed)
+        assert [[d.at(batch) for d in t.shape] for t in open_graph.tensors] == [
+            [d.at(batch) for d in t.shape] for t in other.tensors
+        ]
+
+
+def test_import_of_the_package_leaves_onnx_alone() -> None:
+    code = "import sys, dippm, dippm.frontends.onnx; assert 'onnx' not in sys.modules, 'onnx'; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_reading_needs_no_torch(tmp_path, build) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(build([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString())
+    code = "import sys; sys.modules['torch'] = None; from dippm.frontends.onnx import read_onnx; read_onnx(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+
+
+def test_positional_and_named_shapes_agree(build) -> None:
+    model = build([helper.make_node("Relu", ["x"], ["y"])], inputs={"x": ["N", "c", "l"]})
+    by_position = read_onnx(model, input=parse_input_shapes((4, 9)))
+    by_name = read_onnx(model, input=parse_input_shapes({"x": (4, 9)}))
+    assert by_position.tensors == by_name.tensors

@@ -1,0 +1,96 @@
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.detect import Framework, detect_framework, parse_framework
+
+
+def archive(*names: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as out:
+        for name in names:
+            out.writestr(name, b"x")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "framework"),
+    [
+        ("m.onnx", b"\x08\x08\x12\x07pytorch", Framework.ONNX),
+        ("m.bin", b"\x08\x08\x12\x07pytorch", Framework.ONNX),
+        ("m.onnx", b"\x3a\x10graph first", Framework.ONNX),
+        ("m.pt", archive("m/data.pkl", "m/code/x.py"), Framework.PYTORCH),
+        ("m.onnx", archive("m/constants.pkl"), Framework.PYTORCH),
+        ("m.pt2", archive("archive_format", "models/model.json"), Framework.PYTORCH),
+        ("m.pt", pickle.dumps([1]), Framework.PYTORCH),
+        ("m.h5", b"\x89HDF\r\n\x1a\n....", Framework.TENSORFLOW),
+        ("m.tflite", b"\x1c\0\0\0TFL3....", Framework.TENSORFLOW),
+        ("m.keras", archive("config.json", "metadata.json", "model.weights.h5"), Framework.TENSORFLOW),
+        ("m.json", b'{"base_code": {"magic": "pir"}}', Framework.PADDLE),
+        ("m.pdmodel", b"\x0a\x10...", Framework.PADDLE),
+    ],
+)
+def test_content_tells_the_framework(tmp_path: Path, name: str, content: bytes, framework: Framework) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert detect_framework(path) is framework
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("m.onnx", b"", "model.empty"),
+        ("m.onnx", b"<html>not found</html>", "model.unrecognised"),
+        ("m.txt", b"hello world", "model.unrecognised"),
+        ("m.onnx", archive("readme.txt"), "model.unrecognised"),
+        ("m.pt", archive("m/data.pkl")[:20], "model.truncated"),
+        ("m.safetensors", b"\x40\0\0\0\0\0\0\0{}", "model.weights_only"),
+        ("m.gguf", b"GGUF\x03\0\0\0", "model.weights_only"),
+    ],
+)
+def test_what_is_no_model_is_named(tmp_path: Path, name: str, content: bytes, code: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ModelReadError) as caught:
+        detect_framework(path)
+    assert caught.value.code == code
+
+
+def test_missing_files_and_plain_folders(tmp_path: Path) -> None:
+    with pytest.raises(ModelReadError) as caught:
+        detect_framework(tmp_path / "none.onnx")
+    assert caught.value.code == "model.missing"
+    with pytest.raises(ModelReadError) as caught:
+        detect_framework(tmp_path)
+    assert caught.value.code == "model.unrecognised"
+    (tmp_path / "saved_model.pb").write_bytes(b"x")
+    assert detect_framework(tmp_path) is Framework.TENSORFLOW
+
+
+def test_a_name_that_no_file_system_takes_is_refused() -> None:
+    with pytest.raises(ModelReadError):
+        detect_framework(Path("a\0b"))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_answer_or_a_clear_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("bytes") / "model.bin"
+    path.write_bytes(content)
+    try:
+        assert detect_framework(path) in Framework
+    except ModelReadError as exc:
+        assert exc.code.startswith("model.")
+
+
+def test_names_of_frameworks() -> None:
+    assert [parse_framework(name) for name in ("torch", "PyTorch", "tf", "onnx")] == [
+        Framework.PYTORCH, Framework.PYTORCH, Framework.TENSORFLOW, Framework.ONNX,
+    ]  # fmt: skip
+    with pytest.raises(UsageError):
+        parse_framework("caffe")

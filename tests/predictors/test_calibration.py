@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import pytest
+
+from dippm.errors import DippmError
+from dippm.predictors.calibration import Calibration
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    shipped = Calibration.read()
+    shipped.write(tmp_path / "folder" / "physics.json")
+    assert Calibration.read(tmp_path / "folder" / "physics.json") == shipped
+
+
+def test_the_shipped_artefact_says_how_it_was_made() -> None:
+    provenance = Calibration.read().provenance
+    assert str(provenance["command"]).startswith("python -m dippm.training.physics")
+    assert len(str(provenance["data_sha256"])) == 64
+    assert provenance["test"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "rates": {"speed": 1}}'])
+def test_a_damaged_artefact_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "physics.json"
+    path.write_text(text)
+    with pytest.raises(DippmError, match=r"physics\.json") as caught:
+        Calibration.read(path)
+    assert caught.value.code == "artefact.unreadable"
+
+
+def test_a_missing_artefact_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DippmError, match="cannot be read"):
+        Calibration.read(tmp_path / "none.json")

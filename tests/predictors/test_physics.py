@@ -1,0 +1,136 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.conditions import Conditions, Runtime
+from dippm.costs.precision import Precision
+from dippm.devices import find_device, load_catalog
+from dippm.errors import UnsupportedError
+from dippm.graph import Graph, OpKind
+from dippm.predictors.physics import PhysicsPredictor
+from dippm.predictors.prediction import Prediction
+
+
+@pytest.fixture(name="network")
+def _network(builder: Any) -> Graph:
+    """Two convolutions with batch norm and ReLU, pooling, a linear layer."""
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 3, 64, 64)
+    for channels_in, channels in ((3, 64), (64, 64)):
+        x = builder.node(OpKind.CONV, [x, builder.weight(channels, channels_in, 3, 3)], n, channels, 64, 64, **square)
+        x = builder.node(OpKind.BATCH_NORM, [x, builder.weight(channels)], n, channels, 64, 64)
+        x = builder.node(OpKind.RELU, [x], n, channels, 64, 64, alias_of=x)
+    x = builder.node(OpKind.GLOBAL_POOL, [x], n, 64, 1, 1, output_size=(1, 1))
+    x = builder.node(OpKind.VIEW, [x], n, 64, alias_of=x)
+    builder.node(OpKind.LINEAR, [x, builder.weight(1000, 64)], n, 1000)
+    return builder.graph()
+
+
+def predict(graph: Graph, *, batches: list[int], devices: list[str], **conditions: Any) -> list[Prediction]:
+    return PhysicsPredictor.load().predict(
+        graph,
+        batches=batches,
+        devices=[find_device(name) for name in devices],
+        conditions=Conditions(**conditions),
+    )
+
+
+def test_all_batches_of_the_first_device_come_first(network: Graph) -> None:
+    answers = predict(network, batches=[1, 8], devices=["A100", "T4"])
+    assert [(answer.device, answer.batch) for answer in answers] == [
+        ("A100-SXM4-40GB", 1), ("A100-SXM4-40GB", 8), ("Tesla T4", 1), ("Tesla T4", 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", Precision)
+def test_every_figure_grows_with_the_batch_on_every_device(network: Graph, precision: Precision) -> None:
+    batches = [1, 2, 3, 5, 8, 16, 31, 64, 128, 500, 1024]
+    devices = [device.name for device in load_catalog()]
+    answers = predict(network, batches=batches, devices=devices, precision=precision)
+    for start in range(0, len(answers), len(batches)):
+        for name in ("latency_ms", "energy_j", "memory_mb"):
+            figures = [getattr(answer, name) for answer in answers[start : start + len(batches)]]
+            assert np.all(np.isfinite(figures))
+            # Learned times of next to no work scatter a little around the launch.
+            assert np.all(np.diff(figures) >= -0.005 * np.array(figures[1:])), (answers[start].device, name)
+
+
+def test_parts_of_memory_add_up(network: Graph) -> None:
+    for answer in predict(network, batches=[1, 64], devices=["A100", "P4"]):
+        assert sum(answer.memory_parts_mb.values()) == pytest.approx(answer.memory_mb)
+        assert set(answer.memory_parts_mb) == {"context", "weights", "activations", "workspace", "slack"}
+
+
+def test_intervals_hold_the_prediction(network: Graph) -> None:
+    for answer in predict(network, batches=[1, 64], devices=["A100", "RTX 4090"], precision=Precision.AMP):
+        for name, (low, high) in answer.intervals.items():
+            assert 0 < low < getattr(answer, name) < high
+
+
+def test_operators_explain_exactly_the_latency(network: Graph) -> None:
+    explanation = PhysicsPredictor.load().explain(
+        network, batch=16, device=find_device("A100"), conditions=Conditions()
+    )
+    assert explanation.time_ms.sum() == pytest.approx(explanation.prediction.latency_ms)
+    assert explanation.macs.sum() == explanation.prediction.macs
+    (same,) = predict(network, batches=[16], devices=["A100"])
+    assert same == explanation.prediction
+
+
+def test_a_device_without_labels_gets_a_wider_interval_and_a_warning(network: Graph) -> None:
+    seen, unseen = predict(network, batches=[512], devices=["RTX 4090", "H200"], precision=Precision.AMP)
+
+    def width(answer: Prediction) -> float:
+        low, high = answer.intervals["latency_ms"]
+        return high / low
+
+    assert width(unseen) > width(seen)
+    assert any("No whole model was measured on H200" in warning for warning in unseen.warnings)
+    assert not any("No whole model" in warning for warning in seen.warnings)
+
+
+def test_an_unknown_operator_widens_the_interval_and_is_named(network: Graph) -> None:
+    nodes = tuple(
+        replace(node, kind=OpKind.UNKNOWN, source_op="MyOp") if node.kind is OpKind.BATCH_NORM else node
+        for node in network.nodes
+    )
+    strange = replace(network, nodes=nodes, unsupported_ops={"MyOp": 2})
+    known, unknown = (predict(graph, batches=[512], devices=["A100"])[0] for graph in (network, strange))
+    ratios = [answer.intervals["latency_ms"][1] / answer.latency_ms for answer in (known, unknown)]
+    assert ratios[1] > ratios[0]
+    assert any("MyOp (2)" in warning for warning in unknown.warnings)
+    assert unknown.model.unsupported_ops == {"MyOp": 2}
+
+
+def test_a_small_batch_says_that_the_host_counts(network: Graph) -> None:
+    small, large = predict(network, batches=[1, 4096], devices=["H100"])
+    assert any("host" in warning for warning in small.warnings)
+    assert not any("waits for the host" in warning for warning in large.warnings)
+
+
+def test_a_captured_graph_is_faster_at_small_batch(network: Graph) -> None:
+    (eager,) = predict(network, batches=[1], devices=["A100"])
+    (captured,) = predict(network, batches=[1], devices=["A100"], runtime=Runtime.CUDA_GRAPH)
+    assert captured.latency_ms < eager.latency_ms
+
+
+def test_what_does_not_fit_says_so_and_gets_no_slice(network: Graph) -> None:
+    (answer,) = predict(network, batches=[2**20], devices=["A100"])
+    assert answer.mig is None
+    assert any("does not fit" in warning for warning in answer.warnings)
+
+
+def test_a_fixed_batch_is_kept(network: Graph) -> None:
+    fixed = replace(network, fixed_batch=4, fixed_batch_reason="It says so.")
+    with pytest.raises(UnsupportedError, match="It says so") as caught:
+        predict(fixed, batches=[4, 8], devices=["A100"])
+    assert caught.value.code == "graph.fixed_batch"
+    assert predict(fixed, batches=[4], devices=["A100"])[0].batch == 4
+
+
+def test_a_mig_slice_is_a_device(network: Graph) -> None:
+    whole, part = predict(network, batches=[256], devices=["A100", "1g.5gb@A100"])
+    assert part.latency_ms > 2 * whole.latency_ms
