@@ -54,8 +54,10 @@ def test_every_figure_grows_with_the_batch_on_every_device(network: Graph, preci
         for name in ("latency_ms", "energy_j", "memory_mb"):
             figures = [getattr(answer, name) for answer in answers[start : start + len(batches)]]
             assert np.all(np.isfinite(figures))
-            # Learned times of next to no work scatter a little around the launch.
-            assert np.all(np.diff(figures) >= -0.005 * np.array(figures[1:])), (answers[start].device, name)
+            # Learned times of next to no work scatter a little around the launch, and the allocator's segments of 2 and
+            # 20 MiB can serve a larger batch better.
+            slack = 22.0 if name == "memory_mb" else 0.005 * np.array(figures[1:])
+            assert np.all(np.diff(figures) >= -slack), (answers[start].device, name)
 
 
 def test_parts_of_memory_add_up(network: Graph) -> None:

@@ -213,7 +213,7 @@ def parse_batches(batch: Batches) -> list[int]:
     Raises:
         UsageError: ``batch.invalid`` where one is not a whole number from 1 to 2^24.
     """
-    batches = list(batch) if isinstance(batch, list | tuple | range) else [batch]
+    batches = [batch] if isinstance(batch, int) else list(batch)
     if not batches:
         raise UsageError("Give at least one batch size.", code="batch.invalid")
     for size in batches:

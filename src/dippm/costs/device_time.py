@@ -325,8 +325,8 @@ class _Timer:
     def _stream_seconds(self, moved: FloatArray, *, operators: npt.NDArray[np.str_]) -> FloatArray:
         """Time of an element-wise kernel that moves as many bytes.
 
-        Learned where the device or a relative was measured; element-wise kernels of other devices take the bandwidth
-        share that whole models on unmeasured devices were fitted with, because five devices teach too little of a sixth.
+        Learned where the device or a relative was measured. Other devices take the bandwidth share that whole models on
+        such devices were fitted with, because five devices teach too little of a sixth.
 
         Shapes:
             moved: [B, U]; operators: [U]; result: [B, U].

@@ -36,6 +36,7 @@ class Evaluator:
         input_dtypes: Element type of each input.
         native_shapes: Shape of each value at the batch that the file fixes, where this run is at another batch.
         rebatching: Decides how a shape that the file fixes grows with the batch; goes with ``native_shapes``.
+        data_limit: Most elements of a tensor whose values are evaluated.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Evaluator:
         *,
         native_shapes: Sequence[tuple[int, ...] | None] | None = None,
         rebatching: Rebatching | None = None,
+        data_limit: int = DATA_LIMIT,
     ) -> None:
         self.program = program
         self.rebatching = rebatching
+        self.data_limit = data_limit
         self.unsupported: dict[str, int] = {}
         self.warnings: list[str] = list(program.warnings)
         self._native_shapes = native_shapes
@@ -159,7 +162,7 @@ class Evaluator:
         return Value(
             data.shape,
             from_numpy(data.dtype),
-            data if data.size <= DATA_LIMIT else None,
+            data if data.size <= self.data_limit else None,
             role=TensorRole.CONSTANT,
             is_static=all(value.is_static for value in sources),
             is_computed=bool(sources),

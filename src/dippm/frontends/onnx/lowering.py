@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["lower"]
 
 _OLDEST_OPSET = 7
-_OP_LIMIT = 1_000_000
+_OP_LIMIT = 500_000
 _NESTING_LIMIT = 24
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _OWN_RULE_DOMAINS = ("", "ai.onnx", "com.microsoft")

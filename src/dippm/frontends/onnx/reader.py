@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from math import nan
+from typing import TYPE_CHECKING, TypeVar
 
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
@@ -17,7 +18,8 @@ from dippm.frontends.onnx.input_sizes import InputPlan, plan_inputs
 from dippm.frontends.onnx.loading import load_model
 from dippm.frontends.onnx.lowering import lower
 from dippm.frontends.onnx.program import Program
-from dippm.frontends.onnx.rebatching import Rebatching
+from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
+from dippm.frontends.onnx.values import DATA_LIMIT
 from dippm.graph import Graph
 from dippm.graph.passes.canonicalize import canonicalize
 from dippm.graph.passes.unify_batches import unify_batches
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["read_onnx"]
 
 _BATCHES = (2, 3)
+_PROOF_BATCH = 7
+_DATA_LIMITS = (DATA_LIMIT, 20_000, 6_000, 500)
 _ATTEMPTS = 64
+Result = TypeVar("Result")
+
 _NO_INPUT = InputShapes()
 
 
@@ -83,14 +89,12 @@ def _collection_paused() -> Iterator[None]:
 
 def _read(program: Program, plan: InputPlan, name: str, batch_hint: int | None) -> Graph:
     if not plan.has_batch:
-        graph = _run(program, plan, 1).graph(name)
-        reason = "No input of the model carries a batch."
-        return replace(graph, fixed_batch=1, fixed_batch_reason=reason)
+        graph = _explained(plan, lambda: _run(program, plan, 1).graph(name))
+        return replace(graph, fixed_batch=1, fixed_batch_reason="No input of the model carries a batch.")
     if plan.native_batch is not None:
         return _read_fixed(program, plan, name, plan.native_batch)
     try:
-        first, second = (_run(program, plan, batch).graph(name) for batch in _BATCHES)
-        return unify_batches(first, second, batches=_BATCHES)
+        return _unify(lambda batch, limit: _run(program, plan, batch, data_limit=limit).graph(name))
     except (ModelReadError, UnsupportedError) as exc:
         return _read_open_at_one_batch(program, plan, name, batch_hint, exc)
 
@@ -105,18 +109,12 @@ def _read_open_at_one_batch(
     except (ModelReadError, UnsupportedError):
         if batch_hint is None:
             raise _explain(cause, plan) from cause
-    try:
-        graph = _run(program, plan, batch_hint).graph(name)
-    except ModelReadError as exc:
-        raise _explain(exc, plan) from exc
+    graph = _explained(plan, lambda: _run(program, plan, batch_hint).graph(name))
     return replace(graph, fixed_batch=batch_hint, fixed_batch_reason=str(cause))
 
 
 def _read_fixed(program: Program, plan: InputPlan, name: str, native_batch: int) -> Graph:
-    try:
-        native = _run(program, plan, native_batch)
-    except ModelReadError as exc:
-        raise _explain(exc, plan) from exc
+    native = _explained(plan, lambda: _run(program, plan, native_batch))
     try:
         return _regrow(program, plan, name, native_batch=native_batch, native=native)
     except (ModelReadError, UnsupportedError) as exc:
@@ -127,28 +125,76 @@ def _read_fixed(program: Program, plan: InputPlan, name: str, native_batch: int)
 def _regrow(
     program: Program, plan: InputPlan, name: str, *, native_batch: int, native: Evaluator | None = None
 ) -> Graph:
-    """Read at two batches what the file fixes at one."""
+    """Read at other batches what the file fixes at one."""
     native = _run(program, plan, native_batch) if native is None else native
     shapes = native.shapes()
-    choices: dict[tuple[tuple[int, ...], int, tuple[int, ...]], int] = {}
-    for attempt in range(_ATTEMPTS):
-        rebatching = Rebatching(native_batch, _BATCHES[0], choices)
+    choices: Choices = {}
+    alternatives: dict[Signature, int] = {}
+
+    def read_at(batch: int, limit: int) -> Graph:
+        rebatching = Rebatching(native_batch, batch, choices, alternatives)
+        evaluator = _run(program, plan, batch, native=shapes, rebatching=rebatching, data_limit=limit)
+        return evaluator.graph(name)
+
+    for _ in range(_ATTEMPTS - 1):
         try:
-            graphs = []
-            for batch in _BATCHES:
-                rebatching = Rebatching(native_batch, batch, choices)
-                graphs.append(_run(program, plan, batch, native=shapes, rebatching=rebatching).graph(name))
-            return unify_batches(graphs[0], graphs[1], batches=_BATCHES)
+            return _unify(read_at)
         except (ModelReadError, UnsupportedError):
             # Come back to the reshape met last that can be read in another way.
             while choices:
                 signature, chosen = choices.popitem()
-                if chosen + 1 < rebatching.alternatives.get(signature, 0):
+                if chosen + 1 < alternatives.get(signature, 0):
                     choices[signature] = chosen + 1
                     break
-            if not choices or attempt == _ATTEMPTS - 1:
+            if not choices:
                 raise
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    return _unify(read_at)
+
+
+def _unify(read_at: Callable[[int, int], Graph]) -> Graph:
+    """Read at two batches and leave the batch open; a third one is the proof where two do not tell enough."""
+    for limit in _DATA_LIMITS:
+        graphs = [read_at(batch, limit) for batch in _BATCHES]
+        # A constant may be small enough to evaluate at one batch and too large at the other.
+        if len(graphs[0].nodes) == len(graphs[1].nodes) or limit == _DATA_LIMITS[-1]:
+            break
+    first, second = _level_scalars(*graphs)
+    graph = unify_batches(first, second, batches=_BATCHES)
+    if any(dim.per_sample and dim.fixed for tensor in graph.tensors for dim in tensor.shape):
+        _prove(graph, read_at(_PROOF_BATCH, limit))
+    return graph
+
+
+def _level_scalars(first: Graph, second: Graph) -> tuple[Graph, Graph]:
+    """Forget the value of a number in the code that follows the batch; it costs the same whatever it is."""
+    differing = [
+        position
+        for position, (a, b) in enumerate(zip(first.nodes, second.nodes, strict=False))
+        if "scalar" in a.attributes and "scalar" in b.attributes and a.attributes["scalar"] != b.attributes["scalar"]
+    ]
+    if not differing:
+        return first, second
+    result = []
+    for graph in (first, second):
+        nodes = list(graph.nodes)
+        for position in differing:
+            node = nodes[position]
+            nodes[position] = replace(node, attributes={**node.attributes, "scalar": nan})
+        result.append(replace(graph, nodes=tuple(nodes)))
+    return result[0], result[1]
+
+
+def _prove(graph: Graph, third: Graph) -> None:
+    """Check that sizes are straight lines: two points lie on one whatever the sizes do."""
+    for mixed, fixed in zip(graph.tensors, third.tensors, strict=False):
+        sizes = [dim.at(_PROOF_BATCH) for dim in mixed.shape]
+        if sizes != [dim.fixed for dim in fixed.shape]:
+            raise UnsupportedError(
+                f"The model does not grow in proportion to its batch: '{mixed.name}' is of shape "
+                f"{[dim.fixed for dim in fixed.shape]} at batch {_PROOF_BATCH}, not {sizes}.",
+                code="graph.batch_dependent",
+                cure="Give the one batch size that you want; it is then read for that batch alone.",
+            )
 
 
 def _run(
@@ -158,10 +204,20 @@ def _run(
     *,
     native: list[tuple[int, ...] | None] | None = None,
     rebatching: Rebatching | None = None,
+    data_limit: int = DATA_LIMIT,
 ) -> Evaluator:
-    evaluator = Evaluator(program, plan.at(batch), plan.dtypes, native_shapes=native, rebatching=rebatching)
+    evaluator = Evaluator(
+        program, plan.at(batch), plan.dtypes, native_shapes=native, rebatching=rebatching, data_limit=data_limit
+    )
     evaluator.run()
     return evaluator
+
+
+def _explained(plan: InputPlan, run: Callable[[], Result]) -> Result:
+    try:
+        return run()
+    except ModelReadError as exc:
+        raise _explain(exc, plan) from exc
 
 
 def _explain(error: DippmError, plan: InputPlan) -> DippmError:

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-__all__ = ["Rebatching"]
+__all__ = ["Choices", "Rebatching", "Signature"]
 
 Sizes = tuple[int, ...]
+Signature = tuple[Sizes, int, Sizes]
+"""Shape of a reshape's input in the file, the batch's axis in it, and shape of the output in the file."""
+
+Choices = dict[Signature, int]
 
 
 class Rebatching:
@@ -21,14 +25,17 @@ class Rebatching:
     Args:
         native: The batch that the file fixes.
         batch: The batch asked for.
-        choices: For each ambiguous reshape met so far which of its readings to take.
+        choices: For each reshape met so far which of its readings to take; new ones are added.
+        alternatives: For each reshape met so far how many readings it has; new ones are added.
     """
 
-    def __init__(self, native: int, batch: int, choices: dict[tuple[Sizes, int, Sizes], int] | None = None) -> None:
+    def __init__(
+        self, native: int, batch: int, choices: Choices | None = None, alternatives: dict[Signature, int] | None = None
+    ) -> None:
         self._native = native
         self._batch = batch
         self.choices = {} if choices is None else choices
-        self.alternatives: dict[tuple[Sizes, int, Sizes], int] = {}
+        self.alternatives = {} if alternatives is None else alternatives
 
     def reshape(self, native: Sizes, current: Sizes, target: Sizes) -> Sizes | None:
         """The target of a reshape at the batch asked for.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import isfinite, isnan, nan, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,7 +69,8 @@ class Value:
         """The one number that it holds."""
         if self.data is None or not self.data.size:
             raise ShapeError("a number that must be constant is not known")
-        return float(np.real(self.data.reshape(-1)[0]))
+        number = float(np.real(self.data.reshape(-1)[0]))
+        return nan if isnan(number) else number  # one NaN, so that attributes compare equal
 
     def integer(self) -> int:
         """The one whole number that it holds."""
@@ -94,6 +95,11 @@ class Call:
         self.op = op
         self.inputs = inputs
         self.evaluator = evaluator
+
+    @property
+    def data_limit(self) -> int:
+        """Most elements of a tensor whose values are evaluated in this run."""
+        return self.evaluator.data_limit
 
     # Inputs and attributes -----------------------------------------------------------------------------------------
 

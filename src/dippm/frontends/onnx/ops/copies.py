@@ -6,7 +6,7 @@ import numpy as np
 
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, normalize_axis, numel
+from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
 __all__: list[str] = []
@@ -24,7 +24,7 @@ def tile(call: Call) -> Value:
     shape = tuple(size * count for size, count in zip(x.shape, repeats, strict=True))
     if shape == x.shape:
         return x
-    if numel(shape) <= DATA_LIMIT:
+    if numel(shape) <= call.data_limit:
         known = fold(call, [x], lambda data: np.tile(data, repeats))
         if known is not None:
             return known

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dippm.frontends.onnx.program import Array
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, Value, broadcast, numel
+from dippm.frontends.onnx.values import Call, Value, broadcast, numel
 
 __all__ = ["fold"]
 
@@ -28,13 +28,13 @@ def fold(call: Call, operands: Sequence[Value], function: Callable[..., Array]) 
         if not operand.is_constant:
             return None
         arrays.append(operand.data)
-    if numel(broadcast(*(operand.shape for operand in operands))) > DATA_LIMIT:
+    if numel(broadcast(*(operand.shape for operand in operands))) > call.data_limit:
         return None
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(function(*arrays))
     except (ValueError, TypeError, OverflowError, ZeroDivisionError, IndexError, MemoryError):
         return None
-    if result.size > DATA_LIMIT or result.dtype.hasobject:
+    if result.size > call.data_limit or result.dtype.hasobject:
         return None
     return call.constant(result, operands)

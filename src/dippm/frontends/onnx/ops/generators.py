@@ -9,7 +9,7 @@ import numpy as np
 from dippm.frontends.onnx.element_types import NUMPY_TYPES, element_type
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Weight
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, numel
+from dippm.frontends.onnx.values import Call, ShapeError, Value, numel
 from dippm.graph import DType, OpKind, TensorRole
 
 __all__: list[str] = []
@@ -47,7 +47,7 @@ def constant_of_shape(call: Call) -> Value:
     shape = tuple(sizes)
     numpy_type = NUMPY_TYPES.get(dtype)
     if (
-        numel(shape) <= DATA_LIMIT
+        numel(shape) <= call.data_limit
         and len(shape) <= 32
         and numpy_type is not None
         and (stored is None or number is not None)
@@ -67,7 +67,7 @@ def arange(call: Call) -> Value:
         raise ShapeError("its step is 0 or its bounds are not finite")
     count = max(ceil((numbers[1] - numbers[0]) / numbers[2]), 0)
     numpy_type = NUMPY_TYPES.get(start.dtype)
-    if count <= DATA_LIMIT and numpy_type is not None:
+    if count <= call.data_limit and numpy_type is not None:
         data = (numbers[0] + np.arange(count) * numbers[2]).astype(numpy_type)
         return call.constant(data, call.inputs)
     return call.emit(OpKind.FILL, [], (count,), start.dtype, function="arange")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, normalize_axis, numel
+from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
 from dippm.graph import OpKind, TensorRole
 
 __all__: list[str] = []
@@ -17,7 +17,7 @@ def gather(call: Call) -> Value:
     x, indices = call.required(0), call.required(1)
     axis = normalize_axis(call.int_attribute("axis"), len(x.shape))
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    if x.is_constant and indices.data is not None and not indices.dtype.is_floating and numel(shape) <= DATA_LIMIT:
+    if x.is_constant and indices.data is not None and not indices.dtype.is_floating and numel(shape) <= call.data_limit:
         return _take(call, x, indices, axis)
     if indices.shape == () and indices.data is not None:
         return call.view(x, shape, "select", axis=axis)
@@ -64,7 +64,7 @@ def gather_nd(call: Call) -> Value:
         and x.is_constant
         and indices.data is not None
         and not indices.dtype.is_floating
-        and numel(shape) <= DATA_LIMIT
+        and numel(shape) <= call.data_limit
     ):
         where = tuple(np.moveaxis(np.asarray(indices.data).astype(np.int64), -1, 0))
         try:

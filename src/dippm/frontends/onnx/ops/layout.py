@@ -180,7 +180,7 @@ def expand(call: Call) -> Value:
         if rebatching is None or native is None or native_output is None:
             raise
         shape = rebatching.scale_like(native, x.shape, native_output)
-    if numel(shape) <= DATA_LIMIT:
+    if numel(shape) <= call.data_limit:
         known = fold(call, [x], lambda data: np.broadcast_to(data, shape))
         if known is not None:
             known.is_computed = True
@@ -212,7 +212,7 @@ def concat(call: Call) -> Value:
                 raise ShapeError(f"dimension {other} is {part.shape[other]} in one input and {first[other]} in another")
     total = sum(part.shape[axis] for part in parts)
     shape = (*first[:axis], total, *first[axis + 1 :])
-    if all(part.is_constant for part in parts) and numel(shape) <= DATA_LIMIT:
+    if all(part.is_constant for part in parts) and numel(shape) <= call.data_limit:
         arrays = [part.data for part in parts if part.data is not None]
         if all(array.ndim == rank and array.shape[:axis] == shape[:axis] for array in arrays):
             known = np.concatenate(arrays, axis=axis)

@@ -19,8 +19,7 @@ def batch_norm(call: Call) -> list[Value]:
     weights = [call.required(position) for position in range(1, 5)]
     if any(weight.shape != (channels,) for weight in weights):
         raise ShapeError(f"its weights do not have {channels} channels")
-    axes_size = numel(x.shape) // max(channels, 1)
-    result = call.emit(OpKind.BATCH_NORM, [x, *weights], x.shape, x.dtype, axes_size=axes_size)
+    result = call.emit(OpKind.BATCH_NORM, [x, *weights], x.shape, x.dtype)
     # Training outputs: the new running statistics, and in old opsets the batch's own.
     return [result, weights[2], weights[3], weights[2], weights[3]]
 
