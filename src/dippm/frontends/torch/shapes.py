@@ -15,16 +15,50 @@ __all__ = ["SHAPE_RULES", "elementwise_result", "empty_like"]
 
 def empty_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A tensor in the same layout, as ``torch.empty_like`` makes it, without that one's detour through Python."""
-    dtype = dtype or tensor.dtype
-    if not tensor.is_contiguous():
-        expected = 1
-        for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-            if size != 1 and stride != expected:
+    return _laid_out_like([tensor], tensor.shape, dtype=dtype or tensor.dtype)
+
+
+def _laid_out_like(operands: Sequence[torch.Tensor], shape: Sequence[int], *, dtype: torch.dtype) -> torch.Tensor:
+    """A dense tensor whose dimensions lie in memory in the order that they have in the operands.
+
+    The first operand decides, the next ones where it leaves a choice, as in PyTorch's element-wise kernels.
+    """
+    if all(item.is_contiguous() and item.shape == shape for item in operands):
+        return torch.empty(shape, dtype=dtype, device="meta")
+    rank = len(shape)
+    strides = []
+    for item in operands:
+        missing = rank - item.dim()
+        own = zip(item.shape, item.stride(), shape[missing:], strict=True)
+        strides.append([0] * missing + [0 if size == 1 != wanted else stride for size, stride, wanted in own])
+    order = list(range(rank))[::-1]  # innermost first
+    for position in range(1, rank):
+        current = position
+        for other in range(position - 1, -1, -1):
+            comparison = _compare(order[other], order[current], strides, shape)
+            if comparison > 0:
+                order[other], order[current] = order[current], order[other]
+                current = other
+            elif comparison < 0:
                 break
-            expected *= size
-        else:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device="meta")
-    return torch.empty(tensor.shape, dtype=dtype, device="meta")
+    result = [0] * rank
+    step = 1
+    for axis in order:
+        result[axis] = step
+        step *= max(shape[axis], 1)
+    return torch.empty_strided(tuple(shape), result, dtype=dtype, device="meta")
+
+
+def _compare(inner: int, outer: int, strides: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
+    """Whether two dimensions lie the other way round: 1 yes, -1 no, 0 undecided."""
+    for stride in strides:
+        if stride[inner] == 0 or stride[outer] == 0:
+            continue
+        if stride[inner] != stride[outer]:
+            return 1 if stride[inner] > stride[outer] else -1
+        if shape[inner] > shape[outer]:
+            return 1
+    return 0
 
 
 def _new(
@@ -282,12 +316,8 @@ def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: 
         dtype = torch.bool
     elif not dtype.is_floating_point and (name not in _INTEGER_SAFE or dtype is torch.bool):
         return None
-    if shape == first.shape:
-        return empty_like(first, dtype=dtype)
-    for operand in arguments.values():
-        if isinstance(operand, torch.Tensor) and operand.shape == shape:
-            return empty_like(operand, dtype=dtype)
-    return _new(first, shape, dtype=dtype)
+    operands = [item for item in arguments.values() if isinstance(item, torch.Tensor)]
+    return _laid_out_like(operands, shape, dtype=dtype)
 
 
 _INTEGER_SAFE = frozenset({"add", "sub", "rsub", "mul", "clone", "maximum", "minimum", "abs", "neg", "bitwise_and"})

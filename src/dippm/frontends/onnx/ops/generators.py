@@ -9,7 +9,7 @@ import numpy as np
 from dippm.frontends.onnx.element_types import NUMPY_TYPES, element_type
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Weight
-from dippm.frontends.onnx.values import Call, ShapeError, Value, numel
+from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, numel
 from dippm.graph import DType, OpKind, TensorRole
 
 __all__: list[str] = []

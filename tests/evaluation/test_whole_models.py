@@ -1,0 +1,49 @@
+import json
+
+import pytest
+
+from dippm.datasets.location import data_folder
+from dippm.errors import UsageError
+from dippm.evaluation.whole_models import (
+    WholeModelReport,
+    WholeModelScore,
+    evaluate_whole_models,
+    render_markdown,
+)
+
+
+def score(*, measured: float, predicted: float, source: str = "a") -> WholeModelScore:
+    return WholeModelScore(
+        source=source,
+        model="m",
+        device="d",
+        batch=1,
+        measured_ms=measured,
+        predicted_ms=predicted,
+        low_ms=0.9 * predicted,
+        high_ms=1.1 * predicted,
+    )
+
+
+def test_errors_and_coverage() -> None:
+    report = WholeModelReport(scores=(score(measured=10, predicted=10.5), score(measured=10, predicted=20, source="b")))
+    assert report.mape_percent() == pytest.approx(52.5)
+    assert report.mape_percent(source="a") == pytest.approx(5.0)
+    assert report.coverage_percent == 50.0
+    assert json.loads(json.dumps(report.to_dict()))["mape_percent"] == 52.5
+    page = render_markdown(report)
+    assert "| a | m | d | 1 | 10 | 10.5 | +5.0 | yes |" in page
+    assert "| b | m | d | 1 | 10 | 20 | +100.0 | no |" in page
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_shipped_predictor_keeps_its_error() -> None:
+    pytest.importorskip("transformers")
+    try:
+        data_folder()
+    except UsageError as exc:
+        pytest.skip(str(exc))
+    report = evaluate_whole_models()
+    assert report.mape_percent() < 15.0
+    assert report.coverage_percent > 85.0
