@@ -198,13 +198,18 @@ def _power_design(runs: Sequence[BusyRun], works: Mapping[str, Graph]) -> FloatA
 def fit_memory_spread(items: Sequence[Item], *, context_margin_mb: float) -> tuple[float, dict[str, int]]:
     """Least spread for which 90 % of the known fits and failures do not contradict the memory interval.
 
-    A row says that its batch fitted; a batch below the top of the ladder says that the next larger one failed.
+    A row says that its batch fitted; a batch below the largest of its table, where every run began, says that the next
+    larger one of the ladder failed.
     """
     ladder = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
     scores = []
     counts = {"fitted": 0, "failed": 0, "called yes": 0, "called no": 0}
+    top: dict[tuple[str, str], int] = {}
     for item in items:
-        if item.row.batch not in ladder or item.row.batch == ladder[0]:
+        table = (item.row.device, item.row.layout)
+        top[table] = max(top.get(table, 0), item.row.batch)
+    for item in items:
+        if item.row.batch not in ladder or item.row.batch == top[item.row.device, item.row.layout]:
             continue
         failed = ladder[ladder.index(item.row.batch) - 1]
         (estimate,) = estimate_memory(

@@ -162,22 +162,14 @@ OPERATORS: Mapping[str, OpRule] = {
         "replication_pad3d _pad_circular",
     ),
     **{
-        f"{prefix}{name}": OpRule(kind=OpKind.RESIZE, function=mode, inputs=("self",))
-        for prefix in ("", "_")
-        for name, mode in {
-            "upsample_nearest1d": "nearest",
-            "upsample_nearest2d": "nearest",
-            "upsample_nearest3d": "nearest",
-            "upsample_nearest_exact1d": "nearest",
-            "upsample_nearest_exact2d": "nearest",
-            "upsample_nearest_exact3d": "nearest",
-            "upsample_linear1d": "linear",
-            "upsample_bilinear2d": "linear",
-            "upsample_bilinear2d_aa": "linear",
-            "upsample_trilinear3d": "linear",
-            "upsample_bicubic2d": "cubic",
-            "upsample_bicubic2d_aa": "cubic",
+        name: OpRule(kind=OpKind.RESIZE, function=mode, inputs=("self",))
+        for mode, names in {
+            "nearest": "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
+            "_upsample_nearest_exact2d _upsample_nearest_exact3d",
+            "linear": "upsample_linear1d upsample_bilinear2d upsample_trilinear3d _upsample_bilinear2d_aa",
+            "cubic": "upsample_bicubic2d _upsample_bicubic2d_aa",
         }.items()
+        for name in names.split()
     },
     **_named(OpKind.GATHER, "gather index _unsafe_index index_select take masked_select nonzero roi_align roi_pool"),
     **_named(OpKind.GATHER, "ps_roi_align ps_roi_pool"),

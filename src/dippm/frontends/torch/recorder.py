@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from dippm.errors import ModelReadError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
@@ -565,7 +565,8 @@ class PretendedDevice(TorchFunctionMode):
             value = recorder._value(recorder.adopt(args[0]))
             if value is None:
                 raise DataDependentError(f"Tensor.{func.__name__}")
-            return func(value, *args[1:], **(kwargs or {}))
+            with _disable_current_modes():
+                return func(value, *args[1:], **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

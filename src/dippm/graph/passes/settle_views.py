@@ -7,9 +7,11 @@ copies, and puts a copy in front of kernels that want their input row by row.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from dippm.graph.dim import Shape
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Node
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, RECURRENT_KINDS, OpKind
@@ -162,7 +164,7 @@ class _Settling:
         if len(output) <= 3:
             return
         batch = output[:-2]
-        copied = []
+        copied: dict[int, Shape] = {}
         for tensor in dict.fromkeys(node.inputs):
             shape, strides = self._shapes[tensor], self._strides[tensor]
             if len(shape) < 2:
@@ -174,23 +176,32 @@ class _Settling:
                 for axis in range(len(full))
             )
             if layout.view(full, spread, (prod(batch), *shape[-2:])) is None:
-                copied.append(tensor)
-        self._copy_inputs(position, node, copied)
+                tensors = self._editor.tensors
+                copied[tensor] = (*tensors[node.outputs[0]].shape[:-2], *tensors[tensor].shape[-2:])
+        self._insert_copies(position, node, copied)
 
-    def _add_tensor(self, name: str, like: int) -> int:
+    def _add_tensor(self, name: str, like: int, shape: Shape | None = None) -> int:
         tensor = self._editor.tensors[like]
-        added = self._editor.add_tensor(name, tensor.shape, tensor.dtype)
-        self._shapes.append(self._shapes[like])
-        self._strides.append(layout.contiguous(self._shapes[like]))
+        dims = tensor.shape if shape is None else shape
+        added = self._editor.add_tensor(name, dims, tensor.dtype)
+        self._shapes.append(tuple(dim.at(_PROBE_BATCH) for dim in dims))
+        self._strides.append(layout.contiguous(self._shapes[-1]))
         return added
 
     def _copy_inputs(self, position: int, node: Node, wanted: list[int]) -> Node:
         """Put a copy in row order in front of a node for each of the inputs that is not in that order."""
+        tensors = self._editor.tensors
+        copied = {
+            tensor: tensors[tensor].shape
+            for tensor in wanted
+            if not layout.is_contiguous(self._shapes[tensor], self._strides[tensor])
+        }
+        return self._insert_copies(position, node, copied)
+
+    def _insert_copies(self, position: int, node: Node, copied: Mapping[int, Shape]) -> Node:
         inputs = list(node.inputs)
-        for tensor in wanted:
-            if layout.is_contiguous(self._shapes[tensor], self._strides[tensor]) and node.kind is not OpKind.MATMUL:
-                continue
-            copy = self._add_tensor(self._editor.tensors[tensor].name, tensor)
+        for tensor, shape in copied.items():
+            copy = self._add_tensor(self._editor.tensors[tensor].name, tensor, shape)
             attributes = {"function": "contiguous"}
             self._editor.insert_before(
                 position,
@@ -199,7 +210,7 @@ class _Settling:
                 ),
             )
             inputs = [copy if index == tensor else index for index in inputs]
-        if tuple(inputs) != node.inputs:
+        if copied:
             node = replace(node, inputs=tuple(inputs))
             self._editor.replace(position, node)
         return node

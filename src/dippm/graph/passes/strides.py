@@ -91,13 +91,13 @@ def elementwise(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     spread = []
     for operand_shape, strides in operands:
         offset = rank - len(operand_shape)
-        spread.append(
-            tuple(
-                0 if axis < offset or operand_shape[axis - offset] == 1 else strides[axis - offset]
-                for axis in range(rank)
-            )
-        )
-    if all(is_contiguous(s, t) and len(s) == rank for s, t in operands):
+        # A dimension that is broadcast tells nothing; one of size 1 in the result too keeps its own stride.
+        stretched = [0] * offset + [
+            0 if size == 1 and shape[axis] != 1 else stride
+            for axis, (size, stride) in enumerate(zip(operand_shape, strides, strict=True), offset)
+        ]
+        spread.append(tuple(stretched))
+    if all(s == shape and is_contiguous(s, t) for s, t in operands):
         return contiguous(shape)
     order = list(range(rank - 1, -1, -1))  # innermost first
     for start in range(1, rank):

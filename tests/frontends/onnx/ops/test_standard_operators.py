@@ -21,6 +21,8 @@ from dippm.frontends.onnx.ops import known_operators
 from dippm.graph import Graph
 from dippm.graph.passes.canonicalize import canonicalize
 
+pytestmark = pytest.mark.slow  # collecting the examples takes ten seconds
+
 # Operators that need values at run time to tell their output's size, or that work on the host.
 DATA_DEPENDENT = {
     "Compress", "ImageDecoder", "NonMaxSuppression", "NonZero", "StringNormalizer", "StringSplit", "TfIdfVectorizer",

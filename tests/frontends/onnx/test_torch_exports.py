@@ -1,0 +1,186 @@
+"""Models exported by PyTorch: parameters, multiply-accumulates and kernels are those of the module itself."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections import Counter
+from math import prod
+
+import pytest
+
+from dippm.frontends.onnx import read_onnx
+from dippm.graph import Graph, OpKind
+from dippm.graph.passes.resolve_shapes import resolve_shapes
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+class Block(nn.Module):
+    """Tokens of an image through attention and a feed-forward layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 4, 4)
+        self.cls = nn.Parameter(torch.zeros(1, 1, 32))
+        self.norm = nn.LayerNorm(32)
+        self.qkv = nn.Linear(32, 96)
+        self.proj = nn.Linear(32, 32)
+        self.mlp = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 32))
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.stem(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls.expand(x.shape[0], -1, -1), x], dim=1)
+        b, n, c = x.shape
+        q, k, v = self.qkv(self.norm(x)).reshape(b, n, 3, 4, c // 4).permute(2, 0, 3, 1, 4).unbind(0)
+        a = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.proj(a.transpose(1, 2).reshape(b, n, c))
+        return self.head((x + self.mlp(x))[:, 0])
+
+
+class Residual(nn.Module):
+    """Convolutions with every usual normalization, gate and pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.SiLU(), nn.Conv2d(16, 16, 3, groups=16),
+            nn.GroupNorm(4, 16), nn.Hardswish(), nn.MaxPool2d(2), nn.Conv2d(16, 8, 1), nn.ReLU6(), nn.AvgPool2d(2),
+        )  # fmt: skip
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.Hardsigmoid())
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        x = self.body(image)
+        return self.fc((x * self.gate(x)).mean((2, 3)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 24)
+        self.lstm = nn.LSTM(24, 32, num_layers=2, bidirectional=True, batch_first=True)
+        self.fc = nn.Linear(64, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.lstm(self.words(ids))[0][:, -1])
+
+
+IMAGE = torch.zeros(1, 3, 16, 16)
+IDS = torch.zeros(1, 9, dtype=torch.int64)
+
+
+def export(module: nn.Module, example: torch.Tensor, *, is_open: bool, is_frozen: bool) -> bytes:
+    options: dict[str, object] = {"dynamo": False, "input_names": ["x"], "opset_version": 17}
+    if is_open:
+        options["dynamic_axes"] = {"x": {0: "batch"}}
+    if not is_frozen:
+        options |= {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
+    buffer = io.BytesIO()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module.eval(), (example,), buffer, **options)
+    finally:
+        logging.disable(logging.NOTSET)
+    return buffer.getvalue()
+
+
+def macs(graph: Graph, batch: int) -> int:
+    fixed = resolve_shapes(graph, batch) if graph.fixed_batch is None else graph
+    shape = [[dim.fixed for dim in tensor.shape] for tensor in fixed.tensors]
+    total = 0
+    for node in fixed.nodes:
+        if node.kind is OpKind.CONV:
+            total += prod(shape[node.outputs[0]]) * prod(shape[node.inputs[1]][1:])
+        elif node.kind in (OpKind.LINEAR, OpKind.MATMUL):
+            total += prod(shape[node.outputs[0]]) * shape[node.inputs[0]][-1]
+        elif node.kind is OpKind.ATTENTION:
+            q, k, v = (shape[index] for index in node.inputs[:3])
+            total += prod(q[:3]) * k[2] * (q[3] + v[3])
+    return total
+
+
+def counted_by_torch(module: nn.Module, example: torch.Tensor, batch: int) -> int:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # The counter knows matrix products, not the fused attention of the CPU.
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module.eval()(example.expand(batch, *example.shape[1:]))
+    return int(counter.get_total_flops() // 2)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("is_frozen", [True, False])
+@pytest.mark.parametrize(("kind", "example"), [(Block, IMAGE), (Residual, IMAGE)])
+def test_work_is_the_modules(kind: type[nn.Module], example: torch.Tensor, is_open: bool, is_frozen: bool) -> None:
+    module = kind()
+    graph = read_onnx(export(module, example, is_open=is_open, is_frozen=is_frozen))
+    assert graph.fixed_batch is None
+    assert graph.unsupported_ops == {}
+    for batch in (1, 4):
+        assert macs(graph, batch) == counted_by_torch(module, example, batch)
+    if not is_frozen:
+        assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_kernels_of_a_transformer_block() -> None:
+    graph = read_onnx(export(Block(), IMAGE, is_open=True, is_frozen=False))
+    counted = Counter(node.kind for node in graph.nodes if node.kind is not OpKind.VIEW)
+    assert counted == {
+        OpKind.CONV: 1, OpKind.CONCAT: 1, OpKind.LAYER_NORM: 2, OpKind.LINEAR: 5, OpKind.ATTENTION: 1, OpKind.ADD: 2,
+        OpKind.GELU: 1,
+    }  # fmt: skip
+
+
+def test_kernels_of_a_convolutional_network() -> None:
+    graph = read_onnx(export(Residual(), IMAGE, is_open=True, is_frozen=False))
+    assert [node.kind.value for node in graph.nodes if node.kind is not OpKind.VIEW] == [
+        "conv", "batch_norm", "silu", "conv", "group_norm", "hard_swish", "max_pool", "conv", "clip", "avg_pool",
+        "global_pool", "conv", "hard_sigmoid", "mul", "reduce", "linear",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_recurrent_layers_keep_their_weights(is_frozen: bool) -> None:
+    module = Recurrent()
+    graph = read_onnx(export(module, IDS, is_open=True, is_frozen=is_frozen))
+    assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
+    assert [node.kind for node in graph.nodes].count(OpKind.LSTM) == 2
+    assert graph.fixed_batch is None
+
+
+def test_module_paths_are_kept() -> None:
+    graph = read_onnx(export(Block(), IMAGE, is_open=True, is_frozen=False))
+    scopes = {node.scope for node in graph.nodes}
+    assert {"stem", "qkv", "mlp.0", "mlp.1", "mlp.4", "head"} <= scopes
+
+
+@pytest.mark.slow
+def test_newer_exporter_reads_alike() -> None:
+    pytest.importorskip("onnxscript")
+    module = Block().eval()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)  # the exporter merges weights of equal values
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module,
+                (torch.zeros(2, 3, 16, 16),),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                verbose=False,
+            )
+    finally:
+        logging.disable(logging.NOTSET)
+    graph = read_onnx(program.model_proto)
+    assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
+    assert macs(graph, 3) == counted_by_torch(module, IMAGE, 3)
+    assert [node.kind for node in graph.nodes].count(OpKind.ATTENTION) == 1

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dippm.graph import Dim, OpKind
+from dippm.graph.editor import GraphEditor
+from dippm.graph.passes.fuse_attention import fuse_attention
+
+N = Dim(1, 0)
+HEADS = (N, 2, 6, 4)
+SCORES = (N, 2, 6, 6)
+
+
+def scores(sketch, *, key_scale: float = 0.5):
+    sketch.input("q", *HEADS).input("k", *HEADS).input("v", *HEADS).node("qs", OpKind.MUL, "q", scalar=0.5)
+    sketch.node("kt", OpKind.VIEW, "k", N, 2, 4, 6, function="transpose", perm=(0, 1, 3, 2))
+    sketch.node("ks", OpKind.MUL, "kt", scalar=key_scale)
+    return sketch.node("s", OpKind.MATMUL, "qs ks", *SCORES)
+
+
+def finish(sketch, source: str):
+    sketch.node("p", OpKind.SOFTMAX, source, axes=(3,))
+    return sketch.node("y", OpKind.MATMUL, "p v", *HEADS).graph("y")
+
+
+def test_scale_on_both_sides_is_fused_attention(sketch, after) -> None:
+    scores(sketch)
+    assert after(fuse_attention, finish(sketch, "s")) == [("attention", "q k v")]
+
+
+def test_mask(sketch, after) -> None:
+    scores(sketch).input("mask", N, 1, 6, 6).node("a", OpKind.ADD, "s mask")
+    assert after(fuse_attention, finish(sketch, "a")) == [("attention", "q k v mask")]
+
+
+def test_boolean_mask_is_read_as_such(sketch, after) -> None:
+    scores(sketch).input("mask", N, 1, 6, 6).node("f", OpKind.BINARY, "mask", function="where")
+    sketch.node("a", OpKind.ADD, "s f")
+    assert after(fuse_attention, finish(sketch, "a")) == [("attention", "q k v mask")]
+
+
+def test_causal_mask_is_an_attribute(sketch) -> None:
+    scores(sketch).weight("mask", 6, 6).node("a", OpKind.ADD, "s mask", causal_mask=True)
+    editor = GraphEditor(finish(sketch, "a"))
+    fuse_attention(editor)
+    node = editor.to_graph().nodes[-1]
+    assert (node.kind, len(node.inputs), node.attributes["is_causal"]) == (OpKind.ATTENTION, 3, True)
+
+
+def test_guard_against_rows_without_a_key(sketch, after) -> None:
+    scores(sketch).node("p", OpKind.SOFTMAX, "s", axes=(3,)).node("n", OpKind.UNARY, "p", function="isnan")
+    sketch.node("w", OpKind.BINARY, "n p", *SCORES, function="where", scalar=0.0)
+    graph = sketch.node("y", OpKind.MATMUL, "w v", *HEADS).graph("y")
+    assert after(fuse_attention, graph) == [("attention", "q k v")]
+
+
+def test_transposition_merged_with_the_one_before(sketch) -> None:
+    sketch.input("q", *HEADS).input("k0", N, 6, 2, 4).input("v", *HEADS).node("qs", OpKind.MUL, "q", scalar=0.5)
+    sketch.node("kt", OpKind.VIEW, "k0", N, 2, 4, 6, function="transpose", perm=(0, 2, 3, 1))
+    sketch.node("ks", OpKind.MUL, "kt", scalar=0.5).node("s", OpKind.MATMUL, "qs ks", *SCORES)
+    editor = GraphEditor(finish(sketch, "s"))
+    fuse_attention(editor)
+    graph = editor.to_graph()
+    view, attention = graph.nodes
+    assert view.attributes["perm"] == (0, 2, 1, 3)
+    assert graph.tensors[attention.inputs[1]].shape == (N, Dim(0, 2), Dim(0, 6), Dim(0, 4))
+
+
+def test_attention_spelt_out_by_the_model_stays(sketch, after) -> None:
+    scores(sketch, key_scale=1.0)
+    assert len(after(fuse_attention, finish(sketch, "s"))) == 6

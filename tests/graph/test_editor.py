@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
+from dippm.graph.editor import GraphEditor
+
+SHAPE = (Dim(1, 0), Dim(0, 4))
+
+
+def spec(name: str, role: TensorRole = TensorRole.ACTIVATION, alias_of: int | None = None) -> TensorSpec:
+    return TensorSpec(name=name, shape=SHAPE, dtype=DType.FLOAT32, role=role, alias_of=alias_of)
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return Graph(
+        source="s",
+        framework="test",
+        tensors=(spec("x", TensorRole.INPUT), spec("a"), spec("v", alias_of=1), spec("y"), spec("unused")),
+        nodes=(
+            Node(kind=OpKind.RELU, inputs=(0,), outputs=(1,), scope="block", source_op="Relu"),
+            Node(kind=OpKind.VIEW, inputs=(1,), outputs=(2,)),
+            Node(kind=OpKind.ADD, inputs=(2, -1, 0), outputs=(3,)),
+            Node(kind=OpKind.TANH, inputs=(0,), outputs=(4,)),
+        ),
+        inputs=(0,),
+        outputs=(3,),
+    )
+
+
+def test_unchanged_graph_loses_only_what_is_unused(graph: Graph) -> None:
+    result = GraphEditor(graph).to_graph()
+    assert result.nodes == graph.nodes[:3]
+    assert result.tensors == graph.tensors[:4]
+
+
+def test_readers_and_writers(graph: Graph) -> None:
+    editor = GraphEditor(graph)
+    assert editor.readers(0) == [0, 2, 3]
+    assert editor.readers(3) == [-1]
+    assert editor.only_reader(1) == 1
+    assert editor.only_reader(0) == -1
+    assert editor.only_reader(3) == -1
+    assert editor.writer(2) == 1
+    assert editor.writer(0) == -1
+
+
+def test_replaced_node_is_what_readers_see(graph: Graph) -> None:
+    editor = GraphEditor(graph)
+    editor.replace(2, replace(graph.nodes[2], inputs=(1,)))
+    assert editor.readers(2) == []
+    assert editor.readers(1) == [1, 2]
+    assert [node.kind for node in editor.to_graph().nodes] == [OpKind.RELU, OpKind.ADD]
+
+
+def test_inserted_node_stands_in_front(graph: Graph) -> None:
+    editor = GraphEditor(graph)
+    copy = editor.add_tensor("copy", SHAPE, DType.FLOAT32)
+    editor.insert_before(2, editor.make_node(OpKind.COPY, (2,), (copy,), like=graph.nodes[0]))
+    editor.replace(2, replace(graph.nodes[2], inputs=(copy, -1, 0)))
+    result = editor.to_graph()
+    assert [node.kind for node in result.nodes] == [OpKind.RELU, OpKind.VIEW, OpKind.COPY, OpKind.ADD]
+    assert result.nodes[2].scope == "block"
+    assert result.nodes[3].inputs == (3, -1, 0)
+
+
+def test_removed_node_has_no_place(graph: Graph) -> None:
+    editor = GraphEditor(graph)
+    editor.remove(3)
+    with pytest.raises(LookupError):
+        editor.node(3)
