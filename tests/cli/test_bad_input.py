@@ -324,3 +324,11 @@ def test_names_in_a_model_cannot_steer_the_terminal(
     assert status in {0, 3, 4}
     assert "\x1b" not in captured.out + captured.err
     assert "\x07" not in captured.out + captured.err
+
+
+def test_modules_nested_without_end_are_still_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "/".join(f"m{level}" for level in range(3000))
+    nodes = [helper.make_node("Relu", ["image"], ["y"], name=f"/{name}/Relu")]
+    (tmp_path / "deep.onnx").write_bytes(make_proto(nodes).SerializeToString())
+    assert main(["inspect", str(tmp_path / "deep.onnx"), "--input", "3,8,8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["operators"][0]["kind"] == "relu"

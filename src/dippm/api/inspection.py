@@ -12,6 +12,10 @@ from dippm.predictors.prediction import Prediction, round_figures
 __all__ = ["Inspection", "ModuleCost", "OperatorCost"]
 
 
+# No model is nested like this; a file made to break programs may be, and JSON and pages nest as the modules do.
+_DEEPEST_MODULE = 64
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorCost:
     """One operator's part of a prediction.
@@ -155,7 +159,7 @@ class Inspection:
         for operator in self.operators:
             module = root
             module.add(operator)
-            for part in (operator.scope or f"({operator.kind})").split("."):
+            for part in (operator.scope or f"({operator.kind})").split(".", _DEEPEST_MODULE):
                 module = module.children.setdefault(part, ModuleCost(name=part))
                 module.add(operator)
         return root

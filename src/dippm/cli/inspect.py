@@ -41,7 +41,7 @@ def inspect(
     trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     top: Annotated[int, typer.Option("--top", min=0, help="How many operators to list.")] = 10,
-    depth: Annotated[int, typer.Option("--depth", min=0, help="How many levels of modules to show.")] = 2,
+    depth: Annotated[int, typer.Option("--depth", min=0, max=64, help="How many levels of modules to show.")] = 2,
     html: Annotated[
         str | None,
         typer.Option("--html", metavar="FILE", help="Write a page with charts to this file.", show_default=False),

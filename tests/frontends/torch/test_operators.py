@@ -10,7 +10,7 @@ from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS  # noqa: E402
 from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS  # noqa: E402
 from dippm.graph import OpKind  # noqa: E402
 
-TORCHVISION = {"nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool"}
+TORCHVISION = {"nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"}
 
 
 @pytest.mark.parametrize("name", sorted(set(OPERATORS) - TORCHVISION))

@@ -38,10 +38,18 @@ CASES = {
     "where": (lambda x: torch.where(x > 0, x, x * 2), (), "3,4"),
     "integer division": (lambda x: x.long() / 2, (), "3,4"),
     "mixed types": (lambda x: x.half() + x, (), "3,4"),
-    "convolution": (lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, dilation=(1, 2), groups=2), ((6, 2, 3, 3),), "4,9,8"),
+    "convolution": (
+        lambda x, w: F.conv2d(x, w, stride=(2, 1), padding=1, dilation=(1, 2), groups=2),
+        ((6, 2, 3, 3),),
+        "4,9,8",
+    ),
     "convolution 1d": (lambda x, w: F.conv1d(x, w, stride=3), ((6, 4, 5),), "4,30"),
     "convolution 3d": (lambda x, w: F.conv3d(x, w, padding=1), ((6, 4, 3, 3, 3),), "4,5,6,7"),
-    "transposed convolution": (lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1), ((4, 6, 3, 3),), "4,9,8"),
+    "transposed convolution": (
+        lambda x, w: F.conv_transpose2d(x, w, stride=2, output_padding=1),
+        ((4, 6, 3, 3),),
+        "4,9,8",
+    ),
     "channels-last convolution": (
         lambda x, w: F.conv2d(x.to(memory_format=torch.channels_last), w),
         ((6, 4, 3, 3),),

@@ -56,20 +56,23 @@ def test_matrix_product_of_heads_copies_them(sketch) -> None:
     sketch.input("x", N, 6, 2, 4).node("q", OpKind.VIEW, "x", N, 2, 6, 4, function="transpose", perm=(0, 2, 1, 3))
     sketch.input("k", N, 2, 4, 6).node("y", OpKind.MATMUL, "q k", N, 2, 6, 6)
     graph = settled(sketch.graph("y"))
-    assert kinds(graph) == ["view", "copy", "matmul"]
+    assert [kind for kind in kinds(graph) if kind != "view"] == ["copy", "matmul"]
+    assert [str(dim) for dim in graph.tensors[graph.nodes[-2].outputs[0]].shape] == ["2N", "6", "6"]
 
 
 def test_transposed_keys_need_no_copy(sketch) -> None:
     sketch.input("q", N, 2, 6, 4).input("k", N, 2, 6, 4)
     sketch.node("kt", OpKind.VIEW, "k", N, 2, 4, 6, function="transpose", perm=(0, 1, 3, 2))
-    assert kinds(settled(sketch.node("y", OpKind.MATMUL, "q kt", N, 2, 6, 6).graph("y"))) == ["view", "matmul"]
+    graph = settled(sketch.node("y", OpKind.MATMUL, "q kt", N, 2, 6, 6).graph("y"))
+    functions = [node.attributes.get("function", "") for node in graph.nodes]
+    assert functions == ["transpose", "expand", "reshape", "expand", "reshape", "", "reshape"]
 
 
 def test_broadcast_matrix_is_copied(sketch) -> None:
     sketch.input("q", N, 2, 6, 4).weight("w", 1, 2, 4, 6)
     graph = settled(sketch.node("y", OpKind.MATMUL, "q w", N, 2, 6, 6).graph("y"))
-    assert kinds(graph) == ["copy", "matmul"]
-    assert graph.tensors[graph.nodes[0].outputs[0]].shape == (N, Dim(0, 2), Dim(0, 4), Dim(0, 6))
+    copy = next(node for node in graph.nodes if node.kind is OpKind.COPY)
+    assert graph.tensors[copy.outputs[0]].shape == (N, Dim(0, 2), Dim(0, 4), Dim(0, 6))
 
 
 def test_heads_of_fused_attention_merge_without_a_copy(sketch) -> None:

@@ -31,6 +31,16 @@ def _convolution(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dic
     }
 
 
+def _deformed_convolution(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    return {
+        "kernel": tuple(arguments["weight"].shape[2:]),
+        "stride": (int(arguments["stride_h"]), int(arguments["stride_w"])),
+        "dilation": (int(arguments["dilation_h"]), int(arguments["dilation_w"])),
+        "padding": (int(arguments["pad_h"]), int(arguments["pad_w"])),
+        "groups": int(arguments["groups"]),
+    }
+
+
 def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
     return {"is_causal": bool(arguments.get("is_causal", False))}
 
@@ -91,6 +101,7 @@ def _axes(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, 
 
 ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], dict[str, Attribute]]] = {
     "convolution": _convolution,
+    "deformed_convolution": _deformed_convolution,
     "attention": _attention,
     "recurrent": _recurrent,
     "per_channel": _per_channel,

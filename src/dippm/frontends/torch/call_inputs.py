@@ -98,7 +98,7 @@ def make_inputs(
                     cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
                 )
             dtype = wanted
-        tensor = recorder.add_input(name=name, shape=(batch, *entry.shape), dtype=dtype)
+        tensor = recorder.table.add_input(name=name, shape=(batch, *entry.shape), dtype=dtype)
         tensors.append(tensor)
         return tensor
 

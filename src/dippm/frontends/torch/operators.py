@@ -64,6 +64,7 @@ _REDUCE_FUNCTIONS = {
 OPERATORS: Mapping[str, OpRule] = {
     "convolution": OpRule(kind=OpKind.CONV, inputs=("input", "weight", "bias"), attributes="convolution"),
     "_convolution": OpRule(kind=OpKind.CONV, inputs=("input", "weight", "bias"), attributes="convolution"),
+    "deform_conv2d": OpRule(kind=OpKind.CONV, inputs=("input", "weight", "bias"), attributes="deformed_convolution"),
     "linear": OpRule(kind=OpKind.LINEAR, inputs=("input", "weight", "bias")),
     "addmm": OpRule(kind=OpKind.MATMUL, inputs=("mat1", "mat2", "self")),
     "addmv": OpRule(kind=OpKind.MATMUL, inputs=("mat", "vec", "self")),

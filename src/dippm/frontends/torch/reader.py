@@ -20,7 +20,8 @@ from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
 from dippm.frontends.torch.module_state import ModuleState
-from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, PretendedDevice, Recorder
+from dippm.frontends.torch.pretended_device import PretendedDevice
+from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
 from dippm.graph import Graph, TensorRole
 from dippm.graph.passes.unify_batches import unify_batches
@@ -129,7 +130,11 @@ class _Reading:
             try:
                 with ScopeTracker(self.module) as scopes:
                     current = getattr(self.module, "current_scope", None)
-                    recorder = Recorder(scope=current if callable(current) else scopes.current)
+                    recorder = Recorder(
+                        scope=current if callable(current) else scopes.current,
+                        has_registered_weights=not isinstance(self.module, torch.jit.ScriptModule)
+                        or any(True for _ in self.module.parameters()),
+                    )
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:
                 entries = [*self.input.positional, *(self.input.named or {}).values()]
@@ -147,9 +152,9 @@ class _Reading:
 
     def _record(self, recorder: Recorder, *, batch: int) -> Graph:
         for name, parameter in self.module.named_parameters():
-            recorder.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
+            recorder.table.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
         for name, buffer in self.module.named_buffers():
-            recorder.add_weight(buffer, name=name, role=TensorRole.BUFFER)
+            recorder.table.add_weight(buffer, name=name, role=TensorRole.BUFFER)
         positional, named, inputs = make_inputs(
             recorder,
             self.input,
@@ -160,7 +165,7 @@ class _Reading:
         with _recording_conditions():
             result = self._call(recorder, positional, named)
             outputs = tuple(dict.fromkeys(recorder.index_of(tensor) for tensor in _output_tensors(result)))
-            recorder.stop()
+            recorder.table.close()
         unsupported = dict(recorder.unsupported)
         return Graph(
             source=self.source,

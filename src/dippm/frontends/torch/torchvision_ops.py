@@ -7,6 +7,7 @@ names and output shapes alone, and those are given here.
 
 from __future__ import annotations
 
+import sys
 import threading
 from importlib import import_module
 
@@ -91,3 +92,11 @@ def import_torchvision_ops() -> None:
         # The library must outlive this call: its operators go when it does.
         _LIBRARIES.append(library)
         import_module("torchvision")
+        for name, module in list(sys.modules.items()):
+            # torchvision's functions ask this before they call an operator; each of its modules has its own reference.
+            if name.startswith("torchvision.") and hasattr(module, "_has_ops"):
+                vars(module)["_has_ops"] = _has_ops
+
+
+def _has_ops() -> bool:
+    return True

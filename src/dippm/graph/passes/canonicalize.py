@@ -15,6 +15,7 @@ from dippm.graph.passes.fuse_group_norm import fuse_group_norm
 from dippm.graph.passes.fuse_layer_norm import fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
 from dippm.graph.passes.fuse_roll import fuse_roll
+from dippm.graph.passes.fuse_unbind import fuse_unbind
 from dippm.graph.passes.gather_recurrent_weights import gather_recurrent_weights
 from dippm.graph.passes.settle_views import settle_views
 
@@ -32,6 +33,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_group_norm,
     fuse_attention,
     fuse_roll,
+    fuse_unbind,
     gather_recurrent_weights,
 )
 """Passes that put decomposed operators together, in their order."""

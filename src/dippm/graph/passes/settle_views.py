@@ -7,11 +7,10 @@ copies, and puts a copy in front of kernels that want their input row by row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from dippm.graph.dim import Shape
+from dippm.graph.dim import Dim, Shape
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Node
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, RECURRENT_KINDS, OpKind
@@ -90,20 +89,24 @@ class _Settling:
                 self._strides[node.outputs[0]] = layout.permuted(shape, order)
 
     def _visit_view(self, position: int, node: Node) -> None:
-        source, output = node.inputs[0], node.outputs[0]
-        strides = self._view_strides(node)
-        if strides is None:
+        source = node.inputs[0]
+        strides = [self._view_strides(node, output) for output in node.outputs]
+        if None in strides:
             attributes = {"function": "contiguous"}
-            copied = self._editor.make_node(OpKind.COPY, (source,), (output,), like=node, attributes=attributes)
+            copied = self._editor.make_node(OpKind.COPY, (source,), node.outputs, like=node, attributes=attributes)
             self._editor.replace(position, copied)
             return
+        for output, found in zip(node.outputs, strides, strict=True):
+            self._alias(output, source, found or ())
+
+    def _alias(self, output: int, source: int, strides: Sizes) -> None:
         self._strides[output] = strides
         tensors = self._editor.tensors
         base = tensors[source].alias_of
         tensors[output] = replace(tensors[output], alias_of=source if base is None else base)
 
-    def _view_strides(self, node: Node) -> Sizes | None:
-        source, output = node.inputs[0], node.outputs[0]
+    def _view_strides(self, node: Node, output: int) -> Sizes | None:
+        source = node.inputs[0]
         shape, strides, target = self._shapes[source], self._strides[source], self._shapes[output]
         function = node.attributes.get("function")
         perm, steps, axis = (node.attributes.get(name) for name in ("perm", "steps", "axis"))
@@ -113,9 +116,9 @@ class _Settling:
             offset = len(target) - len(shape)
             grown = (a < offset or shape[a - offset] != target[a] for a in range(len(target)))
             return tuple(0 if is_grown else strides[a - offset] for a, is_grown in enumerate(grown))
-        if function == "slice" and len(shape) == len(target):
+        if function in ("slice", "split") and len(shape) == len(target):
             return tuple(a * b for a, b in zip(strides, steps, strict=True)) if isinstance(steps, tuple) else strides
-        if function == "select" and isinstance(axis, int):
+        if function in ("select", "unbind") and isinstance(axis, int):
             return (*strides[:axis], *strides[axis + 1 :])
         if function == "bitcast":
             return strides
@@ -158,27 +161,44 @@ class _Settling:
         editor.replace(position, editor.make_node(OpKind.ADD, (product, node.inputs[2]), (output,), like=node))
 
     def _visit_matmul(self, position: int, node: Node) -> None:
+        """More than two dimensions are expanded to common ones and flattened to a batch of matrices."""
         if "contracted" in node.attributes or len(node.inputs) != 2:
             return
-        output = self._shapes[node.outputs[0]]
-        if len(output) <= 3:
+        tensors = self._editor.tensors
+        output = node.outputs[0]
+        shape = tensors[output].shape
+        count = _product(shape[:-2])
+        if len(shape) < 3 or count is None or any(len(tensors[index].shape) < 3 for index in node.inputs):
             return
-        batch = output[:-2]
-        copied: dict[int, Shape] = {}
-        for tensor in dict.fromkeys(node.inputs):
-            shape, strides = self._shapes[tensor], self._strides[tensor]
-            if len(shape) < 2:
-                continue
-            offset = len(batch) - (len(shape) - 2)
-            full = (*batch, *shape[-2:])
-            spread = tuple(
-                0 if axis < offset or shape[axis - offset] != full[axis] else strides[axis - offset]
-                for axis in range(len(full))
-            )
-            if layout.view(full, spread, (prod(batch), *shape[-2:])) is None:
-                tensors = self._editor.tensors
-                copied[tensor] = (*tensors[node.outputs[0]].shape[:-2], *tensors[tensor].shape[-2:])
-        self._insert_copies(position, node, copied)
+        flat = [self._flatten(position, node, index, shape[:-2], count) for index in node.inputs]
+        product = self._add_tensor(tensors[output].name, output, (count, *shape[-2:]))
+        editor = self._editor
+        editor.insert_before(position, editor.make_node(OpKind.MATMUL, flat, (product,), like=node))
+        attributes = {"function": "reshape"}
+        editor.replace(
+            position,
+            editor.make_node(OpKind.VIEW, (product,), (output,), like=node, source_op="view", attributes=attributes),
+        )
+        self._alias(output, product, layout.contiguous(self._shapes[output]))
+
+    def _flatten(self, position: int, node: Node, tensor: int, batch: Shape, count: Dim) -> int:
+        """An operand with all its leading dimensions in one, copied where its strides forbid that."""
+        rows = self._editor.tensors[tensor].shape[-2:]
+        expanded = self._insert_view(position, node, tensor, (*batch, *rows), "expand")
+        shape = (*self._shapes[expanded][: len(batch)], *self._shapes[expanded][-2:])
+        if layout.view(shape, self._strides[expanded], (prod(shape[:-2]), *shape[-2:])) is None:
+            expanded = self._insert_copy(position, node, expanded)
+        return self._insert_view(position, node, expanded, (count, *rows), "reshape")
+
+    def _insert_view(self, position: int, node: Node, source: int, shape: Shape, function: str) -> int:
+        editor = self._editor
+        output = self._add_tensor(editor.tensors[source].name, source, shape)
+        attributes = {"function": function}
+        view = editor.make_node(OpKind.VIEW, (source,), (output,), like=node, source_op=function, attributes=attributes)
+        editor.insert_before(position, view)
+        strides = self._view_strides(view, output)
+        self._alias(output, source, layout.contiguous(self._shapes[output]) if strides is None else strides)
+        return output
 
     def _add_tensor(self, name: str, like: int, shape: Shape | None = None) -> int:
         tensor = self._editor.tensors[like]
@@ -190,27 +210,36 @@ class _Settling:
 
     def _copy_inputs(self, position: int, node: Node, wanted: list[int]) -> Node:
         """Put a copy in row order in front of a node for each of the inputs that is not in that order."""
-        tensors = self._editor.tensors
-        copied = {
-            tensor: tensors[tensor].shape
-            for tensor in wanted
-            if not layout.is_contiguous(self._shapes[tensor], self._strides[tensor])
-        }
-        return self._insert_copies(position, node, copied)
-
-    def _insert_copies(self, position: int, node: Node, copied: Mapping[int, Shape]) -> Node:
         inputs = list(node.inputs)
-        for tensor, shape in copied.items():
-            copy = self._add_tensor(self._editor.tensors[tensor].name, tensor, shape)
-            attributes = {"function": "contiguous"}
-            self._editor.insert_before(
-                position,
-                self._editor.make_node(
-                    OpKind.COPY, (tensor,), (copy,), like=node, source_op="contiguous", attributes=attributes
-                ),
-            )
-            inputs = [copy if index == tensor else index for index in inputs]
-        if copied:
+        for tensor in wanted:
+            if not layout.is_contiguous(self._shapes[tensor], self._strides[tensor]):
+                copy = self._insert_copy(position, node, tensor)
+                inputs = [copy if index == tensor else index for index in inputs]
+        if tuple(inputs) != node.inputs:
             node = replace(node, inputs=tuple(inputs))
             self._editor.replace(position, node)
         return node
+
+    def _insert_copy(self, position: int, node: Node, tensor: int) -> int:
+        copy = self._add_tensor(self._editor.tensors[tensor].name, tensor)
+        attributes = {"function": "contiguous"}
+        self._editor.insert_before(
+            position,
+            self._editor.make_node(
+                OpKind.COPY, (tensor,), (copy,), like=node, source_op="contiguous", attributes=attributes
+            ),
+        )
+        return copy
+
+
+def _product(dims: Shape) -> Dim | None:
+    """The product of dimensions, None where more than one of them grows with the batch."""
+    result = Dim(0, 1)
+    for dim in dims:
+        if dim.per_sample and result.per_sample:
+            return None
+        if dim.per_sample:
+            result = Dim(dim.per_sample * result.fixed, dim.fixed * result.fixed)
+        else:
+            result = Dim(result.per_sample * dim.fixed, result.fixed * dim.fixed)
+    return result

@@ -249,21 +249,20 @@ def split(call: Call) -> list[Value]:
         sizes = [piece * (size // native[axis]) for piece in sizes]
     if sum(sizes) != size or any(piece < 0 for piece in sizes):
         raise ShapeError(f"pieces of {sizes[:16]} do not make up {size}")
-    pieces = []
-    start = 0
-    for piece in sizes:
-        shape = (*x.shape[:axis], piece, *x.shape[axis + 1 :])
-        pieces.append(_piece(call, x, shape, axis, start))
-        start += piece
+    pieces = _pieces(call, x, axis, sizes)
     if is_sequence and not call.int_attribute("keepdims", 1) and all(piece == 1 for piece in sizes):
         pieces = [_reshaped(call, p, (*p.shape[:axis], *p.shape[axis + 1 :])) for p in pieces]
     return [Value((len(pieces),), x.dtype, items=pieces)] if is_sequence else pieces
 
 
-def _piece(call: Call, x: Value, shape: tuple[int, ...], axis: int, start: int) -> Value:
-    where = (*(slice(None),) * axis, slice(start, start + shape[axis]))
-    known = fold(call, [x], lambda data: data[where])
-    return known or call.view(x, shape, "slice", axis=axis)
+def _pieces(call: Call, x: Value, axis: int, sizes: list[int]) -> list[Value]:
+    """Pieces along an axis, all of them views made by one operator."""
+    shapes = [(*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes]
+    if not x.is_constant:
+        outputs = [(shape, x.dtype) for shape in shapes]
+        return call.emit_many(OpKind.VIEW, [x], outputs, attributes={"function": "split", "axis": axis})
+    borders = np.cumsum(sizes)[:-1].tolist()
+    return [call.constant(piece, [x]) for piece in np.split(np.asarray(x.data), borders, axis=axis)]
 
 
 @rule("Slice")

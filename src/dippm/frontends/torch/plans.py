@@ -1,0 +1,97 @@
+"""What the recorder does with each operator, worked out once from PyTorch's own description of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS, OpRule
+
+__all__ = ["DROPOUTS", "REFUSED", "SAME_TENSOR", "VALUE_DEPENDENT", "OpPlan", "plan_for"]
+
+DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
+SAME_TENSOR = frozenset({"detach", "lift", "lift_fresh", "alias", "resolve_conj", "resolve_neg"})
+REFUSED = frozenset({"from_file", "save", "read_file", "write_file"})
+VALUE_DEPENDENT = frozenset(
+    {
+        "_local_scalar_dense", "equal", "nonzero", "nonzero_numpy", "masked_select", "_unique2", "unique_dim",
+        "unique_consecutive", "repeat_interleave", "bincount", "is_nonzero", "nms",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpPlan:
+    """What to do with one operator.
+
+    Args:
+        name: Name without namespace, overload and in-place underscore.
+        source_op: Name with namespace, without overload.
+        rule: Its entry in the table, or None.
+        argument_names: Names of its arguments in order.
+        defaults: Values of arguments that were left out.
+        is_ignored: Computes no tensor.
+        is_composite: Is a composition that PyTorch takes apart.
+        is_random: Its result differs from call to call.
+        is_in_place: Writes to its first argument.
+        is_aliasing: Writes to an argument or returns a view of one.
+        has_device: Takes a device.
+    """
+
+    name: str
+    source_op: str
+    rule: OpRule | None
+    argument_names: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    is_ignored: bool
+    is_composite: bool
+    is_random: bool
+    is_in_place: bool
+    is_aliasing: bool
+    has_device: bool
+
+
+def _make_plan(func: torch._ops.OpOverload) -> OpPlan:
+    packet = func._schema.name.rpartition("::")[2]
+    name = packet if packet.startswith("__") else packet.removesuffix("_")
+    arguments = func._schema.arguments
+    is_composite = (
+        name not in KEPT_WHOLE
+        and name not in DROPOUTS
+        and torch._C._dispatch_has_kernel_for_dispatch_key(func._name, "CompositeImplicitAutograd")
+    )
+    returns_tensor = any("Tensor" in str(item.type) for item in func._schema.returns)
+    takes_tensor = any("Tensor" in str(item.type) for item in arguments)
+    return OpPlan(
+        name=name,
+        source_op=f"{func.namespace}.{packet}",
+        rule=OPERATORS.get(name) or OPERATORS.get(packet),
+        argument_names=tuple(argument.name for argument in arguments),
+        defaults={item.name: item.default_value for item in arguments if item.has_default_value()},
+        is_ignored=func.namespace in {"prim", "profiler"}
+        or (not returns_tensor and name not in VALUE_DEPENDENT and not is_composite and not func._schema.is_mutable)
+        or (not returns_tensor and not takes_tensor),
+        is_composite=is_composite,
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_in_place=bool(arguments)
+        and arguments[0].name == "self"
+        and arguments[0].alias_info is not None
+        and arguments[0].alias_info.is_write,
+        is_aliasing=any(item.alias_info is not None for item in (*arguments, *func._schema.returns))
+        or name in {"_unsafe_view", "_reshape_alias"},
+        has_device=any(argument.name == "device" for argument in arguments),
+    )
+
+
+def plan_for(func: torch._ops.OpOverload) -> OpPlan:
+    """The plan of an operator."""
+    plan = _PLANS.get(func)
+    if plan is None:
+        plan = _PLANS[func] = _make_plan(func)
+    return plan
+
+
+_PLANS: dict[torch._ops.OpOverload, OpPlan] = {}

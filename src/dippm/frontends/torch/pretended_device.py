@@ -1,0 +1,62 @@
+"""Makes modules believe that their tensors lie on an ordinary device."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from dippm.frontends.torch.recorder import DataDependentError, Recorder
+
+__all__ = ["PretendedDevice"]
+
+
+class PretendedDevice(TorchFunctionMode):
+    """Answers questions about a tensor's device and values as an ordinary device would.
+
+    Args:
+        recorder: The recorder that knows the values.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        answer = _DEVICE_ANSWERS.get(func)
+        if answer is not None:
+            return answer
+        recorder = self._recorder
+        if func is torch.Tensor.__contains__ and isinstance(args[0], torch.Tensor):
+            return recorder.contains(args[0], args[1])
+        if func in _TO_PYTHON:
+            value = recorder.known_value(args[0])
+            if value is None:
+                raise DataDependentError(f"Tensor.{func.__name__}")
+            with _disable_current_modes():
+                return func(value, *args[1:], **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _getter(name: str) -> Any:
+    """What PyTorch names as the function that runs where a property of a tensor is read."""
+    return inspect.getattr_static(torch.Tensor, name).__get__
+
+
+_DEVICE_ANSWERS: dict[Any, Any] = {
+    _getter("device"): torch.device("cpu"),
+    _getter("is_meta"): False,
+    _getter("is_cpu"): True,
+    _getter("is_cuda"): False,
+}
+_TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

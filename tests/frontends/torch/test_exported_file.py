@@ -1,0 +1,175 @@
+"""torch.export archives: batch sizes written into them, shared weights, foreign content."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError  # noqa: E402
+from dippm.frontends.inputs import InputShapes, parse_input_shapes  # noqa: E402
+from dippm.frontends.torch import read_module, read_torch_file  # noqa: E402
+from dippm.graph import Dim, OpKind  # noqa: E402
+
+NOTHING = InputShapes()
+
+
+def export(module: nn.Module, path: Path, *examples: torch.Tensor, **options: Any) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(module.eval(), examples, **options), path)
+    return path
+
+
+class Tokens(nn.Module):
+    """The parts of a vision transformer that write the batch into view arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 24))
+        self.attend = nn.MultiheadAttention(24, 3, batch_first=True)
+        self.norm = nn.LayerNorm(24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length = x.shape[0], x.shape[1]
+        x = torch.cat([self.token.expand(batch, -1, -1), x], 1)
+        x = x + self.attend(x, x, x, need_weights=False)[0]
+        heads = self.norm(x).reshape(batch, length + 1, 3, 8).permute(0, 2, 1, 3)
+        windows = heads.reshape(batch * 3, length + 1, 8)
+        return torch.bmm(windows, windows.transpose(1, 2)).view(batch, 3, -1).mean(1)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_a_batch_written_into_the_program_is_opened(tmp_path: Path, batch: int) -> None:
+    path = export(Tokens(), tmp_path / "m.pt2", torch.zeros(batch, 6, 24))
+    graph = read_torch_file(path, input=NOTHING)
+    assert graph.fixed_batch is None, graph.fixed_batch_reason
+    eager = read_module(Tokens(), input=parse_input_shapes("6,24"))
+
+    def products(of: Any) -> list[tuple[Dim, ...]]:
+        wanted = {OpKind.LINEAR, OpKind.MATMUL, OpKind.ATTENTION, OpKind.LAYER_NORM}
+        return [of.tensors[node.outputs[0]].shape for node in of.nodes if node.kind in wanted]
+
+    assert products(graph) == products(eager)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_recurrent_states_follow_the_batch(tmp_path: Path, layer: Callable[..., nn.Module]) -> None:
+    path = export(layer(8, 16, num_layers=2, batch_first=True), tmp_path / "m.pt2", torch.zeros(1, 5, 8))
+    graph = read_torch_file(path, input=NOTHING)
+    assert graph.fixed_batch is None, graph.fixed_batch_reason
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(1, 0), Dim(0, 5), Dim(0, 16))
+
+
+def test_a_batch_that_cannot_be_opened_keeps_the_exported_one(tmp_path: Path) -> None:
+    class Mixes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.pad(x.t(), (0, 3 * x.shape[0] * x.shape[0] - x.shape[0]))
+
+    path = export(Mixes(), tmp_path / "m.pt2", torch.zeros(4, 6))
+    graph = read_torch_file(path, input=NOTHING)
+    assert graph.fixed_batch in {None, 4}
+    if graph.fixed_batch == 4:
+        assert "dynamic_shapes" in graph.fixed_batch_reason
+    at = 4
+    assert [dim.at(at) for dim in graph.tensors[graph.outputs[0]].shape] == [6, 48]
+
+
+def test_shared_weights_count_once(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(50, 16)
+            self.head = nn.Linear(16, 50, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(tokens))
+
+    path = export(Tied(), tmp_path / "m.pt2", torch.zeros(1, 12, dtype=torch.int64))
+    assert read_torch_file(path, input=NOTHING).parameter_count == 800
+
+
+def test_several_open_dimensions_need_shapes(tmp_path: Path) -> None:
+    class Any2d(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.relu().sum(-1)
+
+    dims = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    path = export(Any2d(), tmp_path / "m.pt2", torch.zeros(2, 6), dynamic_shapes=(dims,))
+    with pytest.raises(UsageError) as caught:
+        read_torch_file(path, input=NOTHING)
+    assert caught.value.code == "input.shape_needed"
+    graph = read_torch_file(path, input=parse_input_shapes("9"))
+    assert graph.tensors[graph.inputs[0]].shape == (Dim(1, 0), Dim(0, 9))
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            if name.endswith("models/model.json"):
+                program = json.loads(content)
+                change(program)
+                content = json.dumps(program).encode()
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize(
+    "target", ["torch.os.system", "torch.hub.load", "torch.load", "_operator.methodcaller", "builtins.eval", "math.x.y"]
+)
+def test_a_program_calls_operators_only(tmp_path: Path, target: str) -> None:
+    path = export(nn.ReLU(), tmp_path / "m.pt2", torch.zeros(1, 4))
+    rewrite(path, lambda program: program["graph_module"]["graph"]["nodes"][0].update(target=target))
+    with pytest.raises(DippmError) as caught:
+        read_torch_file(path, input=NOTHING)
+    assert isinstance(caught.value.__cause__ or caught.value, (UnsupportedError, DippmError))
+    assert target in str(caught.value)
+
+
+def test_a_program_opens_no_files(tmp_path: Path) -> None:
+    path = export(nn.ReLU(), tmp_path / "m.pt2", torch.zeros(1, 4))
+    victim = tmp_path / "victim"
+
+    def change(program: dict[str, Any]) -> None:
+        node = program["graph_module"]["graph"]["nodes"][0]
+        node["target"] = "torch.ops.aten.from_file.default"
+        node["inputs"] = [
+            {"name": "filename", "arg": {"as_string": str(victim)}, "kind": 1},
+            {"name": "shared", "arg": {"as_bool": True}, "kind": 1},
+            {"name": "size", "arg": {"as_int": 10}, "kind": 1},
+        ]
+
+    rewrite(path, change)
+    with pytest.raises(ModelReadError) as caught:
+        read_torch_file(path, input=NOTHING)
+    assert caught.value.code == "torch.file_operator"
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda program: program.pop("graph_module"),
+        lambda program: program["graph_module"].pop("signature"),
+        lambda program: program["graph_module"]["graph"].update(tensor_values={}),
+        lambda program: program["graph_module"]["graph"].update(nodes=[{"target": 3}]),
+        lambda program: program["graph_module"]["graph"]["nodes"][0].update(inputs=[{"name": "self"}]),
+    ],
+)
+def test_damaged_programs(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = export(nn.Linear(4, 4), tmp_path / "m.pt2", torch.zeros(1, 4))
+    rewrite(path, change)
+    with pytest.raises(DippmError):
+        read_torch_file(path, input=NOTHING)
