@@ -264,6 +264,16 @@ def test_values_overwritten_by_the_input_are_no_longer_known() -> None:
     assert caught.value.code == "torch.data_dependent"
 
 
+def test_known_values_are_not_followed_into_large_tensors() -> None:
+    class Outer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            row = torch.arange(500_000, dtype=torch.float32)
+            return (torch.outer(row, row) + torch.outer(row, row).repeat(2, 1)[:500_000]).sum() + x
+
+    graph = read(Outer(), "5")  # each product would take 1 TB
+    assert graph.fixed_batch is None
+
+
 @pytest.mark.parametrize("use", ["if", "nonzero", "mask", "tolist", "numpy"])
 def test_branching_on_input_values_is_refused_with_its_place(use: str) -> None:
     class Branches(nn.Module):

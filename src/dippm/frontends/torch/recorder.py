@@ -239,7 +239,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
     ) -> Any:
         """Run the operator for real where its result follows from the program alone; None where it does not."""
-        if plan.is_random or plan.rule is None and not inputs or plan.name in _UNINITIALISED:
+        if plan.is_random or (plan.rule is None and not inputs) or plan.name in _UNINITIALISED:
             return None
         if any(self.table.value(tensor) is None for tensor in inputs):
             return None

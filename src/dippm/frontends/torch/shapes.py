@@ -271,7 +271,8 @@ _ELEMENTWISE = frozenset(
         "hardtanh", "clamp", "clamp_min", "clamp_max", "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum",
         "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "abs", "neg", "sin", "cos", "erf", "floor", "ceil",
         "round", "masked_fill", "where", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p",
-        "sign", "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "floor_divide", "remainder", "copy", "fill", "zero", "clone",
+        "sign", "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "floor_divide",
+        "remainder", "copy", "fill", "zero", "clone",
         *_TO_BOOL,
     }
 )  # fmt: skip
