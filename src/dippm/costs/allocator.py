@@ -68,12 +68,12 @@ class CachingAllocator:
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self._capacity = float("inf") if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
+        # Free blocks, sorted; the same by the address where they start, and by the one where they end.
         self._small: list[int] = []
         self._large: list[int] = []
-        # Free blocks by where they start (to their size) and by where they end (to their start).
         self._free_by_start: dict[int, int] = {}
         self._free_by_end: dict[int, int] = {}
-        # Allocated blocks: address to size, negative in the small pool.
+        # Allocated blocks: address to size.
         self._size: dict[int, int] = {}
         # Segments by address, with their size.
         self._segments: dict[int, int] = {}
@@ -94,12 +94,12 @@ class CachingAllocator:
     @property
     def allocated_bytes(self) -> int:
         """Bytes in allocated blocks; a block that was not split counts whole."""
-        return sum(abs(size) for size in self._size.values()) * BLOCK_BYTES
+        return sum(self._size.values()) * BLOCK_BYTES
 
     @property
     def blocks(self) -> dict[int, int]:
         """Allocated blocks: address to size, both in units of 512 bytes."""
-        return {address: abs(size) for address, size in self._size.items()}
+        return self._size.copy()
 
     def copy(self) -> CachingAllocator:
         """An independent allocator in the same state."""
@@ -125,37 +125,9 @@ class CachingAllocator:
         Returns:
             Its address, to be given to :meth:`free`, or -1 where the device has no room for it.
         """
-        is_small = blocks <= _SMALL_REQUEST
-        pool = self._small if is_small else self._large
-        found = bisect_left(pool, blocks << _ADDRESS_BITS)
-        if found < len(pool):
-            block = pool.pop(found)
-            size = block >> _ADDRESS_BITS
-            address = block & _ADDRESS_MASK
-            del self._free_by_start[address]
-            del self._free_by_end[address + size]
-        else:
-            size = _segment(blocks)
-            if self._reserved + size > self._capacity:
-                self._release()
-                if self._reserved + size > self._capacity:
-                    return -1
-            address = self._end
-            # One block of distance keeps segments from ever being neighbours.
-            self._end = address + size + 1
-            self._segments[address] = size
-            self._reserved += size
-            if self._reserved > self._peak:
-                self._peak = self._reserved
-        rest = size - blocks
-        if rest > 0 and (is_small or rest > _SMALL_REQUEST):
-            start = address + blocks
-            insort(pool, rest << _ADDRESS_BITS | start)
-            self._free_by_start[start] = rest
-            self._free_by_end[start + rest] = start
-            size = blocks
-        self._size[address] = -size if is_small else size
-        return address
+        places: dict[int, int] = {}
+        self.replay((0,), (blocks,), places)
+        return places.get(0, -1)
 
     def free(self, address: int) -> None:
         """Give a block back.
@@ -163,36 +135,7 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where no block is allocated at the address.
         """
-        size = self._size.pop(address, 0)
-        if size == 0:
-            raise UsageError(f"No block is allocated at {address}.", code="allocator.not_allocated")
-        pool = self._large
-        if size < 0:
-            pool = self._small
-            size = -size
-        end = address + size
-        following = self._free_by_start.pop(end, 0)
-        if following:
-            del pool[bisect_left(pool, following << _ADDRESS_BITS | end)]
-            end += following
-        previous = self._free_by_end.pop(address, -1)
-        if previous >= 0:
-            del pool[bisect_left(pool, (address - previous) << _ADDRESS_BITS | previous)]
-            address = previous
-        size = end - address
-        insort(pool, size << _ADDRESS_BITS | address)
-        self._free_by_start[address] = size
-        self._free_by_end[end] = address
-
-    def _release(self) -> None:
-        """Give every segment that is wholly free back to the device."""
-        free = [(address, size) for address, size in self._segments.items() if self._free_by_start.get(address) == size]
-        for address, size in free:
-            # A segment of 2 MiB is always one of the small pool: the large pool's start at 10 MiB.
-            pool = self._small if size == _SMALL_SEGMENT else self._large
-            del pool[bisect_left(pool, size << _ADDRESS_BITS | address)]
-            del self._free_by_start[address], self._free_by_end[address + size], self._segments[address]
-            self._reserved -= size
+        self.replay((~0,), (1,), {0: address})
 
     def touch(self, blocks: int) -> bool:
         """Take a block and give it back at once; this can only add a segment.
@@ -203,21 +146,16 @@ class CachingAllocator:
         Returns:
             Whether the device had room for it.
         """
-        pool = self._small if blocks <= _SMALL_REQUEST else self._large
-        if bisect_left(pool, blocks << _ADDRESS_BITS) == len(pool):
-            address = self.allocate(blocks)
-            if address < 0:
-                return False
-            self.free(address)
-        return True
+        return self.replay((1,), (blocks,))
 
-    def replay(self, events: Iterable[int], blocks: Sequence[int]) -> bool:
+    def replay(self, events: Iterable[int], blocks: Sequence[int], places: dict[int, int] | None = None) -> bool:
         """Take and give back many blocks.
 
         Args:
             events: The number of a piece that is taken; its complement ``~piece`` where it is given back;
                 ``piece + len(blocks)`` where it is taken and given back at once.
             blocks: Size of each piece in units of 512 bytes; pieces of size 0 are passed over.
+            places: Addresses of the pieces that are taken before the replay; afterwards, of those that still are.
 
         Returns:
             Whether the device had room for all; where not, the replay ends at the first that did not fit.
@@ -225,17 +163,82 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
         """
-        allocate, free, touch, count = self.allocate, self.free, self.touch, len(blocks)
-        address: dict[int, int] = {}
+        # One loop without calls of its own: a sweep over batches and devices comes through here thousands of times.
+        small, large, starts, ends = self._small, self._large, self._free_by_start, self._free_by_end
+        taken, count = self._size, len(blocks)
+        places = {} if places is None else places
         for event in events:
+            piece = ~event if event < 0 else event if event < count else event - count
+            size = blocks[piece]
+            if not size:
+                continue
             if event < 0:
-                if blocks[event := ~event]:
-                    free(address.pop(event, -1))
-            elif event >= count:
-                if (size := blocks[event - count]) and not touch(size):
+                address = places.pop(piece, -1)
+                size = taken.pop(address, 0)
+                if not size:
+                    raise UsageError(f"No block is allocated at {address}.", code="allocator.not_allocated")
+                # Small requests alone get blocks of up to 1 MiB, and never larger ones.
+                pool = small if size <= _SMALL_REQUEST else large
+                end = address + size
+                if following := starts.pop(end, 0):
+                    del pool[bisect_left(pool, following)]
+                    end += following >> _ADDRESS_BITS
+                if previous := ends.pop(address, 0):
+                    del pool[bisect_left(pool, previous)]
+                    address = previous & _ADDRESS_MASK
+                block = end - address << _ADDRESS_BITS | address
+                insort(pool, block)
+                starts[address] = ends[end] = block
+                continue
+            pool = small if size <= _SMALL_REQUEST else large
+            found = bisect_left(pool, size << _ADDRESS_BITS)
+            if found == len(pool):
+                if not self._add_segment(pool, size):
                     return False
-            elif size := blocks[event]:
-                address[event] = place = allocate(size)
-                if place < 0:
-                    return False
+                found = -1
+            if event >= count:
+                continue
+            block = pool.pop(found)
+            address = block & _ADDRESS_MASK
+            rest = (block >> _ADDRESS_BITS) - size
+            del starts[address]
+            if rest > _SMALL_REQUEST or (rest and pool is small):
+                start = address + size
+                block = rest << _ADDRESS_BITS | start
+                insort(pool, block)
+                starts[start] = ends[start + rest] = block
+            else:
+                size += rest
+                del ends[address + size]
+            places[piece] = address
+            taken[address] = size
         return True
+
+    def _add_segment(self, pool: list[int], blocks: int) -> bool:
+        """Take a segment for a request that no free block serves; it ends the pool, as its largest free block."""
+        size = _segment(blocks)
+        if self._reserved + size > self._capacity:
+            self._release()
+            if self._reserved + size > self._capacity:
+                return False
+        address = self._end
+        # One block of distance keeps segments from ever being neighbours.
+        self._end = address + size + 1
+        self._segments[address] = size
+        self._reserved += size
+        self._peak = max(self._peak, self._reserved)
+        block = size << _ADDRESS_BITS | address
+        pool.append(block)
+        self._free_by_start[address] = self._free_by_end[address + size] = block
+        return True
+
+    def _release(self) -> None:
+        """Give every segment that is wholly free back to the device."""
+        for address, size in list(self._segments.items()):
+            block = size << _ADDRESS_BITS | address
+            if self._free_by_start.get(address) == block:
+                # A segment of 2 MiB is always one of the small pool: the large pool's start at 10 MiB.
+                pool = self._small if size == _SMALL_SEGMENT else self._large
+                del pool[bisect_left(pool, block)]
+                del self._free_by_start[address], self._free_by_end[address + size], self._segments[address]
+                self._reserved -= size

@@ -319,7 +319,8 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
         "BERT-base-uncased": open_model("hf:bert", input=parse_input_shapes({"input_ids": ((384,), "int64")})),
     }
     power, power_errors = fit_power(read_busy_runs(power_folder), works)
-    memory_spread, memory_counts = fit_memory_spread(calibration, context_margin_mb=context_margin_mb)
+    # Memory has no fitted rate, so every part is held out.
+    memory_spread, memory_counts = fit_memory_spread([*fit, *calibration, *test], context_margin_mb=context_margin_mb)
     coverage = float(np.mean(np.abs(tested) <= spread))
     digest = hashlib.sha256()
     for path in sorted([*(folder / "timm").glob("*.csv"), *power_folder.glob("*.csv")]):

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 
-__all__ = ["EXPANSIONS"]
+__all__ = ["EXPANSIONS", "is_linear_whole", "linear_of_copy"]
+
+_MATRIX = 2
 
 
 def _native_multi_head_attention(
@@ -94,3 +96,17 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
 }
+
+
+def is_linear_whole(x: torch.Tensor) -> bool:
+    """Whether a linear layer reads this input where it lies."""
+    return x.dim() <= _MATRIX or x.is_contiguous()
+
+
+def linear_of_copy(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """A linear layer on rows that are not contiguous, which PyTorch copies first.
+
+    It then adds the bias in a kernel of its own. That kernel is left out, so that a batch of 1, where every transposed
+    input counts as contiguous, has the same operators but for the copy.
+    """
+    return F.linear(x.contiguous(), weight, bias)

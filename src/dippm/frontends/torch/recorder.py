@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dippm.errors import ModelReadError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
-from dippm.frontends.torch.expansions import EXPANSIONS
+from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.plans import DROPOUTS, REFUSED, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, plan_for
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
@@ -160,6 +160,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._same_tensor(func, args, kwargs)
         if name in DROPOUTS and not args[2]:
             return args[0]
+        if name == "linear" and not is_linear_whole(args[0]):
+            with self:
+                return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Graph
+from dippm.graph.passes.drop_filler_bias import drop_filler_bias
 from dippm.graph.passes.fold_constants import fold_constants
 from dippm.graph.passes.fuse_attention import fuse_attention
 from dippm.graph.passes.fuse_batch_norm import fuse_batch_norm
@@ -25,6 +26,7 @@ Pass = Callable[[GraphEditor], None]
 
 FUSIONS: tuple[Pass, ...] = (
     fold_constants,
+    drop_filler_bias,
     fuse_linear,
     fuse_gelu,
     fuse_gates,

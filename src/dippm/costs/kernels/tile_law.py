@@ -1,0 +1,144 @@
+"""Batched matrix products on GPUs that nobody measured: waves of tiles, as a law with a few shared coefficients.
+
+Five measured devices cannot teach a network what changes from device to device: it learns their five identities. A law
+whose every term is a rate of the data sheet can be carried over, and its coefficients are the same for all devices:
+
+    time = launch floor + (arithmetic^p + traffic^p)^(1/p)
+
+* *Arithmetic*: one tile after the other on the busiest SM. A tile costs its full area, overhang included, and a
+  prologue worth a few steps of the reduced dimension. Which tile a library picks differs between its releases and
+  devices; the law takes the middle of the sizes that they ship, which misses none of them by more than a factor of two.
+* *Throttling*: a device whose board power does not feed all its lanes lowers its clock in proportion to the power it
+  lacks, but not below the base clock that the data sheet guarantees. Short kernels are over before the clock falls.
+* *Traffic*: operands and output at the memory bandwidth, cheaper where they stay in the L2 cache from call to call.
+* *Launch floor*: the host's, which no data sheet has. Fitted for each measuring host; a new one gets their median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from dippm.costs.kernels.features import DEVICE_FEATURES, device_features
+from dippm.costs.kernels.problems import FloatArray, GemmProblem
+from dippm.devices.spec import DeviceSpec
+
+__all__ = ["TileLaw", "TileTerms", "tile_terms"]
+
+#: Rows and columns of the assumed output tile (see the module's words on the tile).
+TILE = (64, 128)
+
+#: Rows of the smallest measured products. Below, libraries turn to kernels without tiles: cost falls with the rows.
+_LEAST_ROWS = 7.0
+
+#: Share of the traffic's cost that remains where everything stays in the L2 cache, and how sharply the cost rises as
+#: the operands outgrow it (per unit of the logarithm).
+_CACHED_SHARE, _CACHE_SLOPE = 0.3, 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TileTerms:
+    """What the law needs of each product on its device, before any coefficient.
+
+    Args:
+        waves: Tiles per SM.
+        depth: Reduced dimension.
+        step_ms: Time of a tile per unit of the reduced dimension at the SM's peak rate, ms.
+        input_ms: Time to read both operands once at peak bandwidth, ms.
+        output_ms: Time to write the output once, ms.
+        log_over_cache: Logarithm of all bytes over the L2 cache's.
+        log_clock: Logarithm of the throttled clock over the boost clock, 0 where nothing throttles.
+    """
+
+    waves: FloatArray
+    depth: FloatArray
+    step_ms: FloatArray
+    input_ms: FloatArray
+    output_ms: FloatArray
+    log_over_cache: FloatArray
+    log_clock: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TileLaw:
+    """The law's coefficients, all positive.
+
+    Args:
+        slowness: Time of an SM's tiles over that at its peak rate.
+        prologue_steps: Steps of the reduced dimension that filling and draining a tile's pipeline is worth.
+        shared_wave: Share of the last, partly filled wave that is not waited for, 0 to 1.
+        latency_waves: Waves that the first one costs in addition.
+        throttle: How much of the throttled clock's slowdown (as a power) long kernels see.
+        heat_ms: Arithmetic time at which half of the throttling shows, ms.
+        input_cost: Traffic of the operands over reading each once.
+        output_cost: Traffic of the output over writing it once.
+        cache_reach: Bytes over the L2 cache's at which half of the caching is lost.
+        sharpness: Exponent ``p`` that joins arithmetic and traffic; large takes the larger, 1 adds them.
+        floor_ms: Launch floor of a host that nobody measured, ms.
+    """
+
+    slowness: float
+    prologue_steps: float
+    shared_wave: float
+    latency_waves: float
+    throttle: float
+    heat_ms: float
+    input_cost: float
+    output_cost: float
+    cache_reach: float
+    sharpness: float
+    floor_ms: float
+
+    def time_ms(self, problem: GemmProblem, device: DeviceSpec) -> FloatArray:
+        """Time of each product on a device, ms, launch included."""
+        return self.floor_ms + self.kernel_ms(tile_terms(problem, device))
+
+    def kernel_ms(self, terms: TileTerms) -> FloatArray:
+        """Time above the launch floor, ms."""
+        whole = np.where(terms.waves < 1.0, np.minimum(1.0, np.ceil(terms.waves)), np.ceil(terms.waves))
+        waves = (1.0 - self.shared_wave) * whole + self.shared_wave * terms.waves + self.latency_waves
+        log_arithmetic = np.log(self.slowness * waves * terms.step_ms * (terms.depth + self.prologue_steps))
+        heat = _sigmoid(log_arithmetic - np.log(self.heat_ms))
+        log_arithmetic = log_arithmetic - self.throttle * terms.log_clock * heat
+        outside = _sigmoid(_CACHE_SLOPE * (terms.log_over_cache - np.log(self.cache_reach)))
+        traffic = self.output_cost * terms.output_ms + self.input_cost * terms.input_ms
+        log_traffic = np.log(traffic * (_CACHED_SHARE + (1.0 - _CACHED_SHARE) * outside))
+        joined = np.logaddexp(self.sharpness * log_arithmetic, self.sharpness * log_traffic) / self.sharpness
+        return np.asarray(np.exp(joined))
+
+    def to_dict(self) -> dict[str, float]:
+        """A JSON-ready form."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, float]) -> TileLaw:
+        """The law that `to_dict` gave."""
+        return cls(**stored)
+
+
+def tile_terms(problem: GemmProblem, device: DeviceSpec) -> TileTerms:
+    """What the law needs of products on a device; data-sheet numbers only."""
+    rows = np.ceil(problem.m / TILE[0]) * np.minimum(problem.m / _LEAST_ROWS, 1.0)
+    tiles = problem.b * rows * np.ceil(problem.n / TILE[1])
+    own = dict(zip(DEVICE_FEATURES, device_features(device), strict=True))
+    # The lacking power's logarithm is 0 where there is enough of it; the base clock then does not matter.
+    log_clock = max(own["log_base_over_boost"], own["log_power_headroom"])
+    peak_per_sm = device.peak_tflops["fp32"] * 1e9 / device.sm_count
+    bandwidth = device.bandwidth_gb_s * 1e6
+    inputs = 4.0 * problem.b * problem.k * (problem.m + problem.n)
+    outputs = 4.0 * problem.b * problem.m * problem.n
+    return TileTerms(
+        waves=tiles / device.sm_count,
+        depth=problem.k,
+        step_ms=np.full(len(problem), 2.0 * TILE[0] * TILE[1] / peak_per_sm),
+        input_ms=inputs / bandwidth,
+        output_ms=outputs / bandwidth,
+        log_over_cache=np.log((inputs + outputs) / (max(device.l2_mb, 0.25) * 2.0**20)),
+        log_clock=np.full(len(problem), log_clock),
+    )
+
+
+def _sigmoid(values: FloatArray) -> FloatArray:
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)))
