@@ -17,8 +17,15 @@ def _graph(builder: Any) -> Graph:
 
 
 def test_fit_follows_the_memory(graph: Graph) -> None:
-    verdicts = [dippm.fits(graph, device="1g.5gb@A100", batch=batch).verdict for batch in (1, 500, 5000)]
-    assert verdicts == ["yes", "unsure", "no"]
+    verdicts = [dippm.fits(graph, device="1g.5gb@A100", batch=batch).verdict for batch in (1, 5000)]
+    assert verdicts == ["yes", "no"]
+
+
+def test_between_sure_batches_lie_unsure_ones(graph: Graph) -> None:
+    answer = dippm.max_batch(graph, device="1g.5gb@A100")
+    assert answer.batch < answer.batch_at_most
+    for batch in (answer.batch + 1, answer.batch_at_most):
+        assert dippm.fits(graph, device="1g.5gb@A100", batch=batch).verdict == "unsure"
 
 
 def test_the_largest_batch_fits_and_the_next_does_not(graph: Graph) -> None:

@@ -207,7 +207,7 @@ def test_max_batch(net: str, capsys: pytest.CaptureFixture[str], monkeypatch: py
 
 
 def test_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    specs = api.devices()
+    specs = api.list_devices()
     answer = run_json(capsys, "devices")
     assert [each["name"] for each in answer["devices"]] == [spec.name for spec in specs]
     rows = run_columns(capsys, "devices")

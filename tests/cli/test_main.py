@@ -77,7 +77,7 @@ def test_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     def fail() -> object:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("dippm.api.devices", fail)
+    monkeypatch.setattr("dippm.api.list_devices", fail)
     assert main(["devices"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -94,7 +94,7 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     def interrupt() -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dippm.api.devices", interrupt)
+    monkeypatch.setattr("dippm.api.list_devices", interrupt)
     assert main(["devices"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from dippm.api.operator_table import operators
     from dippm.api.prediction import inspect, load, predict
     from dippm.devices import DeviceSpec, MigProfile, find_device, load_device_file
-    from dippm.devices import load_catalog as devices
+    from dippm.devices import load_catalog as list_devices
     from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError, UsageError
     from dippm.evaluation.kernels import KernelReport, KernelScore
+    from dippm.evaluation.whole_models import WholeModelReport, WholeModelScore
     from dippm.graph import Graph
     from dippm.placement.fit import Fit, FitVerdict
     from dippm.predictors.prediction import Prediction
@@ -37,11 +38,13 @@ __all__ = [
     "Prediction",
     "UnsupportedError",
     "UsageError",
-    "devices",
+    "WholeModelReport",
+    "WholeModelScore",
     "evaluate",
     "find_device",
     "fits",
     "inspect",
+    "list_devices",
     "load",
     "load_device_file",
     "max_batch",
@@ -67,7 +70,9 @@ _HOMES = {
     "Prediction": "dippm.predictors.prediction",
     "UnsupportedError": "dippm.errors",
     "UsageError": "dippm.errors",
-    "devices": "dippm.devices",
+    "WholeModelReport": "dippm.evaluation.whole_models",
+    "WholeModelScore": "dippm.evaluation.whole_models",
+    "list_devices": "dippm.devices",
     "evaluate": "dippm.api.evaluation",
     "find_device": "dippm.devices",
     "fits": "dippm.api.capacity",
@@ -78,7 +83,7 @@ _HOMES = {
     "operators": "dippm.api.operator_table",
     "predict": "dippm.api.prediction",
 }
-_NAMES_AT_HOME = {"devices": "load_catalog"}
+_NAMES_AT_HOME = {"list_devices": "load_catalog"}
 
 
 def __getattr__(name: str) -> object:

@@ -54,7 +54,7 @@ def devices(
         else:
             print_columns(("figure", "value", "source"), _figure_rows(spec))
         return
-    specs = api.devices()
+    specs = api.list_devices()
     if as_json:
         print_json({"schema": SCHEMA, "devices": [_to_dict(spec) for spec in specs]})
     elif is_terminal():
