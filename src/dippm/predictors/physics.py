@@ -252,14 +252,7 @@ class PhysicsPredictor:
                 f"No whole model was measured on {device.name} in {prepared.conditions.precision.value}, "
                 f"{prepared.conditions.runtime.value}: the interval is that of a device left out of the fit."
             )
-        warnings.append(
-            "Energy comes from a power model fitted on training runs of four boards"
-            + (
-                "."
-                if device.name in ("A40",)
-                else f"; {device.name} is not among them or was not measured in inference."
-            )
-        )
+        warnings.append("Energy comes from a power model fitted on training runs of four boards, none of inference.")
         return tuple(warnings)
 
 

@@ -10,7 +10,8 @@
 3. *Power*: linear least squares on the mean board power of training runs whose device was busy (BERT and ResNet-50),
    the idle share from the smallest batches; its spread from leaving one board out.
 4. *Memory*: the same tables say which batch fitted 24 GB and that the next larger one did not. The spread is the least
-   for which 90 % of these pairs do not contradict the interval.
+   for which 95 % of these statements do not contradict the interval: more than 90 %, because a statement can contradict
+   an interval, but not confirm it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ FloatArray = npt.NDArray[np.float64]
 _LOG = logging.getLogger(__name__)
 _TORCH_VERSION = "240"
 _COVERAGE = 0.9
+_MEMORY_COVERAGE = 0.95
 _PARTS = (0.4, 0.7)
 # Start, lowest and highest value of every rate that is fitted. The bounds are those of physics: nothing passes a peak
 # rate by more than a consumer board's clock passes its data sheet's, and a kernel starts in microseconds.
@@ -149,10 +151,10 @@ def fit_rates(items: Sequence[Item], kernels: KernelModel, *, evaluations: int) 
     return replace(fitted, **{name: float(f"{getattr(fitted, name):.4g}") for name in names})
 
 
-def conformal_quantile(scores: FloatArray) -> float:
-    """The quantile of held-out scores that covers a new one with probability ``_COVERAGE``."""
+def conformal_quantile(scores: FloatArray, coverage: float = _COVERAGE) -> float:
+    """The quantile of held-out scores that covers a new one with the given probability."""
     count = len(scores)
-    rank = min(math.ceil((count + 1) * _COVERAGE), count)
+    rank = min(math.ceil((count + 1) * coverage), count)
     return float(np.sort(scores)[rank - 1])
 
 
@@ -196,7 +198,7 @@ def _power_design(runs: Sequence[BusyRun], works: Mapping[str, Graph]) -> FloatA
 
 
 def fit_memory_spread(items: Sequence[Item], *, context_margin_mb: float) -> tuple[float, dict[str, int]]:
-    """Least spread for which 90 % of the known fits and failures do not contradict the memory interval.
+    """Least spread for which 95 % of the known fits and failures do not contradict the memory interval.
 
     A row says that its batch fitted; a batch below the largest of its table, where every run began, says that the next
     larger one of the ladder failed.
@@ -226,7 +228,7 @@ def fit_memory_spread(items: Sequence[Item], *, context_margin_mb: float) -> tup
         counts["called no"] += int(estimate.memory_mb[1] > item.device.capacity_mb)
     if not scores:
         raise DippmError("No row of the tables bounds the memory.", code="data.missing")
-    return conformal_quantile(np.array(scores)), counts
+    return conformal_quantile(np.array(scores), _MEMORY_COVERAGE), counts
 
 
 def _needed_spread(estimate: MemoryEstimate, place: int, capacity_mb: float, *, margin: float) -> float:

@@ -1,0 +1,126 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.energy import PowerModel, power_w
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.workload import Workload
+from dippm.datasets.power import BusyRun
+from dippm.datasets.timm_tables import TimmRow
+from dippm.devices import find_device
+from dippm.graph import Graph, OpKind
+from dippm.training.physics import (
+    Item,
+    conformal_quantile,
+    fit_memory_spread,
+    fit_power,
+    fit_rates,
+    log_errors,
+    predict_ms,
+)
+
+
+@pytest.fixture(name="graph")
+def _graph(builder: Any) -> Graph:
+    x = builder.input(builder.N, 4096)
+    for _ in range(2):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], builder.N, 4096)
+        x = builder.node(OpKind.RELU, [x], builder.N, 4096)
+    return builder.graph()
+
+
+def make_item(graph: Graph, *, batch: int, step_time_ms: float = 1.0, layout: str = "nchw") -> Item:
+    work = Workload.from_graph(graph, Precision.AMP)
+    row = TimmRow(
+        model="m",
+        image_size=64,
+        batch=batch,
+        step_time_ms=step_time_ms,
+        mode="inference",
+        precision="amp",
+        layout=layout,
+        runtime="eager",
+        device="GeForce RTX 4090",
+        torch_version="240",
+    )
+    return Item(
+        row=row,
+        device=find_device("RTX 4090"),
+        plan=KernelPlan.from_workload(work),
+        at=work.at([batch]),
+        timeline=MemoryTimeline.from_workload(work),
+    )
+
+
+def test_rates_that_made_the_times_are_found_again(graph: Graph) -> None:
+    pytest.importorskip("scipy")
+    kernels = load_kernel_model()
+    true = Rates(tensor_gemm=0.55, stream=0.8)
+    items = [make_item(graph, batch=batch) for batch in (64, 1024, 16384, 65536)]
+    measured = predict_ms(items, true, kernels)
+    items = [
+        make_item(graph, batch=item.row.batch, step_time_ms=float(time))
+        for item, time in zip(items, measured, strict=True)
+    ]
+    fitted = fit_rates(items, kernels, evaluations=20)
+    assert np.abs(log_errors(items, fitted, kernels)).max() < 0.02
+    assert fitted.tensor_gemm == pytest.approx(0.55, rel=0.1)
+
+
+def test_the_quantile_covers_a_new_score_often_enough() -> None:
+    scores = np.arange(1.0, 100.0)
+    assert conformal_quantile(scores) == 90.0
+    assert conformal_quantile(scores, 0.5) == 50.0
+    assert conformal_quantile(np.array([3.0])) == 3.0
+
+
+def test_power_coefficients_that_made_the_runs_are_found_again(graph: Graph) -> None:
+    true = PowerModel(idle=0.2, base=0.4, compute=0.3, memory=0.2)
+    runs = [
+        BusyRun(device="A40", model="tiny", batch=8, step_time_ms=40.0, power_w=60.0, power_limit_w=300.0, is_idle=True)
+    ]
+    for name in ("A40", "V100-PCIE-32GB"):
+        device = find_device(name)
+        for batch, step_time_ms in ((64, 3.0), (512, 30.0), (2048, 90.0), (8192, 400.0)):
+            at = Workload.from_graph(graph).at([batch])
+            moved = (at.bytes_read + at.bytes_written).sum()
+            power = power_w(
+                true,
+                device,
+                busy_share=np.array([1.0]),
+                flops_per_s=np.array([3 * at.flops.sum() / step_time_ms * 1e3]),
+                bytes_per_s=np.array([3 * moved / step_time_ms * 1e3]),
+            )
+            runs.append(
+                BusyRun(
+                    device=name,
+                    model="net",
+                    batch=batch,
+                    step_time_ms=step_time_ms,
+                    power_w=float(power[0]),
+                    power_limit_w=device.board_power_w,
+                    is_idle=False,
+                )
+            )
+    model, errors = fit_power(runs, {"net": graph})
+    assert (model.idle, model.base) == pytest.approx((true.idle, true.base), rel=0.01)
+    assert (model.compute, model.memory) == pytest.approx((true.compute, true.memory), rel=0.05)
+    assert max(errors.values()) < 0.05
+
+
+def test_the_spread_of_memory_grows_with_what_the_tables_contradict(builder: Any) -> None:
+    # Three copies of 4 MiB a sample: 768 of them fit 24 GiB and 1024 hardly do, whatever the table says of 128.
+    x = builder.input(builder.N, 1024, 1024)
+    for _ in range(4):
+        x = builder.node(OpKind.RELU, [x], builder.N, 1024, 1024)
+    graph = builder.graph()
+    top = make_item(graph, batch=1024)
+    plausible, counts = fit_memory_spread([top, make_item(graph, batch=768)], context_margin_mb=160.0)
+    absurd, _ = fit_memory_spread([top, make_item(graph, batch=128)], context_margin_mb=160.0)
+    assert counts["fitted"] == counts["failed"] == counts["called yes"] == 1
+    assert absurd > plausible + 1.0
