@@ -133,16 +133,18 @@ def test_touching_leaves_the_blocks_as_they_were():
 
 
 def test_replay_is_the_same_as_one_call_after_another():
-    sizes = [3 * MIB, 0, 14 * MIB, 100]
+    sizes = {1: 3 * MIB, 2: 0, 3: 14 * MIB, 4: 100}
+    events = [1, 2, 3, -1, -2, 4, 1, 0, -3]
     replayed, stepwise = CachingAllocator(), CachingAllocator()
-    replayed.replay([0, 1, 2, ~0, ~1, 3, 0, 2 + 4, ~2], [*sizes])
+    places: dict[int, int] = {}
+    replayed.replay(events, [sizes.get(abs(event), 15 * MIB) for event in events], places)
     first = stepwise.allocate(3 * MIB)
     large = stepwise.allocate(14 * MIB)
     stepwise.free(first)
-    stepwise.allocate(100)
-    stepwise.allocate(3 * MIB)
-    stepwise.free(stepwise.allocate(14 * MIB))
+    left = {4: stepwise.allocate(100), 1: stepwise.allocate(3 * MIB)}
+    stepwise.free(stepwise.allocate(15 * MIB))
     stepwise.free(large)
+    assert places == left
     assert replayed.blocks == stepwise.blocks
     assert replayed.reserved_bytes == stepwise.reserved_bytes
 
@@ -182,9 +184,9 @@ def test_wholly_free_segments_go_back_when_the_device_is_full():
 
 def test_replay_stops_where_the_device_is_full():
     allocator = CachingAllocator(30 * 2**20)
-    assert allocator.replay([0, ~0, 1], [20 * MIB, 30 * MIB])
-    assert not allocator.replay([0, 1], [2, 1])
-    assert not allocator.replay([0 + 1], [MIB])
+    assert allocator.replay([1, -1, 2], [20 * MIB, 20 * MIB, 30 * MIB])
+    assert not allocator.replay([1, 2], [2, 1])
+    assert not allocator.replay([0], [MIB])
 
 
 def test_giving_back_what_was_not_taken_is_refused():
@@ -222,7 +224,7 @@ def test_blocks_never_overlap_and_all_memory_is_accounted_for(steps):
     # With everything given back each segment is one free block again: the same requests fit without growing.
     reserved = allocator.reserved_bytes
     assert allocator.allocated_bytes == 0
-    for start, length in list(allocator._free_by_start.items()):
-        assert allocator._free_by_end[start + length] == start
-    assert sum(allocator._free_by_start.values()) * 512 == reserved
-    assert len(allocator._small) + len(allocator._large) == len(allocator._free_by_start)
+    assert {address: allocator._segments[address] for address in allocator._free_by_start} == allocator._segments
+    assert sum(allocator._segments.values()) * 512 == reserved
+    free = sorted(allocator._small + allocator._large)
+    assert sorted(allocator._free_by_start.values()) == sorted(allocator._free_by_end.values()) == free

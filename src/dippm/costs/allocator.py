@@ -11,7 +11,7 @@ new one; then all segments that are wholly free go back to the device at once.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dippm.errors import UsageError
 
@@ -126,8 +126,8 @@ class CachingAllocator:
             Its address, to be given to :meth:`free`, or -1 where the device has no room for it.
         """
         places: dict[int, int] = {}
-        self.replay((0,), (blocks,), places)
-        return places.get(0, -1)
+        self.replay((1,), (blocks,), places)
+        return places.get(1, -1)
 
     def free(self, address: int) -> None:
         """Give a block back.
@@ -135,7 +135,7 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where no block is allocated at the address.
         """
-        self.replay((~0,), (1,), {0: address})
+        self.replay((-1,), (1,), {1: address})
 
     def touch(self, blocks: int) -> bool:
         """Take a block and give it back at once; this can only add a segment.
@@ -146,15 +146,15 @@ class CachingAllocator:
         Returns:
             Whether the device had room for it.
         """
-        return self.replay((1,), (blocks,))
+        return self.replay((0,), (blocks,))
 
-    def replay(self, events: Iterable[int], blocks: Sequence[int], places: dict[int, int] | None = None) -> bool:
-        """Take and give back many blocks.
+    def replay(self, events: Iterable[int], sizes: Iterable[int], places: dict[int, int] | None = None) -> bool:
+        """Take and give back many pieces.
 
         Args:
-            events: The number of a piece that is taken; its complement ``~piece`` where it is given back;
-                ``piece + len(blocks)`` where it is taken and given back at once.
-            blocks: Size of each piece in units of 512 bytes; pieces of size 0 are passed over.
+            events: The number of a piece, from 1, where it is taken; its negative where it is given back; 0 where some
+                piece is taken and given back at once.
+            sizes: Size of the piece of each event in units of 512 bytes; pieces of size 0 are passed over.
             places: Addresses of the pieces that are taken before the replay; afterwards, of those that still are.
 
         Returns:
@@ -163,21 +163,18 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
         """
-        # One loop without calls of its own: a sweep over batches and devices comes through here thousands of times.
-        small, large, starts, ends = self._small, self._large, self._free_by_start, self._free_by_end
-        taken, count = self._size, len(blocks)
+        # One flat loop: a sweep over batches and devices comes through here ten thousand times.
+        small, large, starts, ends, taken = self._small, self._large, self._free_by_start, self._free_by_end, self._size
         places = {} if places is None else places
-        for event in events:
-            piece = ~event if event < 0 else event if event < count else event - count
-            size = blocks[piece]
+        for event, size in zip(events, sizes, strict=True):
             if not size:
                 continue
             if event < 0:
-                address = places.pop(piece, -1)
+                address = places.pop(-event, -1)
                 size = taken.pop(address, 0)
                 if not size:
                     raise UsageError(f"No block is allocated at {address}.", code="allocator.not_allocated")
-                # Small requests alone get blocks of up to 1 MiB, and never larger ones.
+                # Small blocks are always cut to the request, so that its limit holds for the block as well.
                 pool = small if size <= _SMALL_REQUEST else large
                 end = address + size
                 if following := starts.pop(end, 0):
@@ -196,22 +193,21 @@ class CachingAllocator:
                 if not self._add_segment(pool, size):
                     return False
                 found = -1
-            if event >= count:
-                continue
-            block = pool.pop(found)
-            address = block & _ADDRESS_MASK
-            rest = (block >> _ADDRESS_BITS) - size
-            del starts[address]
-            if rest > _SMALL_REQUEST or (rest and pool is small):
-                start = address + size
-                block = rest << _ADDRESS_BITS | start
-                insort(pool, block)
-                starts[start] = ends[start + rest] = block
-            else:
-                size += rest
-                del ends[address + size]
-            places[piece] = address
-            taken[address] = size
+            if event:
+                block = pool.pop(found)
+                address = block & _ADDRESS_MASK
+                del starts[address]
+                rest = (block >> _ADDRESS_BITS) - size
+                if rest > _SMALL_REQUEST or (rest and pool is small):
+                    start = address + size
+                    block = rest << _ADDRESS_BITS | start
+                    insort(pool, block)
+                    starts[start] = ends[start + rest] = block
+                else:
+                    size += rest
+                    del ends[address + size]
+                places[event] = address
+                taken[address] = size
         return True
 
     def _add_segment(self, pool: list[int], blocks: int) -> bool:

@@ -266,25 +266,27 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 
 
 def _reserve(timeline: MemoryTimeline, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
-    blocks = -(-np.minimum(pieces, _MOST_BYTES).astype(np.int64) // BLOCK_BYTES)
-    is_taken: npt.NDArray[np.bool_] = blocks.max(axis=0, initial=0) > 0
-    # An event is the number of its piece, inverted where the piece is given back.
-    is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
-    piece, sign = timeline.event_piece[is_event], timeline.event_sign[is_event]
-    codes = np.where(sign > 0, piece, ~piece)
+    # An event is the number of its piece, from 1, negative where the piece is given back.
+    is_event = (timeline.event_sign != 0) & pieces.any(axis=0)[timeline.event_piece]
+    piece = timeline.event_piece[is_event]
+    events = (piece + 1) * timeline.event_sign[is_event]
     # Taken and given back with nothing between, as scratch memory is: one event instead of two.
-    is_end = np.zeros(len(codes), dtype=np.bool_)
-    is_end[1:] = (codes[1:] == ~codes[:-1]) & (sign[:-1] > 0)
-    codes[:-1][is_end[1:]] += blocks.shape[1]
-    events = codes[~is_end].tolist()
+    is_end = np.zeros(len(events), dtype=np.bool_)
+    is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
+    events[:-1][is_end[1:]] = 0
+    events, piece = events[~is_end], piece[~is_end]
     loaded = CachingAllocator(capacity_bytes)
-    has_weights = bool(len(blocks)) and loaded.replay(
-        range(len(timeline.weights)), blocks[0, timeline.weights].tolist()
-    )
-    inputs = timeline.inputs.tolist()
+    weights = pieces[:, timeline.weights].max(axis=0, initial=0.0)
+    if not loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist()):
+        return np.full(len(pieces), -1)
+    after_weights = np.concatenate([timeline.inputs + 1, events]).tolist()
     result = []
-    for row in blocks.tolist():
+    for sizes in _blocks(pieces[:, np.concatenate([timeline.inputs, piece])]).tolist():
         allocator = loaded.copy()
-        has_room = has_weights and allocator.replay(inputs, row) and allocator.replay(events, row)
-        result.append(allocator.peak_reserved_bytes if has_room else -1)
+        result.append(allocator.peak_reserved_bytes if allocator.replay(after_weights, sizes) else -1)
     return np.array(result, dtype=np.int64)
+
+
+def _blocks(piece_bytes: FloatArray) -> npt.NDArray[np.int64]:
+    """Sizes in blocks of the allocator, rounded up."""
+    return np.ceil(np.minimum(piece_bytes, _MOST_BYTES) / BLOCK_BYTES).astype(np.int64)

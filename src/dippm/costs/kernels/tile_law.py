@@ -97,8 +97,7 @@ class TileLaw:
 
     def kernel_ms(self, terms: TileTerms) -> FloatArray:
         """Time above the launch floor, ms."""
-        whole = np.where(terms.waves < 1.0, np.minimum(1.0, np.ceil(terms.waves)), np.ceil(terms.waves))
-        waves = (1.0 - self.shared_wave) * whole + self.shared_wave * terms.waves + self.latency_waves
+        waves = (1.0 - self.shared_wave) * np.ceil(terms.waves) + self.shared_wave * terms.waves + self.latency_waves
         log_arithmetic = np.log(self.slowness * waves * terms.step_ms * (terms.depth + self.prologue_steps))
         heat = _sigmoid(log_arithmetic - np.log(self.heat_ms))
         log_arithmetic = log_arithmetic - self.throttle * terms.log_clock * heat

@@ -1,0 +1,92 @@
+"""Fit of the law of batched products (`dippm.costs.kernels.tile_law`) on measured rows: robust least squares.
+
+The coefficients are shared by all devices; each measuring host has a launch floor of its own, which is a nuisance: the
+law keeps their median.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.kernels.problems import FloatArray, GemmProblem
+from dippm.costs.kernels.tile_law import TileLaw, TileTerms, tile_terms
+from dippm.datasets.kernels import KernelRows
+from dippm.devices import find_device
+from dippm.errors import MissingExtraError, UsageError
+
+__all__ = ["fit_tile_law"]
+
+#: Start, least and largest value of every coefficient; the launch floor's are those of each host.
+_BOUNDS = {
+    "slowness": (1.12, 0.9, 2.0),
+    "prologue_steps": (10.0, 1.0, 100.0),
+    "shared_wave": (0.3, 0.01, 1.0),
+    "latency_waves": (0.5, 0.01, 3.0),
+    "throttle": (1.0, 0.3, 2.0),
+    "heat_ms": (1.5, 0.05, 20.0),
+    "input_cost": (1.0, 0.05, 5.0),
+    "output_cost": (1.5, 0.2, 5.0),
+    "cache_reach": (0.8, 0.1, 10.0),
+    "sharpness": (3.0, 1.0, 8.0),
+    "floor_ms": (0.033, 0.005, 0.1),
+}
+
+#: Error of log time from which on a row counts by its absolute error; small, as tiles that the law misses are many.
+_OUTLYING = 0.05
+
+
+def fit_tile_law(rows: KernelRows, chosen: npt.NDArray[np.bool_]) -> TileLaw:
+    """Fit the law's coefficients; deterministic.
+
+    Args:
+        rows: Measured rows of batched or plain matrix products.
+        chosen: Rows to fit on.
+
+    Raises:
+        UsageError: The rows are of another family, or none is chosen.
+        MissingExtraError: SciPy is not installed.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError as exc:
+        raise MissingExtraError(package="scipy", extra="train", purpose="fit the law of batched products") from exc
+    if not isinstance(rows.problem, GemmProblem) or not chosen.any():
+        raise UsageError("The law of tiles needs measured matrix products.", code="training.rows")
+    terms = _terms_of_rows(rows.problem, rows.device, chosen)
+    hosts, host = np.unique(rows.device[chosen], return_inverse=True)
+    target = np.log(rows.time_ms[chosen])
+    shared = [name for name in _BOUNDS if name != "floor_ms"]
+    names = [*shared, *("floor_ms" for _ in hosts)]
+    start, low, high = (np.log([_BOUNDS[name][place] for name in names]) for place in range(3))
+
+    def law_of(logarithms: FloatArray) -> TileLaw:
+        values = np.exp(logarithms)
+        floor_ms = float(np.median(values[len(shared) :]))
+        return TileLaw(**{name: float(value) for name, value in zip(shared, values, strict=False)}, floor_ms=floor_ms)
+
+    def errors(logarithms: FloatArray) -> FloatArray:
+        floor_ms = np.exp(logarithms[len(shared) :])[host]
+        return np.asarray(np.log(floor_ms + law_of(logarithms).kernel_ms(terms)) - target)
+
+    solution = least_squares(
+        errors, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLYING, diff_step=1e-3, max_nfev=60
+    )
+    fitted = law_of(solution.x).to_dict()
+    return TileLaw.from_dict({name: float(f"{value:.5g}") for name, value in fitted.items()})
+
+
+def _terms_of_rows(problem: GemmProblem, device: npt.NDArray[np.str_], chosen: npt.NDArray[np.bool_]) -> TileTerms:
+    names = [each.name for each in fields(TileTerms)]
+    columns = {name: np.empty(int(chosen.sum())) for name in names}
+    sizes = {each.name: getattr(problem, each.name)[chosen] for each in fields(problem)}
+    for name in np.unique(device[chosen]):
+        own = device[chosen] == name
+        part = tile_terms(
+            GemmProblem(**{size: values[own] for size, values in sizes.items()}), find_device(str(name))
+        )
+        for column in names:
+            columns[column][own] = getattr(part, column)
+    return TileTerms(**columns)

@@ -1,0 +1,62 @@
+import json
+from typing import Any
+
+import pytest
+
+import dippm
+from dippm.api.inspection import Inspection, OperatorCost
+from dippm.graph import Graph, OpKind
+
+
+@pytest.fixture(name="inspection")
+def _inspection(builder: Any) -> Inspection:
+    x = builder.input(builder.N, 64)
+    for width in (64, 64):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(width, 64)], builder.N, width)
+        x = builder.node(OpKind.VIEW, [x], builder.N, width, alias_of=x)
+        x = builder.node(OpKind.RELU, [x], builder.N, width)
+    graph: Graph = builder.graph()
+    return dippm.inspect(graph, batch=8)
+
+
+def operator(scope: str, time_ms: float, live_mb: float = 1.0) -> OperatorCost:
+    return OperatorCost(
+        position=0,
+        kind="relu",
+        source_op="Relu",
+        scope=scope,
+        output_shape=(1,),
+        macs=2.0,
+        flops=4.0,
+        traffic_mb=0.0,
+        time_ms=time_ms,
+        live_mb=live_mb,
+    )
+
+
+def test_modules_hold_the_sums_of_what_is_below(inspection: Inspection) -> None:
+    tree = Inspection(
+        prediction=inspection.prediction,
+        operators=(operator("a.b", 1.0, 5.0), operator("a.c", 2.0, 7.0), operator("", 4.0)),
+        weights_mb=0.0,
+    ).tree()
+    assert (tree.time_ms, tree.macs, tree.peak_mb, tree.operators) == (7.0, 6.0, 7.0, 3)
+    assert (tree.children["a"].time_ms, tree.children["a"].peak_mb) == (3.0, 7.0)
+    assert list(tree.children) == ["a", "(relu)"]
+    assert [(depth, module.name) for depth, module in tree.walk()] == [
+        (0, ""), (1, "a"), (2, "b"), (2, "c"), (1, "(relu)"),
+    ]  # fmt: skip
+
+
+def test_longest_and_largest_come_first(inspection: Inspection) -> None:
+    times = [item.time_ms for item in inspection.top_by_time(3)]
+    sizes = [item.live_mb for item in inspection.top_by_memory(3)]
+    assert times == sorted(times, reverse=True)
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_the_whole_of_it_is_json(inspection: Inspection) -> None:
+    answer = json.loads(json.dumps(inspection.to_dict()))
+    assert answer["schema"] == 1
+    assert len(answer["operators"]) == len(inspection.operators)
+    assert answer["modules"]["operators"] == len(inspection.operators)
