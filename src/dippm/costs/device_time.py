@@ -51,6 +51,7 @@ _TENSOR_PEAK = {
 # The rate of a format without tensor cores; a format that is not listed computes in FP32.
 _PLAIN_PEAK = {Arithmetic.FP64: "fp64", Arithmetic.FP16: "fp16"}
 _ARITHMETICS = tuple(Arithmetic)
+_OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
 _ATTENTION_TILE = (128.0, 64.0, 32.0)
@@ -127,9 +128,10 @@ class _Timer:
         node = part.node[columns]
         peak, is_tensor = self._peaks(node)
         result = np.empty_like(b)
-        result[:, is_tensor] = self._tensor_product(
-            *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[is_tensor] * self.rates.tensor_gemm
-        )
+        if is_tensor.any():
+            result[:, is_tensor] = self._tensor_product(
+                *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[is_tensor] * self.rates.tensor_gemm
+            )
         for is_linear, family in ((True, Family.LINEAR), (False, Family.BMM)):
             chosen = ~is_tensor & (sizes.is_linear[columns] == is_linear)
             if chosen.any():
@@ -334,10 +336,10 @@ class _Timer:
         weight = self.kernels.support(Family.ELEMENTWISE, self.device).weight
         seconds = self._moving_seconds(moved)
         if weight > 0.0:
-            tensors = np.array([ELEMENTWISE_OPERATORS[str(name)] + 1.0 for name in operators])
+            tensors = np.array([ELEMENTWISE_OPERATORS[name] + 1.0 for name in operators.tolist()])
             elements = np.maximum(moved / (4.0 * tensors), 1.0)
-            names = [str(name) for name in operators] * len(moved)
-            problem = ElementwiseProblem.of(elements=elements.ravel(), operator=names)
+            codes = np.array([_OPERATOR_CODES[name] for name in operators.tolist()], dtype=np.intp)
+            problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(codes, len(moved)))
             learned = self._learned(Family.ELEMENTWISE, problem).reshape(moved.shape)
             seconds = weight * learned + (1.0 - weight) * seconds
         return seconds

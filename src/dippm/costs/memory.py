@@ -267,7 +267,8 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 
 def _reserve(timeline: MemoryTimeline, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
     # An event is the number of its piece, from 1, negative where the piece is given back.
-    is_event = (timeline.event_sign != 0) & pieces.any(axis=0)[timeline.event_piece]
+    is_taken: npt.NDArray[np.bool_] = np.any(pieces, axis=0)
+    is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
     piece = timeline.event_piece[is_event]
     events = (piece + 1) * timeline.event_sign[is_event]
     # Taken and given back with nothing between, as scratch memory is: one event instead of two.

@@ -28,6 +28,7 @@ from dippm.costs.kernels.features import Features, compute_features, lower_bound
 from dippm.costs.kernels.model import ARTEFACT_DIRECTORY, KernelModel
 from dippm.costs.kernels.network import TRANSFER, Network
 from dippm.costs.kernels.problems import ConvProblem, Family, FloatArray, GemmProblem, Problem
+from dippm.costs.kernels.tile_law import TileLaw
 from dippm.datasets.kernels import KernelRows, Part, SweepDrift, load_family, split_by_shape
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import MissingExtraError, UsageError
@@ -50,9 +51,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TrainedKernels:
-    """What training gives: a network, and the sweep's drift fitted beside it."""
+    """What training gives: a network or a law in its place, and the sweep's drift fitted beside it."""
 
-    network: Network
+    network: Network | TileLaw
     drift: SweepDrift
 
 
@@ -120,6 +121,25 @@ class KernelReport:
         """The report that `to_dict` gave, such as the ``metrics`` of the artefact."""
         scores = tuple(KernelScore(**entry) for entry in stored["scores"])
         return cls(seed=stored["seed"], scores=scores, has_left_out=any(each.protocol == LEFT_OUT for each in scores))
+
+    def merged_into(self, other: KernelReport) -> KernelReport:
+        """The other report with this one's tables in the place of its own; its order of tables is kept."""
+        own: dict[tuple[str, str], list[KernelScore]] = {}
+        for score in self.scores:
+            own.setdefault((score.protocol, score.table), []).append(score)
+        renewed = set(own)
+        merged: list[KernelScore] = []
+        for score in other.scores:
+            key = score.protocol, score.table
+            # At the first row of a table that was scored anew all its new rows take their place.
+            if key in own:
+                merged += own.pop(key)
+            elif key not in renewed:
+                merged.append(score)
+        merged += [score for scores in own.values() for score in scores]
+        return KernelReport(
+            seed=self.seed, scores=tuple(merged), has_left_out=any(score.protocol == LEFT_OUT for score in merged)
+        )
 
 
 def features_of_rows(rows: KernelRows) -> Features:
@@ -203,12 +223,25 @@ def _score_left_out(train: Trainer, rows: KernelRows, part: npt.NDArray[np.int8]
         left_out = rows.device == name
         chosen = (part != Part.TEST) & ~left_out
         trained = train(rows, features, chosen, kind=TRANSFER, seed=seed)
-        kernel_ms = features.baseline_ms * np.exp(trained.network.log_ratio(features.matrix))
+        kernel_ms = _kernel_ms(trained.network, rows, features)
         predictions = _with_drift(rows, np.maximum(kernel_ms, bound_ms), trained.drift)
         predictions[GBDT] = _gbdt(rows, chosen, seed=seed)
         predictions[ROOFLINE] = _roofline(rows)
         scores += _score(rows, (part == Part.TEST) & left_out, predictions, protocol=LEFT_OUT)
     return scores
+
+
+def _kernel_ms(network: Network | TileLaw, rows: KernelRows, features: Features) -> FloatArray:
+    if isinstance(network, Network):
+        return features.baseline_ms * np.exp(network.log_ratio(features.matrix))
+    law = network
+
+    def follow(problem: Problem, device: DeviceSpec) -> tuple[FloatArray]:
+        if not isinstance(problem, GemmProblem):
+            raise UsageError(f"A law of tiles has no {type(problem).__name__}.", code="kernel.problem")
+        return (law.time_ms(problem, device),)
+
+    return _per_device(rows, follow)[0]
 
 
 def _with_drift(rows: KernelRows, kernel_ms: FloatArray, drift: SweepDrift) -> dict[str, FloatArray]:
@@ -306,6 +339,8 @@ def render_markdown(report: KernelReport) -> str:
         "",
         "Which device features the networks for unmeasured devices see was chosen on validation shapes with all these",
         "left-out devices in view: expect a device that is truly new to do somewhat worse than the second table says.",
+        "So was the form of the law that stands in for such a network at batched products; its coefficients are fitted",
+        "without the left-out device.",
         "",
         "## New shapes, measured devices (mean)",
         "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -143,12 +143,7 @@ class PhysicsPredictor:
         if compiled is None:
             compiled = _Compiled.of(graph, conditions.precision)
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
-        return _Prepared(
-            compiled=compiled,
-            batches=tuple(batches),
-            conditions=conditions,
-            at=compiled.plan.work.at(list(batches)),
-        )
+        return _Prepared.of(compiled, batches=batches, conditions=conditions)
 
     def _break_down(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
         return break_down_latency(
@@ -173,13 +168,12 @@ class PhysicsPredictor:
         latency_ms = np.maximum(breakdown.latency_ms, 1e-6)
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
-        flops = at.flops * prepared.fp32_equivalent(device)
         power = power_w(
             calibration.power,
             device,
             busy_share=busy_share,
-            flops_per_s=flops.sum(axis=1) / busy_ms * 1e3,
-            bytes_per_s=(at.bytes_read + at.bytes_written).sum(axis=1) / busy_ms * 1e3,
+            flops_per_s=at.flops @ prepared.fp32_equivalent(device) / busy_ms * 1e3,
+            bytes_per_s=prepared.traffic_bytes / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
         unsupported = breakdown.share_ms[:, prepared.compiled.is_unsupported].sum(axis=1) / latency_ms
@@ -194,29 +188,41 @@ class PhysicsPredictor:
             + _DOUBT_PER_HOST_SHARE * (1.0 - busy_share)
         )
         warnings = self._warnings(prepared, device, is_measured=is_measured)
+        parts_mb = [
+            dict(zip(memory.parts_mb, row, strict=True))
+            for row in np.stack(list(memory.parts_mb.values()), axis=1).tolist()
+        ]
+        rows = zip(
+            prepared.batches,
+            prepared.inputs,
+            prepared.macs,
+            latency_ms.tolist(),
+            energy_j.tolist(),
+            memory.memory_mb.tolist(),
+            parts_mb,
+            spread.tolist(),
+            busy_share.tolist(),
+            strict=True,
+        )
         predictions = []
-        for position, batch in enumerate(prepared.batches):
-            parts = {name: float(values[position]) for name, values in memory.parts_mb.items()}
-            memory_mb = float(memory.memory_mb[position])
+        for batch, inputs, macs, latency, energy, memory_mb, parts, own_spread, busy in rows:
             memory_interval = self._memory_interval(parts, memory_mb)
-            energy_spread = math.hypot(float(spread[position]), calibration.power_spread)
-            latency, energy = float(latency_ms[position]), float(energy_j[position])
             predictions.append(
                 Prediction(
                     model=prepared.compiled.model,
                     device=device.name,
                     conditions=prepared.conditions,
                     batch=batch,
-                    inputs=prepared.input_shapes(batch),
-                    macs=int(at.macs[position].sum()),
+                    inputs=inputs,
+                    macs=macs,
                     latency_ms=latency,
                     energy_j=energy,
                     memory_mb=memory_mb,
                     memory_parts_mb=parts,
                     mig=choose_mig(memory_mb, device, interval_high_mb=memory_interval[1], policy=mig_policy),
                     intervals={
-                        "latency_ms": _around(latency, float(spread[position])),
-                        "energy_j": _around(energy, energy_spread),
+                        "latency_ms": _around(latency, own_spread),
+                        "energy_j": _around(energy, math.hypot(own_spread, calibration.power_spread)),
                         "memory_mb": memory_interval,
                     },
                     predictor=PredictorInfo(
@@ -225,7 +231,7 @@ class PhysicsPredictor:
                         labels=calibration.labels,
                         warnings=(
                             *warnings,
-                            *_host_warning(float(busy_share[position])),
+                            *_host_warning(busy),
                             *_capacity_warning(memory_interval, device),
                         ),
                     ),
@@ -296,11 +302,25 @@ class _Prepared:
     batches: tuple[int, ...]
     conditions: Conditions
     at: WorkloadAt
+    inputs: tuple[Mapping[str, tuple[int, ...]], ...]
+    macs: tuple[int, ...]
+    traffic_bytes: FloatArray
 
-    def input_shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
-        """Shape of every input at a batch, by name."""
-        tensors = [self.compiled.graph.tensors[index] for index in self.compiled.graph.inputs]
-        return {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors}
+    @classmethod
+    def of(cls, compiled: _Compiled, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
+        at = compiled.plan.work.at(list(batches))
+        tensors = [compiled.graph.tensors[index] for index in compiled.graph.inputs]
+        return cls(
+            compiled=compiled,
+            batches=tuple(batches),
+            conditions=conditions,
+            at=at,
+            inputs=tuple(
+                {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches
+            ),
+            macs=tuple(int(macs) for macs in at.macs.sum(axis=1)),
+            traffic_bytes=at.bytes_read.sum(axis=1) + at.bytes_written.sum(axis=1),
+        )
 
     def fp32_equivalent(self, device: DeviceSpec) -> FloatArray:
         """Weight of a FLOP of each node as a share of the peak that it uses, in FLOPs of FP32.

@@ -26,10 +26,13 @@ from dippm.costs.kernels.features import COLUMN_GROUPS, DEVICE_FEATURES, Feature
 from dippm.costs.kernels.model import ARTEFACT_DIRECTORY, ARTEFACT_VERSION
 from dippm.costs.kernels.network import MEASURED, TRANSFER, Network, Perceptron, kept_columns
 from dippm.costs.kernels.problems import Family, FloatArray
+from dippm.costs.kernels.tile_law import TileLaw
 from dippm.datasets.kernels import KernelRows, Part, SweepDrift, load_family, split_by_shape
 from dippm.devices import find_device
 from dippm.errors import MissingExtraError
-from dippm.evaluation.kernels import TrainedKernels, evaluate_kernels, features_of_rows, render_markdown
+from dippm.evaluation.kernels import KernelReport, TrainedKernels, evaluate_kernels, features_of_rows, render_markdown
+from dippm.training.sweep_drift import TrainableDrift
+from dippm.training.tile_law import fit_tile_law
 
 if TYPE_CHECKING:
     import onnx
@@ -39,9 +42,11 @@ __all__ = ["SETTINGS", "Settings", "build_artefact", "main", "to_onnx", "train_n
 
 _LOG = logging.getLogger(__name__)
 
-#: Families whose sweep drifts (see ``dippm.datasets.kernels``), and the knots of the drift in thousands of rows.
+#: Families whose sweep drifts (see ``dippm.datasets.kernels``).
 _DRIFTING = (Family.CONV,)
-_KNOTS = np.linspace(0.0, 5.0, 11)
+
+#: Families that a law carries to unmeasured devices, in place of a network.
+_LAWFUL = (Family.BMM,)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,16 +95,6 @@ SETTINGS: dict[tuple[Family, str], tuple[Settings, ...]] = {
         _blind(epochs=3, noise=0.3, device_features=_TWO, blind_to=("sizes",)),
         _blind(epochs=6, noise=0.3, device_features=("log_power_headroom",), blind_to=("sizes", "cache")),
     ),
-    (Family.BMM, TRANSFER): (
-        _blind(epochs=2, noise=0.2, device_features=_TWO, device_noise=0.5, blind_to=("cache", "small tiles")),
-        _blind(
-            epochs=4,
-            noise=0.2,
-            device_features=("log_watts_per_tflop",),
-            device_noise=1.0,
-            blind_to=("sizes", "cache", "small tiles"),
-        ),
-    ),
     (Family.CONV, TRANSFER): (
         _blind(epochs=20, device_features=("log_shared_memory",), device_noise=0.3),
         _blind(epochs=20, noise=0.1, device_features=("log_base_over_boost",), device_noise=0.3, blind_to=("cache",)),
@@ -127,11 +122,14 @@ def train_network(
         settings: One entry per perceptron; by default those of `SETTINGS`.
 
     Returns:
-        The network, and the drift that was fitted beside its first perceptron.
+        The network, and the drift that was fitted beside its first perceptron; for batched products on unmeasured
+        devices a law (see `dippm.training.tile_law`), which has no settings and no seed.
 
     Raises:
-        MissingExtraError: torch is not installed.
+        MissingExtraError: torch or, for a law, SciPy is not installed.
     """
+    if kind == TRANSFER and rows.family in _LAWFUL:
+        return TrainedKernels(network=fit_tile_law(rows, chosen), drift=SweepDrift.none())
     every = SETTINGS[rows.family, kind] if settings is None else settings
     trained = [
         _train_perceptron(rows, features, chosen, seed=seed + position, options=options)
@@ -159,7 +157,7 @@ def _train_perceptron(
     noise = torch.full((len(columns),), options.noise)
     noise[len(columns) - len(options.device_features) :] = options.device_noise
     net = _perceptron(len(columns), options.hidden, start=float(np.median(log_ratio)))
-    drift = _Drift(rows, features, chosen) if rows.family in _DRIFTING else None
+    drift = TrainableDrift(rows, features, chosen) if rows.family in _DRIFTING else None
     parameters: list[dict[str, Any]] = [{"params": list(net.parameters()), "weight_decay": options.weight_decay}]
     if drift is not None:
         parameters.append({"params": [drift.steps], "weight_decay": 0.0})
@@ -187,44 +185,6 @@ def _train_perceptron(
     own = np.maximum(rows.time_ms - fitted.time_ms(rows), 0.5 * rows.time_ms)[chosen]
     labels = np.log(own / features.baseline_ms[chosen])
     return _freeze(net, columns, matrix, mean=mean, scale=scale, labels=labels), fitted
-
-
-class _Drift:
-    """The sweep's drift as torch parameters: non-negative steps between knots, per device."""
-
-    def __init__(self, rows: KernelRows, features: Features, chosen: npt.NDArray[np.bool_]) -> None:
-        import torch
-
-        self._names, device = np.unique(rows.device[chosen], return_inverse=True)
-        position = np.clip(rows.position[chosen] / (_KNOTS[1] - _KNOTS[0]), 0.0, len(_KNOTS) - 1 - 1e-6)
-        self._device = torch.from_numpy(device.astype(np.int64))
-        self._left = torch.from_numpy(np.floor(position).astype(np.int64))
-        self._part = torch.from_numpy((position - np.floor(position)).astype(np.float32))
-        self._baseline = torch.from_numpy(features.baseline_ms[chosen].astype(np.float32))
-        # softplus(-3) = 0.05 ms per knot
-        self.steps = torch.nn.Parameter(torch.full((len(self._names), len(_KNOTS) - 1), -3.0))
-        self._all = sorted({str(name) for name in np.unique(rows.device)})
-
-    def _added(self) -> torch.Tensor:
-        import torch
-
-        steps = torch.cumsum(torch.nn.functional.softplus(self.steps), dim=1)
-        return torch.cat([torch.zeros(len(steps), 1), steps], dim=1)
-
-    def relative(self, index: torch.Tensor) -> torch.Tensor:
-        """Added time over baseline, for rows of the training part."""
-        added, device, left, part = self._added(), self._device[index], self._left[index], self._part[index]
-        return (added[device, left] * (1 - part) + added[device, left + 1] * part) / self._baseline[index]
-
-    def result(self) -> SweepDrift:
-        """The fitted drift; a device without rows gets its relatives' (the same side of Volta, as hosts go by age)."""
-        added = self._added().detach().numpy().astype(np.float64)
-        generation = {name: find_device(name).compute_capability >= (7, 0) for name in self._all}
-        trained = [str(name) for name in self._names]
-        relatives = {
-            name: tuple(each for each in trained if generation[each] == generation[name]) for name in self._all
-        }
-        return SweepDrift(knots=_KNOTS, added_ms=dict(zip(trained, added, strict=True)), relatives=relatives)
 
 
 def _perceptron(inputs: int, hidden: tuple[int, ...], *, start: float) -> torch.nn.Sequential:
@@ -353,15 +313,21 @@ def build_artefact(
 
     out.mkdir(parents=True, exist_ok=True)
     path = out / "artefact.json"
-    entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["families"] if path.is_file() else {}
+    before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    entries: dict[str, Any] = before.get("families", {})
     for family in families:
         rows = load_family(family, data=data)
         features = features_of_rows(rows)
         chosen = split_by_shape(rows, seed=seed) != Part.TEST
         for kind in (MEASURED, TRANSFER):
             trained = train_network(rows, features, chosen, kind=kind, seed=seed)
+            file = out / f"{family.value}-{kind}.onnx"
+            if isinstance(trained.network, TileLaw):
+                entries[family.value]["tile_law"] = trained.network.to_dict()
+                file.unlink(missing_ok=True)  # left by a version that had a network here
+                continue
             serialised = to_onnx(trained.network, features=features.matrix.shape[1])
-            (out / f"{family.value}-{kind}.onnx").write_bytes(serialised)
+            file.write_bytes(serialised)
             _LOG.info("%s, %s: %d bytes", family.value, kind, len(serialised))
             if kind == MEASURED:
                 entries[family.value] = {
@@ -388,6 +354,8 @@ def build_artefact(
         },
         "families": entries,
     }
+    if "metrics" in before:
+        manifest["metrics"] = before["metrics"]
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return manifest
 
@@ -400,13 +368,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=ARTEFACT_DIRECTORY, help="folder of the artefact")
     parser.add_argument("--report", type=Path, default=None, help="Markdown report to write")
     parser.add_argument("--no-train", action="store_true", help="evaluate the artefact that is there")
+    parser.add_argument(
+        "--family",
+        action="append",
+        choices=[family.value for family in Family],
+        help="train and evaluate only this family, and keep the others as they are; may be repeated",
+    )
     given = parser.parse_args(arguments)
+    families = [family for family in Family if given.family is None or family.value in given.family]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     if not given.no_train:
-        build_artefact(given.out, seed=given.seed, data=given.data)
-    report = evaluate_kernels(given.data, seed=given.seed, train=train_network, artefact=given.out)
+        build_artefact(given.out, seed=given.seed, data=given.data, families=families)
     path = given.out / "artefact.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
+    report = evaluate_kernels(given.data, seed=given.seed, train=train_network, artefact=given.out, families=families)
+    if "metrics" in manifest:
+        report = report.merged_into(KernelReport.from_dict(manifest["metrics"]))
     manifest["metrics"] = report.to_dict()
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     if given.report is not None:

@@ -34,8 +34,9 @@ _BOUNDS = {
     "floor_ms": (0.033, 0.005, 0.1),
 }
 
-#: Error of log time from which on a row counts by its absolute error; small, as tiles that the law misses are many.
-_OUTLYING = 0.05
+#: Error of log time from which on a row counts by its absolute error: small, as the tiles that the law misses are many
+#: and the median is what is reported.
+_OUTLYING = 0.01
 
 
 def fit_tile_law(rows: KernelRows, chosen: npt.NDArray[np.bool_]) -> TileLaw:
@@ -84,9 +85,7 @@ def _terms_of_rows(problem: GemmProblem, device: npt.NDArray[np.str_], chosen: n
     sizes = {each.name: getattr(problem, each.name)[chosen] for each in fields(problem)}
     for name in np.unique(device[chosen]):
         own = device[chosen] == name
-        part = tile_terms(
-            GemmProblem(**{size: values[own] for size, values in sizes.items()}), find_device(str(name))
-        )
+        part = tile_terms(GemmProblem(**{size: values[own] for size, values in sizes.items()}), find_device(str(name)))
         for column in names:
             columns[column][own] = getattr(part, column)
     return TileTerms(**columns)

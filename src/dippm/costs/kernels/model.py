@@ -1,7 +1,8 @@
 """Kernel times from the shipped artefact: `KernelModel.time_ms`.
 
 Each family has two networks (see ``dippm.costs.kernels.network``): one for devices that were measured or nearly so, one
-for all others; between them, the logarithms of their times are mixed by how alike the device is to a measured one.
+for all others; between them, the logarithms of their times are mixed by how alike the device is to a measured one. For
+batched products a law takes the place of the second network (see ``dippm.costs.kernels.tile_law``).
 
 What an answer means: fp32 without TF32, one eager call with warm caches, launch included, mean of the fastest few
 calls. Inside the tables' ranges (``dippm.costs.kernels.problems``) the report's errors apply. Outside them the
@@ -33,6 +34,7 @@ from dippm.costs.kernels.problems import (
     Problem,
     RowProblem,
 )
+from dippm.costs.kernels.tile_law import TileLaw
 from dippm.devices.spec import DeviceSpec
 from dippm.errors import DippmError
 
@@ -40,8 +42,8 @@ __all__ = ["ARTEFACT_DIRECTORY", "ARTEFACT_VERSION", "KernelModel", "KernelSuppo
 
 ARTEFACT_DIRECTORY = Path(__file__).with_name("artefact")
 
-#: Version of the feature definitions; an artefact of another version is refused.
-ARTEFACT_VERSION = 1
+#: Version of the artefact's form and of the feature definitions; an artefact of another version is refused.
+ARTEFACT_VERSION = 2
 
 
 _SMALLEST: dict[Family, Problem] = {
@@ -71,7 +73,7 @@ class KernelModel:
     """Learned kernel times; sessions are created when a family is first asked for.
 
     Args:
-        directory: Folder of the artefact: ``artefact.json`` and one ONNX file per family and network.
+        directory: Folder of the artefact: ``artefact.json`` and one ONNX file per family and network; a law stands in the former.
 
     Raises:
         DippmError: The folder holds no artefact, or one of another version.
@@ -102,6 +104,9 @@ class KernelModel:
             family: np.array(list(manifest["families"][family.value]["measured_devices"].values()), dtype=np.float64)
             for family in Family
         }
+        entries = {family: manifest["families"][family.value].get("tile_law") for family in Family}
+        self._laws = {family: TileLaw.from_dict(entry) for family, entry in entries.items() if entry is not None}
+        self._supports: dict[tuple[Family, DeviceSpec], tuple[KernelSupport, FloatArray]] = {}
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -110,9 +115,18 @@ class KernelModel:
 
     def support(self, family: Family, device: DeviceSpec) -> KernelSupport:
         """How well a device is covered by the measurements of a family."""
-        own, measured = device_features(device), self._measured[family]
-        names = list(self._manifest["families"][family.value]["measured_devices"])
-        return KernelSupport(nearest_device=names[nearest_support(own, measured)], weight=support_weight(own, measured))
+        return self._support(family, device)[0]
+
+    def _support(self, family: Family, device: DeviceSpec) -> tuple[KernelSupport, FloatArray]:
+        """The cover of a device, and the device features of the measured device that is most alike."""
+        known = self._supports.get((family, device))
+        if known is None:
+            own, measured = device_features(device), self._measured[family]
+            nearest = nearest_support(own, measured)
+            name = list(self._manifest["families"][family.value]["measured_devices"])[nearest]
+            known = KernelSupport(nearest_device=name, weight=support_weight(own, measured)), measured[nearest]
+            self._supports[family, device] = known
+        return known
 
     def time_ms(self, family: Family, problem: Problem, device: DeviceSpec) -> FloatArray:
         """Time of each problem on a device, ms, fp32 without TF32, launch included.
@@ -131,17 +145,22 @@ class KernelModel:
         if len(problem) == 0:
             return np.empty(0, dtype=np.float64)
         features = compute_features(family, problem, device)
-        own, measured = device_features(device), self._measured[family]
-        weight = support_weight(own, measured)
+        support, nearest = self._support(family, device)
+        weight = support.weight
         log_ratio = np.zeros(len(problem), dtype=np.float64)
         if weight > 0.0:
             # A relative of a measured device is answered as that device, with its own rates in the ratios: its power
             # limit or clocks alone must not push the network to where it never was.
             matrix = features.matrix.copy()
-            matrix[:, -len(DEVICE_FEATURES) :] = measured[nearest_support(own, measured)]
+            matrix[:, -len(DEVICE_FEATURES) :] = nearest
             log_ratio += weight * self._run(family, MEASURED, matrix)
         if weight < 1.0:
-            log_ratio += (1.0 - weight) * self._run(family, TRANSFER, features.matrix)
+            law = self._laws.get(family)
+            if law is not None and isinstance(problem, GemmProblem):
+                transferred = np.log(law.time_ms(problem, device) / features.baseline_ms)
+            else:
+                transferred = self._run(family, TRANSFER, features.matrix)
+            log_ratio += (1.0 - weight) * transferred
         time_ms = features.baseline_ms * np.exp(log_ratio)
         return np.maximum(time_ms, lower_bound_ms(family, problem, device))
 
