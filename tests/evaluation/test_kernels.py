@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,28 @@ def test_the_stored_metrics_meet_the_split_bounds() -> None:
     assert split.pop("linear") <= 5.0
     assert split.pop("bmm") <= 5.0
     assert max(split.values()) <= 8.0
+
+
+def test_the_stored_metrics_meet_the_bounds_of_left_out_devices() -> None:
+    stored = json.loads((ARTEFACT_DIRECTORY / "artefact.json").read_text(encoding="utf-8"))["metrics"]
+    report = KernelReport.from_dict(stored)
+    for device, bound in {"A100": 15.0, "V100": 20.0, "T4": 20.0, "P100": 20.0, "P4": 20.0}.items():
+        score = next(
+            each
+            for each in report.scores
+            if (each.protocol, each.table, each.method) == ("left out", "bmm", "dippm")
+            and each.device.startswith(device)
+        )
+        assert score.median_ape <= bound, device
+
+
+def test_merging_renews_tables_and_keeps_the_others_in_place() -> None:
+    old = [_score("dippm"), replace(_score("dippm"), table="bmm"), replace(_score("dippm"), table="conv")]
+    new = [replace(_score(method, mape=1.0), table="bmm") for method in ("dippm", "gbdt")]
+    merged = KernelReport(seed=0, scores=tuple(new), has_left_out=False).merged_into(
+        KernelReport(seed=0, scores=tuple(old), has_left_out=False)
+    )
+    assert merged.scores == (old[0], *new, old[2])
 
 
 @pytest.mark.data

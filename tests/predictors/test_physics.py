@@ -56,7 +56,7 @@ def test_every_figure_grows_with_the_batch_on_every_device(network: Graph, preci
             assert np.all(np.isfinite(figures))
             # Learned times of next to no work scatter a little around the launch, and the allocator's segments of 2 and
             # 20 MiB can serve a larger batch better.
-            slack = 22.0 if name == "memory_mb" else 0.005 * np.array(figures[1:])
+            slack = 22.0 if name == "memory_mb" else 0.01 * np.array(figures[1:])
             assert np.all(np.diff(figures) >= -slack), (answers[start].device, name)
 
 

@@ -5,9 +5,6 @@ from dippm.costs.kernels import ConvProblem, Family, GemmProblem, KernelModel, l
 from dippm.costs.kernels.mapping import (
     ConvShape,
     conv2d_time_ms,
-    resized_traffic_ms,
-    tensor_core_rate_tflops,
-    tensor_core_time_ms,
 )
 from dippm.devices import find_device
 from dippm.errors import UsageError
@@ -97,45 +94,3 @@ def test_mixed_shapes_keep_their_order(model: KernelModel) -> None:
 def test_channels_must_fit_the_groups() -> None:
     with pytest.raises(UsageError, match="multiple of its groups"):
         _conv(cin=10, cout=64, kernel=3, size=8, groups=4)
-
-
-def test_the_rate_falls_back_where_the_card_lacks_the_format() -> None:
-    assert tensor_core_rate_tflops(A100, "tf32") == 156.0
-    assert tensor_core_rate_tflops(find_device("V100"), "tf32") == find_device("V100").peak_tflops["fp32"]
-    assert tensor_core_rate_tflops(find_device("P100"), "fp16") == find_device("P100").peak_tflops["fp16"]
-    with pytest.raises(UsageError, match="fp8"):
-        tensor_core_rate_tflops(A100, "fp8")
-
-
-def test_tensor_cores_never_lose_and_never_beat_their_peak(model: KernelModel) -> None:
-    problem = GemmProblem.of(m=[8, 512, 4096, 8192], n=[8, 512, 4096, 8192], k=[8, 512, 4096, 8192])
-    fp32_ms = model.time_ms(Family.LINEAR, problem, A100)
-    floor_ms = model.launch_floor_ms(Family.LINEAR, A100)
-    for precision in ("tf32", "fp16", "bf16"):
-        time_ms = tensor_core_time_ms(fp32_ms, problem, A100, precision=precision, floor_ms=floor_ms)
-        assert (time_ms <= fp32_ms).all()
-        assert (time_ms >= problem.flops / (A100.peak_tflops[f"{precision}_tensor"] * 1e9)).all()
-        assert time_ms[-1] < 0.3 * fp32_ms[-1]
-
-
-def test_unaligned_sizes_are_slower(model: KernelModel) -> None:
-    problem = GemmProblem.of(m=4096, n=[4096, 4097], k=4096)
-    fp32_ms = model.time_ms(Family.LINEAR, problem, A100)
-    time_ms = tensor_core_time_ms(fp32_ms, problem, A100, precision="fp16", floor_ms=0.03)
-    assert time_ms[1] > 1.5 * time_ms[0]
-
-
-def test_a_card_without_tensor_cores_gains_by_traffic_alone(model: KernelModel) -> None:
-    device = find_device("P4")
-    problem = GemmProblem.of(m=[4096, 4096], n=[4096, 1], k=[4096, 4096])
-    fp32_ms = model.time_ms(Family.LINEAR, problem, device)
-    time_ms = tensor_core_time_ms(fp32_ms, problem, device, precision="bf16", floor_ms=0.03)
-    assert time_ms[0] > 0.9 * fp32_ms[0]
-    assert (time_ms <= fp32_ms).all()
-
-
-def test_half_the_bytes_halve_what_is_above_the_floor() -> None:
-    result = resized_traffic_ms(np.array([0.03, 1.03, 0.01]), floor_ms=0.03, ratio=0.5)
-    np.testing.assert_allclose(result, [0.03, 0.53, 0.01])
-    with pytest.raises(UsageError, match="ratio"):
-        resized_traffic_ms(np.ones(1), floor_ms=0.0, ratio=0.0)

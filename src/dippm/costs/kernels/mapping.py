@@ -1,8 +1,7 @@
-"""Physics for what no table covers: any convolution, and any precision.
+"""Physics for convolutions that no table covers (`conv2d_time_ms`), fp32 without TF32.
 
-**Convolutions** (`conv2d_time_ms`), fp32 without TF32. The tables hold 3x3 with stride 1; the rest is reached through
-the matrix product that it amounts to: ``m = batch x output pixels``, ``n = output channels``,
-``k = input channels x kernel size``.
+The tables hold 3x3 with stride 1; the rest is reached through the matrix product that it amounts to:
+``m = batch x output pixels``, ``n = output channels``, ``k = input channels x kernel size``.
 
 ====================================  =================================================================================
 3x3, stride 1, dilation 1, ungrouped  the conv model itself, at the output's size (Winograd and FFT included)
@@ -11,10 +10,6 @@ other ungrouped kernels               the linear model, slowed by ``implicit_gem
 grouped                               the bmm model, one product per group, slowed likewise
 depthwise (one channel per group)     traffic at a share of the memory bandwidth, arithmetic at a share of the peak
 ====================================  =================================================================================
-
-**Precision** (`tensor_core_time_ms`, `resized_traffic_ms`). Nothing here was measured at reduced precision, so it is
-the device's tensor-core peak, the waste of large tiles, alignment, and fewer bytes. Every coefficient stands in one of
-the two small dataclasses, to be calibrated on whole models.
 """
 
 from __future__ import annotations
@@ -24,7 +19,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.kernels.features import tile_waste
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.kernels.problems import ConvProblem, Family, FloatArray, GemmProblem, Sizes, equal_columns
 from dippm.devices.spec import DeviceSpec
@@ -33,12 +27,8 @@ from dippm.errors import UsageError
 __all__ = [
     "ConvCoefficients",
     "ConvShape",
-    "TensorCoreCoefficients",
     "conv2d_floor_ms",
     "conv2d_time_ms",
-    "resized_traffic_ms",
-    "tensor_core_rate_tflops",
-    "tensor_core_time_ms",
 ]
 
 
@@ -58,29 +48,6 @@ class ConvCoefficients:
     implicit_gemm_efficiency: float = 1.0
     depthwise_bandwidth_efficiency: float = 0.5
     depthwise_compute_efficiency: float = 0.15
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorCoreCoefficients:
-    """What the scaling to reduced precision assumes; physics, uncalibrated.
-
-    Args:
-        peak_fraction: Share of the tensor-core peak that a large, aligned product sustains, 0 to 1.
-        bandwidth_fraction: Share of the memory bandwidth that its operands reach, 0 to 1.
-        tile: Output tile, rows x columns, of tensor-core kernels.
-        small_tile: Tile for outputs that fill too few of the large ones.
-        depth_half: Reduced size at which the pipeline of a tile runs at half rate.
-        alignment: Sizes must be multiples of this for full-width loads.
-        unaligned_fraction: Rate left where they are not, 0 to 1.
-    """
-
-    peak_fraction: float = 0.75
-    bandwidth_fraction: float = 0.8
-    tile: tuple[int, int] = (256, 128)
-    small_tile: tuple[int, int] = (64, 64)
-    depth_half: float = 64.0
-    alignment: int = 8
-    unaligned_fraction: float = 0.4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -248,100 +215,6 @@ def conv2d_floor_ms(model: KernelModel, shape: ConvShape, device: DeviceSpec) ->
     return np.where(shape.groups == 1.0, ungrouped, grouped)
 
 
-def tensor_core_rate_tflops(device: DeviceSpec, precision: str) -> float:
-    """Peak rate for products of this precision, TFLOP/s.
-
-    A card without the format falls back to what PyTorch does there: TF32 is ignored where it does not exist, fp16 runs
-    on the ordinary lanes, bf16 at the fp32 rate.
-
-    Args:
-        device: The device.
-        precision: ``"tf32"``, ``"fp16"`` or ``"bf16"``.
-
-    Raises:
-        UsageError: The precision is none of these.
-    """
-    if precision not in ("tf32", "fp16", "bf16"):
-        raise UsageError(
-            f"'precision' must be 'tf32', 'fp16' or 'bf16'. Got '{precision}' instead.", code="kernel.precision"
-        )
-    peak = device.peak_tflops
-    rate = peak.get(f"{precision}_tensor")
-    if rate is None:
-        rate = max(peak["fp32"], peak.get("fp16", 0.0)) if precision == "fp16" else peak["fp32"]
-    return rate
-
-
-def tensor_core_time_ms(
-    fp32_time_ms: FloatArray,
-    problem: GemmProblem | ConvProblem | ConvShape,
-    device: DeviceSpec,
-    *,
-    precision: str,
-    floor_ms: float,
-    coefficients: TensorCoreCoefficients | None = None,
-) -> FloatArray:
-    """Time of a matrix product or convolution at reduced precision, from its fp32 time, ms.
-
-    The product's tiles run at a share of the tensor-core peak; operands move at a share of the bandwidth, in half the
-    bytes for fp16 and bf16; the launch floor stays. Libraries keep the ordinary path where tensor cores lose, so no
-    answer is slower than fp32. A Winograd or FFT gain in the fp32 time is not carried over: tensor-core convolutions
-    are implicit products.
-
-    Args:
-        fp32_time_ms: Time of each problem in fp32, ms.
-        problem: The problems.
-        device: The device.
-        precision: ``"tf32"``, ``"fp16"`` or ``"bf16"``.
-        floor_ms: Launch floor inside the fp32 times, ms, from `KernelModel.launch_floor_ms`.
-        coefficients: Assumptions; by default those of `TensorCoreCoefficients`.
-
-    Returns:
-        One time per problem, ms.
-
-    Raises:
-        UsageError: The precision is unknown.
-    """
-    chosen = TensorCoreCoefficients() if coefficients is None else coefficients
-    rate = tensor_core_rate_tflops(device, precision)
-    gemm = problem if isinstance(problem, GemmProblem) else _gemm_of(problem)
-    ratio = 1.0 if precision == "tf32" else 0.5
-    own_ms = np.maximum(fp32_time_ms - floor_ms, 0.0)
-    memory_ms = ratio * problem.bytes / (device.bandwidth_gb_s * 1e6) / chosen.bandwidth_fraction
-    if rate <= device.peak_tflops["fp32"]:
-        # No faster unit: the same kernel, with fewer bytes where memory was what it waited for.
-        full_ms = problem.bytes / (device.bandwidth_gb_s * 1e6)
-        bound = np.clip(full_ms / np.maximum(own_ms, 1e-12), 0.0, 1.0)
-        return np.asarray(np.minimum(fp32_time_ms, floor_ms + own_ms * (1.0 - bound + bound * ratio)))
-    wastes = [
-        tile_waste(gemm.m, gemm.n, gemm.b, tile=tile, sms=device.sm_count)[1] + np.log(penalty)
-        # A quarter of the large tile's area loads its operands twice as often per product.
-        for tile, penalty in ((chosen.tile, 1.0), (chosen.small_tile, 2.0))
-    ]
-    waste = np.exp(np.minimum(*wastes))
-    pipeline = 1.0 + chosen.depth_half / gemm.k
-    aligned = (gemm.k % chosen.alignment == 0) & (gemm.n % chosen.alignment == 0)
-    fraction = chosen.peak_fraction * np.where(aligned, 1.0, chosen.unaligned_fraction)
-    compute_ms = problem.flops / (rate * 1e9) * waste * pipeline / fraction
-    return np.asarray(np.minimum(fp32_time_ms, floor_ms + np.maximum(compute_ms, memory_ms)))
-
-
-def resized_traffic_ms(time_ms: FloatArray, *, floor_ms: float, ratio: float) -> FloatArray:
-    """Time of a memory-bound kernel whose tensors take ``ratio`` times the bytes; the launch floor stays.
-
-    Args:
-        time_ms: Time at fp32, ms.
-        floor_ms: Launch floor inside it, ms.
-        ratio: Bytes per element over four, such as 0.5 for fp16; positive.
-
-    Raises:
-        UsageError: The ratio is not positive.
-    """
-    if not ratio > 0.0:
-        raise UsageError(f"'ratio' must be positive. Got {ratio} instead.", code="kernel.ratio")
-    return np.minimum(time_ms, floor_ms) + np.maximum(time_ms - floor_ms, 0.0) * ratio
-
-
 def _pick(shape: ConvShape, mask: npt.NDArray[np.bool_]) -> ConvShape:
     return ConvShape(**{each.name: getattr(shape, each.name)[mask] for each in fields(shape)})
 
@@ -353,15 +226,4 @@ def _as_3x3(shape: ConvShape) -> ConvProblem:
         out_channels=shape.out_channels,
         height=shape.out_height,
         width=shape.out_width,
-    )
-
-
-def _gemm_of(problem: ConvProblem | ConvShape) -> GemmProblem:
-    if isinstance(problem, ConvShape):
-        return problem.gemm
-    return GemmProblem(
-        m=problem.batch * problem.height * problem.width,
-        n=problem.out_channels,
-        k=9.0 * problem.in_channels,
-        b=np.ones_like(problem.batch),
     )

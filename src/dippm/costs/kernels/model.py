@@ -73,7 +73,7 @@ class KernelModel:
     """Learned kernel times; sessions are created when a family is first asked for.
 
     Args:
-        directory: Folder of the artefact: ``artefact.json`` and one ONNX file per family and network; a law stands in the former.
+        directory: Folder of the artefact: ``artefact.json``, laws included, and one ONNX file per family and network.
 
     Raises:
         DippmError: The folder holds no artefact, or one of another version.
