@@ -61,3 +61,21 @@ def test_a_wrong_bound_is_refused(graph: Graph, bound: float) -> None:
 def test_a_fixed_batch_has_no_largest(graph: Graph) -> None:
     with pytest.raises(UnsupportedError):
         dippm.max_batch(replace(graph, fixed_batch=1, fixed_batch_reason="so"), device="A100")
+
+
+def test_no_larger_batch_fits_though_memory_grows_unevenly(builder: Any) -> None:
+    n, x = builder.N, builder.input(builder.N, 3, 112, 112)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    for before, after in ((3, 48), (48, 96), (96, 24)):
+        x = builder.node(OpKind.CONV, [x, builder.weight(after, before, 3, 3)], n, after, 112, 112, **square)
+    graph = builder.graph()
+    answer = dippm.max_batch(graph, device="1g.5gb@A100")
+    beyond = range(answer.batch + 1, answer.batch + 2 + answer.batch // 4)
+    verdicts = {dippm.fits(graph, device="1g.5gb@A100", batch=batch).verdict for batch in beyond}
+    assert "yes" not in verdicts
+
+
+def test_a_model_without_memory_to_speak_of_has_no_bound(builder: Any) -> None:
+    x = builder.input(1)
+    builder.node(OpKind.RELU, [x], 1)
+    assert dippm.max_batch(builder.graph(), device="A100").bound_by == "none"

@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dippm
@@ -28,7 +29,7 @@ def test_lists_give_lists(graph: Graph, batch: Any, device: Any) -> None:
     assert len(answers) == expected
 
 
-@pytest.mark.parametrize("batch", [0, -1, True, [], [1, 0], [1.5], 2**30])
+@pytest.mark.parametrize("batch", [0, -1, 1.5, None, "8", True, [], [1, 0], [1.5], 2**30])
 def test_a_wrong_batch_is_refused(graph: Graph, batch: Any) -> None:
     with pytest.raises(UsageError) as caught:
         dippm.predict(graph, batch=batch)
@@ -53,6 +54,26 @@ def test_options_are_checked(graph: Graph, options: dict[str, str], code: str) -
     with pytest.raises((UsageError, UnsupportedError)) as caught:
         dippm.predict(graph, **options)
     assert caught.value.code == code
+
+
+def test_whole_numbers_of_other_libraries_are_whole_numbers(graph: Graph) -> None:
+    assert dippm.predict(graph, batch=np.int64(4)) == dippm.predict(graph, batch=4)
+    assert [p.batch for p in dippm.predict(graph, batch=list(np.array([1, 2])))] == [1, 2]
+
+
+@pytest.mark.parametrize("device", [3, None, [3], [], ["A100", None]])
+def test_a_wrong_device_is_refused(graph: Graph, device: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        dippm.predict(graph, device=device)
+    assert caught.value.code == "device.invalid"
+
+
+@pytest.mark.parametrize("options", [{"batch": [1, 2]}, {"device": ["A100", "T4"]}])
+def test_one_inspection_wants_one_batch_and_one_device(graph: Graph, options: Any) -> None:
+    with pytest.raises(UsageError):
+        dippm.inspect(graph, **options)
+    with pytest.raises(UsageError):
+        dippm.fits(graph, **({"device": "A100"} | options))
 
 
 def test_one_model_must_be_given(graph: Graph, tmp_path: Path) -> None:

@@ -141,3 +141,35 @@ def test_equal_kernels_cost_the_same_in_any_place(builder: Any) -> None:
     times = time_of(builder.graph(), batches=[1, 100])
     assert np.array_equal(times[:, 0], times[:, 1])
     assert np.array_equal(times[:, 0], times[:, 2])
+
+
+def attention(builder: Any, *causal: bool) -> Graph:
+    x = builder.input(builder.N, 16, 4096, 64)
+    for is_causal in causal:
+        builder.node(OpKind.ATTENTION, [x, x, x], builder.N, 16, 4096, 64, is_causal=is_causal)
+    return builder.graph()
+
+
+@pytest.mark.parametrize("causal", [(False, True), (True, False)])
+def test_causal_attention_is_cheaper_wherever_it_stands(builder: Any, causal: tuple[bool, ...]) -> None:
+    times = time_of(attention(builder, *causal), batches=[4], precision=Precision.FP16)[0]
+    assert times[causal.index(True)] < 0.6 * times[causal.index(False)]
+
+
+def test_tensors_without_elements_cost_nothing(builder: Any) -> None:
+    x = builder.input(builder.N, 0, 64)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(32, 64)], builder.N, 0, 32)
+    x = builder.node(OpKind.SOFTMAX, [x], builder.N, 0, 32, axes=(2,))
+    builder.node(OpKind.RELU, [x], builder.N, 0, 32)
+    assert time_of(builder.graph(), batches=[1, 8]).max() == 0.0
+
+
+def test_tf32_is_left_where_it_is_no_faster(builder: Any) -> None:
+    x = builder.input(builder.N, 64, 56, 56)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    builder.node(OpKind.CONV, [x, builder.weight(64, 64, 3, 3)], builder.N, 64, 56, 56, **square)
+    graph = builder.graph()
+    for device in ("RTX 4090", "A100"):
+        default = time_of(graph, batches=[64], device=device)[0, 0]
+        strict = time_of(graph, batches=[64], device=device, precision=Precision.FP32_STRICT)[0, 0]
+        assert default <= strict

@@ -11,7 +11,7 @@ from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_m
 from dippm.costs.conditions import Layout
 from dippm.costs.context import context_mb
 from dippm.devices import find_device
-from dippm.errors import UsageError
+from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import OpKind
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
@@ -141,11 +141,20 @@ def test_a_graph_without_nodes(builder):
     assert estimate.peak_live_mb.tolist() == [400 / _MIB, 800 / _MIB]
 
 
-def test_absurd_sizes_neither_crash_nor_wrap(builder):
-    x = builder.input(builder.N, 2**40, 2**40)
-    builder.node(OpKind.RELU, [x], builder.N, 2**40, 2**40)
-    (estimate,) = estimate_memory(_timeline(builder.graph()), [2**40], [find_device("A100")])
-    assert estimate.memory_mb[0] > 1e9
+@pytest.mark.parametrize("batch", [2**6, 2**40])
+def test_absurd_sizes_are_refused(builder, batch):
+    x = builder.input(builder.N, 2**22, 2**21)
+    builder.node(OpKind.RELU, [x], builder.N, 2**22, 2**21)
+    with pytest.raises(UnsupportedError) as caught:
+        estimate_memory(_timeline(builder.graph()), [batch], [find_device("A100")])
+    assert caught.value.code == "graph.too_large"
+
+
+def test_huge_sizes_are_answered(builder):
+    x = builder.input(builder.N, 2**20, 2**10)
+    builder.node(OpKind.RELU, [x], builder.N, 2**20, 2**10)
+    (estimate,) = estimate_memory(_timeline(builder.graph()), [2**16], [find_device("A100")])
+    assert estimate.memory_mb[0] > 5e8
 
 
 def test_wrong_batches_are_refused(builder):

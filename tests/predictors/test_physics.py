@@ -136,3 +136,46 @@ def test_a_fixed_batch_is_kept(network: Graph) -> None:
 def test_a_mig_slice_is_a_device(network: Graph) -> None:
     whole, part = predict(network, batches=[256], devices=["A100", "1g.5gb@A100"])
     assert part.latency_ms > 2 * whole.latency_ms
+
+
+def test_a_model_that_runs_nothing_is_refused(builder: Any) -> None:
+    x = builder.input(builder.N, 4)
+    builder.node(OpKind.VIEW, [x], builder.N, 4, alias_of=x)
+    with pytest.raises(UnsupportedError) as caught:
+        predict(builder.graph(), batches=[1], devices=["A100"])
+    assert caught.value.code == "graph.empty"
+
+
+def test_a_format_that_a_device_lacks_is_said_and_widens(network: Graph) -> None:
+    (lacking,) = predict(network, batches=[512], devices=["T4"], precision=Precision.BF16)
+    (having,) = predict(network, batches=[512], devices=["T4"], precision=Precision.FP16)
+    assert any("no unit for bf16" in warning for warning in lacking.warnings)
+    assert not any("no unit" in warning for warning in having.warnings)
+    ratios = [p.intervals["latency_ms"][1] / p.latency_ms for p in (lacking, having)]
+    assert ratios[0] > ratios[1]
+
+
+def test_what_was_measured_in_eager_alone_is_less_sure_elsewhere(network: Graph) -> None:
+    (eager,) = predict(network, batches=[4096], devices=["A100"])
+    (captured,) = predict(network, batches=[4096], devices=["A100"], runtime=Runtime.CUDA_GRAPH)
+    widths = [p.intervals["latency_ms"][1] / p.latency_ms for p in (eager, captured)]
+    assert widths[1] > widths[0]
+
+
+def test_casts_draw_energy(network: Graph) -> None:
+    from dippm.predictors.physics import _Compiled, _Prepared
+
+    prepared = _Prepared.of(
+        _Compiled.of(network, Precision.AMP), batches=[8], conditions=Conditions(precision=Precision.AMP)
+    )
+    nodes = (prepared.at.bytes_read + prepared.at.bytes_written).sum()
+    assert prepared.traffic_bytes[0] > nodes
+
+
+def test_operators_without_measurements_widen_the_interval_and_are_named(builder: Any) -> None:
+    x = builder.input(builder.N, 100_000)
+    builder.node(OpKind.SORT, [x], builder.N, 100_000)
+    (answer,) = predict(builder.graph(), batches=[512], devices=["A100"])
+    low, high = answer.intervals["latency_ms"]
+    assert high / low > 7.0
+    assert any("sort" in warning for warning in answer.warnings)

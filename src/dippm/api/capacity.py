@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from dippm.api.prediction import load, parse_batches, parse_conditions
+from dippm.api.prediction import LARGEST_BATCH, load, parse_batches, parse_conditions, parse_devices
 from dippm.costs.conditions import Conditions
-from dippm.devices import DeviceSpec, find_device
+from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
 from dippm.placement.fit import Fit, FitVerdict
@@ -18,7 +18,8 @@ from dippm.predictors.prediction import Prediction
 
 __all__ = ["MaxBatch", "fits", "max_batch"]
 
-_LARGEST_BATCH = 2**24
+# How far past the batch that bisection finds is looked: a fourth of it, at least so many.
+_STRETCH = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +71,8 @@ def fits(
     Arguments as in :func:`dippm.predict`.
     """
     conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
-    (size,) = parse_batches(batch)
-    spec = find_device(device) if isinstance(device, str) else device
+    (size,) = parse_batches(batch, is_single=True)
+    (spec,) = parse_devices(device, is_single=True)
     graph = load(model, framework=framework, input=input, trust=trust, batch_hint=size)
     prediction = _predict(graph, size, spec, conditions)
     return judge(prediction.intervals["memory_mb"], spec.capacity_mb)
@@ -91,7 +92,10 @@ def max_batch(
     runtime: str = "eager",
     trust: bool = False,
 ) -> MaxBatch:
-    """Find the largest batch that fits, by bisection on the symbolic batch; the model is read once.
+    """Find the largest batch that fits; the model is read once.
+
+    Memory does not grow evenly with the batch, because the allocator works in segments: past the batch that bisection
+    finds, larger ones are looked at until none of a whole stretch fits.
 
     Args:
         model: As in :func:`dippm.predict`.
@@ -113,7 +117,7 @@ def max_batch(
     conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
     if latency_ms is not None and not (math.isfinite(latency_ms) and latency_ms > 0):
         raise UsageError(f"A latency bound must be above 0 ms. Got {latency_ms!r} instead.", code="latency.invalid")
-    spec = find_device(device) if isinstance(device, str) else device
+    (spec,) = parse_devices(device, is_single=True)
     graph = load(model, framework=framework, input=input, trust=trust)
     if graph.fixed_batch is not None:
         raise UnsupportedError(
@@ -122,27 +126,49 @@ def max_batch(
             cure="Export the model with a dynamic batch.",
         )
 
-    def verdict(batch: int) -> tuple[FitVerdict, bool]:
-        prediction = _predict(graph, batch, spec, conditions)
-        fit = judge(prediction.intervals["memory_mb"], spec.capacity_mb)
-        return fit.verdict, latency_ms is None or prediction.latency_ms <= latency_ms
+    predictor = PhysicsPredictor.load()
 
-    def is_sure(batch: int) -> bool:
-        fit, in_time = verdict(batch)
-        return in_time and fit is FitVerdict.YES
+    def judge_many(batches: Sequence[int]) -> list[tuple[FitVerdict, bool]]:
+        try:
+            predictions = predictor.predict(graph, batches=batches, devices=[spec], conditions=conditions)
+        except UnsupportedError as exc:
+            if exc.code != "graph.too_large":
+                raise
+            return [(FitVerdict.NO, True)] * len(batches)
+        return [
+            (
+                judge(prediction.intervals["memory_mb"], spec.capacity_mb).verdict,
+                latency_ms is None or prediction.latency_ms <= latency_ms,
+            )
+            for prediction in predictions
+        ]
 
-    def is_possible(batch: int) -> bool:
-        fit, in_time = verdict(batch)
-        return in_time and fit is not FitVerdict.NO
+    def largest(accepted: Container[FitVerdict]) -> int:
+        def holds(batch: int) -> bool:
+            ((fit, in_time),) = judge_many([batch])
+            return in_time and fit in accepted
 
-    batch = _largest(is_sure)
+        best = _largest(holds)
+        while 0 < best < LARGEST_BATCH:
+            stretch = range(best + 1, min(best + max(best // _STRETCH, _STRETCH), LARGEST_BATCH) + 1)
+            further = [
+                batch
+                for batch, (fit, in_time) in zip(stretch, judge_many(stretch), strict=True)
+                if in_time and fit in accepted
+            ]
+            if not further:
+                break
+            best = further[-1]
+        return best
+
+    batch = largest({FitVerdict.YES})
     bound_by = "none"
-    if batch < _LARGEST_BATCH:
-        bound_by = "memory" if verdict(batch + 1)[1] else "latency"
+    if batch < LARGEST_BATCH:
+        bound_by = "memory" if judge_many([batch + 1])[0][1] else "latency"
     return MaxBatch(
         device=spec.name,
         batch=batch,
-        batch_at_most=max(batch, _largest(is_possible)),
+        batch_at_most=max(batch, largest({FitVerdict.YES, FitVerdict.UNSURE})),
         bound_by=bound_by,
         prediction=_predict(graph, max(batch, 1), spec, conditions),
     )
@@ -153,9 +179,9 @@ def _largest(holds: Callable[[int], bool]) -> int:
     if not holds(1):
         return 0
     low = 1
-    while low < _LARGEST_BATCH and holds(min(2 * low, _LARGEST_BATCH)):
-        low = min(2 * low, _LARGEST_BATCH)
-    high = min(2 * low, _LARGEST_BATCH + 1)
+    while low < LARGEST_BATCH and holds(min(2 * low, LARGEST_BATCH)):
+        low = min(2 * low, LARGEST_BATCH)
+    high = min(2 * low, LARGEST_BATCH + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)

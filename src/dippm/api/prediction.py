@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import index
 from os import PathLike, fspath
 from typing import overload
 
@@ -17,12 +18,13 @@ from dippm.placement.mig import MigPolicy
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["inspect", "load", "predict"]
+__all__ = ["LARGEST_BATCH", "inspect", "load", "parse_batches", "parse_conditions", "parse_devices", "predict"]
 
 Batches = int | Sequence[int]
 Devices = str | DeviceSpec | Sequence[str | DeviceSpec]
 
-_LARGEST_BATCH = 2**24
+#: More samples in one call are taken for a slip.
+LARGEST_BATCH = 2**24
 
 
 def load(
@@ -164,13 +166,12 @@ def predict(
     conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
-    named = [device] if isinstance(device, str | DeviceSpec) else list(device)
-    devices = [find_device(item) if isinstance(item, str) else item for item in named]
+    devices = parse_devices(device)
     graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
     predictions = PhysicsPredictor.load().predict(
         graph, batches=batches, devices=devices, conditions=conditions, mig_policy=policy
     )
-    is_single = isinstance(batch, int) and isinstance(device, str | DeviceSpec)
+    is_single = not isinstance(batch, Iterable) and isinstance(device, str | DeviceSpec)
     return predictions[0] if is_single else predictions
 
 
@@ -196,8 +197,8 @@ def inspect(
     """
     conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
     policy = parse_mig_policy(mig_policy)
-    (size,) = parse_batches(batch)
-    spec = find_device(device) if isinstance(device, str) else device
+    (size,) = parse_batches(batch, is_single=True)
+    (spec,) = parse_devices(device, is_single=True)
     graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=size)
     return Inspection.of(
         graph,
@@ -207,22 +208,66 @@ def inspect(
     )
 
 
-def parse_batches(batch: Batches) -> list[int]:
+def parse_batches(batch: object, *, is_single: bool = False) -> list[int]:
     """Batch sizes as a list.
 
+    Args:
+        batch: What the caller gave: a whole number or, unless ``is_single``, several.
+        is_single: Whether exactly one is wanted.
+
     Raises:
-        UsageError: ``batch.invalid`` where one is not a whole number from 1 to 2^24.
+        UsageError: ``batch.invalid`` where one is not a whole number from 1 to 2^24, or there are none or too many.
     """
-    batches = [batch] if isinstance(batch, int) else list(batch)
-    if not batches:
-        raise UsageError("Give at least one batch size.", code="batch.invalid")
-    for size in batches:
-        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= _LARGEST_BATCH:
+    given = _as_list(batch)
+    if not given or (is_single and len(given) > 1):
+        raise UsageError(
+            f"Give {'one batch size' if is_single else 'at least one batch size'}. Got {batch!r} instead.",
+            code="batch.invalid",
+        )
+    batches = []
+    for size in given:
+        try:
+            # True counts as 1 in Python, and is a slip here.
+            number = 0 if isinstance(size, bool) else index(size)  # type: ignore[arg-type]
+        except TypeError:
+            number = 0
+        if not 1 <= number <= LARGEST_BATCH:
             raise UsageError(
-                f"A batch size must be a whole number from 1 to {_LARGEST_BATCH}. Got {size!r} instead.",
+                f"A batch size must be a whole number from 1 to {LARGEST_BATCH}. Got {size!r} instead.",
                 code="batch.invalid",
             )
+        batches.append(number)
     return batches
+
+
+def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec]:
+    """Devices as a list; names are looked up in the catalogue.
+
+    Raises:
+        UsageError: ``device.invalid`` where one is neither a name nor a :class:`~dippm.devices.DeviceSpec`, or there
+            are none or too many.
+        UnsupportedError: ``device.unknown``.
+    """
+    given = _as_list(device)
+    if not given or (is_single and len(given) > 1):
+        raise UsageError(
+            f"Give {'one device' if is_single else 'at least one device'}. Got {device!r} instead.",
+            code="device.invalid",
+        )
+    found = []
+    for item in given:
+        if not isinstance(item, str | DeviceSpec):
+            raise UsageError(
+                f"A device must be a name such as 'A100', or a DeviceSpec. Got {item!r} instead.", code="device.invalid"
+            )
+        found.append(find_device(item) if isinstance(item, str) else item)
+    return found
+
+
+def _as_list(given: object) -> list[object]:
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return list(given)
+    return [given]
 
 
 def parse_conditions(*, precision: str, mode: str, optimizer: str | None, layout: str, runtime: str) -> Conditions:

@@ -48,8 +48,9 @@ _TENSOR_PEAK = {
     Arithmetic.BF16: "bf16_tensor",
     Arithmetic.INT8: "int8_tensor",
 }
-# The rate of a format without tensor cores; a format that is not listed computes in FP32.
-_PLAIN_PEAK = {Arithmetic.FP64: "fp64", Arithmetic.FP16: "fp16"}
+# The rate of a format without tensor cores. One that is not listed computes in FP32: PyTorch asks the library to
+# accumulate half-precision products in FP32, so that a fast plain FP16 rate (P100) goes unused.
+_PLAIN_PEAK = {Arithmetic.FP64: "fp64"}
 _ARITHMETICS = tuple(Arithmetic)
 _OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
@@ -57,6 +58,9 @@ _THIN_GROUP = 8
 _ATTENTION_TILE = (128.0, 64.0, 32.0)
 # Share of its FP32 peak that a board with power to spare reaches in a large product; the measured ones: 0.84 and 0.89.
 _UNTHROTTLED_SHARE = 0.7
+# Part of that which a board sustains whose data sheet states its highest clock: the same two figures.
+_SUSTAINED_OF_HIGHEST = 0.85
+_WORTHWHILE = 1.2
 # Share of the L2 cache that a chain of kernels finds warm.
 _WARM_CACHE = 0.5
 # Learned times of next to no work scatter by so much around the launch floor.
@@ -112,6 +116,8 @@ class _Timer:
         for part, seconds in parts:
             if len(part.node):
                 busy[:, part.node] = gap_ms + _MS * seconds(part)[:, part.inverse]
+        # Nothing is launched for tensors without elements.
+        busy[(self.at.bytes_written == 0.0) & (self.at.flops == 0.0)] = 0.0
         casts = self.at.casts
         if len(casts.node):
             operators = np.full(len(casts.node), "relu")
@@ -124,7 +130,7 @@ class _Timer:
     def _gemm(self, part: Distinct) -> FloatArray:
         sizes = self.at.gemm
         columns = part.index
-        b, m, n, k = (size[:, columns] for size in (sizes.b, sizes.m, sizes.n, sizes.k))
+        b, m, n, k = (np.maximum(size[:, columns], 1.0) for size in (sizes.b, sizes.m, sizes.n, sizes.k))
         node = part.node[columns]
         peak, is_tensor = self._peaks(node)
         result = np.empty_like(b)
@@ -146,7 +152,7 @@ class _Timer:
         sizes, columns = self.at.convolution, part.index
         node = part.node[columns]
         batch, cin, cout, height, width = (
-            size[:, columns]
+            np.maximum(size[:, columns], 1.0)
             for size in (sizes.batch, sizes.in_channels, sizes.out_channels, sizes.out_height, sizes.out_width)
         )
         kernel = (sizes.kernel_height * sizes.kernel_width)[columns]
@@ -180,18 +186,19 @@ class _Timer:
             learned = self._plain_convolution(columns[plain])
             result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[plain]))
         traffic = self._traffic_seconds(node)
-        result = np.maximum(result, traffic)
+        result = np.asarray(np.maximum(result, traffic))
         if not self._is_nhwc:
-            result = result + np.where(on_tensor, self.rates.nchw_shuffle * traffic, 0.0)
+            result += np.where(on_tensor, self.rates.nchw_shuffle * traffic, 0.0)
         return result
 
     def _plain_convolution(self, columns: IndexArray) -> FloatArray:
         """Time of convolutions in FP32 without TF32, seconds, [B, U]."""
         sizes = self.at.convolution
-        batch = sizes.batch[:, columns]
+        batch = np.maximum(sizes.batch[:, columns], 1.0)
 
         def flat(size: FloatArray) -> FloatArray:
-            return np.broadcast_to(size[..., columns], batch.shape).ravel()
+            raveled: FloatArray = np.maximum(np.broadcast_to(size[..., columns], batch.shape), 1.0).ravel()
+            return raveled
 
         # A transposed convolution is the gradient of one: input and output change places.
         swap = np.broadcast_to(sizes.is_transposed[columns], batch.shape).ravel()
@@ -267,7 +274,7 @@ class _Timer:
     def _row(self, part: Distinct) -> FloatArray:
         sizes = self.at.row
         position = np.searchsorted(sizes.node, part.node[part.index])
-        rows, width = sizes.rows[:, position], sizes.width[:, position]
+        rows, width = (np.maximum(size[:, position], 1.0) for size in (sizes.rows, sizes.width))
         nodes = self.plan.work.sizes.graph.nodes
         tables = np.array([ROW_TABLES[nodes[i].kind].value for i in part.node[part.index]])
         result = np.empty_like(rows)
@@ -298,7 +305,8 @@ class _Timer:
         sustained = _sustained_share(self.kernels, self.device)
         for value in _ARITHMETICS:
             name = _TENSOR_PEAK.get(value)
-            is_tensor = name is not None and name in available
+            # The library takes the plain kernel where tensor cores are no faster (TF32 on GeForce cards).
+            is_tensor = name is not None and available.get(name, 0.0) > _WORTHWHILE * available["fp32"]
             plain = _PLAIN_PEAK.get(value, "fp32")
             rates.append(available[name] * sustained if is_tensor and name else available.get(plain, available["fp32"]))
             tensor.append(is_tensor)
@@ -362,4 +370,5 @@ def _sustained_share(kernels: KernelModel, device: DeviceSpec) -> float:
     """
     large = GemmProblem.of(m=8192, n=8192, k=4096)
     reached = large.flops[0] / (kernels.time_ms(Family.LINEAR, large, device)[0] / _MS)
-    return float(min(1.0, reached / (device.peak_tflops["fp32"] * TERA) / _UNTHROTTLED_SHARE))
+    share = min(1.0, reached / (device.peak_tflops["fp32"] * TERA) / _UNTHROTTLED_SHARE)
+    return float(share if device.is_boost_typical else share * _SUSTAINED_OF_HIGHEST)

@@ -114,7 +114,7 @@ class KernelPlan:
             arithmetic=arithmetic,
             gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear),
             convolution=distinct(conv.table.polynomials, conv.table.node, conv.constants.T, conv.is_transposed),
-            attention=distinct(attention.table.polynomials, attention.table.node, attention.has_mask),
+            attention=distinct(attention.table.polynomials, attention.table.node, attention.is_causal),
             recurrent=distinct(recurrent.table.polynomials, recurrent.table.node, recurrent.constants.T),
             row=distinct(row_sizes.reshape(-1, width), row_node, table_codes),
             stream=Distinct.of(

@@ -15,6 +15,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, as_batches
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.devices.spec import DeviceSpec
+from dippm.errors import UnsupportedError
 from dippm.units import BYTES_PER_MIB
 
 __all__ = ["LiveMemory", "MemoryEstimate", "estimate_memory", "live_memory", "reserved_bytes"]
@@ -23,6 +24,8 @@ _LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _WORKSPACES = (Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF)
 # Beyond any device; keeps absurd sizes within whole numbers.
 _MOST_BYTES = 2.0**60
+# A petabyte of live tensors fits no device and is more likely a slip.
+_LARGEST_BYTES = 2.0**50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -139,6 +142,7 @@ def estimate_memory(
 
     Raises:
         UsageError: ``batch.invalid`` where a batch is not a positive whole number.
+        UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
     sizes = as_batches(batches)
     replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
@@ -150,11 +154,23 @@ def estimate_memory(
         without = _absent_copies(device, layout) & present
         if without not in replays:
             pieces = timeline.piece_bytes(sizes, without=without)
-            replays[without] = (_live(timeline, sizes, pieces), _reserve(timeline, pieces, None))
+            live = _live(timeline, sizes, pieces)
+            _refuse_beyond_any_device(live)
+            replays[without] = (live, _reserve(timeline, pieces, None))
         live, reserved = replays[without]
         held, fits = _squeeze(timeline, sizes, reserved, without, device)
         result.append(_assemble(timeline, live, held, fits, device))
     return result
+
+
+def _refuse_beyond_any_device(live: LiveMemory) -> None:
+    most = float(live.peak_bytes.max(initial=0.0))
+    if most > _LARGEST_BYTES:
+        raise UnsupportedError(
+            f"The model needs {most:.3g} bytes of tensors at batch {live.batches[live.peak_bytes.argmax()]:.0f}.",
+            code="graph.too_large",
+            cure="Give a smaller batch or smaller inputs.",
+        )
 
 
 def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:

@@ -99,6 +99,8 @@ class DeviceSpec:
             and must be within a factor of two of SMs x lanes x 2 x boost clock.
         usable_memory_mb: Device memory that CUDA offers to processes, MiB: NVML's total less what the driver keeps
             for itself. None where it is not known.
+        is_boost_typical: Whether the data sheet's boost clock is a typical one, which cards pass (GeForce), and not the
+            highest that the card ever runs at (all others).
         aliases: Other names that mean this device.
         mig_profiles: MIG slices by memory, then compute slices, smallest first; empty where the card has none, or
             where the memory that they really offer is not known.
@@ -124,6 +126,7 @@ class DeviceSpec:
     # pickled to worker processes.
     peak_tflops: Mapping[str, float] = field(hash=False)
     usable_memory_mb: float | None = None
+    is_boost_typical: bool = False
     aliases: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
     parent: str | None = None
@@ -145,6 +148,8 @@ class DeviceSpec:
             raise _bad_value(where, "boost_clock_mhz", self.boost_clock_mhz, f"at least base {self.base_clock_mhz:g}")
         if self.usable_memory_mb is not None:
             _check_number(where, "usable_memory_mb", self.usable_memory_mb, 64, self.memory_mb, unit=" MiB")
+        if not isinstance(self.is_boost_typical, bool):
+            raise _bad_value(where, "is_boost_typical", self.is_boost_typical, "true or false")
         self._check_peaks(where)
         self._check_mig(where)
 

@@ -23,7 +23,8 @@ _FORMAT = 1
 class Calibration:
     """Coefficients and errors of predictor 0.
 
-    Spreads are 90 % quantiles of ``|log(predicted / measured)|``, by split conformal prediction.
+    Spreads are half-widths of intervals of ``log(predicted / measured)``. Those of the latency are 90 % quantiles by
+    split conformal prediction. The others are not: there are no labels of energy or memory in inference.
 
     Args:
         version: Version of the fit.
@@ -32,10 +33,11 @@ class Calibration:
         measured_devices: Devices with whole-model labels.
         measured_precisions: Precisions with whole-model labels.
         latency_spread: On unseen models of a measured device and precision.
-        latency_spread_elsewhere: On a device left out of the fit.
-        power_spread: On boards left out of the power fit.
-        memory_spread: Of the memory beside context and weights.
-        context_margin_mb: Uncertainty of the CUDA context, MiB.
+        latency_spread_elsewhere: On a device left out of the fit, in the same precision and runtime.
+        power_spread: 90 % quantile over the runs of the board that was predicted worst when left out, in training.
+        memory_spread: Of the memory beside context and weights: the least that contradicts at most 5 % of the
+            statements that a batch fitted a device or did not. A statement cannot confirm an interval.
+        context_margin_mb: Uncertainty of the CUDA context, MiB; assumed.
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
     """

@@ -21,7 +21,7 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
-from dippm.graph import Graph, OpKind
+from dippm.graph import RECURRENT_KINDS, Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
@@ -34,13 +34,27 @@ _NAME = "physics-0"
 _KEPT_GRAPHS = 4
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
+# Operators whose rule no measurement stands behind: neither a kernel table nor any model of the fit runs them much.
+_UNMEASURED_KINDS = RECURRENT_KINDS | {
+    OpKind.SORT, OpKind.CUMULATIVE, OpKind.FFT, OpKind.GRID_SAMPLE, OpKind.SCATTER, OpKind.QUANTIZE, OpKind.DEQUANTIZE,
+}  # fmt: skip
+_DOUBT_PER_UNMEASURED_SHARE = 1.0
 # The host of the user is not the one that was measured: up to twice as fast or as slow.
 _DOUBT_PER_HOST_SHARE = math.log(2.0)
+# Nothing was measured outside eager execution, nor in a format that a device only emulates: assumed, not fitted.
+_DOUBT_OF_OTHER_RUNTIME = 0.3
+_DOUBT_OF_EMULATION = math.log(2.0)
 _TENSOR_PEAKS = {
     Arithmetic.TF32: "tf32_tensor",
     Arithmetic.FP16: "fp16_tensor",
     Arithmetic.BF16: "bf16_tensor",
     Arithmetic.INT8: "int8_tensor",
+}
+_FORMATS = {
+    Precision.BF16: ("bf16_tensor",),
+    Precision.AMP_BF16: ("bf16_tensor",),
+    Precision.FP16: ("fp16_tensor", "fp16"),
+    Precision.AMP: ("fp16_tensor", "fp16"),
 }
 
 
@@ -99,8 +113,8 @@ class PhysicsPredictor:
         """Predict a graph on every device at every batch, all batches of the first device first.
 
         Raises:
-            UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only;
-                ``precision.unsupported`` where a device lacks the format.
+            UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where
+                no operator runs; ``graph.too_large`` where its tensors pass a petabyte.
         """
         prepared = self._prepare(graph, batches=batches, conditions=conditions)
         memories = estimate_memory(prepared.compiled.timeline, list(batches), devices, layout=conditions.layout)
@@ -139,6 +153,12 @@ class PhysicsPredictor:
     def _prepare(self, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
         """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
         _check_batches(graph, batches)
+        if all(node.kind is OpKind.VIEW for node in graph.nodes):
+            raise UnsupportedError(
+                f"'{graph.source}' runs no operator on the device: it only hands on its inputs.",
+                code="graph.empty",
+                cure="Export the model that does the work.",
+            )
         compiled = next((c for c in self._recent if c.graph is graph and c.precision is conditions.precision), None)
         if compiled is None:
             compiled = _Compiled.of(graph, conditions.precision)
@@ -165,7 +185,7 @@ class PhysicsPredictor:
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
         calibration, at = self._calibration, prepared.at
-        latency_ms = np.maximum(breakdown.latency_ms, 1e-6)
+        latency_ms = breakdown.latency_ms
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
         power = power_w(
@@ -176,7 +196,10 @@ class PhysicsPredictor:
             bytes_per_s=prepared.traffic_bytes / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
-        unsupported = breakdown.share_ms[:, prepared.compiled.is_unsupported].sum(axis=1) / latency_ms
+        unsupported, unmeasured = (
+            breakdown.share_ms[:, chosen].sum(axis=1) / latency_ms
+            for chosen in (prepared.compiled.is_unsupported, prepared.compiled.is_unmeasured)
+        )
         is_measured = (
             device.name in calibration.measured_devices
             and prepared.conditions.precision.value in calibration.measured_precisions
@@ -185,7 +208,10 @@ class PhysicsPredictor:
         spread = (
             (calibration.latency_spread if is_measured else calibration.latency_spread_elsewhere)
             + _DOUBT_PER_UNSUPPORTED_SHARE * unsupported
+            + _DOUBT_PER_UNMEASURED_SHARE * unmeasured
             + _DOUBT_PER_HOST_SHARE * (1.0 - busy_share)
+            + (0.0 if prepared.conditions.runtime is Runtime.EAGER else _DOUBT_OF_OTHER_RUNTIME)
+            + (0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION)
         )
         warnings = self._warnings(prepared, device, is_measured=is_measured)
         parts_mb = [
@@ -253,11 +279,20 @@ class PhysicsPredictor:
         if graph.unsupported_ops:
             names = ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
+        unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in _UNMEASURED_KINDS})
+        if unmeasured:
+            warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
         if not is_measured:
             warnings.append(
                 f"No whole model was measured on {device.name} in {prepared.conditions.precision.value}, "
                 f"{prepared.conditions.runtime.value}: the interval is that of a device left out of the fit."
             )
+        if not prepared.has_format(device):
+            warnings.append(
+                f"{device.name} has no unit for {prepared.conditions.precision.value}: FP32 arithmetic on 16-bit "
+                "tensors is assumed."
+            )
+        warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
         warnings.append("Energy comes from a power model fitted on training runs of four boards, none of inference.")
         return tuple(warnings)
 
@@ -271,6 +306,7 @@ class _Compiled:
     plan: KernelPlan
     timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
+    is_unmeasured: npt.NDArray[np.bool_]
     model: ModelInfo
 
     @classmethod
@@ -284,6 +320,7 @@ class _Compiled:
             is_unsupported=np.array(
                 [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in graph.nodes], dtype=np.bool_
             ),
+            is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in graph.nodes], dtype=np.bool_),
             model=ModelInfo(
                 source=graph.source,
                 framework=graph.framework,
@@ -319,8 +356,14 @@ class _Prepared:
                 {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches
             ),
             macs=tuple(int(macs) for macs in at.macs.sum(axis=1)),
-            traffic_bytes=at.bytes_read.sum(axis=1) + at.bytes_written.sum(axis=1),
+            traffic_bytes=(at.bytes_read + at.bytes_written).sum(axis=1)
+            + (at.casts.bytes_read + at.casts.bytes_written).sum(axis=1),
         )
+
+    def has_format(self, device: DeviceSpec) -> bool:
+        """Whether the device has units for the 16-bit format of the precision, if it has one."""
+        needed = _FORMATS.get(self.conditions.precision)
+        return needed is None or any(peak in device.peak_tflops for peak in needed)
 
     def fp32_equivalent(self, device: DeviceSpec) -> FloatArray:
         """Weight of a FLOP of each node as a share of the peak that it uses, in FLOPs of FP32.

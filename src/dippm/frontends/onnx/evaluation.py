@@ -62,7 +62,14 @@ class Evaluator:
         self._input_indices: list[int] = []
         for declaration, shape, dtype in zip(program.inputs, input_shapes, input_dtypes, strict=True):
             value = Value(shape, dtype, name=declaration.name, role=TensorRole.INPUT)
-            self._input_indices.append(self._materialize(value))
+            try:
+                self._input_indices.append(self._materialize(value))
+            except ShapeError as exc:
+                raise ModelReadError(
+                    f"Input '{declaration.name}': {exc}.",
+                    code="onnx.shape",
+                    cure=f"Give a smaller shape for it, for example: --input {declaration.name}=3,224,224",
+                ) from exc
             self._values[declaration.value] = value
         for number, weight in program.weights.items():
             self._values[number] = Value(

@@ -22,7 +22,7 @@ from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.values import DATA_LIMIT
 from dippm.graph import Graph
 from dippm.graph.passes.canonicalize import canonicalize
-from dippm.graph.passes.unify_batches import unify_batches
+from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 if TYPE_CHECKING:
     import onnx
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["read_onnx"]
 
 _BATCHES = (2, 3)
-_PROOF_BATCH = 7
+_PROOF_BATCH = 64
 _DATA_LIMITS = (DATA_LIMIT, 20_000, 6_000, 500)
 _ATTEMPTS = 64
 Result = TypeVar("Result")
@@ -53,7 +53,8 @@ def read_onnx(
         source: A path, the file's bytes, or a parsed ModelProto.
         input: Shapes that the caller gives, per sample; needed where the file leaves a dimension other than the batch
             open.
-        batch_hint: The batch to read the model at where it cannot be read for every batch, at least 1.
+        batch_hint: The batch to read the model at where it cannot be read for every batch, at least 1; where it can,
+            the reading is checked at this batch if it is large.
 
     Returns:
         The graph; its ``fixed_batch`` is set where it holds for one batch alone.
@@ -92,9 +93,9 @@ def _read(program: Program, plan: InputPlan, name: str, batch_hint: int | None) 
         graph = _explained(plan, lambda: _run(program, plan, 1).graph(name))
         return replace(graph, fixed_batch=1, fixed_batch_reason="No input of the model carries a batch.")
     if plan.native_batch is not None:
-        return _read_fixed(program, plan, name, plan.native_batch)
+        return _read_fixed(program, plan, name, plan.native_batch, batch_hint)
     try:
-        return _unify(lambda batch, limit: _run(program, plan, batch, data_limit=limit).graph(name))
+        return _unify(lambda batch, limit: _run(program, plan, batch, data_limit=limit).graph(name), batch_hint=batch_hint)
     except (ModelReadError, UnsupportedError) as exc:
         return _read_open_at_one_batch(program, plan, name, batch_hint, exc)
 
@@ -105,7 +106,7 @@ def _read_open_at_one_batch(
     """A model whose batch is declared open, but whose operators do not follow it."""
     # Tracing a model bakes the batch that it was traced with into some shapes; that is nearly always 1.
     try:
-        return _regrow(program, plan, name, native_batch=1)
+        return _regrow(program, plan, name, native_batch=1, batch_hint=batch_hint)
     except (ModelReadError, UnsupportedError):
         if batch_hint is None:
             raise _explain(cause, plan) from cause
@@ -113,17 +114,23 @@ def _read_open_at_one_batch(
     return replace(graph, fixed_batch=batch_hint, fixed_batch_reason=str(cause))
 
 
-def _read_fixed(program: Program, plan: InputPlan, name: str, native_batch: int) -> Graph:
+def _read_fixed(program: Program, plan: InputPlan, name: str, native_batch: int, batch_hint: int | None) -> Graph:
     native = _explained(plan, lambda: _run(program, plan, native_batch))
     try:
-        return _regrow(program, plan, name, native_batch=native_batch, native=native)
+        return _regrow(program, plan, name, native_batch=native_batch, batch_hint=batch_hint, native=native)
     except (ModelReadError, UnsupportedError) as exc:
         reason = f"The file fixes the batch at {native_batch} and does not carry over to others: {exc}"
         return replace(native.graph(name), fixed_batch=native_batch, fixed_batch_reason=reason)
 
 
 def _regrow(
-    program: Program, plan: InputPlan, name: str, *, native_batch: int, native: Evaluator | None = None
+    program: Program,
+    plan: InputPlan,
+    name: str,
+    *,
+    native_batch: int,
+    batch_hint: int | None,
+    native: Evaluator | None = None,
 ) -> Graph:
     """Read at other batches what the file fixes at one."""
     native = _run(program, plan, native_batch) if native is None else native
@@ -138,7 +145,7 @@ def _regrow(
 
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _unify(read_at)
+            return _unify(read_at, batch_hint=batch_hint)
         except (ModelReadError, UnsupportedError):
             # Come back to the reshape met last that can be read in another way.
             while choices:
@@ -148,20 +155,24 @@ def _regrow(
                     break
             if not choices:
                 raise
-    return _unify(read_at)
+    return _unify(read_at, batch_hint=batch_hint)
 
 
-def _unify(read_at: Callable[[int, int], Graph]) -> Graph:
-    """Read at two batches and leave the batch open; a third one is the proof where two do not tell enough."""
-    for limit in _DATA_LIMITS:
+def _unify(read_at: Callable[[int, int], Graph], *, batch_hint: int | None) -> Graph:
+    """Read at two batches, leave the batch open, and prove the result at a third one that is far larger."""
+    proof_batch = max(_PROOF_BATCH, batch_hint or 0)
+    for limit in _DATA_LIMITS[:-1]:
         graphs = [read_at(batch, limit) for batch in _BATCHES]
-        # A constant may be small enough to evaluate at one batch and too large at the other.
-        if len(graphs[0].nodes) == len(graphs[1].nodes) or limit == _DATA_LIMITS[-1]:
-            break
-    first, second = _level_scalars(*graphs)
-    graph = unify_batches(first, second, batches=_BATCHES)
-    if any(dim.per_sample and dim.fixed for tensor in graph.tensors for dim in tensor.shape):
-        _prove(graph, read_at(_PROOF_BATCH, limit))
+        if len(graphs[0].nodes) == len(graphs[1].nodes):
+            graph = unify_batches(*_level_scalars(*graphs), batches=_BATCHES)
+            proof = read_at(proof_batch, limit)
+            if len(proof.nodes) == len(graph.nodes):
+                check_batch(graph, proof, proof_batch)
+                return graph
+        # A constant may be small enough to evaluate at one batch and too large at another.
+    graphs = [read_at(batch, _DATA_LIMITS[-1]) for batch in _BATCHES]
+    graph = unify_batches(*_level_scalars(*graphs), batches=_BATCHES)
+    check_batch(graph, read_at(proof_batch, _DATA_LIMITS[-1]), proof_batch)
     return graph
 
 
@@ -182,19 +193,6 @@ def _level_scalars(first: Graph, second: Graph) -> tuple[Graph, Graph]:
             nodes[position] = replace(node, attributes={**node.attributes, "scalar": nan})
         result.append(replace(graph, nodes=tuple(nodes)))
     return result[0], result[1]
-
-
-def _prove(graph: Graph, third: Graph) -> None:
-    """Check that sizes are straight lines: two points lie on one whatever the sizes do."""
-    for mixed, fixed in zip(graph.tensors, third.tensors, strict=False):
-        sizes = [dim.at(_PROOF_BATCH) for dim in mixed.shape]
-        if sizes != [dim.fixed for dim in fixed.shape]:
-            raise UnsupportedError(
-                f"The model does not grow in proportion to its batch: '{mixed.name}' is of shape "
-                f"{[dim.fixed for dim in fixed.shape]} at batch {_PROOF_BATCH}, not {sizes}.",
-                code="graph.batch_dependent",
-                cure="Give the one batch size that you want; it is then read for that batch alone.",
-            )
 
 
 def _run(

@@ -24,11 +24,12 @@ from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
 from dippm.graph import Graph, TensorRole
-from dippm.graph.passes.unify_batches import unify_batches
+from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 __all__ = ["read_module"]
 
 _BATCHES = ((2, 3), (2, 4))
+_PROOF_BATCH = 64
 # Module hooks and the attention fast path are switches of the whole process.
 _PROCESS_LOCK = threading.RLock()
 _COMPILER = "torch._dynamo"
@@ -95,7 +96,17 @@ class _Reading:
                     if batch not in readings:
                         readings[batch] = self.read_settled(batch)
                 first, second = batches
-                return unify_batches(readings[first], readings[second], batches=(first, second))
+                graph = unify_batches(readings[first], readings[second], batches=(first, second))
+                # Even, for modules that take even batches alone; larger than both, or it would prove nothing.
+                proof = max(_PROOF_BATCH, 2 * max(batches), batch_hint or 0)
+                if proof not in readings:
+                    try:
+                        readings[proof] = self.read_settled(proof)
+                    except UnsupportedError as exc:
+                        reason = str(exc)
+                        break
+                check_batch(graph, readings[proof], proof)
+                return graph
             except UnsupportedError as exc:
                 if exc.code != "graph.batch_dependent":
                     raise

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dippm.errors import UnsupportedError
 from dippm.graph.dim import Dim
-from dippm.graph.graph import Graph, TensorSpec
+from dippm.graph.graph import Attribute, Graph, Node, TensorSpec
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["unify_batches"]
+__all__ = ["check_batch", "unify_batches"]
 
 # Their attributes repeat what the tensors' shapes say, sizes among them.
 _SHAPED_BY_TENSORS = frozenset({OpKind.VIEW, OpKind.COPY, OpKind.FILL, OpKind.RANDOM})
@@ -41,6 +42,60 @@ def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> G
             raise _batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
     tensors = tuple(_unify_tensor(a, b, batches=batches) for a, b in zip(first.tensors, second.tensors, strict=True))
     return replace(first, tensors=tensors, fixed_batch=None, fixed_batch_reason="")
+
+
+def check_batch(graph: Graph, concrete: Graph, batch: int) -> None:
+    """Prove that a graph with its batch left open is the model at one more batch.
+
+    Two readings always lie on some straight line, whatever the sizes do: ``min(N, 4)`` is N at 2 and at 3, and
+    ``N // 4`` is 0 at both. A third reading at a batch far larger tells.
+
+    Args:
+        graph: What :func:`unify_batches` made of two other batches.
+        concrete: The model read at ``batch``.
+        batch: The batch size of ``concrete``.
+
+    Raises:
+        UnsupportedError: ``graph.batch_dependent`` where the two differ at that batch.
+    """
+    if len(graph.nodes) != len(concrete.nodes) or len(graph.tensors) != len(concrete.tensors):
+        raise _batch_dependent(
+            f"it runs {len(concrete.nodes)} operators at batch {batch} and {len(graph.nodes)} at smaller ones"
+        )
+    for position, (a, b) in enumerate(zip(graph.nodes, concrete.nodes, strict=True)):
+        if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:
+            raise _batch_dependent(
+                f"operator {position} is {b.source_op} at batch {batch} and {a.source_op} at smaller ones"
+            )
+        if a.kind not in _SHAPED_BY_TENSORS and _without_scalar(a) != _without_scalar(b):
+            raise _batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
+    if graph.inputs != concrete.inputs or graph.outputs != concrete.outputs:
+        raise _batch_dependent("its inputs or outputs are others")
+    for mixed, fixed in zip(graph.tensors, concrete.tensors, strict=True):
+        _check_tensor(mixed, fixed, batch=batch)
+
+
+def _without_scalar(node: Node) -> Mapping[str, Attribute]:
+    """The number in code such as ``x / len(x)`` may follow the batch; it costs the same whatever it is."""
+    if "scalar" not in node.attributes:
+        return node.attributes
+    return {name: value for name, value in node.attributes.items() if name != "scalar"}
+
+
+def _check_tensor(mixed: TensorSpec, fixed: TensorSpec, *, batch: int) -> None:
+    if mixed.alias_of != fixed.alias_of:
+        raise _batch_dependent(f"tensor '{mixed.name}' changes its storage with the batch")
+    if mixed.shape != fixed.shape:
+        expected = [dim.at(batch) for dim in mixed.shape]
+        actual = [dim.at(batch) for dim in fixed.shape]
+        if expected != actual:
+            raise _batch_dependent(f"'{mixed.name}' is of shape {actual} at batch {batch}, not {expected}")
+    if mixed.storage_bytes_fixed is not None and fixed.storage_bytes_fixed is not None:
+        stated = (mixed.storage_bytes_per_sample or 0) * batch + mixed.storage_bytes_fixed
+        if stated != fixed.storage_bytes_fixed:
+            raise _batch_dependent(
+                f"'{mixed.name}' takes {fixed.storage_bytes_fixed} bytes at batch {batch}, not {stated}"
+            )
 
 
 def _unify_tensor(first: TensorSpec, second: TensorSpec, *, batches: tuple[int, int]) -> TensorSpec:
