@@ -29,9 +29,9 @@ _LONGEST_SCOPE = 48
 def inspect(
     model: options.ModelArgument,
     framework: options.FrameworkOption = None,
-    batch: options.BatchOption = "1",
+    batch: options.OneBatchOption = "1",
     input: options.InputOption = None,  # noqa: A002 - the contract's name
-    device: options.DeviceOption = None,
+    device: options.OneDeviceOption = None,
     device_file: options.DeviceFileOption = None,
     precision: options.PrecisionOption = "fp32",
     mode: options.ModeOption = "inference",

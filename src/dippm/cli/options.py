@@ -22,6 +22,8 @@ __all__ = [
     "MigPolicyOption",
     "ModeOption",
     "ModelArgument",
+    "OneBatchOption",
+    "OneDeviceOption",
     "OptimizerOption",
     "PrecisionOption",
     "RuntimeOption",
@@ -41,6 +43,7 @@ FrameworkOption = Annotated[
     str | None,
     typer.Option("--framework", "-f", help="Framework of the file; found out when left out.", show_default=False),
 ]
+OneBatchOption = Annotated[str, typer.Option("--batch", "-b", metavar="N", help="The batch size.")]
 BatchOption = Annotated[str, typer.Option("--batch", "-b", metavar="N[,N...]", help="Batch sizes, joined by commas.")]
 InputOption = Annotated[
     list[str] | None,
@@ -60,6 +63,16 @@ DeviceOption = Annotated[
         "-d",
         metavar="NAME[,NAME...]",
         help="Devices, joined by commas; 1g.5gb@A100 is a MIG slice. A100 when left out.",
+        show_default=False,
+    ),
+]
+OneDeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME",
+        help="The device; 1g.5gb@A100 is a MIG slice. A100 when left out.",
         show_default=False,
     ),
 ]

@@ -73,7 +73,7 @@ def _open_path(
 
         return read_torch_file(path, input=input, trust=trust, batch_hint=batch_hint)
     raise UnsupportedError(
-        f"'{path}' is a {found.value} model; this version reads ONNX and PyTorch files.",
+        f"'{path}' is a model of {found.value}; this version reads ONNX and PyTorch files.",
         code="framework.unsupported",
         cure="Convert it to ONNX (tf2onnx, paddle2onnx) and give the .onnx file.",
     )
@@ -84,7 +84,7 @@ def _refuse_mismatch(path: Path, *, named: Framework) -> None:
     found = detect_framework(path)
     if found is not named:
         raise UsageError(
-            f"'{path}' holds a {found.value} model, but the framework was given as {named.value}.",
+            f"The content of '{path}' is of {found.value}, but the framework was given as {named.value}.",
             code="framework.mismatch",
             cure="Leave the framework out, or give the one that the file has.",
         )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.errors import MissingExtraError, UnsupportedError
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.graph import DType
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def build(name: str) -> tuple[nn.Module, InputShapes]:
     for needed in ("torch", package):
         if find_spec(needed) is None:
             raise MissingExtraError(package=needed, extra="zoo", purpose=f"build {name}")
-    with warnings.catch_warnings():
+    with PROCESS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if find_spec("torchvision") is not None:
             from dippm.frontends.torch.torchvision_ops import import_torchvision_ops

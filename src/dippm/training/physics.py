@@ -341,6 +341,7 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
         context_margin_mb=context_margin_mb,
         labels=(
             "timm benchmark tables: image models on RTX 3090 and RTX 4090, inference, amp, PyTorch 2.4, CUDA 12.4; "
+            "memory by which of their batches fitted 24 GB; "
             "kernels on A100, V100, T4, P100, P4, FP32, PyTorch 2.1, CUDA 12.1; power of training on A40, V100, P100, "
             "Quadro RTX 6000"
         ),

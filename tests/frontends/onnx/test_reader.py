@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from dippm.costs import Workload
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.onnx import read_onnx
@@ -132,6 +133,57 @@ def test_open_batch_that_does_not_grow_needs_a_hint(build) -> None:
     graph = read_onnx(model, batch_hint=6)
     assert graph.fixed_batch == 6
     assert graph.tensors[graph.outputs[1]].shape[0].fixed == 36
+
+
+def test_sizes_that_level_off_with_the_batch_fix_it(build) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], end=1),
+        helper.make_node("Min", ["s", "four"], ["rows"]),
+        helper.make_node("Slice", ["x", "zero", "rows"], ["first"]),
+        helper.make_node("MatMul", ["first", "w"], ["y"]),
+    ]
+    weights = {"four": np.array([4]), "zero": np.array([0]), "w": zeros(32, 64)}
+    model = build(nodes, weights=weights, inputs={"x": ["N", 32]})
+    with pytest.raises(UnsupportedError) as caught:
+        read_onnx(model)
+    assert caught.value.code == "graph.batch_dependent"
+    graph = read_onnx(model, batch_hint=32)
+    assert graph.fixed_batch == 32
+    assert "batch 64" in graph.fixed_batch_reason
+    assert Workload.from_graph(graph).macs.sum() == 4 * 32 * 64
+    weights["four"] = np.array([100])
+    model = build(nodes, weights=weights, inputs={"x": ["N", 32]})
+    assert read_onnx(model, batch_hint=256).fixed_batch == 256
+
+
+@pytest.mark.parametrize("native", [1, 4])
+def test_an_end_of_the_models_own_is_not_taken_for_the_batch(build, native) -> None:
+    shape = helper.make_node("Shape", ["x"], ["s"], end=1)
+    rows = helper.make_node("Min", ["s", "four"], ["rows"])
+    first = helper.make_node("Slice", ["x", "zero", "rows"], ["y"])
+    weights = {"four": np.array([4]), "zero": np.array([0])}
+    graph = read_onnx(build([shape, rows, first], weights=weights, inputs={"x": [native, 32]}))
+    assert graph.fixed_batch == native
+    literal = helper.make_node("Slice", ["x", "zero", "five"], ["y"])
+    weights = {"five": np.array([5]), "zero": np.array([0])}
+    assert read_onnx(build([literal], weights=weights, inputs={"x": [native, 32]})).fixed_batch == native
+    weights = {"five": np.array([native]), "zero": np.array([0])}  # a batch that tracing wrote down
+    assert read_onnx(build([literal], weights=weights, inputs={"x": [native, 32]})).fixed_batch is None
+
+
+@pytest.mark.parametrize("rows", [[2**41], [2**39, 2**39]])
+def test_an_input_out_of_range_in_the_file_is_refused(build, rows) -> None:
+    with pytest.raises(ModelReadError, match=r"'x': a .* is out of range") as caught:
+        read_onnx(build([helper.make_node("Relu", ["x"], ["y"])], inputs={"x": ["N", *rows]}))
+    assert caught.value.code == "onnx.shape"
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize("declared", [["N", 3, "h", "w"], ["N", 3, 8, 8], [1, 3, 8, 8]])
+def test_a_given_input_out_of_range_is_refused(build, declared) -> None:
+    model = build([helper.make_node("Relu", ["x"], ["y"])], inputs={"x": declared})
+    with pytest.raises(UsageError, match=r"'x': a tensor .* is out of range"):
+        read_onnx(model, input=parse_input_shapes((3, 2**39, 2**39)))
 
 
 def test_model_without_a_batch_is_fixed_at_one(read) -> None:

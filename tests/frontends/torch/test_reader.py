@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
+from dippm.costs import Workload  # noqa: E402
 from dippm.errors import UnsupportedError, UsageError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_module  # noqa: E402
@@ -361,6 +362,72 @@ def test_steps_that_depend_on_the_batch_fix_it() -> None:
     assert graph.fixed_batch == 5
     assert len(graph.nodes) == 5
     assert "grow" in graph.fixed_batch_reason
+
+
+def test_sizes_that_level_off_with_the_batch_fix_it() -> None:
+    class FirstFour(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(32, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x[: min(x.shape[0], 4)])
+
+    graph = read(FirstFour(), "32", batch_hint=32)
+    assert graph.fixed_batch == 32
+    assert "batch 64" in graph.fixed_batch_reason
+    assert Workload.from_graph(graph).macs.sum() == 4 * 32 * 64
+    assert read(FirstFour(), "32").fixed_batch == 1
+
+
+def test_standard_deviation_over_groups_of_the_batch_fixes_it() -> None:
+    class MinibatchStd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch, channels, height, width = x.shape
+            group = min(4, batch)
+            y = x.reshape(group, -1, 1, channels, height, width)
+            y = (y - y.mean(0)).square().mean(0).sqrt().mean([2, 3, 4])
+            return torch.cat([x, y.reshape(-1, 1, 1, 1).repeat(group, 1, height, width)], 1)
+
+    assert read(MinibatchStd(), "8,4,4", batch_hint=32).fixed_batch == 32
+
+
+def test_a_size_that_is_zero_at_small_batches_fixes_it() -> None:
+    class Quarter(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[: x.shape[0] // 4] + 1
+
+    graph = read(Quarter(), "8", batch_hint=32)
+    assert graph.fixed_batch == 32
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(0, 8), Dim(0, 8))
+
+
+def test_a_large_batch_hint_is_proved_itself() -> None:
+    class FirstHundred(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:100] + 1
+
+    assert read(FirstHundred(), "8", batch_hint=256).fixed_batch == 256
+
+
+def test_a_module_for_even_batches_alone_stays_open() -> None:
+    class Pairs(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[0] % 2:
+                raise ValueError("takes pairs")
+            return x + 1
+
+    assert read(Pairs(), "6").fixed_batch is None
+
+
+def test_what_cannot_be_read_at_a_large_batch_fixes_it() -> None:
+    class AsksLate(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if x.shape[0] < 10 or x.sum() > 0 else x
+
+    graph = read(AsksLate(), "6", batch_hint=4)
+    assert graph.fixed_batch == 4
+    assert "values of its input" in graph.fixed_batch_reason
 
 
 def test_wrappers_are_unwrapped() -> None:

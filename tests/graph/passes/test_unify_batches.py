@@ -4,7 +4,7 @@ import pytest
 
 from dippm.errors import UnsupportedError
 from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
-from dippm.graph.passes.unify_batches import unify_batches
+from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 
 def at_batch(batch: int, *, tokens: int | None = None, kind: OpKind = OpKind.VIEW) -> Graph:
@@ -53,3 +53,59 @@ def test_an_attribute_that_follows_the_batch_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="attribute"):
         unify_batches(grouped(2), grouped(3), batches=(2, 3))
+
+
+def test_a_straight_line_is_proved_at_a_third_batch() -> None:
+    check_batch(unify_batches(at_batch(2), at_batch(3), batches=(2, 3)), at_batch(64), 64)
+
+
+def _with_storage(batch: int, storage: int) -> Graph:
+    graph = at_batch(batch)
+    return replace(graph, tensors=(graph.tensors[0], replace(graph.tensors[1], storage_bytes_fixed=storage)))
+
+
+def _with_groups(groups: int) -> Graph:
+    graph = at_batch(2 if groups == 1 else 64, kind=OpKind.CONV)
+    return replace(graph, nodes=(replace(graph.nodes[0], attributes={"groups": groups}),))
+
+
+@pytest.mark.parametrize(
+    ("concrete", "said"),
+    [
+        (at_batch(64, tokens=20), r"\[20, 4\] at batch 64, not \[321, 4\]"),
+        (replace(at_batch(64), nodes=()), "0 operators at batch 64"),
+        (replace(at_batch(64), nodes=at_batch(64).nodes * 2), "2 operators"),
+        (replace(at_batch(64), tensors=(*at_batch(64).tensors, at_batch(64).tensors[0])), "operators"),
+        (at_batch(64, kind=OpKind.COPY), "operator 0 is copy"),
+        (replace(at_batch(64), outputs=(0,)), "outputs"),
+        (
+            replace(at_batch(64), tensors=(at_batch(64).tensors[0], replace(at_batch(64).tensors[1], alias_of=0))),
+            "storage",
+        ),
+    ],
+)
+def test_what_leaves_the_line_at_a_third_batch_is_refused(concrete: Graph, said: str) -> None:
+    graph = unify_batches(at_batch(2), at_batch(3), batches=(2, 3))
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        check_batch(graph, concrete, 64)
+    assert caught.value.code == "graph.batch_dependent"
+
+
+def test_a_stated_storage_is_proved_too() -> None:
+    graph = unify_batches(_with_storage(2, 1024), _with_storage(3, 1536), batches=(2, 3))
+    check_batch(graph, _with_storage(64, 512 * 64), 64)
+    with pytest.raises(UnsupportedError, match="2048 bytes at batch 64, not 32768"):
+        check_batch(graph, _with_storage(64, 2048), 64)
+
+
+def test_an_attribute_that_follows_large_batches_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="attribute"):
+        check_batch(_with_groups(1), _with_groups(17), 64)
+
+
+def test_a_number_in_the_code_may_follow_the_batch() -> None:
+    def scaled(batch: int, scalar: float) -> Graph:
+        graph = at_batch(batch, kind=OpKind.MUL)
+        return replace(graph, nodes=(replace(graph.nodes[0], attributes={"scalar": scalar}),))
+
+    check_batch(unify_batches(scaled(2, 1.0), scaled(3, 1.0), batches=(2, 3)), scaled(64, 2.0), 64)

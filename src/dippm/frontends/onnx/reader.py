@@ -95,7 +95,9 @@ def _read(program: Program, plan: InputPlan, name: str, batch_hint: int | None) 
     if plan.native_batch is not None:
         return _read_fixed(program, plan, name, plan.native_batch, batch_hint)
     try:
-        return _unify(lambda batch, limit: _run(program, plan, batch, data_limit=limit).graph(name), batch_hint=batch_hint)
+        return _unify(
+            lambda batch, limit: _run(program, plan, batch, data_limit=limit).graph(name), batch_hint=batch_hint
+        )
     except (ModelReadError, UnsupportedError) as exc:
         return _read_open_at_one_batch(program, plan, name, batch_hint, exc)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
 from dippm.errors import ModelReadError
 
-__all__ = ["open_archive", "read_entry"]
+__all__ = ["EntryReader", "open_archive", "read_entry"]
 
 _ENTRY_LIMIT = 2**30
 _FREE_SIZE = 2**24  # an entry up to this size may be compressed as far as it likes
 _RATIO_LIMIT = 200
+_UNPACKED_LIMIT = 2**26  # what an archive may unpack to beyond its own size
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
@@ -52,3 +54,47 @@ def read_entry(archive: zipfile.ZipFile, name: str) -> bytes:
             code="model.truncated",
             cure="The file is cut short or damaged; save or copy it again.",
         ) from exc
+
+
+class EntryReader:
+    """Reads entries of one archive and keeps count, so that many small bombs are refused as one large one is.
+
+    PyTorch does not compress, so that what is read of an archive is never larger than the archive. Entries that were
+    compressed afterwards may unpack to a little more.
+
+    Args:
+        archive: The open archive.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._read: set[str] = set()
+        self._limit = _UNPACKED_LIMIT + (os.path.getsize(archive.filename) if archive.filename else 0)
+        self._total = 0
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the entries, each once."""
+        return list(dict.fromkeys(self._archive.namelist()))
+
+    def size(self, name: str) -> int:
+        """Bytes that an entry says it unpacks to."""
+        return self._archive.getinfo(name).file_size
+
+    def read(self, name: str) -> bytes:
+        """Read an entry.
+
+        Raises:
+            ModelReadError: ``torch.archive_bomb`` where the entries read so far unpack to far more than the archive
+                weighs; else as :func:`read_entry`.
+        """
+        if name not in self._read:
+            self._read.add(name)
+            self._total += self.size(name)
+        if self._total > self._limit:
+            raise ModelReadError(
+                f"'{self._archive.filename}' unpacks to more than {self._limit} bytes, far more than it weighs.",
+                code="torch.archive_bomb",
+                cure="Files written by PyTorch are not compressed; this one is not what it seems.",
+            )
+        return read_entry(self._archive, name)

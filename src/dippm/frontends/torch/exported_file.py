@@ -15,7 +15,7 @@ from typing import Any
 
 from dippm.errors import DippmError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.frontends.torch.archive import read_entry
+from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
 from dippm.frontends.torch.reader import read_module
@@ -58,14 +58,14 @@ def read_exported_file(
         ModelReadError: ``torch.export_invalid`` where the program is not what ``torch.export`` writes.
         UsageError: where the inputs do not fit the program.
     """
-    names = archive.namelist()
-    entry = _program_entry(names)
+    reader = EntryReader(archive)
+    entry = _program_entry(reader.names)
     if entry is None:
         raise ModelReadError(f"'{path}' holds no exported program.", code="torch.export_invalid")
     try:
-        program = json.loads(read_entry(archive, entry))
+        program = json.loads(reader.read(entry))
         batch, dynamic = _exported_batch(program)
-        module = ExportedModule(program, shared=_shared_weights(archive, names), exported_batch=batch)
+        module = ExportedModule(program, shared=_shared_weights(reader), exported_batch=batch)
         inputs = _inputs(module, input, path=path)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration) as exc:
         raise ModelReadError(
@@ -129,13 +129,13 @@ def _exported_batch(program: Mapping[str, Any]) -> tuple[int | None, bool]:
     return (fixed.pop(), False) if len(fixed) == 1 else (None, False)
 
 
-def _shared_weights(archive: zipfile.ZipFile, names: list[str]) -> dict[str, str]:
+def _shared_weights(reader: EntryReader) -> dict[str, str]:
     """Names of weights that are the same tensor as an earlier one."""
     shared: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
-    for name in names:
+    for name in reader.names:
         if "/data/weights/" in f"/{name}" and name.endswith("_weights_config.json"):
-            for weight, payload in json.loads(read_entry(archive, name))["config"].items():
+            for weight, payload in json.loads(reader.read(name))["config"].items():
                 meta = payload.get("tensor_meta") or {}
                 key = (
                     payload["path_name"],

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.torch.plans import plan_for, refusal
 from dippm.frontends.torch.rebatch import Rebatcher
 
 __all__ = ["ExportedModule", "meta_tensor"]
@@ -33,6 +34,8 @@ _ARITHMETIC = frozenset(
         "ge", "and_", "or_", "not_", "xor", "getitem", "ceil", "floor", "trunc", "sqrt", "log", "log2", "exp",
     }
 )  # fmt: skip
+_INTEGER_BITS = 128
+_OPERANDS = 2
 _SYMBOLIC: Mapping[str, Callable[..., Any]] = {
     "torch.sym_max": max, "torch.sym_min": min, "torch.sym_float": float, "torch.sym_int": int,
     "torch.sym_not": operator.not_, "torch.sym_sum": sum, "torch.sym_ite": lambda c, a, b: a if c else b,
@@ -126,6 +129,12 @@ class ExportedModule(nn.Module):
             positional = [self._value(item["arg"], values) for item in node["inputs"] if not item.get("name")]
             named = {item["name"]: self._value(item["arg"], values) for item in node["inputs"] if item.get("name")}
             function = _resolve(target)
+            if isinstance(function, torch._ops.OpOverload):
+                plan = plan_for(function)
+                if plan.is_refused:
+                    raise refusal(plan)
+                if plan.is_skipped:
+                    return
             if self._rebatcher is not None and isinstance(function, torch._ops.OpOverload):
                 named = self._rebatcher.adapt(target, named, graph=graph, node=node)
             if isinstance(function, torch._ops.OpOverload):
@@ -237,8 +246,7 @@ def _resolve(target: str) -> Callable[..., Any]:
     if namespace in {"_operator", "math"} and rest.isidentifier():
         found: Any = getattr(operator if namespace == "_operator" else math, rest, None)
         if rest in _ARITHMETIC and found is not None:
-            function: Callable[..., Any] = found
-            return function
+            return _bounded(rest, found)
     parts = target.split(".")
     if parts[:2] == ["torch", "ops"] and len(parts) == 5 and parts[2] != "higher_order":
         packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
@@ -250,6 +258,27 @@ def _resolve(target: str) -> Callable[..., Any]:
         code="torch.export_unsupported",
         cure="Import the package that registers the operator first, or export the model to ONNX and give that file.",
     )
+
+
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Arithmetic of sizes, which refuses what no size is: text and lists to repeat, and integers without bound."""
+
+    def bounded(*values: Any) -> Any:
+        numbers = [value for value in values if isinstance(value, int)]
+        is_sound = all(value.bit_length() <= _INTEGER_BITS for value in numbers) and (
+            name == "getitem" or all(isinstance(value, (int, float, complex, torch.Tensor)) for value in values)
+        )
+        if is_sound and name == "pow" and len(numbers) == len(values) == _OPERANDS:
+            is_sound = numbers[0].bit_length() * numbers[1] <= _INTEGER_BITS
+        if not is_sound:
+            raise ModelReadError(
+                f"The exported program computes '{name}' of what is no size, or of sizes that no tensor has.",
+                code="torch.export_invalid",
+                cure="Export the model again with torch.export.save.",
+            )
+        return function(*values)
+
+    return bounded
 
 
 def _store(outputs: Sequence[_Json], result: Any, values: dict[str, Any]) -> None:

@@ -8,13 +8,21 @@ from typing import Any
 
 import torch
 
+from dippm.errors import ModelReadError
 from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS, OpRule
 
-__all__ = ["DROPOUTS", "REFUSED", "SAME_TENSOR", "VALUE_DEPENDENT", "OpPlan", "plan_for"]
+__all__ = ["DROPOUTS", "REFUSED", "SAME_TENSOR", "VALUE_DEPENDENT", "OpPlan", "plan_for", "refusal"]
 
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 SAME_TENSOR = frozenset({"detach", "lift", "lift_fresh", "alias", "resolve_conj", "resolve_neg"})
-REFUSED = frozenset({"from_file", "save", "read_file", "write_file"})
+# Operators that reach outside the process: files by name, and whole namespaces, the network among them.
+REFUSED = frozenset({"from_file", "save", "read_file", "write_file", "load_tensor"})
+_REFUSED_NAMESPACES = frozenset(
+    {
+        "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "dtensor", "_dtensor", "fsdp", "debugprims",
+        "debug_mode_ops", "streams", "test_lib", "_test", "static_runtime", "prepacked",
+    }
+)  # fmt: skip
 VALUE_DEPENDENT = frozenset(
     {
         "_local_scalar_dense", "equal", "nonzero", "nonzero_numpy", "masked_select", "_unique2", "unique_dim",
@@ -33,6 +41,8 @@ class OpPlan:
         rule: Its entry in the table, or None.
         argument_names: Names of its arguments in order.
         defaults: Values of arguments that were left out.
+        is_refused: Reaches outside the process.
+        is_skipped: Neither takes nor gives anything that a recording knows, such as a message to print.
         is_ignored: Computes no tensor.
         is_composite: Is a composition that PyTorch takes apart.
         is_random: Its result differs from call to call.
@@ -46,6 +56,8 @@ class OpPlan:
     rule: OpRule | None
     argument_names: tuple[str, ...]
     defaults: Mapping[str, Any]
+    is_refused: bool
+    is_skipped: bool
     is_ignored: bool
     is_composite: bool
     is_random: bool
@@ -71,6 +83,8 @@ def _make_plan(func: torch._ops.OpOverload) -> OpPlan:
         rule=OPERATORS.get(name) or OPERATORS.get(packet),
         argument_names=tuple(argument.name for argument in arguments),
         defaults={item.name: item.default_value for item in arguments if item.has_default_value()},
+        is_refused=name in REFUSED or func.namespace in _REFUSED_NAMESPACES,
+        is_skipped=func.namespace not in {"prim", "profiler"} and not takes_tensor and not func._schema.returns,
         is_ignored=func.namespace in {"prim", "profiler"}
         or (not returns_tensor and name not in VALUE_DEPENDENT and not is_composite and not func._schema.is_mutable)
         or (not returns_tensor and not takes_tensor),
@@ -92,6 +106,15 @@ def plan_for(func: torch._ops.OpOverload) -> OpPlan:
     if plan is None:
         plan = _PLANS[func] = _make_plan(func)
     return plan
+
+
+def refusal(plan: OpPlan) -> ModelReadError:
+    """The error of running an operator that is refused."""
+    return ModelReadError(
+        f"The model runs {plan.source_op}, which reaches files or other processes.",
+        code="torch.file_operator",
+        cure="Remove that from the model.",
+    )
 
 
 _PLANS: dict[torch._ops.OpOverload, OpPlan] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from torch import nn
 
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
+from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.pretended_device import PretendedDevice
@@ -30,8 +30,6 @@ __all__ = ["read_module"]
 
 _BATCHES = ((2, 3), (2, 4))
 _PROOF_BATCH = 64
-# Module hooks and the attention fast path are switches of the whole process.
-_PROCESS_LOCK = threading.RLock()
 _COMPILER = "torch._dynamo"
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
@@ -65,7 +63,7 @@ def read_module(
     """
     module = _unwrapped(module)
     check_inputs(module, input)
-    with _PROCESS_LOCK:
+    with PROCESS_LOCK:
         state = ModuleState(module)
         try:
             state.evaluate()

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.errors import ModelReadError
+from dippm.errors import UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
 from dippm.frontends.torch.operators import OpRule
-from dippm.frontends.torch.plans import DROPOUTS, REFUSED, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, plan_for
+from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, is_small
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
@@ -29,6 +29,7 @@ __all__ = ["DataDependentError", "FloatIndicesError", "Recorder"]
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
+_OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
@@ -82,6 +83,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.assumptions: list[str] = []
         self._scope = scope
         self._steps: list[_Step] = []
+        self._count = 0
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
 
     # Results
@@ -142,17 +144,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         plan = plan_for(func)
+        self._count += 1
+        if self._count > _OPERATOR_LIMIT:
+            raise UnsupportedError(
+                f"The model has run {_OPERATOR_LIMIT} operators and has not ended.",
+                code="torch.too_many_operators",
+                cure="It loops without end, or far longer than a model does; give it without that loop.",
+            )
+        if plan.is_refused:
+            raise refusal(plan)
+        if plan.is_skipped:
+            return None
         if plan.is_ignored:
             return func(*args, **kwargs)
         args = tuple(self._adopt_argument(value) for value in args)
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
-        if name in REFUSED:
-            raise ModelReadError(
-                f"The model runs {plan.source_op}, which opens files.",
-                code="torch.file_operator",
-                cure="Remove that from the model.",
-            )
         if name in EXPANSIONS:
             with self:
                 return EXPANSIONS[name](*args, **kwargs)

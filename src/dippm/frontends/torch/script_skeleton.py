@@ -11,11 +11,14 @@ import io
 import pickletools
 import zipfile
 
-from dippm.frontends.torch.archive import read_entry
+from dippm.frontends.torch.archive import EntryReader
 
 __all__ = ["script_skeleton"]
 
 _KEPT_ELEMENTS = 4096
+_KEPT_BYTES = 16 * _KEPT_ELEMENTS
+_STORAGES = frozenset({"data", "constants"})
+_KEPT_ENTRIES = frozenset({"version", "byteorder", ".data/serialization_id"})
 _DEVICES = {True: b"X\x04\x00\x00\x00meta", False: b"X\x03\x00\x00\x00cpu"}
 _STRINGS = frozenset({"BINUNICODE", "SHORT_BINUNICODE"})
 _NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1"})
@@ -23,11 +26,11 @@ _GETS = frozenset({"BINGET", "LONG_BINGET"})
 _PUTS = frozenset({"BINPUT", "LONG_BINPUT"})
 
 
-def script_skeleton(archive: zipfile.ZipFile) -> io.BytesIO:
-    """Copy an archive, leaving out the data of large tensors.
+def script_skeleton(reader: EntryReader) -> io.BytesIO:
+    """Copy what PyTorch needs of an archive: its code, its pickles and the data of small tensors.
 
     Args:
-        archive: A TorchScript archive.
+        reader: A TorchScript archive.
 
     Returns:
         An archive that ``torch.jit.load`` takes.
@@ -36,27 +39,30 @@ def script_skeleton(archive: zipfile.ZipFile) -> io.BytesIO:
         ModelReadError: where an entry cannot be read.
         ValueError: where a pickle in it cannot be followed.
     """
-    dropped: set[str] = set()
+    kept: set[str] = set()
     rewritten: dict[str, bytes] = {}
-    for name in archive.namelist():
+    for name in reader.names:
         folder, _, file = name.rpartition("/")
         if file in {"data.pkl", "constants.pkl"}:
-            content, keys = _send_to_meta(read_entry(archive, name))
-            rewritten[name] = content
-            dropped.update(f"{folder}/{file.removesuffix('.pkl')}/{key}" for key in keys)
+            rewritten[name], keys = _send_to_meta(reader.read(name))
+            kept.update(f"{folder}/{file.removesuffix('.pkl')}/{key}" for key in keys)
     result = io.BytesIO()
     with zipfile.ZipFile(result, "w", zipfile.ZIP_STORED) as copy:
-        for name in archive.namelist():
-            if name in dropped:
-                copy.writestr(name, b"\0")
-            else:
-                copy.writestr(name, rewritten[name] if name in rewritten else read_entry(archive, name))
+        for name in reader.names:
+            entry = name.partition("/")[2]
+            if name in rewritten:
+                copy.writestr(name, rewritten[name])
+            elif entry.partition("/")[0] in _STORAGES:
+                is_kept = name in kept and reader.size(name) <= _KEPT_BYTES
+                copy.writestr(name, reader.read(name) if is_kept else b"\0")
+            elif entry.startswith("code/") or entry in _KEPT_ENTRIES:
+                copy.writestr(name, reader.read(name))
     result.seek(0)
     return result
 
 
 def _send_to_meta(pickle: bytes) -> tuple[bytes, set[str]]:
-    """Change the device of every large tensor in a pickle; returns the new pickle and the keys of their data."""
+    """Change the device of every large tensor in a pickle; returns the new pickle and the keys of the others' data."""
     operations = [(code.name, argument, position or 0) for code, argument, position in pickletools.genops(pickle)]
     memo: dict[int, object] = {}
     # The last strings and numbers pushed, each with the bytes that push it.
@@ -81,7 +87,7 @@ def _send_to_meta(pickle: bytes) -> tuple[bytes, set[str]]:
                 is_large = count > _KEPT_ELEMENTS
                 parts += [pickle[copied:start], _DEVICES[is_large]]
                 copied = stop
-                if is_large:
+                if not is_large:
                     keys.add(str(key))
         del pushed[:-4]
         previous = name

@@ -12,6 +12,7 @@ from torch import nn
 
 from dippm.errors import ModelReadError
 from dippm.frontends.inputs import InputShapes
+from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.archive import open_archive, read_entry
 from dippm.frontends.torch.exported_file import is_exported_archive, read_exported_file
 from dippm.frontends.torch.pickle_scan import PickleScan, scan_pickles
@@ -39,6 +40,10 @@ def read_torch_file(
 ) -> Graph:
     """Read a TorchScript archive, a ``torch.export`` archive, or, if trusted, a pickled module.
 
+    A TorchScript archive is code, and it runs: on tensors that have shapes and no data, without operators that open
+    files, and not for more operators than a model has. A loop without any tensor operator is not bounded in time; read
+    files that you do not trust in a process of their own that can be ended. A ``torch.export`` archive is data.
+
     Args:
         path: The file.
         input: Shapes of one sample; may be empty for a ``torch.export`` archive.
@@ -48,11 +53,22 @@ def read_torch_file(
     Raises:
         ModelReadError: ``model.not_found``, ``model.empty``, ``model.truncated``, ``model.too_large``;
             ``torch.not_recognised``; ``torch.pickle_refused`` for a pickled module without trust;
-            ``torch.state_dict`` for weights without a model.
+            ``torch.state_dict`` for weights without a model; ``torch.archive_bomb``, ``torch.script_refused`` and
+            ``torch.file_operator`` for files made to do harm.
         UsageError: where the inputs do not fit the model.
         UnsupportedError: see :func:`dippm.frontends.torch.reader.read_module`.
     """
-    path = Path(path)
+    with PROCESS_LOCK:
+        return _read(Path(path), input=input, trust=trust, batch_hint=batch_hint)
+
+
+def _read(
+    path: Path,
+    *,
+    input: InputShapes,  # noqa: A002
+    trust: bool,
+    batch_hint: int | None,
+) -> Graph:
     start = _first_bytes(path)
     if start.startswith(_ZIP):
         with open_archive(path) as archive:

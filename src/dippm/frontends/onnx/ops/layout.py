@@ -282,13 +282,17 @@ def slice_tensor(call: Call) -> Value:
     if not len(starts) == len(ends) == len(axes) == len(steps) or len(set(axes)) != len(axes) or 0 in steps:
         raise ShapeError("its starts, ends, axes and steps do not go together")
     native = call.native_shape(0)
+    border = call.optional(2) if len(call.inputs) > 2 else None
+    is_baked = border is None or not border.is_computed or border.is_static
     slices = [slice(None)] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if axis >= rank:
             raise ShapeError(f"axis {axis} does not exist in {rank} dimensions")
-        is_whole = step == 1 and start == 0
-        if native is not None and is_whole and native[axis] != x.shape[axis] and end >= native[axis]:
-            continue  # the whole of the file's batch becomes the whole of the batch asked for
+        is_whole = is_baked and step == 1 and start == 0
+        # The whole of the file's batch becomes the whole of the batch asked for. An end beyond it was no batch when
+        # the file was written: it is a number of the model's own code and holds at every batch.
+        if native is not None and is_whole and native[axis] != x.shape[axis] and end == native[axis]:
+            continue
         # numpy reads a negative end as counted from the back; one below that means up to the very first element.
         stop = None if step < 0 and end < -x.shape[axis] else end
         slices[axis] = slice(start, stop, step)
