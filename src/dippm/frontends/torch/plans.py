@@ -19,8 +19,8 @@ SAME_TENSOR = frozenset({"detach", "lift", "lift_fresh", "alias", "resolve_conj"
 REFUSED = frozenset({"from_file", "save", "read_file", "write_file", "load_tensor"})
 _REFUSED_NAMESPACES = frozenset(
     {
-        "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "dtensor", "_dtensor", "fsdp", "debugprims",
-        "debug_mode_ops", "streams", "test_lib", "_test", "static_runtime", "prepacked",
+        "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor", "debugprims",
+        "debug_mode_ops", "_test", "static_runtime",
     }
 )  # fmt: skip
 VALUE_DEPENDENT = frozenset(

@@ -216,6 +216,8 @@ class _Reading:
                 cure="Register a fake implementation for it with torch.library.register_fake.",
             ) from exc
         except Exception as exc:
+            if recorder.refused is not None:
+                raise recorder.refused from exc
             shapes = ", ".join(str(list(tensor.shape)) for tensor in (*positional, *named.values()))
             raise UsageError(
                 f"{self.source} does not take inputs of shape {shapes} (batch first): {type(exc).__name__} at "

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.errors import UnsupportedError
+from dippm.errors import DippmError, UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
 from dippm.frontends.torch.operators import OpRule
@@ -70,6 +70,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scope: Called at each operator for the path of the module that runs.
         has_registered_weights: Whether tensors that are met without having been added are no trained weights; a
             frozen TorchScript program has all of its weights as constants.
+
+    Attributes:
+        refused: What it raised to end the program; TorchScript passes an error of its own on instead.
     """
 
     @classmethod
@@ -84,6 +87,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._scope = scope
         self._steps: list[_Step] = []
         self._count = 0
+        self.refused: DippmError | None = None
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
 
     # Results
@@ -146,13 +150,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         plan = plan_for(func)
         self._count += 1
         if self._count > _OPERATOR_LIMIT:
-            raise UnsupportedError(
+            self.refused = UnsupportedError(
                 f"The model has run {_OPERATOR_LIMIT} operators and has not ended.",
                 code="torch.too_many_operators",
                 cure="It loops without end, or far longer than a model does; give it without that loop.",
             )
+            raise self.refused
         if plan.is_refused:
-            raise refusal(plan)
+            self.refused = refusal(plan)
+            raise self.refused
         if plan.is_skipped:
             return None
         if plan.is_ignored:

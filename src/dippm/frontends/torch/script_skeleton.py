@@ -20,6 +20,7 @@ _KEPT_BYTES = 16 * _KEPT_ELEMENTS
 _STORAGES = frozenset({"data", "constants"})
 _KEPT_ENTRIES = frozenset({"version", "byteorder", ".data/serialization_id"})
 _DEVICES = {True: b"X\x04\x00\x00\x00meta", False: b"X\x03\x00\x00\x00cpu"}
+_SAVED_FROM = frozenset({"cpu", "cuda"})
 _STRINGS = frozenset({"BINUNICODE", "SHORT_BINUNICODE"})
 _NUMBERS = frozenset({"BININT", "BININT1", "BININT2", "LONG1"})
 _GETS = frozenset({"BINGET", "LONG_BINGET"})
@@ -83,7 +84,7 @@ def _send_to_meta(pickle: bytes) -> tuple[bytes, set[str]]:
             # ('storage', type, key, device, number of elements). The device is written out for small tensors too,
             # because the first of them may have been what the others refer to.
             (key, *_), (device, start, stop), (count, *_) = pushed[-3:]
-            if device == "cpu" and isinstance(count, int) and start >= copied:
+            if str(device).partition(":")[0] in _SAVED_FROM and isinstance(count, int) and start >= copied:
                 is_large = count > _KEPT_ELEMENTS
                 parts += [pickle[copied:start], _DEVICES[is_large]]
                 copied = stop
