@@ -46,6 +46,7 @@ def load(
         input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
             a dict by name; an entry may be ``(shape, dtype)``. May be left out where the file fixes it.
         trust: Allow pickled files, which run code from the file when opened.
+            Without it TorchScript runs as well, on shapes alone and without files, but without a limit in time.
         batch_hint: The batch to read a model for that cannot be read for every batch.
 
     Raises:
