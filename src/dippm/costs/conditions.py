@@ -9,7 +9,7 @@ from typing import TypeVar
 from dippm.costs.precision import Precision
 from dippm.errors import UsageError
 
-__all__ = ["Conditions", "Layout", "Mode", "Runtime"]
+__all__ = ["Conditions", "Layout", "Mode", "Optimizer", "Runtime"]
 
 
 class Mode(StrEnum):
@@ -34,6 +34,15 @@ class Runtime(StrEnum):
     CUDA_GRAPH = "cuda-graph"
 
 
+class Optimizer(StrEnum):
+    """What updates the weights in a training step; ``MOMENTUM`` is SGD with momentum 0.9."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -46,25 +55,37 @@ class Conditions:
         mode: Inference or training.
         layout: Memory order of images.
         runtime: How kernels are launched.
+        optimizer: What updates the weights; None outside training.
     """
 
     precision: Precision = Precision.FP32
     mode: Mode = Mode.INFERENCE
     layout: Layout = Layout.NCHW
     runtime: Runtime = Runtime.EAGER
+    optimizer: Optimizer | None = None
 
     @classmethod
-    def parse(cls, *, precision: str, mode: str, layout: str, runtime: str) -> Conditions:
+    def parse(
+        cls,
+        *,
+        precision: str = "fp32",
+        mode: str = "inference",
+        layout: str = "nchw",
+        runtime: str = "eager",
+        optimizer: str | None = None,
+    ) -> Conditions:
         """Read the names that users write.
 
         Raises:
-            UsageError: ``precision.unknown``, ``mode.unknown``, ``layout.unknown`` or ``runtime.unknown``.
+            UsageError: ``precision.unknown``, ``mode.unknown``, ``layout.unknown``, ``runtime.unknown`` or
+                ``optimizer.unknown``.
         """
         return cls(
             precision=_choose(Precision, precision, what="precision"),
             mode=_choose(Mode, mode, what="mode"),
             layout=_choose(Layout, layout, what="layout"),
             runtime=_choose(Runtime, runtime, what="runtime"),
+            optimizer=None if optimizer is None else _choose(Optimizer, optimizer, what="optimizer"),
         )
 
 

@@ -1,0 +1,1 @@
+"""Where labels are kept: SQLite or PostgreSQL, and Parquet for sharing."""

@@ -1,0 +1,1 @@
+"""A runnable model on a real device in, a measurement out."""
