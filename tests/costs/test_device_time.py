@@ -32,11 +32,11 @@ def time_of(
     return busy_ms(
         plan,
         plan.work.at(batches),
-        device=find_device(device),
+        devices=[find_device(device)],
         conditions=Conditions(precision=precision, layout=layout),
         rates=Rates() if rates is None else rates,
         kernels=load_kernel_model(),
-    )
+    )[0]
 
 
 def every_family(builder: Any) -> Graph:

@@ -20,11 +20,11 @@ def break_down(graph: Any, batches: list[int], *, runtime: Runtime = Runtime.EAG
     return latency.break_down_latency(
         plan,
         plan.work.at(batches),
-        device=find_device("A100"),
+        devices=[find_device("A100")],
         conditions=Conditions(runtime=runtime),
         rates=Rates() if rates is None else rates,
         kernels=load_kernel_model(),
-    )
+    )[0]
 
 
 def relus(builder: Any, count: int = 10) -> Any:

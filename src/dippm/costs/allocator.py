@@ -11,7 +11,7 @@ new one; then all segments that are wholly free go back to the device at once.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from dippm.errors import UsageError
 
@@ -148,7 +148,7 @@ class CachingAllocator:
         """
         return self.replay((0,), (blocks,))
 
-    def replay(self, events: Iterable[int], sizes: Iterable[int], places: dict[int, int] | None = None) -> bool:
+    def replay(self, events: Sequence[int], sizes: Sequence[int], places: dict[int, int] | None = None) -> bool:
         """Take and give back many pieces.
 
         Args:
@@ -163,24 +163,41 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
         """
+        # Where each piece lies and how large its block is, 0 while it is not taken.
+        numbers = max(max(events, default=0), -min(events, default=0)) + 1
+        where, length = [0] * numbers, [0] * numbers
+        for piece, address in (places or {}).items():
+            where[piece], length[piece] = address, self._size.pop(address, 0)
+        try:
+            return self._replay(events, sizes, where, length)
+        finally:
+            held = [piece for piece, size in enumerate(length) if size]
+            self._size.update((where[piece], length[piece]) for piece in held)
+            if places is not None:
+                places.clear()
+                places.update((piece, where[piece]) for piece in held)
+
+    def _replay(self, events: Sequence[int], sizes: Sequence[int], where: list[int], length: list[int]) -> bool:
         # One flat loop: a sweep over batches and devices comes through here ten thousand times.
-        small, large, starts, ends, taken = self._small, self._large, self._free_by_start, self._free_by_end, self._size
-        places = {} if places is None else places
+        small, large, starts, ends = self._small, self._large, self._free_by_start, self._free_by_end
         for event, size in zip(events, sizes, strict=True):
             if not size:
                 continue
             if event < 0:
-                address = places.pop(-event, -1)
-                size = taken.pop(address, 0)
+                size = length[-event]
                 if not size:
-                    raise UsageError(f"No block is allocated at {address}.", code="allocator.not_allocated")
+                    raise UsageError(f"Piece {-event} is given back and was not taken.", code="allocator.not_allocated")
+                address = where[-event]
+                length[-event] = 0
                 # Small blocks are always cut to the request, so that its limit holds for the block as well.
                 pool = small if size <= _SMALL_REQUEST else large
                 end = address + size
-                if following := starts.pop(end, 0):
+                if end in starts:
+                    following = starts.pop(end)
                     del pool[bisect_left(pool, following)]
                     end += following >> _ADDRESS_BITS
-                if previous := ends.pop(address, 0):
+                if address in ends:
+                    previous = ends.pop(address)
                     del pool[bisect_left(pool, previous)]
                     address = previous & _ADDRESS_MASK
                 block = end - address << _ADDRESS_BITS | address
@@ -206,8 +223,8 @@ class CachingAllocator:
                 else:
                     size += rest
                     del ends[address + size]
-                places[event] = address
-                taken[address] = size
+                where[event] = address
+                length[event] = size
         return True
 
     def _add_segment(self, pool: list[int], blocks: int) -> bool:

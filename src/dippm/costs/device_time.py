@@ -1,4 +1,4 @@
-"""How long each node keeps a device busy, for all batch sizes at once.
+"""How long each node keeps a device busy, for all batch sizes and devices at once.
 
 Kernels in FP32 come from the learned kernel times; those on tensor cores, which no table covers, from tiles and
 bandwidth; what memory binds from the learned element-wise kernel at the same traffic. Each distinct kernel is evaluated
@@ -10,7 +10,7 @@ problem takes on the same device is taken off, and what remains is at least the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -71,39 +71,117 @@ def busy_ms(
     plan: KernelPlan,
     at: WorkloadAt,
     *,
-    device: DeviceSpec,
+    devices: Sequence[DeviceSpec],
     conditions: Conditions,
     rates: Rates,
     kernels: KernelModel,
 ) -> FloatArray:
-    """Time for which each node keeps the device busy, its casts included, ms.
+    """Time for which each node keeps each device busy, its casts included, ms.
 
     Args:
         plan: The distinct kernels.
         at: The plan's workload at the batch sizes.
-        device: The device.
+        devices: The devices.
         conditions: Precision and layout.
         rates: Sustained rates.
         kernels: Learned kernel times.
 
     Shapes:
-        Result: [B, n_nodes].
+        Result: [D, B, n_nodes].
     """
-    timer = _Timer(plan=plan, at=at, device=device, conditions=conditions, rates=rates, kernels=kernels)
-    return timer.run()
+    # Devices with tensor cores for the same of the model's formats run the same kinds of kernels: computed together.
+    formats = [_ARITHMETICS[code] for code in np.unique(plan.arithmetic).tolist()]
+    alike: dict[tuple[bool, ...], list[int]] = {}
+    for position, device in enumerate(devices):
+        on_tensor = _on_tensor_cores(device, formats)
+        alike.setdefault(tuple(value in on_tensor for value in _ARITHMETICS), []).append(position)
+    busy = np.empty((len(devices), *at.flops.shape))
+    for is_tensor, positions in alike.items():
+        busy[positions] = _Timer(
+            plan=plan,
+            at=at,
+            sheets=_Sheets.of([devices[i] for i in positions], is_tensor=is_tensor, kernels=kernels),
+            conditions=conditions,
+            rates=rates,
+            kernels=kernels,
+        ).run()
+    return busy
+
+
+def _on_tensor_cores(device: DeviceSpec, formats: Iterable[Arithmetic]) -> set[Arithmetic]:
+    """The formats that run on tensor cores: not those in which tensor cores are no faster (TF32 on GeForce cards)."""
+    available = device.peak_tflops
+    least = _WORTHWHILE * available["fp32"]
+    return {value for value in formats if available.get(_TENSOR_PEAK.get(value, ""), 0.0) > least}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Sheets:
+    """Figures of devices that have tensor cores for the same formats.
+
+    Args:
+        devices: The devices.
+        is_tensor: Whether each arithmetic runs on tensor cores.
+        peaks: Rate of each arithmetic, FLOP/s.
+        fp32: FP32 peak, FLOP/s.
+        bandwidth: Bytes per second.
+        warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
+        sms: Streaming multiprocessors.
+
+    Shapes:
+        is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; the others: [D, 1, 1].
+    """
+
+    devices: Sequence[DeviceSpec]
+    is_tensor: npt.NDArray[np.bool_]
+    peaks: FloatArray
+    fp32: FloatArray
+    bandwidth: FloatArray
+    warm_bytes: FloatArray
+    sms: FloatArray
+
+    @classmethod
+    def of(cls, devices: Sequence[DeviceSpec], *, is_tensor: Sequence[bool], kernels: KernelModel) -> _Sheets:
+        def column(values: Iterable[float]) -> FloatArray:
+            return np.array(list(values), dtype=np.float64)[:, None, None]
+
+        return cls(
+            devices=devices,
+            is_tensor=np.array(is_tensor),
+            peaks=np.array([_peaks(device, is_tensor, kernels) for device in devices]),
+            fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
+            bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
+            warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
+            sms=column(device.sm_count for device in devices),
+        )
+
+
+def _peaks(device: DeviceSpec, is_tensor: Sequence[bool], kernels: KernelModel) -> list[float]:
+    """Rate of each arithmetic on a device, FLOP/s."""
+    available = device.peak_tflops
+    sustained = _sustained_share(kernels, device)
+    return [
+        TERA
+        * (
+            available[_TENSOR_PEAK[value]] * sustained
+            if on_tensor
+            else available.get(_PLAIN_PEAK.get(value, "fp32"), available["fp32"])
+        )
+        for value, on_tensor in zip(_ARITHMETICS, is_tensor, strict=True)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Timer:
     plan: KernelPlan
     at: WorkloadAt
-    device: DeviceSpec
+    sheets: _Sheets
     conditions: Conditions
     rates: Rates
     kernels: KernelModel
 
     def run(self) -> FloatArray:
-        busy = np.zeros_like(self.at.flops)
+        busy = np.zeros((len(self.sheets.devices), *self.at.flops.shape))
         parts: tuple[tuple[Distinct, Callable[[Distinct], FloatArray]], ...] = (
             (self.plan.gemm, self._gemm),
             (self.plan.convolution, self._convolution),
@@ -115,17 +193,17 @@ class _Timer:
         gap_ms = self.rates.gap_us / _MS
         for part, seconds in parts:
             if len(part.node):
-                busy[:, part.node] = gap_ms + _MS * seconds(part)[:, part.inverse]
+                busy[..., part.node] = gap_ms + _MS * seconds(part)[..., part.inverse]
         # Nothing is launched for tensors without elements.
-        busy[(self.at.bytes_written == 0.0) & (self.at.flops == 0.0)] = 0.0
+        busy[:, (self.at.bytes_written == 0.0) & (self.at.flops == 0.0)] = 0.0
         casts = self.at.casts
         if len(casts.node):
             operators = np.full(len(casts.node), "relu")
             moved = self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
-            np.add.at(busy.T, casts.node, (gap_ms + _MS * moved).T)
+            np.add.at(np.moveaxis(busy, -1, 0), casts.node, np.moveaxis(gap_ms + _MS * moved, -1, 0))
         return busy
 
-    # Families. Each takes the distinct kernels and returns their seconds, [B, U].
+    # Families. Each takes the distinct kernels and returns their seconds, [D, B, U].
 
     def _gemm(self, part: Distinct) -> FloatArray:
         sizes = self.at.gemm
@@ -133,10 +211,10 @@ class _Timer:
         b, m, n, k = (np.maximum(size[:, columns], 1.0) for size in (sizes.b, sizes.m, sizes.n, sizes.k))
         node = part.node[columns]
         peak, is_tensor = self._peaks(node)
-        result = np.empty_like(b)
+        result = self._empty(len(columns))
         if is_tensor.any():
-            result[:, is_tensor] = self._tensor_product(
-                *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[is_tensor] * self.rates.tensor_gemm
+            result[..., is_tensor] = self._tensor_product(
+                *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[..., is_tensor] * self.rates.tensor_gemm
             )
         for is_linear, family in ((True, Family.LINEAR), (False, Family.BMM)):
             chosen = ~is_tensor & (sizes.is_linear[columns] == is_linear)
@@ -144,8 +222,8 @@ class _Timer:
                 problem = GemmProblem.of(
                     **{name: size[:, chosen].ravel() for name, size in (("b", b), ("m", m), ("n", n), ("k", k))}
                 )
-                learned = self._learned(family, problem).reshape(len(b), -1)
-                result[:, chosen] = np.maximum(learned, self._slower_than_fp32(learned, peak[chosen]))
+                learned = self._learned(family, problem, batches=len(b))
+                result[..., chosen] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., chosen]))
         return np.maximum(result, self._traffic_seconds(node))
 
     def _convolution(self, part: Distinct) -> FloatArray:
@@ -165,26 +243,26 @@ class _Timer:
         k = np.where(is_transposed, cin / groups, cin / groups * kernel)
         peak, is_tensor = self._peaks(node)
         is_thin = (np.minimum(cin, cout)[0] / groups < _THIN_GROUP) & (groups > 1)
-        result = np.empty_like(pixels)
+        result = self._empty(len(columns))
 
         on_tensor = is_tensor & ~is_thin
         if on_tensor.any():
             shape = pixels[:, on_tensor].shape
-            result[:, on_tensor] = self._tensor_product(
+            result[..., on_tensor] = self._tensor_product(
                 np.broadcast_to(groups[on_tensor], shape),
                 pixels[:, on_tensor],
                 n[:, on_tensor],
                 np.maximum(k[:, on_tensor], 8.0),
-                peak=peak[on_tensor] * self.rates.tensor_conv,
+                peak=peak[..., on_tensor] * self.rates.tensor_conv,
             )
         if is_thin.any():
             rate = self.rates.direct_conv_nhwc if self._is_nhwc else self.rates.direct_conv
             flops = 2.0 * (groups * pixels * n * k)[:, is_thin]
-            result[:, is_thin] = flops / (rate * self.device.peak_tflops["fp32"] * TERA)
+            result[..., is_thin] = flops / (rate * self.sheets.fp32)
         plain = ~on_tensor & ~is_thin
         if plain.any():
             learned = self._plain_convolution(columns[plain])
-            result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[plain]))
+            result[..., plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
         traffic = self._traffic_seconds(node)
         result = np.asarray(np.maximum(result, traffic))
         if not self._is_nhwc:
@@ -192,7 +270,7 @@ class _Timer:
         return result
 
     def _plain_convolution(self, columns: IndexArray) -> FloatArray:
-        """Time of convolutions in FP32 without TF32, seconds, [B, U]."""
+        """Time of convolutions in FP32 without TF32, seconds, [D, B, U]."""
         sizes = self.at.convolution
         batch = np.maximum(sizes.batch[:, columns], 1.0)
 
@@ -227,9 +305,9 @@ class _Timer:
             out_height=out_height,
             out_width=out_width,
         )
-        time_ms = conv2d_time_ms(self.kernels, shape, self.device)
-        floor_ms = conv2d_floor_ms(self.kernels, shape, self.device)
-        return self._above_launch(time_ms, floor_ms, shape.bytes).reshape(batch.shape)
+        time_ms = conv2d_time_ms(self.kernels, shape, self.sheets.devices)
+        floor_ms = conv2d_floor_ms(self.kernels, shape, self.sheets.devices)
+        return self._above_launch(time_ms, floor_ms, shape.bytes).reshape(-1, *batch.shape)
 
     def _attention(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.attention, part.index
@@ -246,7 +324,7 @@ class _Timer:
         )
         peak, _ = self._peaks(node)
         blocks = heads * queries / _ATTENTION_TILE[0]
-        waves = np.ceil(blocks / self.device.sm_count) * self.device.sm_count * _ATTENTION_TILE[0]
+        waves = np.ceil(blocks / self.sheets.sms) * self.sheets.sms * _ATTENTION_TILE[0]
         flops = 2.0 * waves * keys * (width + value_width)
         flops = np.where(sizes.is_causal[columns], flops / 2.0, flops)
         return np.maximum(flops / (peak * self.rates.attention), self._traffic_seconds(node))
@@ -277,12 +355,12 @@ class _Timer:
         rows, width = (np.maximum(size[:, position], 1.0) for size in (sizes.rows, sizes.width))
         nodes = self.plan.work.sizes.graph.nodes
         tables = np.array([ROW_TABLES[nodes[i].kind].value for i in part.node[part.index]])
-        result = np.empty_like(rows)
+        result = self._empty(rows.shape[1])
         for family in (Family.SOFTMAX, Family.LAYER_NORM):
             chosen = tables == family.value
             if chosen.any():
                 problem = RowProblem.of(rows=rows[:, chosen].ravel(), width=width[:, chosen].ravel())
-                result[:, chosen] = self._learned(family, problem).reshape(len(rows), -1)
+                result[..., chosen] = self._learned(family, problem, batches=len(rows))
         return result
 
     def _stream(self, part: Distinct) -> FloatArray:
@@ -298,39 +376,32 @@ class _Timer:
     def _is_nhwc(self) -> bool:
         return self.conditions.layout is Layout.NHWC
 
+    def _empty(self, kernels: int) -> FloatArray:
+        return np.empty((len(self.sheets.devices), len(self.at.flops), kernels))
+
     def _peaks(self, node: IndexArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Peak rate of each node, FLOP/s, and whether it is a tensor-core rate."""
-        rates, tensor = [], []
-        available = self.device.peak_tflops
-        sustained = _sustained_share(self.kernels, self.device)
-        for value in _ARITHMETICS:
-            name = _TENSOR_PEAK.get(value)
-            # The library takes the plain kernel where tensor cores are no faster (TF32 on GeForce cards).
-            is_tensor = name is not None and available.get(name, 0.0) > _WORTHWHILE * available["fp32"]
-            plain = _PLAIN_PEAK.get(value, "fp32")
-            rates.append(available[name] * sustained if is_tensor and name else available.get(plain, available["fp32"]))
-            tensor.append(is_tensor)
+        """Peak rate of each node, FLOP/s, [D, 1, U], and whether it is a tensor-core rate, [U]."""
         codes = self.plan.arithmetic[node]
-        return np.array(rates)[codes] * TERA, np.array(tensor)[codes]
+        return self.sheets.peaks[:, None, codes], self.sheets.is_tensor[codes]
 
     def _slower_than_fp32(self, seconds: FloatArray, peak: FloatArray) -> FloatArray:
         """FP32 times stretched to a format that the device computes more slowly, such as FP64."""
-        return seconds * np.maximum(self.device.peak_tflops["fp32"] * TERA / peak, 1.0)
+        return seconds * np.maximum(self.sheets.fp32 / peak, 1.0)
 
     def _tensor_product(
         self, b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak: FloatArray
     ) -> FloatArray:
-        return tensor_gemm_seconds(b, m, n, k, peak_flops=peak, sm_count=self.device.sm_count)
+        return tensor_gemm_seconds(b, m, n, k, peak_flops=peak, sm_count=self.sheets.sms)
 
     def _traffic_seconds(self, node: IndexArray) -> FloatArray:
         """Time of the least traffic of each node."""
         return self._moving_seconds(self.at.bytes_read[:, node] + self.at.bytes_written[:, node])
 
     def _moving_seconds(self, moved: FloatArray) -> FloatArray:
-        """Time to move bytes, part of them from the cache."""
-        warm = np.minimum(moved, _WARM_CACHE * self.device.l2_mb * BYTES_PER_MIB)
-        seconds = (warm / self.rates.cache_gain + (moved - warm)) / (self.device.bandwidth_gb_s * GIGA)
-        return seconds / self.rates.stream
+        """Time to move bytes, part of them from the cache: [B, U] to [D, B, U]."""
+        warm = np.minimum(moved, self.sheets.warm_bytes)
+        seconds = (warm / self.rates.cache_gain + (moved - warm)) / self.sheets.bandwidth
+        return np.asarray(seconds / self.rates.stream)
 
     def _stream_seconds(self, moved: FloatArray, *, operators: npt.NDArray[np.str_]) -> FloatArray:
         """Time of an element-wise kernel that moves as many bytes.
@@ -339,27 +410,47 @@ class _Timer:
         such devices were fitted with, because five devices teach too little of a sixth.
 
         Shapes:
-            moved: [B, U]; operators: [U]; result: [B, U].
+            moved: [B, U]; operators: [U]; result: [D, B, U].
         """
-        weight = self.kernels.support(Family.ELEMENTWISE, self.device).weight
         seconds = self._moving_seconds(moved)
-        if weight > 0.0:
+        devices = self.sheets.devices
+        weight = np.array([self.kernels.support(Family.ELEMENTWISE, device).weight for device in devices])
+        known = np.flatnonzero(weight > 0.0)
+        if len(known):
             tensors = np.array([ELEMENTWISE_OPERATORS[name] + 1.0 for name in operators.tolist()])
             elements = np.maximum(moved / (4.0 * tensors), 1.0)
             codes = np.array([_OPERATOR_CODES[name] for name in operators.tolist()], dtype=np.intp)
             problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(codes, len(moved)))
-            learned = self._learned(Family.ELEMENTWISE, problem).reshape(moved.shape)
-            seconds = weight * learned + (1.0 - weight) * seconds
+            learned = self._learned(Family.ELEMENTWISE, problem, batches=len(moved), chosen=known)
+            share = weight[known, None, None]
+            seconds[known] = share * learned + (1.0 - share) * seconds[known]
         return seconds
 
-    def _learned(self, family: Family, problem: Problem) -> FloatArray:
-        """Learned time less that of an empty problem, seconds, at least what the cache allows."""
-        floor_ms = self.kernels.launch_floor_ms(family, self.device)
-        return self._above_launch(self.kernels.time_ms(family, problem, self.device), floor_ms, problem.bytes)
+    def _learned(
+        self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None
+    ) -> FloatArray:
+        """Learned time less that of an empty problem, seconds, at least what the cache allows; [D, B, U].
 
-    def _above_launch(self, time_ms: FloatArray, floor_ms: FloatArray | float, moved: FloatArray) -> FloatArray:
-        bandwidth = self.device.bandwidth_gb_s * GIGA * self.rates.cache_gain
-        return np.maximum((time_ms - _LAUNCH_NOISE * floor_ms) / _MS, moved / bandwidth)
+        Args:
+            family: The kernel family.
+            problem: Its problems, all of one batch size first.
+            batches: Number of batch sizes.
+            chosen: Positions of the devices to ask for; None for all.
+        """
+        positions = range(len(self.sheets.devices)) if chosen is None else chosen
+        devices = [self.sheets.devices[i] for i in positions]
+        floor_ms = np.array([self.kernels.launch_floor_ms(family, device) for device in devices])[:, None]
+        time_ms = self.kernels.times_ms(family, problem, devices)
+        above = self._above_launch(time_ms, floor_ms, problem.bytes, chosen=chosen)
+        return above.reshape(len(devices), batches, -1)
+
+    def _above_launch(
+        self, time_ms: FloatArray, floor_ms: FloatArray, moved: FloatArray, *, chosen: IndexArray | None = None
+    ) -> FloatArray:
+        """Shapes: time_ms and result [D, n]; floor_ms [D, 1] or [D, n]; moved [n]."""
+        bandwidth = self.sheets.bandwidth[slice(None) if chosen is None else chosen, :, 0]
+        floor_seconds = moved / (bandwidth * self.rates.cache_gain)
+        return np.maximum((time_ms - _LAUNCH_NOISE * floor_ms) / _MS, floor_seconds)
 
 
 @lru_cache(maxsize=256)

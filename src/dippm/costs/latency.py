@@ -11,6 +11,7 @@ latency, so what explains a prediction is the prediction. Large batches are boun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,26 +58,30 @@ def break_down_latency(
     plan: KernelPlan,
     at: WorkloadAt,
     *,
-    device: DeviceSpec,
+    devices: Sequence[DeviceSpec],
     conditions: Conditions,
     rates: Rates,
     kernels: KernelModel,
-) -> LatencyBreakdown:
-    """Time of one call, node by node, at every batch size.
+) -> list[LatencyBreakdown]:
+    """Time of one call, node by node, at every batch size, on each device.
 
     Args:
         plan: The distinct kernels of the model.
         at: Its work at the batch sizes.
-        device: The device.
+        devices: The devices.
         conditions: Precision, layout and runtime.
         rates: Sustained rates.
         kernels: Learned kernel times.
+
+    Returns:
+        One breakdown per device.
     """
-    busy = busy_ms(plan, at, device=device, conditions=conditions, rates=rates, kernels=kernels)
+    busy = busy_ms(plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
     # A captured graph is launched as a whole.
     host_scale = 0.0 if conditions.runtime is Runtime.CUDA_GRAPH else rates.host_scale
     launched = np.cumsum(plan.dispatch_us) * (host_scale / _US_PER_MS)
-    return LatencyBreakdown(busy_ms=busy, share_ms=share_of_latency(busy, launched))
+    share = share_of_latency(busy, launched)
+    return [LatencyBreakdown(busy_ms=own, share_ms=part) for own, part in zip(busy, share, strict=True)]
 
 
 def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:
@@ -87,9 +92,9 @@ def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:
         launched: When the host has launched each node, counted from the start.
 
     Shapes:
-        busy and result: [B, n_nodes]; launched: [n_nodes].
+        busy and result: [..., n_nodes]; launched: [n_nodes].
     """
-    done = np.cumsum(busy, axis=1)
+    done = np.cumsum(busy, axis=-1)
     # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.
-    wait = np.maximum.accumulate(launched - (done - busy), axis=1)
-    return np.diff(done + np.maximum(wait, 0.0), axis=1, prepend=0.0)
+    wait = np.maximum.accumulate(launched - (done - busy), axis=-1)
+    return np.diff(done + np.maximum(wait, 0.0), axis=-1, prepend=0.0)

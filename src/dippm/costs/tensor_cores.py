@@ -30,7 +30,7 @@ _PIPELINE_DEPTH = 64.0
 
 
 def tensor_gemm_seconds(
-    b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak_flops: FloatArray, sm_count: int
+    b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak_flops: FloatArray, sm_count: FloatArray | int
 ) -> FloatArray:
     """Time of the arithmetic of ``b`` products at the peak rate, tile losses included.
 

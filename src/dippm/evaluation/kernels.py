@@ -146,8 +146,8 @@ def features_of_rows(rows: KernelRows) -> Features:
     """Features and baselines of measured rows, each on its own device."""
 
     def build(problem: Problem, device: DeviceSpec) -> tuple[npt.NDArray[np.float32], FloatArray]:
-        features = compute_features(rows.family, problem, device)
-        return features.matrix, features.baseline_ms
+        features = compute_features(rows.family, problem, [device])
+        return features.matrix[0], features.baseline_ms[0]
 
     matrix, baseline = _per_device(rows, build)
     return Features(matrix=matrix, baseline_ms=baseline)
@@ -217,7 +217,7 @@ def _score_split(model: KernelModel, rows: KernelRows, part: npt.NDArray[np.int8
 
 def _score_left_out(train: Trainer, rows: KernelRows, part: npt.NDArray[np.int8], *, seed: int) -> list[KernelScore]:
     features = features_of_rows(rows)
-    (bound_ms,) = _per_device(rows, lambda problem, device: (lower_bound_ms(rows.family, problem, device),))
+    (bound_ms,) = _per_device(rows, lambda problem, device: (lower_bound_ms(rows.family, problem, [device])[0],))
     scores: list[KernelScore] = []
     for name in np.unique(rows.device):
         left_out = rows.device == name

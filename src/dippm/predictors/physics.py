@@ -120,10 +120,8 @@ class PhysicsPredictor:
         memories = estimate_memory(prepared.compiled.timeline, list(batches), devices, layout=conditions.layout)
         return [
             prediction
-            for device, memory in zip(devices, memories, strict=True)
-            for prediction in self._assemble(
-                prepared, device, memory, self._break_down(prepared, device), mig_policy=mig_policy
-            )
+            for device, memory, breakdown in zip(devices, memories, self._break_down(prepared, devices), strict=True)
+            for prediction in self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
         ]
 
     def explain(
@@ -138,7 +136,7 @@ class PhysicsPredictor:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
         prepared = self._prepare(graph, batches=[batch], conditions=conditions)
         (memory,) = estimate_memory(prepared.compiled.timeline, [batch], [device], layout=conditions.layout)
-        breakdown = self._break_down(prepared, device)
+        (breakdown,) = self._break_down(prepared, [device])
         (prediction,) = self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
         at = prepared.at
         return Explanation(
@@ -165,11 +163,11 @@ class PhysicsPredictor:
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
         return _Prepared.of(compiled, batches=batches, conditions=conditions)
 
-    def _break_down(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
+    def _break_down(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
         return break_down_latency(
             prepared.compiled.plan,
             prepared.at,
-            device=device,
+            devices=devices,
             conditions=prepared.conditions,
             rates=self._calibration.rates,
             kernels=self._kernels,
@@ -214,6 +212,9 @@ class PhysicsPredictor:
             + (0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION)
         )
         warnings = self._warnings(prepared, device, is_measured=is_measured)
+        factor = np.exp(spread)
+        energy_factor = np.exp(np.hypot(spread, calibration.power_spread))
+        memory_low, memory_high = self._memory_interval(memory)
         parts_mb = [
             dict(zip(memory.parts_mb, row, strict=True))
             for row in np.stack(list(memory.parts_mb.values()), axis=1).tolist()
@@ -226,13 +227,14 @@ class PhysicsPredictor:
             energy_j.tolist(),
             memory.memory_mb.tolist(),
             parts_mb,
-            spread.tolist(),
+            zip((latency_ms / factor).tolist(), (latency_ms * factor).tolist(), strict=True),
+            zip((energy_j / energy_factor).tolist(), (energy_j * energy_factor).tolist(), strict=True),
+            zip(memory_low.tolist(), memory_high.tolist(), strict=True),
             busy_share.tolist(),
             strict=True,
         )
         predictions = []
-        for batch, inputs, macs, latency, energy, memory_mb, parts, own_spread, busy in rows:
-            memory_interval = self._memory_interval(parts, memory_mb)
+        for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
             predictions.append(
                 Prediction(
                     model=prepared.compiled.model,
@@ -245,12 +247,8 @@ class PhysicsPredictor:
                     energy_j=energy,
                     memory_mb=memory_mb,
                     memory_parts_mb=parts,
-                    mig=choose_mig(memory_mb, device, interval_high_mb=memory_interval[1], policy=mig_policy),
-                    intervals={
-                        "latency_ms": _around(latency, own_spread),
-                        "energy_j": _around(energy, math.hypot(own_spread, calibration.power_spread)),
-                        "memory_mb": memory_interval,
-                    },
+                    mig=choose_mig(memory_mb, device, interval_high_mb=memory_in[1], policy=mig_policy),
+                    intervals={"latency_ms": latency_in, "energy_j": energy_in, "memory_mb": memory_in},
                     predictor=PredictorInfo(
                         name=_NAME,
                         version=calibration.version,
@@ -258,20 +256,21 @@ class PhysicsPredictor:
                         warnings=(
                             *warnings,
                             *_host_warning(busy),
-                            *_capacity_warning(memory_interval, device),
+                            *_capacity_warning(memory_in, device),
                         ),
                     ),
                 )
             )
         return predictions
 
-    def _memory_interval(self, parts: dict[str, float], memory_mb: float) -> tuple[float, float]:
+    def _memory_interval(self, memory: MemoryEstimate) -> tuple[FloatArray, FloatArray]:
         """Weights are exact; the context is off by so many MiB, the rest by a factor."""
         calibration = self._calibration
-        loose = memory_mb - parts["context"] - parts["weights"]
+        weights = memory.parts_mb["weights"]
+        loose = memory.memory_mb - memory.parts_mb["context"] - weights
         low = loose * (1.0 - math.exp(-calibration.memory_spread)) + calibration.context_margin_mb
         high = loose * (math.exp(calibration.memory_spread) - 1.0) + calibration.context_margin_mb
-        return max(memory_mb - low, parts["weights"]), memory_mb + high
+        return np.maximum(memory.memory_mb - low, weights), memory.memory_mb + high
 
     def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
         graph = prepared.compiled.graph
@@ -386,10 +385,6 @@ def _check_batches(graph: Graph, batches: Sequence[int]) -> None:
             code="graph.fixed_batch",
             cure="Ask for that batch, or export the model with a dynamic batch.",
         )
-
-
-def _around(value: float, spread: float) -> tuple[float, float]:
-    return value * math.exp(-spread), value * math.exp(spread)
 
 
 def _host_warning(busy_share: float) -> tuple[str, ...]:

@@ -104,8 +104,8 @@ def predict_ms(items: Sequence[Item], rates: Rates, kernels: KernelModel) -> Flo
     return np.array(
         [
             break_down_latency(
-                item.plan, item.at, device=item.device, conditions=item.conditions, rates=rates, kernels=kernels
-            ).latency_ms[0]
+                item.plan, item.at, devices=[item.device], conditions=item.conditions, rates=rates, kernels=kernels
+            )[0].latency_ms[0]
             for item in items
         ]
     )

@@ -15,6 +15,7 @@ logarithm of measured time over baseline, and never anything absolute.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +51,10 @@ LAUNCH_FLOOR_MS = 0.03
 
 #: Output tiles (rows of the first operand x columns of the second) that GEMM libraries ship for FP32.
 _TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32))
+#: Tiles of the convolution algorithms: implicit GEMM, fused Winograd, Winograd in three kernels.
+_IMPLICIT_TILES = ((128, 128), (128, 64), (64, 128), (128, 32), (32, 128), (64, 64))
+_FUSED_TILES = ((32, 32), (64, 32), (128, 8))
+_WINOGRAD_TILES = ((128, 128), (128, 64), (64, 128), (32, 128), (128, 32), (64, 64))
 
 #: Shared memory per SM in KiB by compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
 #: Capability"); it bounds how deep a tile's pipeline can be.
@@ -109,11 +114,12 @@ DEVICE_FEATURES = (
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Features:
-    """Features of many problems on one device.
+    """Features of many problems, each on every device or each on a device of its own.
 
     Args:
-        matrix: Shape (problems, features), float32; the last ``len(DEVICE_FEATURES)`` columns describe the device.
-        baseline_ms: Shape (problems,): launch floor plus roofline, ms.
+        matrix: Shape (devices, problems, features) or (problems, features), float32; the last
+            ``len(DEVICE_FEATURES)`` columns describe the device.
+        baseline_ms: Shape (devices, problems) or (problems,): launch floor plus roofline, ms.
     """
 
     matrix: npt.NDArray[np.float32]
@@ -146,13 +152,45 @@ def _l2_mib(device: DeviceSpec) -> float:
     return max(device.l2_mb, 0.25)
 
 
-def compute_features(family: Family, problem: Problem, device: DeviceSpec) -> Features:
-    """Features and baseline of a family's problems on one device.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Sheets:
+    """Rates of several devices, one row each, so that they broadcast against problems.
+
+    Args:
+        peak: FP32 peak, FLOP per ms.
+        bandwidth: Bytes per ms.
+        l2: L2 cache, bytes.
+        sms: Streaming multiprocessors.
+
+    Shapes:
+        All [D, 1].
+    """
+
+    peak: FloatArray
+    bandwidth: FloatArray
+    l2: FloatArray
+    sms: FloatArray
+
+    @classmethod
+    def of(cls, devices: Sequence[DeviceSpec]) -> _Sheets:
+        def column(values: Iterable[float]) -> FloatArray:
+            return np.array(list(values), dtype=np.float64)[:, None]
+
+        return cls(
+            peak=column(device.peak_tflops["fp32"] * 1e9 for device in devices),
+            bandwidth=column(device.bandwidth_gb_s * 1e6 for device in devices),
+            l2=column(_l2_mib(device) * 2.0**20 for device in devices),
+            sms=column(device.sm_count for device in devices),
+        )
+
+
+def compute_features(family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> Features:
+    """Features and baseline of a family's problems on each device.
 
     Args:
         family: The kernel family.
         problem: Its problems; the type must be the family's.
-        device: The device; only its numbers are used.
+        devices: The devices; only their numbers are used.
 
     Returns:
         Feature matrix and baseline times.
@@ -160,43 +198,59 @@ def compute_features(family: Family, problem: Problem, device: DeviceSpec) -> Fe
     Raises:
         UsageError: The problem's type does not belong to the family.
     """
+    sheets = _Sheets.of(devices)
     if isinstance(problem, GemmProblem) and family in (Family.LINEAR, Family.BMM):
-        columns, baseline = _gemm(problem, device)
+        columns, baseline = _gemm(problem, sheets)
     elif isinstance(problem, ConvProblem) and family is Family.CONV:
-        columns, baseline = _conv(problem, device)
+        columns, baseline = _conv(problem, sheets)
     elif isinstance(problem, ElementwiseProblem) and family is Family.ELEMENTWISE:
-        columns, baseline = _elementwise(problem, device)
+        columns, baseline = _elementwise(problem, sheets)
     elif isinstance(problem, RowProblem) and family in (Family.SOFTMAX, Family.LAYER_NORM):
-        columns, baseline = _rows(problem, device)
+        columns, baseline = _rows(problem, sheets)
     else:
         raise UsageError(
             f"A {type(problem).__name__} is no problem of the family '{family.value}'.", code="kernel.problem"
         )
-    own = device_features(device)
-    matrix = np.empty((len(problem), len(columns) + len(own)), dtype=np.float32)
-    for position, column in enumerate(columns):
-        matrix[:, position] = column
-    matrix[:, len(columns) :] = own
+    own = np.stack([device_features(device) for device in devices])
+    count = sum(1 if column.ndim < 3 else len(column) for column in columns)
+    matrix = np.empty((len(devices), len(problem), count + own.shape[1]), dtype=np.float32)
+    position = 0
+    for column in columns:
+        if column.ndim < 3:
+            matrix[..., position] = column
+            position += 1
+        else:
+            matrix[..., position : position + len(column)] = np.moveaxis(column, 0, -1)
+            position += len(column)
+    matrix[..., position:] = own[:, None, :]
     return Features(matrix=matrix, baseline_ms=baseline)
 
 
-def lower_bound_ms(family: Family, problem: Problem, device: DeviceSpec) -> FloatArray:
+def lower_bound_ms(family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
     """Time that no kernel can beat, ms.
 
     Arithmetic at peak rate (a 3x3 convolution may save up to 4x by Winograd's F(4x4, 3x3), more by FFT: 8x is allowed),
     and device memory traffic at peak bandwidth for what cannot stay in the L2 cache from one call to the next.
+
+    Shapes:
+        Result: (devices, problems).
     """
-    excess_bytes = np.maximum(problem.bytes - _l2_mib(device) * 2.0**20, 0.0)
-    memory_ms = excess_bytes / (device.bandwidth_gb_s * 1e6)
+    sheets = _Sheets.of(devices)
+    memory_ms = np.maximum(problem.bytes - sheets.l2, 0.0) / sheets.bandwidth
     if family is Family.CONV and isinstance(problem, ConvProblem):
-        return np.maximum(memory_ms, problem.flops / 8.0 / (device.peak_tflops["fp32"] * 1e9))
+        return np.maximum(memory_ms, problem.flops / 8.0 / sheets.peak)
     if isinstance(problem, GemmProblem):
-        return np.maximum(memory_ms, problem.flops / (device.peak_tflops["fp32"] * 1e9))
+        return np.maximum(memory_ms, problem.flops / sheets.peak)
     return memory_ms
 
 
 def tile_waste(
-    rows: FloatArray, columns: FloatArray, products: FloatArray | float, *, tile: tuple[int, int], sms: int
+    rows: FloatArray,
+    columns: FloatArray,
+    products: FloatArray | float,
+    *,
+    tiles: Sequence[tuple[int, int]],
+    sms: FloatArray | float,
 ) -> tuple[FloatArray, FloatArray]:
     """What cutting an output into tiles wastes: overhang of edge tiles, and the last wave's idle SMs.
 
@@ -204,23 +258,27 @@ def tile_waste(
         rows: Rows of each output.
         columns: Columns of each output.
         products: Independent outputs.
-        tile: Rows and columns of one tile.
-        sms: Streaming multiprocessors of the device.
+        tiles: Sizes of a tile to try: rows and columns.
+        sms: Streaming multiprocessors of each device.
 
     Returns:
         ``log(tiles / SMs)`` and ``log(work of the busiest SM x SMs / useful work)``, the latter 0 or more.
+
+    Shapes:
+        rows, columns, products: [n]; sms: [D, 1]; results: [len(tiles), D, n].
     """
-    tiles = products * np.ceil(rows / tile[0]) * np.ceil(columns / tile[1])
-    per_sm = tiles / sms
-    useful = products * rows * columns / (tile[0] * tile[1] * sms)
+    high, wide = (np.array(side, dtype=np.float64)[:, None, None] for side in zip(*tiles, strict=True))
+    cut = products * np.ceil(rows / high) * np.ceil(columns / wide)
+    per_sm = cut / sms
+    useful = products * rows * columns / (high * wide * sms)
     return np.log(per_sm), np.log(np.ceil(per_sm) / useful)
 
 
-def _gemm(problem: GemmProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+def _gemm(problem: GemmProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
     """Features of plain and batched matrix products."""
     m, n, k, b = problem.m, problem.n, problem.k, problem.b
-    peak, bandwidth, l2 = device.peak_tflops["fp32"] * 1e9, device.bandwidth_gb_s * 1e6, _l2_mib(device) * 2.0**20
-    compute_ms, memory_ms = problem.flops / peak, problem.bytes / bandwidth
+    size = problem.bytes
+    compute_ms, memory_ms = problem.flops / sheets.peak, size / sheets.bandwidth
     columns = [
         np.log(m),
         np.log(n),
@@ -229,29 +287,26 @@ def _gemm(problem: GemmProblem, device: DeviceSpec) -> tuple[list[FloatArray], F
         np.log(compute_ms / LAUNCH_FLOOR_MS),
         np.log(memory_ms / LAUNCH_FLOOR_MS),
         np.log(compute_ms / memory_ms),
-        np.log(problem.bytes / l2),
-        np.log(4.0 * b * k * n / l2),
-        np.log(4.0 * b * m * k / l2),
+        np.log(size / sheets.l2),
+        np.log(4.0 * b * k * n / sheets.l2),
+        np.log(4.0 * b * m * k / sheets.l2),
     ]
-    least = np.full(len(problem), np.inf)
-    for tile in _TILES:
-        per_sm, waste = tile_waste(m, n, b, tile=tile, sms=device.sm_count)
-        columns += [waste] if tile not in ((128, 128), (32, 32)) else [waste, per_sm]
-        least = np.minimum(least, waste)
-    columns.append(least)
-    columns += [np.asarray(size % step == 0, dtype=np.float64) for size in (k, n, m) for step in (2, 4)]
+    per_sm, waste = tile_waste(m, n, b, tiles=_TILES, sms=sheets.sms)
+    # Tiles per SM of the largest and of the smallest tile, each behind that tile's waste.
+    columns += [waste[0], per_sm[0], waste[1:], per_sm[-1], waste.min(axis=0)]
+    columns += [np.asarray(extent % step == 0, dtype=np.float64) for extent in (k, n, m) for step in (2, 4)]
     columns.append((k % 8) / 8.0)
     baseline = LAUNCH_FLOOR_MS + np.maximum(compute_ms, memory_ms)
     return columns, baseline
 
 
-def _conv(problem: ConvProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+def _conv(problem: ConvProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
     """Features of 3x3 convolutions: one time estimate per algorithm."""
     batch, cin, cout = problem.batch, problem.in_channels, problem.out_channels
     height, width = problem.height, problem.width
-    peak, bandwidth, l2 = device.peak_tflops["fp32"] * 1e9, device.bandwidth_gb_s * 1e6, _l2_mib(device) * 2.0**20
-    sms = device.sm_count
-    compute_ms, memory_ms = problem.flops / peak, problem.bytes / bandwidth
+    peak, bandwidth, sms = sheets.peak, sheets.bandwidth, sheets.sms
+    size = problem.bytes
+    compute_ms, memory_ms = problem.flops / peak, size / bandwidth
     pixels = batch * height * width
     columns = [
         np.log(batch),
@@ -261,78 +316,72 @@ def _conv(problem: ConvProblem, device: DeviceSpec) -> tuple[list[FloatArray], F
         np.log(compute_ms / LAUNCH_FLOOR_MS),
         np.log(memory_ms / LAUNCH_FLOOR_MS),
         np.log(compute_ms / memory_ms),
-        np.log(problem.bytes / l2),
-        np.log(36.0 * cin * cout / l2),
-        np.log(4.0 * pixels * cin / l2),
+        np.log(size / sheets.l2),
+        np.log(36.0 * cin * cout / sheets.l2),
+        np.log(4.0 * pixels * cin / sheets.l2),
     ]
-    estimates = []
     # Implicit GEMM: output channels x pixels, reduced over 9 cin.
-    for tile in ((128, 128), (128, 64), (64, 128), (128, 32), (32, 128), (64, 64)):
-        per_sm, waste = tile_waste(cout, pixels, 1.0, tile=tile, sms=sms)
-        columns += [waste] if tile != (128, 128) else [waste, per_sm]
-        estimates.append(np.maximum(compute_ms * np.exp(waste), memory_ms))
+    per_sm, waste = tile_waste(cout, pixels, 1.0, tiles=_IMPLICIT_TILES, sms=sms)
+    columns += [waste[0], per_sm[0], waste[1:]]
+    estimates = [np.maximum(compute_ms * np.exp(waste), memory_ms)]
     # Winograd, fused F(2x2, 3x3): 16 instead of 36 products per 2x2 outputs.
     patches = batch * np.ceil(height / 2.0) * np.ceil(width / 2.0)
-    for tile in ((32, 32), (64, 32), (128, 8)):
-        per_sm, waste = tile_waste(cout, patches, 1.0, tile=tile, sms=sms)
-        time = 2.0 * 16.0 * patches * cout * cin / peak * np.exp(waste)
-        estimates.append(np.maximum(time, memory_ms))
-        columns += [waste, per_sm] if tile == (32, 32) else [waste]
+    per_sm, waste = tile_waste(cout, patches, 1.0, tiles=_FUSED_TILES, sms=sms)
+    columns += [waste[0], per_sm[0], waste[1:]]
+    estimates.append(np.maximum(2.0 * 16.0 * patches * cout * cin / peak * np.exp(waste), memory_ms))
     # Winograd in three kernels, F(4x4, 3x3): 36 products of (cout, patches, cin), both transforms through memory.
     patches = batch * np.ceil(height / 4.0) * np.ceil(width / 4.0)
     moved_ms = 4.0 * (72.0 * patches * (cin + cout) + pixels * (cin + cout) + 81.0 * cin * cout) / bandwidth
     columns += [np.log(moved_ms / compute_ms), np.log(16.0 * patches / pixels), np.log(patches)]
-    for tile in ((128, 128), (128, 64), (64, 128), (32, 128), (128, 32), (64, 64)):
-        per_sm, waste = tile_waste(cout, patches, 36.0, tile=tile, sms=sms)
-        estimates.append(72.0 * patches * cout * cin / peak * np.exp(waste) + moved_ms)
-        columns += [waste]
+    _, waste = tile_waste(cout, patches, 36.0, tiles=_WINOGRAD_TILES, sms=sms)
+    columns.append(waste)
+    estimates.append(72.0 * patches * cout * cin / peak * np.exp(waste) + moved_ms)
     # FFT in tiles of s x s, s - 2 outputs wide: complex products of (cout, patches, cin) for s (s/2 + 1) frequencies.
-    for size in (16.0, 32.0):
-        frequencies = size * (size / 2.0 + 1.0)
-        patches = batch * np.ceil(height / (size - 2.0)) * np.ceil(width / (size - 2.0))
+    for side in (16.0, 32.0):
+        frequencies = side * (side / 2.0 + 1.0)
+        patches = batch * np.ceil(height / (side - 2.0)) * np.ceil(width / (side - 2.0))
         moved = 8.0 * frequencies * 2.0 * (patches * (cin + cout) + cin * cout) / bandwidth
-        _, waste = tile_waste(cout, patches, frequencies, tile=(64, 64), sms=sms)
-        time = 8.0 * frequencies * patches * cin * cout / peak * np.exp(waste) + moved
-        estimates.append(time)
+        _, waste = tile_waste(cout, patches, frequencies, tiles=((64, 64),), sms=sms)
         columns.append(waste)
-    fastest = np.minimum.reduce(estimates)
-    columns += [np.log(estimate / compute_ms) for estimate in estimates]
-    columns.append(np.log(fastest / compute_ms))
-    columns += [np.asarray(size % step == 0, dtype=np.float64) for size in (cin, cout) for step in (2, 4)]
+        estimates.append(8.0 * frequencies * patches * cin * cout / peak * np.exp(waste) + moved)
+    times = np.concatenate(estimates)
+    fastest = times.min(axis=0)
+    columns += [np.log(times / compute_ms), np.log(fastest / compute_ms)]
+    columns += [np.asarray(count % step == 0, dtype=np.float64) for count in (cin, cout) for step in (2, 4)]
     columns += [(height % 4) / 4.0, (height % 2) / 2.0]
-    baseline = LAUNCH_FLOOR_MS + fastest
-    return columns, baseline
+    return columns, LAUNCH_FLOOR_MS + fastest
 
 
-def _elementwise(problem: ElementwiseProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+def _elementwise(problem: ElementwiseProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
     """Features of element-wise operators: traffic against launch and cache, and the operator."""
     size = problem.bytes
-    memory_ms = size / (device.bandwidth_gb_s * 1e6)
+    memory_ms = size / sheets.bandwidth
     # The vectorised kernel handles 4 elements per thread in blocks of 128 threads.
-    blocks_per_sm = problem.elements / 512.0 / device.sm_count
+    blocks_per_sm = problem.elements / 512.0 / sheets.sms
     columns = [
         np.log(problem.elements),
         np.log(memory_ms / LAUNCH_FLOOR_MS),
-        np.log(size / (_l2_mib(device) * 2.0**20)),
+        np.log(size / sheets.l2),
         np.log(blocks_per_sm),
         np.asarray(problem.elements % 4 == 0, dtype=np.float64),
     ]
-    columns += [np.asarray(problem.operator == index, dtype=np.float64) for index in range(len(ELEMENTWISE_OPERATORS))]
+    codes = np.arange(len(ELEMENTWISE_OPERATORS))
+    columns.append(np.asarray(problem.operator == codes[:, None, None], dtype=np.float64))
     return columns, LAUNCH_FLOOR_MS + memory_ms
 
 
-def _rows(problem: RowProblem, device: DeviceSpec) -> tuple[list[FloatArray], FloatArray]:
+def _rows(problem: RowProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
     """Features of softmax and layer normalisation: traffic, rows per SM, and how a row fits a warp."""
     rows, width = problem.rows, problem.width
     size = problem.bytes
-    memory_ms = size / (device.bandwidth_gb_s * 1e6)
+    memory_ms = size / sheets.bandwidth
     power = np.ceil(np.log2(np.maximum(width, 1.0)))
     columns = [
         np.log(rows),
         np.log(width),
         np.log(memory_ms / LAUNCH_FLOOR_MS),
-        np.log(size / (_l2_mib(device) * 2.0**20)),
-        np.log(rows / device.sm_count),
+        np.log(size / sheets.l2),
+        np.log(rows / sheets.sms),
         # softmax: rows up to 1024 wide stay in one warp's registers, padded to a power of two
         np.asarray(width <= 1024, dtype=np.float64),
         power - np.log2(width),

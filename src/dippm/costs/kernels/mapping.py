@@ -14,6 +14,7 @@ depthwise (one channel per group)     traffic at a share of the memory bandwidth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -161,58 +162,72 @@ class ConvShape:
 
 
 def conv2d_time_ms(
-    model: KernelModel, shape: ConvShape, device: DeviceSpec, *, coefficients: ConvCoefficients | None = None
+    model: KernelModel,
+    shape: ConvShape,
+    devices: Sequence[DeviceSpec],
+    *,
+    coefficients: ConvCoefficients | None = None,
 ) -> FloatArray:
-    """Time of any convolution on a device, ms, fp32 without TF32, launch included.
+    """Time of any convolution on each device, ms, fp32 without TF32, launch included.
 
     Args:
         model: The learned kernel times.
         shape: The convolutions.
-        device: The device.
+        devices: The devices.
         coefficients: Assumptions of the mapping; by default those of `ConvCoefficients`.
 
     Returns:
-        One time per convolution, ms.
+        One time per device and convolution, ms.
+
+    Shapes:
+        Result: [D, n].
     """
     chosen = ConvCoefficients() if coefficients is None else coefficients
-    time_ms = np.empty(len(shape), dtype=np.float64)
+    time_ms = np.empty((len(devices), len(shape)), dtype=np.float64)
     ungrouped = shape.groups == 1.0
-    pointwise = ungrouped & (shape.kernel_height == 1.0) & (shape.kernel_width == 1.0)
-    winograd = (
-        ungrouped
-        & (shape.kernel_height == 3.0)
-        & (shape.kernel_width == 3.0)
-        & (shape.stride == 1.0)
-        & (shape.dilation == 1.0)
-    )
+    is_3x3 = _is_3x3(shape)
     depthwise = shape.is_depthwise
-    grouped = ~ungrouped & ~depthwise
-    other = ungrouped & ~pointwise & ~winograd
+    winograd = ungrouped & is_3x3
     if winograd.any():
-        time_ms[winograd] = model.time_ms(Family.CONV, _as_3x3(_pick(shape, winograd)), device)
-    if pointwise.any():
-        time_ms[pointwise] = model.time_ms(Family.LINEAR, _pick(shape, pointwise).gemm, device)
-    for mask, family in ((other, Family.LINEAR), (grouped, Family.BMM)):
+        time_ms[:, winograd] = model.times_ms(Family.CONV, _as_3x3(_pick(shape, winograd)), devices)
+    pointwise = (shape.kernel_height == 1.0) & (shape.kernel_width == 1.0)
+    for mask, family in ((ungrouped & ~is_3x3, Family.LINEAR), (~ungrouped & ~depthwise, Family.BMM)):
         if mask.any():
-            floor_ms = model.launch_floor_ms(family, device)
-            whole_ms = model.time_ms(family, _pick(shape, mask).gemm, device)
-            time_ms[mask] = floor_ms + np.maximum(whole_ms - floor_ms, 0.0) / chosen.implicit_gemm_efficiency
+            floor_ms = _floors(model, family, devices)
+            whole_ms = model.times_ms(family, _pick(shape, mask).gemm, devices)
+            implicit_ms = floor_ms + np.maximum(whole_ms - floor_ms, 0.0) / chosen.implicit_gemm_efficiency
+            time_ms[:, mask] = np.where((pointwise & ungrouped)[mask], whole_ms, implicit_ms)
     if depthwise.any():
         part = _pick(shape, depthwise)
-        memory_ms = part.bytes / (device.bandwidth_gb_s * 1e6) / chosen.depthwise_bandwidth_efficiency
-        compute_ms = part.flops / (device.peak_tflops["fp32"] * 1e9) / chosen.depthwise_compute_efficiency
-        time_ms[depthwise] = model.launch_floor_ms(Family.ELEMENTWISE, device) + np.maximum(memory_ms, compute_ms)
+        bandwidth = np.array([device.bandwidth_gb_s * 1e6 for device in devices])[:, None]
+        peak = np.array([device.peak_tflops["fp32"] * 1e9 for device in devices])[:, None]
+        memory_ms = part.bytes / bandwidth / chosen.depthwise_bandwidth_efficiency
+        compute_ms = part.flops / peak / chosen.depthwise_compute_efficiency
+        time_ms[:, depthwise] = _floors(model, Family.ELEMENTWISE, devices) + np.maximum(memory_ms, compute_ms)
     return time_ms
 
 
-def conv2d_floor_ms(model: KernelModel, shape: ConvShape, device: DeviceSpec) -> FloatArray:
-    """The launch floor inside each time of :func:`conv2d_time_ms`, ms."""
-    floors = {family: model.launch_floor_ms(family, device) for family in Family}
-    is_3x3 = (shape.kernel_height == 3.0) & (shape.kernel_width == 3.0)
-    is_3x3 &= (shape.stride == 1.0) & (shape.dilation == 1.0)
-    ungrouped = np.where(is_3x3, floors[Family.CONV], floors[Family.LINEAR])
+def conv2d_floor_ms(model: KernelModel, shape: ConvShape, devices: Sequence[DeviceSpec]) -> FloatArray:
+    """The launch floor inside each time of :func:`conv2d_time_ms`, ms.
+
+    Shapes:
+        Result: [D, n].
+    """
+    floors = {family: _floors(model, family, devices) for family in Family}
+    ungrouped = np.where(_is_3x3(shape), floors[Family.CONV], floors[Family.LINEAR])
     grouped = np.where(shape.is_depthwise, floors[Family.ELEMENTWISE], floors[Family.BMM])
     return np.where(shape.groups == 1.0, ungrouped, grouped)
+
+
+def _floors(model: KernelModel, family: Family, devices: Sequence[DeviceSpec]) -> FloatArray:
+    """Launch floor of each device, ms, [D, 1]."""
+    return np.array([model.launch_floor_ms(family, device) for device in devices])[:, None]
+
+
+def _is_3x3(shape: ConvShape) -> npt.NDArray[np.bool_]:
+    """Whether the conv model covers a convolution, groups aside."""
+    is_3x3 = (shape.kernel_height == 3.0) & (shape.kernel_width == 3.0)
+    return np.asarray(is_3x3 & (shape.stride == 1.0) & (shape.dilation == 1.0))
 
 
 def _pick(shape: ConvShape, mask: npt.NDArray[np.bool_]) -> ConvShape:

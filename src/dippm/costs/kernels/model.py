@@ -1,4 +1,4 @@
-"""Kernel times from the shipped artefact: `KernelModel.time_ms`.
+"""Kernel times from the shipped artefact: `KernelModel.times_ms`.
 
 Each family has two networks (see ``dippm.costs.kernels.network``): one for devices that were measured or nearly so, one
 for all others; between them, the logarithms of their times are mixed by how alike the device is to a measured one. For
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,40 +129,54 @@ class KernelModel:
         return known
 
     def time_ms(self, family: Family, problem: Problem, device: DeviceSpec) -> FloatArray:
-        """Time of each problem on a device, ms, fp32 without TF32, launch included.
+        """Time of each problem on one device, ms; see :meth:`times_ms`.
+
+        Shapes:
+            Result: [n].
+        """
+        times: FloatArray = self.times_ms(family, problem, [device])[0]
+        return times
+
+    def times_ms(self, family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
+        """Time of each problem on each device, ms, fp32 without TF32, launch included.
 
         Args:
             family: The kernel family.
             problem: Its problems.
-            device: The device; only its numbers count.
+            devices: The devices, one or more; only their numbers count.
 
         Returns:
-            One time per problem, finite and positive.
+            One time per device and problem, finite and positive.
 
         Raises:
             UsageError: The problem's type does not belong to the family.
+
+        Shapes:
+            Result: [D, n].
         """
         if len(problem) == 0:
-            return np.empty(0, dtype=np.float64)
-        features = compute_features(family, problem, device)
-        support, nearest = self._support(family, device)
-        weight = support.weight
-        log_ratio = np.zeros(len(problem), dtype=np.float64)
-        if weight > 0.0:
+            return np.empty((len(devices), 0), dtype=np.float64)
+        features = compute_features(family, problem, devices)
+        supports = [self._support(family, device) for device in devices]
+        weight = np.array([support.weight for support, _ in supports])
+        log_ratio = np.zeros_like(features.baseline_ms)
+        known, unknown = np.flatnonzero(weight > 0.0).tolist(), np.flatnonzero(weight < 1.0).tolist()
+        if known:
             # A relative of a measured device is answered as that device, with its own rates in the ratios: its power
             # limit or clocks alone must not push the network to where it never was.
-            matrix = features.matrix.copy()
-            matrix[:, -len(DEVICE_FEATURES) :] = nearest
-            log_ratio += weight * self._run(family, MEASURED, matrix)
-        if weight < 1.0:
+            matrix = features.matrix[known]
+            matrix[..., -len(DEVICE_FEATURES) :] = np.stack([supports[i][1] for i in known])[:, None, :]
+            log_ratio[known] += weight[known, None] * self._run(family, MEASURED, matrix)
+        if unknown:
             law = self._laws.get(family)
             if law is not None and isinstance(problem, GemmProblem):
-                transferred = np.log(law.time_ms(problem, device) / features.baseline_ms)
+                by_law = np.stack([law.time_ms(problem, devices[i]) for i in unknown])
+                transferred = np.log(by_law / features.baseline_ms[unknown])
             else:
-                transferred = self._run(family, TRANSFER, features.matrix)
-            log_ratio += (1.0 - weight) * transferred
+                transferred = self._run(family, TRANSFER, features.matrix[unknown])
+            log_ratio[unknown] += (1.0 - weight[unknown, None]) * transferred
         time_ms = features.baseline_ms * np.exp(log_ratio)
-        return np.maximum(time_ms, lower_bound_ms(family, problem, device))
+        return np.maximum(time_ms, lower_bound_ms(family, problem, devices))
 
     def launch_floor_ms(self, family: Family, device: DeviceSpec) -> float:
         """Time of the family's smallest problem, ms: what a call costs before its size matters."""
@@ -173,9 +187,10 @@ class KernelModel:
         return floor
 
     def _run(self, family: Family, kind: str, matrix: Float32Array) -> FloatArray:
+        """Shapes: matrix [D, n, F]; result [D, n]."""
         session = self._session(family, kind)
-        (log_ratio,) = session.run(None, {"features": matrix})
-        return np.asarray(log_ratio, dtype=np.float64)
+        (log_ratio,) = session.run(None, {"features": matrix.reshape(-1, matrix.shape[-1])})
+        return np.asarray(log_ratio, dtype=np.float64).reshape(matrix.shape[:-1])
 
     def _session(self, family: Family, kind: str) -> onnxruntime.InferenceSession:
         session = self._sessions.get((family, kind))
