@@ -82,7 +82,7 @@ _TWO = ("log_power_headroom", "has_unified_l1")
 
 #: Settings of every perceptron, by family and network; a network is their mean.
 SETTINGS: dict[tuple[Family, str], tuple[Settings, ...]] = {
-    (Family.LINEAR, MEASURED): (Settings(epochs=150, hidden=(112, 112, 112)),),
+    (Family.LINEAR, MEASURED): (Settings(epochs=150), Settings(epochs=150)),
     (Family.BMM, MEASURED): (Settings(epochs=40),),
     (Family.CONV, MEASURED): (Settings(epochs=80),),
     (Family.ELEMENTWISE, MEASURED): (Settings(epochs=20, batch=1024, hidden=(64, 64)),),

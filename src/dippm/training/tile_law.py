@@ -80,12 +80,15 @@ def fit_tile_law(rows: KernelRows, chosen: npt.NDArray[np.bool_]) -> TileLaw:
 
 
 def _terms_of_rows(problem: GemmProblem, device: npt.NDArray[np.str_], chosen: npt.NDArray[np.bool_]) -> TileTerms:
-    names = [each.name for each in fields(TileTerms)]
-    columns = {name: np.empty(int(chosen.sum())) for name in names}
     sizes = {each.name: getattr(problem, each.name)[chosen] for each in fields(problem)}
-    for name in np.unique(device[chosen]):
-        own = device[chosen] == name
-        part = tile_terms(GemmProblem(**{size: values[own] for size, values in sizes.items()}), find_device(str(name)))
-        for column in names:
-            columns[column][own] = getattr(part, column)
-    return TileTerms(**columns)
+    owners = device[chosen]
+    parts, places = [], []
+    for name in np.unique(owners):
+        own = np.flatnonzero(owners == name)
+        part = GemmProblem(**{size: values[own] for size, values in sizes.items()})
+        parts.append(tile_terms(part, find_device(str(name))))
+        places.append(own)
+    # The rows stand device by device now; this brings them back into their order.
+    order = np.argsort(np.concatenate(places))
+    joined = {each.name: np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(TileTerms)}
+    return TileTerms(**{name: values[order] for name, values in joined.items()})

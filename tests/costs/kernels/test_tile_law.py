@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.kernels import GemmProblem
-from dippm.costs.kernels.tile_law import TileLaw, tile_terms
+from dippm.costs.kernels.tile_law import TILES, TileLaw, tile_terms
 from dippm.devices import find_device, load_catalog
 
 LAW = TileLaw(
@@ -28,9 +28,16 @@ def test_a_large_product_runs_near_the_peak_rate() -> None:
 
 
 def test_an_overhanging_tile_costs_as_much_as_a_full_one() -> None:
-    full, overhang = tile_terms(GemmProblem.of(b=100, m=[128, 65], n=256, k=64), A100).waves
+    largest = TILES.index((128, 128))
+    full, overhang, more = tile_terms(GemmProblem.of(b=100, m=[256, 129, 257], n=256, k=64), A100).waves[:, largest]
     assert full == overhang
-    assert tile_terms(GemmProblem.of(b=100, m=129, n=256, k=64), A100).waves[0] == 1.5 * full
+    assert more == 1.5 * full
+
+
+def test_the_tile_sizes_count_alike() -> None:
+    # 64 rows fill half of a tile that is 128 high: twice the time for two of the four sizes is their mean's root.
+    full, half = (LAW.time_ms(GemmProblem.of(b=4000, m=m, n=128, k=1024), A100)[0] for m in (128, 64))
+    assert full / half == pytest.approx(2**0.5, rel=0.02)
 
 
 def test_time_never_falls_as_a_product_grows() -> None:
@@ -60,7 +67,7 @@ def test_only_a_device_short_of_power_throttles_and_not_below_its_base_clock() -
 
 def test_long_kernels_throttle_and_short_ones_do_not() -> None:
     device = find_device("T4")
-    short, long = GemmProblem.of(b=1, m=64, n=128, k=64), GemmProblem.of(b=1000, m=1024, n=1024, k=1024)
+    short, long = GemmProblem.of(b=1, m=64, n=64, k=64), GemmProblem.of(b=1000, m=1024, n=1024, k=1024)
     cool = TileLaw.from_dict(LAW.to_dict() | {"throttle": 1e-9})
     assert LAW.time_ms(short, device)[0] == pytest.approx(cool.time_ms(short, device)[0], rel=0.01)
     assert LAW.time_ms(long, device)[0] > 1.5 * cool.time_ms(long, device)[0]

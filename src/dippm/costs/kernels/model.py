@@ -43,7 +43,7 @@ __all__ = ["ARTEFACT_DIRECTORY", "ARTEFACT_VERSION", "KernelModel", "KernelSuppo
 ARTEFACT_DIRECTORY = Path(__file__).with_name("artefact")
 
 #: Version of the artefact's form and of the feature definitions; an artefact of another version is refused.
-ARTEFACT_VERSION = 2
+ARTEFACT_VERSION = 3
 
 
 _SMALLEST: dict[Family, Problem] = {

@@ -7,7 +7,7 @@ whose every term is a rate of the data sheet can be carried over, and its coeffi
 
 * *Arithmetic*: one tile after the other on the busiest SM. A tile costs its full area, overhang included, and a
   prologue worth a few steps of the reduced dimension. Which tile a library picks differs between its releases and
-  devices; the law takes a middle one of the sizes that they ship.
+  devices; the law takes the mean (of logarithms) over the sizes that they ship.
 * *Throttling*: a device whose board power does not feed all its lanes lowers its clock in proportion to the power it
   lacks, but not below the base clock that the data sheet guarantees. Short kernels are over before the clock falls.
 * *Traffic*: operands and output at the memory bandwidth, cheaper where they stay in the L2 cache from call to call.
@@ -25,13 +25,12 @@ from dippm.costs.kernels.features import DEVICE_FEATURES, device_features
 from dippm.costs.kernels.problems import FloatArray, GemmProblem
 from dippm.devices.spec import DeviceSpec
 
-__all__ = ["TileLaw", "TileTerms", "tile_terms"]
+__all__ = ["TILES", "TileLaw", "TileTerms", "tile_terms"]
 
-#: Rows and columns of the assumed output tile. Of 64 x 64, 64 x 128, 128 x 64 and 128 x 128 the best on validation
-#: shapes with each of the five devices left out in turn. The choice is not free of hindsight: made without A100 or
-#: without P100, from the other four alone, it would have been 64 x 64, at a median error of 17.5 % (A100) and 12.9 %
-#: (P100) instead of 12.2 % and 7.6 %.
-TILE = (64, 128)
+#: Rows and columns of the output tiles that the law averages over. A single one of them, picked with the left-out
+#: device in view, does better on some devices; picked from the other devices alone it does worse (64 x 64 without the
+#: A100: a median error of 17 % there instead of 13 %).
+TILES = ((64, 64), (64, 128), (128, 64), (128, 128))
 
 #: Rows of the smallest measured products. Below, libraries turn to kernels without tiles: cost falls with the rows.
 _LEAST_ROWS = 7.0
@@ -46,13 +45,16 @@ class TileTerms:
     """What the law needs of each product on its device, before any coefficient.
 
     Args:
-        waves: Tiles per SM.
+        waves: Tiles per SM, for each tile size.
         depth: Reduced dimension.
-        step_ms: Time of a tile per unit of the reduced dimension at the SM's peak rate, ms.
+        step_ms: Time of a tile of each size per unit of the reduced dimension at the SM's peak rate, ms.
         input_ms: Time to read both operands once at peak bandwidth, ms.
         output_ms: Time to write the output once, ms.
         log_over_cache: Logarithm of all bytes over the L2 cache's.
         log_clock: Logarithm of the throttled clock over the boost clock, 0 where nothing throttles.
+
+    Shapes:
+        waves, step_ms: [n, len(TILES)]; the others: [n].
     """
 
     waves: FloatArray
@@ -101,7 +103,8 @@ class TileLaw:
     def kernel_ms(self, terms: TileTerms) -> FloatArray:
         """Time above the launch floor, ms."""
         waves = (1.0 - self.shared_wave) * np.ceil(terms.waves) + self.shared_wave * terms.waves + self.latency_waves
-        log_arithmetic = np.log(self.slowness * waves * terms.step_ms * (terms.depth + self.prologue_steps))
+        steps = terms.depth + self.prologue_steps
+        log_arithmetic = np.log(self.slowness * waves * terms.step_ms * steps[:, None]).mean(axis=1)
         heat = _sigmoid(log_arithmetic - np.log(self.heat_ms))
         log_arithmetic = log_arithmetic - self.throttle * terms.log_clock * heat
         outside = _sigmoid(_CACHE_SLOPE * (terms.log_over_cache - np.log(self.cache_reach)))
@@ -122,8 +125,9 @@ class TileLaw:
 
 def tile_terms(problem: GemmProblem, device: DeviceSpec) -> TileTerms:
     """What the law needs of products on a device; data-sheet numbers only."""
-    rows = np.ceil(problem.m / TILE[0]) * np.minimum(problem.m / _LEAST_ROWS, 1.0)
-    tiles = problem.b * rows * np.ceil(problem.n / TILE[1])
+    high, wide = np.array(TILES, dtype=np.float64).T
+    rows = np.ceil(problem.m[:, None] / high) * np.minimum(problem.m / _LEAST_ROWS, 1.0)[:, None]
+    tiles = problem.b[:, None] * rows * np.ceil(problem.n[:, None] / wide)
     own = dict(zip(DEVICE_FEATURES, device_features(device), strict=True))
     # The lacking power's logarithm is 0 where there is enough of it; the base clock then does not matter.
     log_clock = max(own["log_base_over_boost"], own["log_power_headroom"])
@@ -134,7 +138,7 @@ def tile_terms(problem: GemmProblem, device: DeviceSpec) -> TileTerms:
     return TileTerms(
         waves=tiles / device.sm_count,
         depth=problem.k,
-        step_ms=np.full(len(problem), 2.0 * TILE[0] * TILE[1] / peak_per_sm),
+        step_ms=np.tile(2.0 * high * wide / peak_per_sm, (len(problem), 1)),
         input_ms=inputs / bandwidth,
         output_ms=outputs / bandwidth,
         log_over_cache=np.log((inputs + outputs) / (max(device.l2_mb, 0.25) * 2.0**20)),
