@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dippm.costs.kernels import ConvProblem, ElementwiseProblem, Family, GemmProblem
+from dippm.costs.kernels import ConvProblem, ElementwiseProblem, Family, GemmProblem, RowProblem
 from dippm.datasets.kernels import (
     Part,
     SweepDrift,
@@ -149,3 +149,32 @@ def test_published_tables_are_read_whole() -> None:
     assert rows.time_ms[0] == pytest.approx(0.054507, abs=1e-6)
     assert (rows.problem.m[0], rows.problem.k[0], rows.problem.n[0]) == (58, 13, 141)
     assert len(load_family(Family.ELEMENTWISE)) == 11 * 8_750
+
+
+@pytest.mark.data
+@needs_tables
+def test_published_rows_typed_by_hand() -> None:
+    conv = load_family(Family.CONV)
+    assert isinstance(conv.problem, ConvProblem)
+    middle = len(conv) // 2
+    assert (conv.time_ms[middle], conv.device[middle]) == (pytest.approx(7.100735982), "P4")
+    assert (conv.problem.batch[middle], conv.problem.in_channels[middle]) == (55, 101)
+    assert (conv.problem.out_channels[middle], conv.problem.height[middle]) == (784, 24)
+    bmm = load_family(Family.BMM)
+    assert isinstance(bmm.problem, GemmProblem)
+    middle = len(bmm) // 2
+    assert (bmm.time_ms[middle], bmm.device[middle]) == (pytest.approx(0.109482668), "P4")
+    assert (bmm.problem.b[middle], bmm.problem.m[middle], bmm.problem.k[middle], bmm.problem.n[middle]) == (
+        160,
+        52,
+        111,
+        31,
+    )
+    for family, time_ms, rows, width in (
+        (Family.SOFTMAX, 0.031916801, 127, 168),
+        (Family.LAYER_NORM, 0.046912000, 60, 272),
+    ):
+        table = load_family(family)
+        assert isinstance(table.problem, RowProblem)
+        assert (table.time_ms[0], table.device[0]) == (pytest.approx(time_ms), "A100-PCIE-40GB")
+        assert (table.problem.rows[0], table.problem.width[0]) == (rows, width)

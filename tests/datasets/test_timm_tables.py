@@ -26,6 +26,7 @@ def test_rows_typed_by_hand(tmp_path: Path) -> None:
             runtime="compile",
             device="GeForce RTX 4090",
             torch_version="240",
+            cuda_version="124",
         )
     ]
 

@@ -32,6 +32,14 @@ def test_timm() -> None:
     assert all(parameter.device.type == "meta" for parameter in module.parameters())
 
 
+@needs_timm
+def test_on_a_real_device_the_weights_are_random_numbers() -> None:
+    module, _ = zoo.build("timm:test_resnet", device="cpu")
+    tensors = [*module.parameters(), *module.buffers()]
+    assert {tensor.device.type for tensor in tensors} == {"cpu"}
+    assert any(float(tensor.detach().float().std()) > 0 for tensor in module.parameters())
+
+
 @needs_torchvision
 @pytest.mark.parametrize(
     ("name", "shape"),

@@ -7,10 +7,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dippm.api.capacity import MaxBatch, fits, max_batch
+    from dippm.api.datasets import (
+        CollectionInfo,
+        cache_graphs,
+        export_labels,
+        import_labels,
+        label_statistics,
+        list_recipes,
+        measure_collection,
+        parse_duration,
+        plot_labels,
+    )
     from dippm.api.evaluation import evaluate
     from dippm.api.inspection import Inspection, ModuleCost, OperatorCost
+    from dippm.api.measuring import Measured, measure
     from dippm.api.operator_table import operators
     from dippm.api.prediction import inspect, load, predict
+    from dippm.datasets.campaign.report import CampaignReport
+    from dippm.datasets.campaign.run import Progress as CampaignProgress
+    from dippm.datasets.graph_cache import GraphFailure
+    from dippm.datasets.statistics import LabelStatistics
     from dippm.devices import DeviceSpec, MigProfile, find_device, load_device_file
     from dippm.devices import load_catalog as list_devices
     from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError, UsageError
@@ -21,15 +37,21 @@ if TYPE_CHECKING:
     from dippm.predictors.prediction import Prediction
 
 __all__ = [
+    "CampaignProgress",
+    "CampaignReport",
+    "CollectionInfo",
     "DeviceSpec",
     "DippmError",
     "Fit",
     "FitVerdict",
     "Graph",
+    "GraphFailure",
     "Inspection",
     "KernelReport",
     "KernelScore",
+    "LabelStatistics",
     "MaxBatch",
+    "Measured",
     "MigProfile",
     "MissingExtraError",
     "ModelReadError",
@@ -40,28 +62,43 @@ __all__ = [
     "UsageError",
     "WholeModelReport",
     "WholeModelScore",
+    "cache_graphs",
     "evaluate",
+    "export_labels",
     "find_device",
     "fits",
+    "import_labels",
     "inspect",
+    "label_statistics",
     "list_devices",
+    "list_recipes",
     "load",
     "load_device_file",
     "max_batch",
+    "measure",
+    "measure_collection",
     "operators",
+    "parse_duration",
+    "plot_labels",
     "predict",
 ]
 
 _HOMES = {
+    "CampaignProgress": "dippm.datasets.campaign.run",
+    "CampaignReport": "dippm.datasets.campaign.report",
+    "CollectionInfo": "dippm.api.datasets",
     "DeviceSpec": "dippm.devices",
     "DippmError": "dippm.errors",
     "Fit": "dippm.placement.fit",
     "FitVerdict": "dippm.placement.fit",
     "Graph": "dippm.graph",
+    "GraphFailure": "dippm.datasets.graph_cache",
     "Inspection": "dippm.api.inspection",
     "KernelReport": "dippm.evaluation.kernels",
     "KernelScore": "dippm.evaluation.kernels",
+    "LabelStatistics": "dippm.datasets.statistics",
     "MaxBatch": "dippm.api.capacity",
+    "Measured": "dippm.api.measuring",
     "MigProfile": "dippm.devices",
     "MissingExtraError": "dippm.errors",
     "ModelReadError": "dippm.errors",
@@ -72,18 +109,27 @@ _HOMES = {
     "UsageError": "dippm.errors",
     "WholeModelReport": "dippm.evaluation.whole_models",
     "WholeModelScore": "dippm.evaluation.whole_models",
-    "list_devices": "dippm.devices",
+    "cache_graphs": "dippm.api.datasets",
     "evaluate": "dippm.api.evaluation",
+    "export_labels": "dippm.api.datasets",
     "find_device": "dippm.devices",
     "fits": "dippm.api.capacity",
+    "import_labels": "dippm.api.datasets",
     "inspect": "dippm.api.prediction",
+    "label_statistics": "dippm.api.datasets",
+    "list_devices": "dippm.devices",
+    "list_recipes": "dippm.api.datasets",
     "load": "dippm.api.prediction",
     "load_device_file": "dippm.devices",
     "max_batch": "dippm.api.capacity",
+    "measure": "dippm.api.measuring",
+    "measure_collection": "dippm.api.datasets",
     "operators": "dippm.api.operator_table",
+    "parse_duration": "dippm.api.datasets",
+    "plot_labels": "dippm.api.datasets",
     "predict": "dippm.api.prediction",
 }
-_NAMES_AT_HOME = {"list_devices": "load_catalog"}
+_NAMES_AT_HOME = {"CampaignProgress": "Progress", "list_devices": "load_catalog"}
 
 
 def __getattr__(name: str) -> object:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dippm.cli import catalogue, evaluate, inspect, placement, predict
+from dippm.cli import catalogue, dataset, evaluate, inspect, measure, placement, predict
 
 __all__ = ["app"]
 
@@ -45,4 +45,6 @@ app.command("fits", help=placement.FITS_HELP)(placement.fits)
 app.command("max-batch", help=placement.MAX_BATCH_HELP)(placement.max_batch)
 app.command("devices", help=catalogue.DEVICES_HELP)(catalogue.devices)
 app.command("ops", help=catalogue.OPS_HELP)(catalogue.ops)
+app.command("measure", help=measure.HELP)(measure.measure)
+app.add_typer(dataset.dataset, name="dataset", help=dataset.HELP)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)

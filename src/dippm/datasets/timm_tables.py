@@ -41,6 +41,7 @@ class TimmRow:
         runtime: ``"eager"`` or ``"compile"``.
         device: Canonical device name, as in the catalogue.
         torch_version: Release digits as published, such as ``"240"`` for 2.4.0.
+        cuda_version: Digits of the CUDA release as published, such as ``"124"`` for 12.4.
     """
 
     model: str
@@ -53,6 +54,7 @@ class TimmRow:
     runtime: str
     device: str
     torch_version: str
+    cuda_version: str = ""
 
 
 def read_timm_tables(folder: Path) -> list[TimmRow]:
@@ -90,4 +92,5 @@ def _read_table(path: Path) -> Iterator[TimmRow]:
                 runtime="compile" if found["compiled"] else "eager",
                 device=_DEVICES[found["device"]],
                 torch_version=found["torch"],
+                cuda_version=found["cuda"] or "",
             )

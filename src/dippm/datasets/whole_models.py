@@ -1,4 +1,4 @@
-"""Importer of published latencies of whole models in inference, eager PyTorch, on A100 and other cards.
+"""Importer of published latencies of whole models in inference, in PyTorch, on A100 and other cards.
 
 Two tables: the transformers documentation (Apache-2.0; PyTorch 2.0.1 defaults, mean of 300 calls) and NeuSight (MIT;
 pure FP32, eager attention, mean of the 5 smallest of 25). They are for evaluation alone: no predictor is chosen or
@@ -31,6 +31,7 @@ _DEVICES = {
     "Tesla_T4": "Tesla T4",
     "Tesla_V100-PCIE-32GB": "Tesla V100-PCIE-32GB",
 }
+_RUNTIMES = {"eager": "eager", "torch.compile (default mode)": "compile", "torch.compile": "compile"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,7 @@ class WholeModelRow:
         sequence: Tokens per sample, 0 for images.
         precision: ``"fp32"`` or ``"fp32-strict"``.
         latency_ms: Mean time of one call, ms.
+        runtime: ``"eager"`` or ``"compile"``.
     """
 
     source: str
@@ -54,13 +56,15 @@ class WholeModelRow:
     sequence: int
     precision: str
     latency_ms: float
+    runtime: str = "eager"
 
 
-def read_whole_models(folder: Path) -> list[WholeModelRow]:
-    """Read the eager inference rows of both tables.
+def read_whole_models(folder: Path, *, with_compiled: bool = False) -> list[WholeModelRow]:
+    """Read the inference rows of both tables.
 
     Args:
         folder: The folder ``whole_models`` of the measured tables.
+        with_compiled: Whether to read the rows of ``torch.compile`` too.
 
     Raises:
         UsageError: ``data.missing`` where a table is not there.
@@ -74,9 +78,10 @@ def read_whole_models(folder: Path) -> list[WholeModelRow]:
             sequence=0,
             precision="fp32",
             latency_ms=float(record["latency_ms"]),
+            runtime=_RUNTIMES[record["execution"]],
         )
         for record in _records(folder / "hf_vision_inference.csv")
-        if record["execution"] == "eager" and record["model"] in _VISION_MODELS
+        if record["model"] in _VISION_MODELS
     ]
     text = [
         WholeModelRow(
@@ -87,11 +92,12 @@ def read_whole_models(folder: Path) -> list[WholeModelRow]:
             sequence=int(float(record["seq"])),
             precision="fp32-strict",
             latency_ms=float(record["measured_latency_ms"]),
+            runtime=_RUNTIMES[record["execution"]],
         )
         for record in _records(folder / "neusight_transformers_inference.csv")
-        if record["execution"] == "eager" and record["mode"] == "inf"
+        if record["mode"] == "inf"
     ]
-    return vision + text
+    return [row for row in vision + text if with_compiled or row.runtime == "eager"]
 
 
 def _records(path: Path) -> list[dict[str, str]]:

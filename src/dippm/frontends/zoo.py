@@ -1,7 +1,8 @@
 """Models by name: ``timm:resnet50``, ``torchvision:vgg16``, ``hf:bert``. Nothing is downloaded.
 
-Models are built from their library's own definition, with the library's default configuration, on PyTorch's ``meta``
-device, so that a model of any size takes no memory. Importing this module imports none of the libraries.
+Models are built from their library's own definition, with the library's default configuration; on PyTorch's ``meta``
+device, where nothing else is asked for, a model of any size takes no memory. Importing this module imports none of the
+libraries.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "is_zoo_name"]
 
+_META = "meta"
 _SEQUENCE_LENGTH = 128
 _AUDIO_SAMPLES = 16000  # one second
 _VIDEO_FRAMES = 16
@@ -35,16 +37,18 @@ def is_zoo_name(name: str) -> bool:
     return name.partition(":")[0] in _BUILDERS and ":" in name
 
 
-def build(name: str) -> tuple[nn.Module, InputShapes]:
-    """Build a model of a library without weights.
+def build(name: str, *, device: str = _META) -> tuple[nn.Module, InputShapes]:
+    """Build a model of a library without its trained weights.
 
     Args:
         name: ``timm:NAME``, ``torchvision:NAME``, or ``hf:ARCH`` where ARCH is a model type of transformers
             (``bert``, ``gpt2``, ``llama``) or one of its classes (``BertForMaskedLM``).
+        device: A torch device. On ``meta`` the weights have shapes and no values; on any other they are random and
+            are made there from the start.
 
     Returns:
-        The module, its parameters on the meta device, and the input shapes that its library takes by default:
-        the image size of its training recipe, 128 tokens for language models.
+        The module, its parameters on the device, and the input shapes that its library takes by default: the image
+        size of its training recipe, 128 tokens for language models.
 
     Raises:
         UnsupportedError: ``zoo.unknown`` where the library has no such model, with the nearest names;
@@ -69,18 +73,18 @@ def build(name: str) -> tuple[nn.Module, InputShapes]:
             from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 
             import_torchvision_ops()
-        return builder(import_module(package), model)
+        return builder(import_module(package), model, device)
 
 
-def _build_timm(timm: ModuleType, model: str) -> tuple[nn.Module, InputShapes]:
+def _build_timm(timm: ModuleType, model: str, device: str) -> tuple[nn.Module, InputShapes]:
     if not timm.is_model(model):
         raise _unknown("timm", model, timm.list_models())
-    module: Any = _on_meta(lambda: timm.create_model(model, pretrained=False), name=f"timm:{model}")
+    module: Any = _make_on(device, lambda: timm.create_model(model, pretrained=False), name=f"timm:{model}")
     size = tuple(int(extent) for extent in module.default_cfg["input_size"])
     return module, InputShapes(positional=(InputEntry(shape=size),))
 
 
-def _build_torchvision(torchvision: ModuleType, model: str) -> tuple[nn.Module, InputShapes]:
+def _build_torchvision(torchvision: ModuleType, model: str, device: str) -> tuple[nn.Module, InputShapes]:
     models = torchvision.models
     names = models.list_models()
     if model.lower() not in names:
@@ -91,7 +95,7 @@ def _build_torchvision(torchvision: ModuleType, model: str) -> tuple[nn.Module, 
     known = inspect.signature(inspect.unwrap(definition)).parameters
     if "weights_backbone" in known:
         options["weights_backbone"] = None
-    module = _on_meta(lambda: models.get_model(model, **options), name=f"torchvision:{model}")
+    module = _make_on(device, lambda: models.get_model(model, **options), name=f"torchvision:{model}")
     package = definition.__module__
     size = _torchvision_size(models, model)
     if ".video" in package:
@@ -115,19 +119,19 @@ def _torchvision_size(models: ModuleType, model: str) -> int:
     return int(sizes[-1]) if sizes else 224
 
 
-def _build_hf(transformers: ModuleType, model: str) -> tuple[nn.Module, InputShapes]:
+def _build_hf(transformers: ModuleType, model: str, device: str) -> tuple[nn.Module, InputShapes]:
     name = f"hf:{model}"
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model in mapping:
         config = _default_config(mapping[model], name=name)
-        module = _on_meta(lambda: transformers.AutoModel.from_config(config), name=name)
+        module = _make_on(device, lambda: transformers.AutoModel.from_config(config), name=name)
     else:
         definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
         config_class = getattr(definition, "config_class", None)
         if definition is None or config_class is None:
             raise _unknown("hf", model, mapping.keys())
         config = _default_config(config_class, name=name)
-        module = _on_meta(lambda: definition(config), name=name)
+        module = _make_on(device, lambda: definition(config), name=name)
     return module, InputShapes(named=_hf_inputs(module, config))
 
 
@@ -173,13 +177,13 @@ def _image(config: Any) -> InputEntry:
     return InputEntry(shape=(int(getattr(config, "num_channels", None) or 3), int(height), int(width)))
 
 
-def _on_meta(make: Callable[[], nn.Module], *, name: str) -> nn.Module:
-    """Build a module on the meta device, or for real where its constructor needs values."""
+def _make_on(device: str, make: Callable[[], nn.Module], *, name: str) -> nn.Module:
+    """Build a module on a device; on the meta device, for real where its constructor needs values."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
         try:
-            with torch.device("meta"):
+            with torch.device(device):
                 module = make()
         except (RuntimeError, NotImplementedError):
             try:
@@ -188,7 +192,8 @@ def _on_meta(make: Callable[[], nn.Module], *, name: str) -> nn.Module:
                 raise _build_failed(name, exc) from exc
         except (ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, AssertionError) as exc:
             raise _build_failed(name, exc) from exc
-    return module.eval()
+    # Some constructors make a table on the host whatever the device.
+    return (module if device == _META else module.to(device)).eval()
 
 
 def _build_failed(name: str, error: Exception) -> UnsupportedError:
@@ -210,7 +215,7 @@ def _unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
     )
 
 
-_BUILDERS: Mapping[str, Callable[[ModuleType, str], tuple[Any, InputShapes]]] = {
+_BUILDERS: Mapping[str, Callable[[ModuleType, str, str], tuple[Any, InputShapes]]] = {
     "timm": _build_timm,
     "torchvision": _build_torchvision,
     "hf": _build_hf,

@@ -1,0 +1,370 @@
+"""Data sets of measured models: measure collections, keep and exchange labels, cache graphs."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dippm.api.measuring import parse_engine
+from dippm.costs.conditions import Conditions, Mode
+from dippm.datasets.location import data_folder
+from dippm.errors import UsageError
+from dippm.measure.configuration import Engine
+
+if TYPE_CHECKING:
+    from dippm.datasets.campaign.plan import Request
+    from dippm.datasets.campaign.report import CampaignReport
+    from dippm.datasets.campaign.run import Progress
+    from dippm.datasets.graph_cache import GraphFailure
+    from dippm.datasets.statistics import LabelStatistics
+    from dippm.datasets.store.label import Label
+
+__all__ = [
+    "CollectionInfo",
+    "cache_graphs",
+    "export_labels",
+    "import_labels",
+    "label_statistics",
+    "list_recipes",
+    "measure_collection",
+    "parse_duration",
+    "plot_labels",
+]
+
+_CONFIGURATION_LIMIT_S = 120.0
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_SOURCE = "dippm"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CollectionInfo:
+    """A set of recipes.
+
+    Args:
+        name: Its name.
+        recipes: Number of configurations.
+        models: Number of models, each of which has one or more batch sizes.
+        families: Configurations by family.
+    """
+
+    name: str
+    recipes: int
+    models: int
+    families: dict[str, int]
+
+    def to_dict(self) -> dict[str, object]:
+        """One entry of ``collections`` in the JSON answer."""
+        return {"name": self.name, "recipes": self.recipes, "models": self.models, "families": self.families}
+
+
+def list_recipes(*, seed: int = 0) -> list[CollectionInfo]:
+    """All sets of recipes with their counts.
+
+    Args:
+        seed: Seed of the recipes.
+    """
+    from collections import Counter
+
+    from dippm.datasets.recipes.collections import list_collections, load_collection
+
+    infos = []
+    for name in list_collections():
+        recipes = load_collection(name, seed)
+        infos.append(
+            CollectionInfo(
+                name=name,
+                recipes=len(recipes),
+                models=len({recipe.model_key for recipe in recipes}),
+                families=dict(sorted(Counter(recipe.family for recipe in recipes).items())),
+            )
+        )
+    return infos
+
+
+def measure_collection(
+    collection: str,
+    *,
+    store: str | os.PathLike[str],
+    device: str = "cpu",
+    budget_s: float | None = None,
+    resume: bool = False,
+    modes: Sequence[str] = ("inference",),
+    precisions: Sequence[str] = ("fp32",),
+    layouts: Sequence[str] = ("nchw",),
+    engines: Sequence[str] = ("torch",),
+    optimizers: Sequence[str] = ("sgd",),
+    limit: int | None = None,
+    seed: int = 0,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> CampaignReport:
+    """Measure the recipes of a collection under every combination of conditions, and keep every row as it comes.
+
+    Rows that the store holds are not measured again, so that a campaign can be cut at any moment and resumed. A batch
+    that runs out of memory is a result; larger batches of the same model and conditions are then left out. Two in a
+    hundred configurations are measured twice, far apart. SIGINT and SIGTERM end the campaign with its report.
+
+    Args:
+        collection: Name of a set of recipes; see :func:`list_recipes`.
+        store: Path of an SQLite file, or the URL of a PostgreSQL database.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        budget_s: Time to end within, s; None for no limit.
+        resume: Go on where the store holds rows of this campaign already.
+        modes: ``inference``, ``training``.
+        precisions: See :func:`dippm.predict`.
+        layouts: ``nchw``, ``nhwc``.
+        engines: ``torch``, ``onnxruntime``; the latter for inference alone.
+        optimizers: For training: ``sgd``, ``momentum``, ``adam``, ``adamw``.
+        limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
+        seed: Seed of the recipes.
+        on_progress: Called after every row.
+
+    Raises:
+        UsageError: A name or option is wrong, or ``campaign.not_resumed``.
+        UnsupportedError: The device is not there, or no combination can be run.
+        MissingExtraError: A package is not installed.
+        DippmError: The store cannot be opened or written to.
+    """
+    from dippm.datasets.campaign.graph_hashes import GraphHashes
+    from dippm.datasets.campaign.plan import make_plan
+    from dippm.datasets.campaign.run import Campaign
+    from dippm.datasets.recipes.collections import load_collection
+    from dippm.datasets.store.label_store import LabelStore
+    from dippm.measure.device_names import describe_device
+    from dippm.measure.worker import Worker
+
+    began_s = time.monotonic()
+    requests = _make_requests(modes, precisions, layouts, engines, optimizers)
+    recipes = load_collection(collection, seed)[: _check_limit(limit)]
+    plan = make_plan(recipes, requests, device=describe_device(device))
+    with ExitStack() as stack:
+        labels = stack.enter_context(LabelStore.open(_target(store)))
+        found = len(labels.keys() & set(plan.label_keys()))
+        if found and not resume:
+            raise UsageError(
+                f"'{store}' holds {found} rows of this campaign already.",
+                code="campaign.not_resumed",
+                cure="Add --resume to go on with it, or name another store.",
+            )
+        measurer = stack.enter_context(Worker(device, configuration_limit_s=_CONFIGURATION_LIMIT_S))
+        graphs = stack.enter_context(GraphHashes())
+        campaign = Campaign(
+            plan,
+            measurer=measurer,
+            store=labels,
+            known=labels.labels(device=plan.device, source=_SOURCE),
+            graphs=graphs,
+            # A processor that is being measured must not read graphs beside.
+            graphs_beside=device != "cpu",
+            budget_s=budget_s,
+            began_s=began_s,
+            on_progress=on_progress,
+        )
+        return campaign.run()
+
+
+def cache_graphs(
+    collection: str,
+    cache: str | os.PathLike[str],
+    *,
+    limit: int | None = None,
+    jobs: int | None = None,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[GraphFailure]:
+    """Read the graphs of a collection's models into a folder; what it holds in good order is left alone.
+
+    Args:
+        collection: Name of a set of recipes.
+        cache: Folder of the graphs.
+        limit: At most so many recipes, from the start of the collection.
+        jobs: Processes at the same time; as many as there are processors when left out.
+        seed: Seed of the recipes.
+        on_progress: Called with the number of models done and their total.
+
+    Returns:
+        The models that cannot be read, with the reason.
+
+    Raises:
+        UsageError: A name or option is wrong, or the folder cannot be written to.
+    """
+    from dippm.datasets.graph_cache import GraphCache, build_graphs
+    from dippm.datasets.recipes.collections import load_collection
+
+    recipes = load_collection(collection, seed)[: _check_limit(limit)]
+    workers = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    return build_graphs(recipes, GraphCache(cache), jobs=workers, on_progress=on_progress)
+
+
+def export_labels(store: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
+    """Write all labels of a store to a Parquet file, which appears whole or not at all.
+
+    Returns:
+        How many.
+
+    Raises:
+        UsageError: ``labels.missing``.
+        DippmError: The store cannot be read or the file not written.
+    """
+    from dippm.datasets.store.parquet import export_parquet
+
+    with _open_labels(store) as labels:
+        return export_parquet(labels, Path(path))
+
+
+def import_labels(labels: str | os.PathLike[str], store: str | os.PathLike[str]) -> tuple[int, int]:
+    """Add labels to a store; those of a key that it holds are left out.
+
+    Args:
+        labels: A Parquet file; ``"timm"`` or ``"whole-models"`` for the published tables in the folder of measured
+            tables.
+        store: Path of an SQLite file, made where there is none, or the URL of a PostgreSQL database.
+
+    Returns:
+        How many were read, and how many of them were new.
+
+    Raises:
+        UsageError: The labels are not there or are none.
+        DippmError: The store cannot be opened or written to.
+    """
+    from dippm.datasets.store.label_store import LabelStore
+
+    count = 0
+
+    def counted(rows: Iterable[Label]) -> Iterator[Label]:
+        nonlocal count
+        for row in rows:
+            count += 1
+            yield row
+
+    rows = _labels_to_import(labels)
+    with LabelStore.open(_target(store)) as target:
+        added = target.add_all(counted(rows))
+    return count, added
+
+
+def label_statistics(labels: str | os.PathLike[str]) -> LabelStatistics:
+    """Describe the labels of a store or Parquet file.
+
+    Raises:
+        UsageError: ``labels.missing``, or the file holds no labels.
+        DippmError: The store cannot be read.
+    """
+    from dippm.datasets.statistics import summarize
+
+    with _open_labels(labels) as rows:
+        return summarize(rows)
+
+
+def plot_labels(labels: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the distributions of the labels of a store or Parquet file.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UsageError: ``labels.missing``, or the file holds no labels.
+        DippmError: The store cannot be read, or the folder not written to.
+        MissingExtraError: matplotlib is not installed.
+    """
+    from dippm.datasets.statistics_plots import plot_distributions
+
+    with _open_labels(labels) as rows:
+        return plot_distributions(rows, Path(folder))
+
+
+def parse_duration(text: str) -> float:
+    """Read ``30s``, ``9m``, ``2h`` or plain seconds.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        UsageError: ``duration.invalid``.
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    seconds = float(found[1]) * _UNIT_S[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise UsageError(
+            f"A time must be a number above 0 with s, m or h, such as 9m. Got '{text}' instead.",
+            code="duration.invalid",
+        )
+    return seconds
+
+
+def _labels_to_import(labels: str | os.PathLike[str]) -> Iterable[Label]:
+    if labels == "timm":
+        from dippm.datasets.imports.timm import import_timm_tables
+
+        return import_timm_tables(data_folder() / "timm")
+    if labels == "whole-models":
+        from dippm.datasets.imports.whole_models import import_whole_models
+
+        return import_whole_models(data_folder() / "whole_models")
+    from dippm.datasets.store.parquet import read_parquet
+
+    return read_parquet(Path(labels))
+
+
+@contextmanager
+def _open_labels(target: str | os.PathLike[str]) -> Iterator[Iterator[Label]]:
+    """The labels of a store or Parquet file that exists."""
+    is_url = isinstance(target, str) and "://" in target
+    if not is_url and not Path(target).is_file():
+        raise UsageError(
+            f"There are no labels at '{os.fspath(target)}'.",
+            code="labels.missing",
+            cure="Give a label store or a Parquet file that exists.",
+        )
+    if not is_url and Path(target).suffix == ".parquet":
+        from dippm.datasets.store.parquet import read_parquet
+
+        yield read_parquet(Path(target))
+        return
+    from dippm.datasets.store.label_store import LabelStore
+
+    with LabelStore.open(_target(target)) as store:
+        yield store.labels()
+
+
+def _make_requests(
+    modes: Sequence[str],
+    precisions: Sequence[str],
+    layouts: Sequence[str],
+    engines: Sequence[str],
+    optimizers: Sequence[str],
+) -> list[Request]:
+    """Every combination that has a meaning: training has optimizers and no onnxruntime."""
+    from dippm.datasets.campaign.plan import Request
+
+    requests = []
+    for name in engines:
+        engine = parse_engine(name)
+        for mode in modes:
+            is_training = Conditions.parse(mode=mode).mode is Mode.TRAINING
+            if is_training and engine is Engine.ONNXRUNTIME and len(modes) + len(engines) > 2:
+                continue
+            for precision in precisions:
+                for layout in layouts:
+                    for optimizer in optimizers if is_training else (None,):
+                        conditions = Conditions.parse(
+                            precision=precision, mode=mode, layout=layout, optimizer=optimizer
+                        )
+                        requests.append(Request(conditions=conditions, engine=engine))
+    return requests
+
+
+def _check_limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 1:
+        raise UsageError(f"The limit must be 1 or more. Got {limit} instead.", code="limit.invalid")
+    return limit
+
+
+def _target(store: str | os.PathLike[str]) -> str | Path:
+    return store if isinstance(store, str) else Path(store)

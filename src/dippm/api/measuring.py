@@ -1,0 +1,242 @@
+"""Measure a model on a device of this machine, beside what is predicted for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, overload
+
+from dippm.api.prediction import Batches, load, parse_batches, parse_conditions
+from dippm.costs.conditions import Conditions, Mode
+from dippm.devices import DeviceSpec, find_device
+from dippm.errors import UnsupportedError, UsageError
+from dippm.frontends.inputs import InputShapes, parse_input_shapes
+from dippm.measure.configuration import Configuration, Engine
+from dippm.measure.measurement import Measurement
+from dippm.placement.mig import MigPolicy
+from dippm.predictors.physics import PhysicsPredictor
+from dippm.predictors.prediction import Prediction
+
+if TYPE_CHECKING:
+    from dippm.measure.model_source import ModelSource
+
+__all__ = ["Measured", "measure", "parse_engine"]
+
+_CONFIGURATION_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """One configuration, measured and predicted.
+
+    Args:
+        model: The model's path or name.
+        configuration: Batch, conditions and engine.
+        measurement: What was measured.
+        prediction: What is predicted for the same device, or None.
+        prediction_note: Why there is no prediction, else ``""``.
+    """
+
+    model: str
+    configuration: Configuration
+    measurement: Measurement
+    prediction: Prediction | None
+    prediction_note: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """One entry of ``measurements`` in the JSON answer."""
+        conditions = self.configuration.conditions
+        return {
+            "engine": self.configuration.engine.value,
+            "mode": conditions.mode.value,
+            "precision": conditions.precision.value,
+            "layout": conditions.layout.value,
+            "runtime": conditions.runtime.value,
+            "optimizer": None if conditions.optimizer is None else conditions.optimizer.value,
+            "batch": self.configuration.batch,
+            "measured": {**asdict(self.measurement), "fits": self.measurement.fits},
+            "predicted": None if self.prediction is None else self.prediction.to_dict(),
+            "prediction_note": self.prediction_note,
+        }
+
+
+@overload
+def measure(
+    model: str | PathLike[str],
+    *,
+    batch: int = 1,
+    input: object = None,
+    device: str = "cpu",
+    device_spec: DeviceSpec | None = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    engine: str | None = None,
+    trust: bool = False,
+) -> Measured: ...
+
+
+@overload
+def measure(
+    model: str | PathLike[str],
+    *,
+    batch: Sequence[int],
+    input: object = None,
+    device: str = "cpu",
+    device_spec: DeviceSpec | None = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    engine: str | None = None,
+    trust: bool = False,
+) -> list[Measured]: ...
+
+
+def measure(
+    model: str | PathLike[str],
+    *,
+    batch: Batches = 1,
+    input: object = None,  # noqa: A002 - the contract's name
+    device: str = "cpu",
+    device_spec: DeviceSpec | None = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    engine: str | None = None,
+    trust: bool = False,
+) -> Measured | list[Measured]:
+    """Run a model on a device of this machine, in a process of its own, and predict the same run.
+
+    A run that fails is a result: out of memory, a time limit or an error of the framework stand in the outcome of the
+    measurement. The weights of a model given by name are random.
+
+    Args:
+        model: A path (ONNX, TorchScript, ``torch.export``), or ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``.
+            Unlike a prediction this runs the model, and with TorchScript the code in it.
+        batch: Samples per call, 1 or more, or a list of them.
+        input: Shape of one sample; see :func:`dippm.load`. May be left out where the file or the library fixes it.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        device_spec: The device to predict for; left out, the measured GPU is looked up in the catalogue by the name
+            that it gives itself. There is no predicted device for a CPU.
+        precision: See :func:`dippm.predict`.
+        mode: ``inference`` or ``training``.
+        optimizer: For training: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+        layout: ``nchw`` or ``nhwc``.
+        runtime: ``eager``, ``compile`` or ``cuda-graph``.
+        engine: ``"torch"`` or ``"onnxruntime"``; left out, what the file is made for.
+        trust: Allow files whose loading runs code of their choice: ``torch.export`` archives.
+
+    Returns:
+        One result for one batch, else a list in the order of the batches.
+
+    Raises:
+        UsageError: A batch, shape or option is wrong.
+        ModelReadError: The file cannot be read.
+        UnsupportedError: The device is not there, or the engine cannot run the model.
+        MissingExtraError: A package is not installed.
+    """
+    from dippm.measure.device_names import describe_device
+    from dippm.measure.model_files import find_source
+    from dippm.measure.worker import Worker
+
+    if not isinstance(model, str | PathLike):
+        raise UsageError(
+            f"A model to be measured must be a path or a name. Got {type(model).__name__} instead.",
+            code="model.invalid",
+            cure="It is built in a process of its own: write it to a file with torch.export or torch.jit first.",
+        )
+    name, shapes, batches = fspath(model), parse_input_shapes(input), parse_batches(batch)
+    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
+    if optimizer is not None and conditions.mode is not Mode.TRAINING:
+        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
+    source = find_source(name, shapes, trust=trust)
+    chosen = _own_engine(source) if engine is None else parse_engine(engine)
+    configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
+    device_name = describe_device(device)
+    predictions, note = _predict(
+        name, shapes, batches, conditions, device=device, device_name=device_name, device_spec=device_spec, trust=trust
+    )
+    with Worker(device, configuration_limit_s=_CONFIGURATION_LIMIT_S) as worker:
+        measurements = list(worker.measure(source, configurations))
+    found: list[Prediction | None] = [*predictions] or [None] * len(batches)
+    results = [
+        Measured(
+            model=name,
+            configuration=configuration,
+            measurement=measurement,
+            prediction=prediction,
+            prediction_note=note,
+        )
+        for configuration, measurement, prediction in zip(configurations, measurements, found, strict=True)
+    ]
+    return results if isinstance(batch, Iterable) else results[0]
+
+
+def parse_engine(name: str) -> Engine:
+    """An engine by the name that users write.
+
+    Raises:
+        UsageError: ``engine.unknown``.
+    """
+    try:
+        return Engine(name.strip().lower())
+    except ValueError as exc:
+        raise UsageError(
+            f"The engine must be one of {', '.join(Engine)}. Got '{name}' instead.", code="engine.unknown"
+        ) from exc
+
+
+def _own_engine(source: ModelSource) -> Engine:
+    """The engine that a model is made for."""
+    from dippm.measure.model_files import FileSource
+
+    is_onnx = isinstance(source, FileSource) and source.onnx_path is not None
+    return Engine.ONNXRUNTIME if is_onnx else Engine.TORCH
+
+
+def _predict(
+    model: str,
+    shapes: InputShapes,
+    batches: list[int],
+    conditions: Conditions,
+    *,
+    device: str,
+    device_name: str,
+    device_spec: DeviceSpec | None,
+    trust: bool,
+) -> tuple[list[Prediction], str]:
+    """Predictions of all batches; where there are none, why not: what cannot be predicted may still be measured.
+
+    Raises:
+        DippmError: Where the model is not there or cannot be read, so that it cannot be measured either.
+    """
+    try:
+        graph = load(model, input=shapes, trust=trust, batch_hint=batches[0])
+    except UnsupportedError as exc:
+        if exc.code.startswith("zoo."):
+            raise
+        return [], str(exc)
+    if device == "cpu" and device_spec is None:
+        return [], f"A CPU ({device_name}) is measured only: name a device to predict for with --device-file."
+    try:
+        parse_conditions(
+            precision=conditions.precision,
+            mode=conditions.mode,
+            optimizer=conditions.optimizer,
+            layout=conditions.layout,
+            runtime=conditions.runtime,
+        )
+        spec = find_device(device_name) if device_spec is None else device_spec
+        predictor = PhysicsPredictor.load()
+        return predictor.predict(
+            graph, batches=batches, devices=[spec], conditions=conditions, mig_policy=MigPolicy.SAFE
+        ), ""
+    except UnsupportedError as exc:
+        return [], str(exc)

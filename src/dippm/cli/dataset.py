@@ -1,0 +1,241 @@
+"""``dippm dataset``: measure collections of models, and keep, exchange and describe the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.dataset_statistics import show_statistics
+from dippm.cli.measure import MeasuredDeviceOption
+from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.cli.progress import CampaignLines, CountBar
+from dippm.errors import DippmError, UsageError
+
+if TYPE_CHECKING:
+    from dippm.api import CampaignReport, CollectionInfo
+
+__all__ = ["HELP", "dataset"]
+
+HELP = "Measure many models, and keep, exchange and describe the labels."
+
+dataset = typer.Typer(help=HELP, no_args_is_help=True)
+
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", metavar="FILE|URL", help="Labels: an SQLite file, or postgresql://user@host/database."),
+]
+RecipeOption = Annotated[
+    str, typer.Option("--recipe", metavar="NAME", help="A collection; see dippm dataset recipes.", show_default=False)
+]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", help="At most N recipes; any prefix is balanced.", show_default=False),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the recipes.")]
+LabelsArgument = Annotated[
+    str, typer.Argument(metavar="STORE|PARQUET", help="A label store or a Parquet file.", show_default=False)
+]
+
+
+@dataset.command("recipes")
+def recipes(seed: SeedOption = 0, as_json: options.JsonOption = False) -> None:
+    """List the collections of models, with their counts."""
+    from dippm import api
+
+    infos = api.list_recipes(seed=seed)
+    if as_json:
+        print_json({"schema": SCHEMA, "collections": [info.to_dict() for info in infos]})
+    elif is_terminal():
+        _print_collections(infos)
+    else:
+        rows = ((info.name, family, count) for info in infos for family, count in info.families.items())
+        print_columns(("collection", "family", "recipes"), rows)
+
+
+@dataset.command("measure")
+def measure(
+    recipe: RecipeOption,
+    store: StoreOption,
+    device: MeasuredDeviceOption = "cpu",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="TIME", help="Time to end within: 30s, 9m or 2h.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a campaign that the store holds rows of.")
+    ] = False,
+    mode: Annotated[
+        str, typer.Option("--mode", "-m", help="inference, training, or both joined by a comma.")
+    ] = "inference",
+    precision: Annotated[
+        str, typer.Option("--precision", "-p", help="fp32, fp32-strict, tf32, amp, amp-bf16, fp16, bf16.")
+    ] = "fp32",
+    layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc.")] = "nchw",
+    engine: Annotated[str, typer.Option("--engine", help="torch, onnxruntime (inference alone).")] = "torch",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="For training: sgd, momentum, adam, adamw.")] = "sgd",
+    limit: LimitOption = None,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="Write report.json and report.txt here.", show_default=False),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Measure a collection on a device of this machine, row by row, until it is done or the budget is spent."""
+    from dippm import api
+
+    lines = CampaignLines()
+    try:
+        report = api.measure_collection(
+            recipe,
+            store=store,
+            device=device,
+            budget_s=None if budget is None else api.parse_duration(budget),
+            resume=resume,
+            modes=_split(mode),
+            precisions=_split(precision),
+            layouts=_split(layout),
+            engines=_split(engine),
+            optimizers=_split(optimizer),
+            limit=limit,
+            seed=seed,
+            on_progress=lines.show,
+        )
+    finally:
+        lines.close()
+    if out is not None:
+        _write_report(report, out)
+    if as_json:
+        print_json({"schema": SCHEMA, **report.to_dict()})
+    else:
+        make_console().print(make_printable(str(report)), soft_wrap=True)
+
+
+@dataset.command("graphs")
+def graphs(
+    recipe: RecipeOption,
+    cache: Annotated[Path, typer.Option("--cache", metavar="FOLDER", help="Folder of the graphs.", show_default=False)],
+    limit: LimitOption = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", metavar="N", help="Processes; one per processor when left out.", min=1, show_default=False
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Read the graphs of a collection's models into a folder; what is there already is left alone."""
+    from dippm import api
+
+    bar = CountBar("graphs")
+    try:
+        failures = api.cache_graphs(recipe, cache, limit=limit, jobs=jobs, seed=seed, on_progress=bar.show)
+    finally:
+        bar.close()
+    failed = [(failure.recipe.family, failure.recipe.model_key, failure.reason) for failure in failures]
+    if as_json:
+        keys = ("family", "model_key", "reason")
+        entries = [dict(zip(keys, row, strict=True)) for row in failed]
+        print_json({"schema": SCHEMA, "recipe": recipe, "models": bar.total, "failures": entries})
+        return
+    print_note(f"{bar.total - len(failed)} of {bar.total} graphs are in {cache}.")
+    if failed:
+        print_columns(("family", "model_key", "reason"), failed)
+
+
+@dataset.command("stats")
+def stats(
+    labels: LabelsArgument,
+    plots: Annotated[
+        Path | None,
+        typer.Option("--plots", metavar="FOLDER", help="Draw the distributions here.", show_default=False),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Describe labels: rows, failures, quantiles of every metric, and the machine's own noise."""
+    from dippm import api
+
+    statistics = api.label_statistics(labels)
+    drawn = [] if plots is None else api.plot_labels(labels, plots)
+    show_statistics(statistics, plots=drawn, as_json=as_json)
+
+
+@dataset.command("export")
+def export(
+    store: Annotated[str, typer.Argument(metavar="STORE", help="A label store.", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write.", show_default=False)],
+    as_json: options.JsonOption = False,
+) -> None:
+    """Write all labels of a store to a Parquet file."""
+    from dippm import api
+
+    rows = api.export_labels(store, path)
+    if as_json:
+        print_json({"schema": SCHEMA, "path": str(path), "rows": rows})
+    else:
+        print_note(f"{rows} labels are in {path}.")
+
+
+@dataset.command("import")
+def import_labels(
+    labels: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|timm|whole-models",
+            help="A Parquet file of labels, or the published tables in the folder that DIPPM_DATA names.",
+            show_default=False,
+        ),
+    ],
+    store: StoreOption,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Add labels of a file, or of published tables, to a store."""
+    from dippm import api
+
+    read, added = api.import_labels(labels, store)
+    if as_json:
+        print_json({"schema": SCHEMA, "read": read, "added": added})
+    else:
+        print_note(f"{added} of {read} labels were new to {store}.")
+
+
+def _split(text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise UsageError(f"Names joined by commas are needed. Got '{text}' instead.", code="usage.invalid")
+    return list(dict.fromkeys(names))
+
+
+def _write_report(report: CampaignReport, folder: Path) -> None:
+    import json
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+        (folder / "report.txt").write_text(f"{report}\n", encoding="utf-8")
+    except OSError as exc:
+        raise DippmError(
+            f"The report cannot be written to '{folder}': {exc.strerror or exc}.",
+            code="report.unwritable",
+            cure="The labels are in the store; run with --resume for another report.",
+        ) from exc
+
+
+def _print_collections(infos: Sequence[CollectionInfo]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("collection", no_wrap=True)
+    table.add_column("recipes", justify="right")
+    table.add_column("models", justify="right")
+    table.add_column("families", overflow="fold")
+    for info in infos:
+        families = ", ".join(f"{family} {count:,}" for family, count in info.families.items())
+        table.add_row(info.name, f"{info.recipes:,}", f"{info.models:,}", families)
+    make_console().print(table)

@@ -1,0 +1,169 @@
+"""``dippm measure``: run a model on a device of this machine, beside its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+    from dippm.api import Measured
+
+__all__ = ["HELP", "EngineOption", "MeasuredDeviceOption", "measure"]
+
+HELP = "Run a model on a device of this machine, and show what was measured beside what is predicted."
+
+MeasuredDeviceOption = Annotated[
+    str, typer.Option("--device", "-d", metavar="cpu|cuda[:N]", help="The device of this machine to measure on.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option("--engine", help="torch or onnxruntime; what the file is made for when left out.", show_default=False),
+]
+
+_FIGURES = ("latency_ms", "energy_j", "memory_mb")
+_COLUMNS = (
+    "device", "batch", "outcome", "latency_ms", "latency_std_ms", "energy_j", "memory_mb",
+    "predicted_latency_ms", "predicted_energy_j", "predicted_memory_mb", "message",
+)  # fmt: skip
+
+
+def measure(
+    model: options.ModelArgument,
+    batch: options.BatchOption = "1",
+    input: options.InputOption = None,  # noqa: A002 - the contract's name
+    device: MeasuredDeviceOption = "cpu",
+    device_file: options.DeviceFileOption = None,
+    precision: options.PrecisionOption = "fp32",
+    mode: Annotated[str, typer.Option("--mode", "-m", help="inference, or training: one whole step.")] = "inference",
+    optimizer: options.OptimizerOption = None,
+    layout: options.LayoutOption = "nchw",
+    runtime: Annotated[str, typer.Option("--runtime", help="eager, compile or cuda-graph.")] = "eager",
+    engine: EngineOption = None,
+    trust_pickle: options.TrustOption = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Run ``dippm measure``."""
+    from dippm import api
+
+    results = api.measure(
+        model,
+        batch=options.parse_batches(batch),
+        input=options.parse_inputs(input),
+        device=device,
+        device_spec=None if device_file is None else api.load_device_file(device_file),
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        layout=layout,
+        runtime=runtime,
+        engine=engine,
+        trust=trust_pickle,
+    )
+    if as_json:
+        print_json({"schema": SCHEMA, "model": model, "measurements": [result.to_dict() for result in results]})
+    elif is_terminal():
+        make_console().print(_make_table(results))
+    else:
+        print_columns(_COLUMNS, (_row(result) for result in results))
+        if results[0].prediction_note:
+            print_note(f"! {results[0].prediction_note}")
+
+
+def _row(result: Measured) -> list[object]:
+    from dippm.predictors.prediction import round_figures
+
+    measurement, prediction = result.measurement, result.prediction
+    cells: list[object] = [measurement.device, result.configuration.batch, measurement.outcome.value]
+    for name in ("latency_ms", "latency_std_ms", "energy_j", "memory_mb"):
+        value = getattr(measurement, name)
+        cells.append(None if value is None else round_figures(value))
+    cells += [None if prediction is None else round_figures(getattr(prediction, name)) for name in _FIGURES]
+    return [*cells, measurement.message]
+
+
+def _make_table(results: Sequence[Measured]) -> Group:
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("batch", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, min_width=len("predicted"))
+    for title in ("latency, ms", "energy, J", "memory, MiB"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(f"{result.configuration.batch:,}", "measured", *_measured_cells(result))
+        if result.prediction is not None:
+            table.add_row("", Text("predicted", style="dim"), *_predicted_cells(result))
+    parts: list[Text | Table] = [_title(results[0]), table]
+    for result in results:
+        measurement = result.measurement
+        if measurement.message:
+            text = f"! batch {result.configuration.batch:,}: {measurement.outcome.value}: {measurement.message}"
+            parts.append(Text(make_printable(text), style="yellow"))
+    if results[0].prediction_note:
+        parts.append(Text(f"! {make_printable(results[0].prediction_note)}", style="yellow"))
+    parts.append(Text(_provenance(results[0]), style="dim"))
+    return Group(*parts)
+
+
+def _measured_cells(result: Measured) -> list[Text | str]:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure
+
+    measurement = result.measurement
+    if measurement.latency_ms is None:
+        return [Text(measurement.outcome.value, style="yellow"), "", ""]
+    spread = "" if measurement.latency_std_ms is None else f" ± {format_figure(measurement.latency_std_ms)}"
+    others = (measurement.energy_j, measurement.memory_mb)
+    return [
+        f"{format_figure(measurement.latency_ms)}{spread}",
+        *(Text("unknown", style="dim") if value is None else format_figure(value) for value in others),
+    ]
+
+
+def _predicted_cells(result: Measured) -> list[Text]:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure, format_interval
+
+    prediction = result.prediction
+    if prediction is None:
+        return []
+    return [
+        Text(
+            f"{format_figure(getattr(prediction, name))}\n[{format_interval(prediction.intervals[name])}]", style="dim"
+        )
+        for name in _FIGURES
+    ]
+
+
+def _title(result: Measured) -> Text:
+    from rich.text import Text
+
+    conditions = result.configuration.conditions
+    optimizer = "" if conditions.optimizer is None else f" with {conditions.optimizer.value}"
+    return Text.assemble(
+        (make_printable(result.model), "bold"),
+        f" on {make_printable(result.measurement.device)}"
+        f"\n{conditions.mode.value}{optimizer}, {conditions.precision.value}, {conditions.layout.value}, "
+        f"{conditions.runtime.value}, {result.configuration.engine.value}",
+    )
+
+
+def _provenance(result: Measured) -> str:
+    measurement, software = result.measurement, result.measurement.software
+    return make_printable(
+        f"mean of {measurement.timed_runs} calls after {measurement.warmup_runs} warm-ups; {software.framework}, "
+        f"{software.threads} host threads"
+    )

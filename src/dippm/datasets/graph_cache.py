@@ -1,0 +1,287 @@
+"""A folder of graphs, one compressed JSON file per model, so that training reads no model twice.
+
+An entry is named by ``Recipe.model_key``, a hash of all that decides the graph. It carries the graph's fingerprint, and
+gzip's checksum over all of it: an entry that is cut off, damaged or of another version counts as absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.errors import DippmError, UsageError
+from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
+
+__all__ = ["CachedGraph", "GraphCache", "GraphFailure", "build_graphs", "read_recipe"]
+
+_FORMAT = 1
+_SUFFIX = ".json.gz"
+_LEVEL = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CachedGraph:
+    """One entry.
+
+    Args:
+        graph: The graph.
+        fingerprint: Its hash, equal for equal computations.
+    """
+
+    graph: Graph
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphFailure:
+    """A model whose graph cannot be read.
+
+    Args:
+        recipe: A recipe of the model.
+        reason: Why, in one line.
+    """
+
+    recipe: Recipe
+    reason: str
+
+
+class GraphCache:
+    """Graphs by model key in a folder.
+
+    Args:
+        folder: Where the entries lie; made when the first one is written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def load(self, model_key: str) -> CachedGraph | None:
+        """The entry of a model, or None where there is none that can be used."""
+        try:
+            with gzip.open(self._path(model_key), "rb") as stream:
+                values = json.loads(stream.read())
+            if values["format"] != _FORMAT or values["model_key"] != model_key:
+                return None
+            return CachedGraph(graph=_graph_from_dict(values["graph"]), fingerprint=str(values["fingerprint"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError, DippmError):
+            # Cut off, damaged, or not an entry at all: it is built again.
+            return None
+
+    def save(self, model_key: str, graph: Graph, *, fingerprint: str) -> None:
+        """Write an entry; whoever reads meanwhile sees the old one or the new one, never half of it.
+
+        Raises:
+            UsageError: ``graph_cache.unwritable``.
+        """
+        values = {
+            "format": _FORMAT,
+            "model_key": model_key,
+            "fingerprint": fingerprint,
+            "graph": _graph_to_dict(graph),
+        }
+        # No time in the header: equal graphs make equal files.
+        content = gzip.compress(json.dumps(values, separators=(",", ":")).encode(), _LEVEL, mtime=0)
+        path = self._path(model_key)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_bytes(content)
+            unfinished.replace(path)
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            raise UsageError(
+                f"The graph of model {model_key} cannot be written to '{path}': {exc.strerror or exc}.",
+                code="graph_cache.unwritable",
+                cure="Give a folder on a disk with room, and run again: what is there already stays.",
+            ) from exc
+
+    def keys(self) -> Iterator[str]:
+        """Model keys of all entries, whether they can be used or not."""
+        for path in sorted(self.folder.glob(f"??/*{_SUFFIX}")):
+            yield path.name.removesuffix(_SUFFIX)
+
+    def _path(self, model_key: str) -> Path:
+        return self.folder / model_key[:2] / f"{model_key}{_SUFFIX}"
+
+
+def read_recipe(recipe: Recipe) -> Graph:
+    """Build a recipe's model without memory for its weights, and read its graph.
+
+    Raises:
+        DippmError: Whatever keeps it from being built or read.
+    """
+    from dippm.datasets.recipes.building import build
+    from dippm.frontends.torch import read_module
+
+    module, inputs = build(recipe, device="meta")
+    source = f"{recipe.collection}/{recipe.family}/{recipe.model_key}"
+    return read_module(module, input=inputs, source=source, batch_hint=recipe.batch)
+
+
+def build_graphs(
+    recipes: Iterable[Recipe],
+    cache: GraphCache,
+    *,
+    jobs: int,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[GraphFailure]:
+    """Fill the cache with the graphs of all models that it lacks.
+
+    Args:
+        recipes: Recipes; those of one model count once.
+        cache: Where the graphs go. What it holds in good order already is left alone.
+        jobs: Processes that read models at the same time, at least 1.
+        on_progress: Called with the number of models done and their total, first with what was there already.
+
+    Returns:
+        The models that cannot be read.
+
+    Raises:
+        UsageError: ``jobs.invalid``, or ``graph_cache.unwritable``.
+    """
+    if jobs < 1:
+        raise UsageError(f"The number of processes must be 1 or more. Got {jobs} instead.", code="jobs.invalid")
+    report = on_progress or (lambda _done, _total: None)
+    models = list({recipe.model_key: recipe for recipe in recipes}.values())
+    missing = [recipe for recipe in models if cache.load(recipe.model_key) is None]
+    done = len(models) - len(missing)
+    report(done, len(models))
+    failures = []
+    for recipe, reason in _fill(missing, cache, jobs=jobs):
+        done += 1
+        if reason:
+            failures.append(GraphFailure(recipe=recipe, reason=reason))
+        report(done, len(models))
+    return failures
+
+
+def _fill(recipes: Sequence[Recipe], cache: GraphCache, *, jobs: int) -> Iterator[tuple[Recipe, str]]:
+    """Read and write each; yields the recipe and why it failed, ``""`` where it did not, as they end."""
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    if not recipes:
+        return
+    # Spawned, because a fork of a process with PyTorch's threads in it may hang.
+    executor = ProcessPoolExecutor(min(jobs, len(recipes)), mp_context=get_context("spawn"), initializer=_prepare)
+    try:
+        futures = {executor.submit(_read_and_save, recipe, cache): recipe for recipe in recipes}
+        for future in as_completed(futures):
+            try:
+                yield futures[future], future.result()
+            except BrokenExecutor:
+                yield futures[future], "A process that reads models died; run again to read what is missing."
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare() -> None:
+    """One thread each: the processes are the parallelism."""
+    import signal
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _read_and_save(recipe: Recipe, cache: GraphCache) -> str:
+    from dippm.graph.fingerprint import fingerprint
+
+    try:
+        graph = read_recipe(recipe)
+    except DippmError as exc:
+        return str(exc)
+    except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one model must not end the others
+        return f"{type(exc).__name__}: {exc}"
+    cache.save(recipe.model_key, graph, fingerprint=fingerprint(graph))
+    return ""
+
+
+def _graph_to_dict(graph: Graph) -> dict[str, object]:
+    return {
+        "source": graph.source,
+        "framework": graph.framework,
+        "tensors": [
+            [
+                tensor.name,
+                tensor.shape,
+                tensor.dtype.value,
+                tensor.role.value,
+                tensor.alias_of,
+                tensor.storage_bytes_per_sample,
+                tensor.storage_bytes_fixed,
+            ]
+            for tensor in graph.tensors
+        ],
+        "nodes": [
+            [
+                node.kind.value,
+                node.inputs,
+                node.outputs,
+                dict(node.attributes),
+                node.scope,
+                node.source_op,
+                node.releases,
+            ]
+            for node in graph.nodes
+        ],
+        "inputs": graph.inputs,
+        "outputs": graph.outputs,
+        "has_lifetimes": graph.has_lifetimes,
+        "fixed_batch": graph.fixed_batch,
+        "fixed_batch_reason": graph.fixed_batch_reason,
+        "unsupported_ops": dict(graph.unsupported_ops),
+        "warnings": graph.warnings,
+    }
+
+
+def _graph_from_dict(values: dict[str, Any]) -> Graph:
+    return Graph(
+        source=values["source"],
+        framework=values["framework"],
+        tensors=tuple(_tensor_from_list(row) for row in values["tensors"]),
+        nodes=tuple(_node_from_list(row) for row in values["nodes"]),
+        inputs=tuple(values["inputs"]),
+        outputs=tuple(values["outputs"]),
+        has_lifetimes=values["has_lifetimes"],
+        fixed_batch=values["fixed_batch"],
+        fixed_batch_reason=values["fixed_batch_reason"],
+        unsupported_ops=values["unsupported_ops"],
+        warnings=tuple(values["warnings"]),
+    )
+
+
+def _tensor_from_list(row: list[Any]) -> TensorSpec:
+    name, shape, dtype, role, alias_of, per_sample, fixed = row
+    return TensorSpec(
+        name=name,
+        shape=tuple(Dim(*dim) for dim in shape),
+        dtype=DType(dtype),
+        role=TensorRole(role),
+        alias_of=alias_of,
+        storage_bytes_per_sample=per_sample,
+        storage_bytes_fixed=fixed,
+    )
+
+
+def _node_from_list(row: list[Any]) -> Node:
+    kind, inputs, outputs, attributes, scope, source_op, releases = row
+    return Node(
+        kind=OpKind(kind),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        attributes={name: tuple(v) if isinstance(v, list) else v for name, v in attributes.items()},
+        scope=scope,
+        source_op=source_op,
+        releases=tuple(releases),
+    )

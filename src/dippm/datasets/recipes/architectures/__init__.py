@@ -1,0 +1,1 @@
+"""Networks that no library has in the form needed, one family per file, and builders over libraries' classes."""

@@ -1,0 +1,52 @@
+"""Precision in PyTorch: the switches, autocast and the model's own format."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+
+from dippm.costs.precision import Precision
+
+__all__ = ["autocast", "backend_switches", "whole_model_dtype"]
+
+_AUTOCAST = {Precision.AMP: torch.float16, Precision.AMP_BF16: torch.bfloat16}
+_WHOLE_MODEL = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+# Precision to TF32 in (cuDNN, matrix products). PyTorch's defaults wherever the precision says nothing of TF32.
+_TF32 = {Precision.FP32_STRICT: (False, False), Precision.TF32: (True, True)}
+_TF32_DEFAULT = (True, False)
+
+
+@contextmanager
+def backend_switches(precision: Precision) -> Iterator[None]:
+    """Set PyTorch's switches for a precision, and back at the end.
+
+    ``torch.backends.cudnn.benchmark`` is on throughout: cuDNN then compares its convolution algorithms in the first
+    call of each shape, as training scripts have it, and it is not PyTorch's default.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    with warnings.catch_warnings():
+        # PyTorch 2.9 and later warn once that these switches have a newer spelling, which older versions lack.
+        warnings.filterwarnings("ignore", message=".*TF32.*")
+        before = (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
+        cudnn.benchmark = True
+        cudnn.allow_tf32, matmul.allow_tf32 = _TF32.get(precision, _TF32_DEFAULT)
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*TF32.*")
+            cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+def autocast(precision: Precision, device: str) -> AbstractContextManager[object]:
+    """A new context for one forward pass: autocast where the precision asks for it."""
+    dtype = _AUTOCAST.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype=dtype)
+
+
+def whole_model_dtype(precision: Precision) -> torch.dtype | None:
+    """The format that model and inputs are converted to, or None where they stay as they are."""
+    return _WHOLE_MODEL.get(precision)

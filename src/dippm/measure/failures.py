@@ -1,0 +1,58 @@
+"""What an exception of a framework means."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+
+import torch
+
+__all__ = ["describe", "is_device_lost", "is_out_of_memory"]
+
+_LONGEST_MESSAGE = 300
+# The frameworks have no exception type for most of these.
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "failed to allocate memory",  # onnxruntime
+    "bad_alloc",
+    "bad allocation",
+    "_status_alloc_failed",  # cuBLAS, cuDNN
+)
+_DEVICE_LOST = "CUDA error"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
+    name = type(error).__name__
+    return f"{name}: {lines[0]}"[:_LONGEST_MESSAGE] if lines else name
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that it arose from, says that memory ran out, on the device or on the host."""
+    for link in _chain(error):
+        if isinstance(link, MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(link, OSError) and link.errno == errno.ENOMEM:
+            return True
+        text = str(link).lower()
+        if any(sign in text for sign in _OUT_OF_MEMORY):
+            return True
+    return False
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether CUDA will refuse all further work of this process: such errors stay until the process ends."""
+    return any(_DEVICE_LOST in str(link) for link in _chain(error))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

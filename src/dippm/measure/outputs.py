@@ -1,0 +1,49 @@
+"""What a model returned, whatever it is wrapped in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["find_logits", "floating_tensors", "is_finite"]
+
+
+def floating_tensors(output: object) -> Iterator[torch.Tensor]:
+    """All tensors of real numbers in an output: in tuples, lists, dicts and dataclasses, however deep."""
+    return (tensor for tensor in _leaves(output) if isinstance(tensor, torch.Tensor) and tensor.is_floating_point())
+
+
+def find_logits(output: object) -> torch.Tensor | None:
+    """The output's scores of classes: what it calls ``logits``, else its one tensor if that has 2 or 3 dimensions."""
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(named, torch.Tensor):
+        return named
+    return output if isinstance(output, torch.Tensor) and output.dim() in (2, 3) and output.shape[-1] > 1 else None
+
+
+def is_finite(output: object) -> bool:
+    """Whether an output has neither NaN nor infinities. It needs no memory of the output's size."""
+    for leaf in _leaves(output):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel():
+            if not all(bool(torch.isfinite(bound)) for bound in torch.aminmax(leaf.detach())):
+                return False
+        elif isinstance(leaf, np.ndarray) and leaf.dtype.kind == "f" and leaf.size and not np.isfinite(leaf).all():
+            return False
+    return True
+
+
+def _leaves(output: Any) -> Iterator[Any]:
+    if isinstance(output, Mapping):
+        children: Iterator[Any] = iter(output.values())
+    elif isinstance(output, tuple | list):
+        children = iter(output)
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        children = (getattr(output, field.name) for field in dataclasses.fields(output))
+    else:
+        return iter((output,))
+    return chain.from_iterable(map(_leaves, children))

@@ -1,0 +1,95 @@
+"""Resident memory of this process and its peak."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import re
+import sys
+from pathlib import Path
+
+__all__ = ["ResidentMemory", "limit_address_space", "trim_heap"]
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+_KIB_PER_MIB = 1024.0
+
+
+class ResidentMemory:
+    """Peak of the process's resident memory between a reset and a reading.
+
+    Linux keeps a peak that can be reset. Where it cannot, the peak of the whole life of the process is known, and
+    tells something about the time since the reset only if it grew in it.
+
+    Args:
+        status: The kernel's account of the process.
+        clear_refs: What resets the peak.
+    """
+
+    def __init__(self, status: Path = _STATUS, clear_refs: Path = _CLEAR_REFS) -> None:
+        self._status = status
+        self._clear_refs = clear_refs
+        self._peak_before: float | None = None
+
+    def current_mb(self) -> float | None:
+        """Resident memory now, MiB."""
+        return self._read("VmRSS")
+
+    def reset_peak(self) -> None:
+        """Begin a new peak."""
+        try:
+            self._clear_refs.write_text(_RESET_PEAK, encoding="ascii")
+        except OSError:
+            self._peak_before = self._lifetime_peak_mb()
+        else:
+            self._peak_before = None
+
+    def peak_mb(self) -> float | None:
+        """The peak since the reset, MiB; None where it is hidden below an earlier, higher one."""
+        peak = self._lifetime_peak_mb()
+        if peak is None or self._peak_before is None or peak > self._peak_before:
+            return peak
+        return None
+
+    def _lifetime_peak_mb(self) -> float | None:
+        peak = self._read("VmHWM")
+        if peak is not None:
+            return peak
+        try:
+            import resource
+        except ImportError:  # Windows
+            return None
+        used = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return used / _KIB_PER_MIB**2 if sys.platform == "darwin" else used / _KIB_PER_MIB
+
+    def _read(self, key: str) -> float | None:
+        try:
+            found = re.search(rf"^{key}:\s+(\d+) kB", self._status.read_text(encoding="ascii"), re.MULTILINE)
+        except OSError:
+            return None
+        return None if found is None else int(found[1]) / _KIB_PER_MIB
+
+
+def limit_address_space(extra_mb: float) -> None:
+    """Let the process map at most so much memory more than it has mapped now, MiB. Does nothing without ``/proc``."""
+    import resource
+
+    found = re.search(r"^VmSize:\s+(\d+) kB", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    if found is not None:
+        limit = int(found[1]) * 1024 + int(extra_mb * 2**20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def trim_heap() -> None:
+    """Give freed memory that the C library kept back to the system; does nothing where it cannot."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> ctypes._NamedFuncPointer | None:
+    name = ctypes.util.find_library("c") if sys.platform == "linux" else None
+    return None if name is None else getattr(ctypes.CDLL(name), "malloc_trim", None)

@@ -1,0 +1,166 @@
+"""The verbs on data sets, with a device that answers at once and the real store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from dippm import api
+from dippm.api import datasets as verbs
+from dippm.datasets.campaign import graph_hashes
+from dippm.datasets.recipes.collections import load_collection
+from dippm.datasets.store.label_store import LabelStore
+from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.measure import worker
+from dippm.measure.configuration import Configuration
+from dippm.measure.measurement import Measurement, Outcome
+
+
+class FakeWorker:
+    busy_s = 0.0
+
+    def __init__(self, device: str, *, configuration_limit_s: float) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        for configuration in configurations:
+            yield Measurement(
+                outcome=Outcome.OK,
+                device="",
+                measured_at="2026-01-01T00:00:00+00:00",
+                latency_ms=float(configuration.batch),
+                memory_mb=100.0,
+            )
+
+
+@pytest.fixture(autouse=True)
+def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "Worker", FakeWorker)
+    monkeypatch.setattr(graph_hashes.GraphHashes, "add", lambda self, recipe: None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "labels.sqlite"
+
+
+def test_a_campaign_is_resumed_only_when_asked(store: Path) -> None:
+    first = api.measure_collection("cpu-small", store=store, limit=20)
+    assert first.measured >= 20
+    with pytest.raises(UsageError) as caught:
+        api.measure_collection("cpu-small", store=store, limit=40)
+    assert caught.value.code == "campaign.not_resumed"
+    second = api.measure_collection("cpu-small", store=store, limit=40, resume=True)
+    assert second.found == first.measured
+    # Another campaign may share the store without more ado.
+    other = api.measure_collection("cpu-small", store=store, limit=5, modes=["training"], optimizers=["adam"])
+    assert other.found == 0
+    with LabelStore.open(store) as labels:
+        assert len(labels) == first.measured + second.measured + other.measured
+
+
+def test_every_combination_with_a_meaning_is_measured(store: Path) -> None:
+    api.measure_collection(
+        "cpu-small",
+        store=store,
+        limit=1,
+        modes=["inference", "training"],
+        precisions=["fp32", "amp"],
+        engines=["torch", "onnxruntime"],
+        optimizers=["sgd", "adam"],
+    )
+    with LabelStore.open(store) as labels:
+        found = {
+            (
+                label.configuration.engine.value,
+                label.configuration.conditions.mode.value,
+                label.configuration.conditions.precision.value,
+                getattr(label.configuration.conditions.optimizer, "value", None),
+            )
+            for label in labels.labels()
+        }
+    expected: set[tuple[str, str, str, str | None]] = {
+        (engine, "inference", precision, None) for engine in ("torch", "onnxruntime") for precision in ("fp32", "amp")
+    }
+    expected |= {("torch", "training", p, optimizer) for p in ("fp32", "amp") for optimizer in ("sgd", "adam")}
+    assert found == expected
+
+
+def test_onnxruntime_alone_does_not_train(store: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        api.measure_collection("cpu-small", store=store, limit=1, modes=["training"], engines=["onnxruntime"])
+    assert caught.value.code == "engine.unsupported"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"limit": 0}, "limit.invalid"),
+        ({"modes": ["sleeping"]}, "mode.unknown"),
+        ({"engines": ["tvm"]}, "engine.unknown"),
+        ({"collection": "no-such"}, "collection.unknown"),
+        ({"device": "tpu"}, "device.unavailable"),
+    ],
+)
+def test_wrong_options_leave_no_store_behind(options: dict[str, Any], code: str, store: Path) -> None:
+    collection = options.pop("collection", "cpu-small")
+    with pytest.raises(DippmError) as caught:
+        api.measure_collection(collection, store=store, **options)
+    assert caught.value.code == code
+    assert not store.exists()
+
+
+def test_labels_travel_through_a_file_into_another_store(store: Path, tmp_path: Path) -> None:
+    report = api.measure_collection("cpu-small", store=store, limit=9)
+    path, other = tmp_path / "labels.parquet", tmp_path / "other.sqlite"
+    assert api.export_labels(store, path) == report.measured
+    assert api.import_labels(path, other) == (report.measured, report.measured)
+    assert api.import_labels(str(path), str(other)) == (report.measured, 0)
+    assert api.label_statistics(other) == api.label_statistics(path)
+    assert api.label_statistics(path).rows == report.measured
+    assert all(drawn.stat().st_size > 0 for drawn in api.plot_labels(path, tmp_path / "plots"))
+
+
+def test_labels_that_are_not_there_are_not_made(store: Path, tmp_path: Path) -> None:
+    for verb in (api.label_statistics, lambda target: api.export_labels(target, tmp_path / "out.parquet")):
+        with pytest.raises(UsageError) as caught:
+            verb(store)
+        assert caught.value.code == "labels.missing"
+    assert not store.exists()
+
+
+@pytest.mark.data
+def test_published_tables_are_imported(store: Path) -> None:
+    read, added = api.import_labels("whole-models", store)
+    assert 0 < added <= read
+    assert api.import_labels("whole-models", store) == (read, 0)
+
+
+def test_collections_are_listed_with_their_counts() -> None:
+    infos = {info.name: info for info in api.list_recipes()}
+    assert infos["dippm-zoo"].recipes == 10_508
+    for name in ("dippm-zoo", "cpu-small"):
+        recipes = load_collection(name)
+        assert sum(infos[name].families.values()) == len(recipes) == infos[name].recipes
+        assert infos[name].models == len({recipe.model_key for recipe in recipes})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("9m", 540), ("1.5h", 5400), (" 2 H ", 7200), ("45", 45)])
+def test_durations(text: str, seconds: float) -> None:
+    assert verbs.parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "-3s", "0m", "9 minutes", "1e3s", "nan"])
+def test_durations_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        verbs.parse_duration(text)
+    assert caught.value.code == "duration.invalid"

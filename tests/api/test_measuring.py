@@ -1,0 +1,167 @@
+"""``dippm.measure``: with a device that answers at once, and once for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import dippm
+from dippm.errors import ModelReadError, UnsupportedError, UsageError
+from dippm.measure import device_names, worker
+from dippm.measure.configuration import Configuration, Engine
+from dippm.measure.measurement import Measurement, Outcome
+
+
+class FakeWorker:
+    asked: list[tuple[Any, list[Configuration]]]
+
+    def __init__(self, device: str, *, configuration_limit_s: float) -> None:
+        self.device = device
+        type(self).asked = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        self.asked.append((source, list(configurations)))
+        for configuration in configurations:
+            is_full = configuration.batch > 100
+            yield Measurement(
+                outcome=Outcome.OUT_OF_MEMORY if is_full else Outcome.OK,
+                device="H200",
+                measured_at="2026-01-01T00:00:00+00:00",
+                latency_ms=None if is_full else 1.5 * configuration.batch,
+            )
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    weight = helper.make_tensor("w", TensorProto.FLOAT, (8, 8), np.ones((8, 8), np.float32).tobytes(), raw=True)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 8])],
+        [weight],
+    )
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def device_name(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def name_it(name: str) -> None:
+        monkeypatch.setattr(worker, "Worker", FakeWorker)
+        monkeypatch.setattr(device_names, "describe_device", lambda device: name)
+
+    name_it("H200")
+    return name_it
+
+
+@pytest.mark.usefixtures("device_name")
+def test_a_gpu_of_the_catalogue_is_measured_and_predicted(net: Path) -> None:
+    results = dippm.measure(net, batch=[1, 8], device="cuda:1")
+    predictions = dippm.predict(net, batch=[1, 8], device="H200")
+    for result, prediction in zip(results, predictions, strict=True):
+        assert result.measurement.latency_ms == 1.5 * result.configuration.batch
+        assert result.prediction is not None
+        assert result.prediction.to_dict() == prediction.to_dict()
+        assert result.prediction_note == ""
+    ((source, configurations),) = FakeWorker.asked
+    assert source.name == str(net)
+    assert [(each.batch, each.engine) for each in configurations] == [(1, Engine.ONNXRUNTIME), (8, Engine.ONNXRUNTIME)]
+
+
+@pytest.mark.usefixtures("device_name")
+def test_one_batch_gives_one_result_and_a_failure_is_one_too(net: Path) -> None:
+    result = dippm.measure(net, batch=128, device="cuda")
+    assert result.measurement.outcome is Outcome.OUT_OF_MEMORY
+    assert result.prediction is not None
+    measured: Any = result.to_dict()["measured"]
+    assert (measured["fits"], measured["outcome"], measured["latency_ms"]) == (False, "out-of-memory", None)
+
+
+def test_without_a_predicted_device_the_prediction_is_absent_and_says_why(net: Path, device_name: Any) -> None:
+    device_name("Some Processor")
+    result = dippm.measure(net)
+    assert result.prediction is None
+    assert "Some Processor" in result.prediction_note
+    device_name("A Card of the Future")
+    result = dippm.measure(net, device="cuda")
+    assert result.prediction is None
+    assert "A Card of the Future" in result.prediction_note
+    spec = dippm.find_device("A100")
+    result = dippm.measure(net, device_spec=spec)
+    assert result.prediction is not None
+    assert result.prediction.device == spec.name
+
+
+@pytest.mark.usefixtures("device_name")
+def test_what_cannot_be_predicted_is_measured_all_the_same(net: Path) -> None:
+    result = dippm.measure(net, device="cuda", mode="training", optimizer="adam", engine="torch")
+    assert result.measurement.outcome is Outcome.OK
+    assert result.prediction is None
+    assert "training" in result.prediction_note
+
+
+@pytest.mark.usefixtures("device_name")
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"batch": 0}, "batch.invalid"),
+        ({"engine": "tvm"}, "engine.unknown"),
+        ({"mode": "training", "engine": "torch"}, "optimizer.missing"),
+        ({"optimizer": "adam"}, "optimizer.unused"),
+        ({"mode": "training", "optimizer": "sgd"}, "engine.unsupported"),
+        ({"precision": "fp7"}, "precision.unknown"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_runs(net: Path, options: Any, code: str) -> None:
+    FakeWorker.asked = []
+    with pytest.raises((UsageError, UnsupportedError)) as caught:
+        dippm.measure(net, device="cuda", **options)
+    assert caught.value.code == code
+    assert FakeWorker.asked == []
+
+
+@pytest.mark.usefixtures("device_name")
+def test_a_model_that_is_not_there_is_an_error_and_no_row(tmp_path: Path) -> None:
+    with pytest.raises(ModelReadError):
+        dippm.measure(tmp_path / "none.onnx")
+    with pytest.raises(UsageError, match="process of its own"):
+        dippm.measure(object())  # type: ignore[call-overload]
+
+
+def test_a_device_that_is_not_there_is_refused(net: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        dippm.measure(net, device="A100")
+    assert caught.value.code == "device.unavailable"
+
+
+@pytest.mark.slow
+def test_a_file_is_really_measured_on_the_processor(net: Path) -> None:
+    results = dippm.measure(net, batch=[1, 4])
+    for result in results:
+        measurement = result.measurement
+        assert measurement.outcome is Outcome.OK, measurement.message
+        assert measurement.latency_ms is not None
+        assert 0 < measurement.latency_ms < 1000
+        assert measurement.timed_runs == 30
+        assert measurement.device == device_names.cpu_name()
+        assert measurement.software.framework.startswith("onnxruntime")
+
+
+def test_the_verb_is_not_hidden_by_the_subpackage_of_its_name() -> None:
+    # The import of dippm.measure.worker at the top of this file has set the subpackage.
+    assert dippm.measure is dippm.api.measure
+    assert worker.__name__ == "dippm.measure.worker"

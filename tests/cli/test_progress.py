@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dippm.cli import progress
+from dippm.cli.progress import CampaignLines, CountBar
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    bar = CountBar("rows")
+    for done in range(1, 101):
+        clock.now += 1.0
+        bar.show(done, 100, "bert\x1b[31m")
+    bar.close()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["30 of 100 rows", "60 of 100 rows", "90 of 100 rows"]
+    assert "\x1b" not in captured.err
+    assert bar.total == 100
+
+
+def test_on_a_terminal_there_is_a_bar_on_stderr(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    label: Any = SimpleNamespace(
+        recipe=SimpleNamespace(family="bert", batch=4),
+        measurement=SimpleNamespace(latency_ms=2.5, outcome=SimpleNamespace(value="ok")),
+    )
+    lines = CampaignLines()
+    lines.show(SimpleNamespace(done=3, total=7, label=label, remaining_s=12.0))  # type: ignore[arg-type]
+    lines.close()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    for text in ("3/7", "bert batch 4: 2.5 ms", "12 s left"):
+        assert text in captured.err

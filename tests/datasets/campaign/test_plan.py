@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+from dippm.datasets.campaign.plan import is_chosen_for_repeat, make_plan
+from dippm.datasets.store.label import Label
+from dippm.measure.measurement import Measurement, Outcome
+
+
+def test_a_model_comes_once_with_all_its_conditions_and_rising_batches(recipes: Any, inference: Any) -> None:
+    shuffled = recipes(2, batches=(4, 1, 2))
+    plan = make_plan(shuffled, [inference(), inference("amp")], device="D")
+    assert [model.recipe.arguments["width"] for model in plan.models] == [0, 1]
+    for model in plan.models:
+        asked = [(task.configuration.conditions.precision, task.recipe.batch) for task in model.tasks]
+        assert asked == [("fp32", 1), ("fp32", 2), ("fp32", 4), ("amp", 1), ("amp", 2), ("amp", 4)]
+        assert all(task.configuration.batch == task.recipe.batch for task in model.tasks)
+
+
+def test_keys_are_those_of_the_labels(recipes: Any, inference: Any) -> None:
+    plan = make_plan(recipes(40), [inference()], device="D")
+    measurement = Measurement(outcome=Outcome.OK, device="D", measured_at="now", latency_ms=3.0)
+    expected = set()
+    for task in plan.tasks():
+        label = Label(recipe=task.recipe, configuration=task.configuration, measurement=measurement)
+        assert label.key == task.key
+        expected.add(label.key)
+        if task.repeat_key is not None:
+            expected.add(
+                Label(recipe=task.recipe, configuration=task.configuration, measurement=measurement, repeat=1).key
+            )
+    keys = list(plan.label_keys())
+    assert len(keys) == len(set(keys))
+    assert set(keys) == expected
+
+
+def test_two_percent_are_chosen_for_a_repeat_whatever_the_plan_around_them(recipes: Any, inference: Any) -> None:
+    tasks = list(make_plan(recipes(2000), [inference()], device="D").tasks())
+    chosen = {task.key for task in tasks if task.repeat_key is not None}
+    assert 0.015 < len(chosen) / len(tasks) < 0.025
+    assert chosen == {task.key for task in tasks if is_chosen_for_repeat(task.key)}
+    prefix = list(make_plan(recipes(500), [inference("amp"), inference()], device="D").tasks())
+    assert {task.key for task in prefix if task.repeat_key} & chosen == chosen & {task.key for task in prefix}
+
+
+def test_another_device_is_another_plan_and_doubles_count_once(recipes: Any, inference: Any) -> None:
+    once = recipes(3)
+    plan = make_plan(once + once, [inference(), inference()], device="D")
+    assert sum(1 for _ in plan.tasks()) == len(once)
+    assert not set(plan.label_keys()) & set(make_plan(once, [inference()], device="E").label_keys())

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Any
+
+import pytest
+
+from dippm.datasets.campaign.graph_hashes import GraphHash
+from dippm.datasets.campaign.plan import Plan, make_plan
+from dippm.datasets.campaign.report import CampaignReport
+from dippm.datasets.campaign.run import Campaign
+from dippm.datasets.campaign.stopping import StopReason
+from dippm.errors import DippmError
+from dippm.measure.measurement import Outcome
+
+DEVICE = "Test Device"
+
+
+def run(plan: Plan, device: Any, store: Any, **options: Any) -> CampaignReport:
+    return Campaign(plan, measurer=device, store=store, known=list(store.rows.values()), **options).run()
+
+
+def test_every_planned_row_is_measured_once_and_kept(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(300), [inference(), inference("amp")], device=DEVICE)
+    report = run(plan, device, store)
+    assert set(store.rows) == set(plan.label_keys())
+    assert len(device.measured) == len(store.rows) == report.measured == report.planned == 1800 + report.repeats
+    assert 0.01 < report.repeats / 1800 < 0.03
+    assert (report.stopped, report.remaining, report.not_tried) == (StopReason.FINISHED, 0, 0)
+    assert sum(report.by_family.values()) == report.measured
+    assert device.open_calls == 0
+
+
+def test_all_of_a_model_is_measured_before_the_next_one(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    report = run(make_plan(recipes(20), [inference(), inference("amp")], device=DEVICE), device, store)
+    models = [key for key, _ in groupby(key for key, _ in device.measured)]
+    assert len(models) <= 20 + report.repeats
+    assert len(device.measured) == 120 + report.repeats
+
+
+def test_repeats_are_far_from_their_first(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(1000), [inference()], device=DEVICE)
+    run(plan, device, store)
+    places: dict[Any, list[int]] = {}
+    for place, asked in enumerate(device.measured):
+        places.setdefault(asked, []).append(place)
+    distances = [found[1] - found[0] for found in places.values() if len(found) == 2]
+    assert len(distances) > 30
+    near = [distance for distance in distances if distance < 300]
+    # Only what was measured last of all cannot be repeated that late.
+    assert len(near) <= 300 * 0.04
+
+
+def test_larger_batches_are_not_tried_after_one_ran_out_of_memory(
+    recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    plan = make_plan(recipes(10, batches=(1, 2, 4, 8)), [inference(), inference("amp")], device=DEVICE)
+
+    def rule(recipe: Any, configuration: Any) -> Outcome:
+        is_full = configuration.batch >= 2 and configuration.conditions.precision == "fp32"
+        return Outcome.OUT_OF_MEMORY if is_full else Outcome.OK
+
+    device.rule = rule
+    report = run(plan, device, store)
+    assert report.not_tried == 10 * 2
+    assert report.by_outcome["out-of-memory"] == 10
+    assert report.remaining == 0
+    asked = [(c.conditions.precision.value, c.batch) for _, c in device.measured]
+    assert ("fp32", 4) not in asked
+    assert asked.count(("amp", 8)) == 10
+    # A later run comes to the same end without asking anything of the device.
+    again = type(device)(rule=rule)
+    second = run(plan, again, store)
+    assert again.measured == []
+    assert (second.not_tried, second.found, second.measured) == (20, report.measured, 0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NOT_FINITE])
+def test_what_ends_badly_is_a_row_too(outcome: Outcome, recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(6), [inference()], device=DEVICE)
+    device.rule = lambda recipe, configuration: outcome if recipe.arguments["width"] == 3 else Outcome.OK
+    report = run(plan, device, store)
+    assert report.failures[0] == (outcome.value, f"because {outcome}", 3)
+    assert set(store.rows) >= {task.key for task in plan.tasks()}
+    assert {label.measurement.device for label in store.rows.values()} == {DEVICE}
+    assert str(outcome) in str(report)
+
+
+def test_rows_of_an_earlier_run_are_not_measured_again(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    first = run(make_plan(recipes(100), [inference()], device=DEVICE), device, store)
+    later = type(device)()
+    plan = make_plan(recipes(200), [inference()], device=DEVICE)
+    report = run(plan, later, store)
+    assert report.found == first.measured
+    assert set(store.rows) == set(plan.label_keys())
+    assert report.measured == report.planned - first.measured == len(later.measured)
+
+
+def test_repeats_that_an_earlier_run_left_are_made(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(200), [inference()], device=DEVICE)
+    run(plan, device, store)
+    repeats = {task.repeat_key for task in plan.tasks()} - {None}
+    assert repeats
+    for key in repeats:
+        del store.rows[key]
+    later = type(device)()
+    report = run(plan, later, store)
+    assert len(later.measured) == len(repeats) == report.repeats
+    assert set(store.rows) == set(plan.label_keys())
+
+
+def test_the_budget_is_kept_and_leaves_time_for_repeats(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    device.on_measure = lambda: time.sleep(0.01)
+    plan = make_plan(recipes(2000), [inference()], device=DEVICE)
+    began = time.monotonic()
+    report = run(plan, device, store, budget_s=4.0)
+    assert time.monotonic() - began < 5.0
+    assert report.stopped is StopReason.BUDGET
+    assert report.measured + report.remaining == report.planned
+    assert report.repeats > 0
+    assert report.rows_per_minute > 1000
+    assert report.budget_left_s is not None
+    assert report.budget_left_s < 1.0
+
+
+def test_a_row_that_hangs_is_cut_off_by_the_budget(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    device.on_measure = lambda: time.sleep(30) if len(device.measured) == 2 else None
+    began = time.monotonic()
+    report = run(make_plan(recipes(5), [inference()], device=DEVICE), device, store, budget_s=3.0)
+    assert time.monotonic() - began < 5.0
+    assert (report.stopped, report.measured, len(store.rows)) == (StopReason.BUDGET, 2, 2)
+    assert device.open_calls == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_report(
+    number: signal.Signals, recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    before = signal.getsignal(number)
+
+    def interrupt() -> None:
+        if len(device.measured) == 4:
+            os.kill(os.getpid(), number)
+            time.sleep(30)
+
+    device.on_measure = interrupt
+    report = run(make_plan(recipes(5), [inference()], device=DEVICE), device, store)
+    assert (report.stopped, report.measured, len(store.rows)) == (StopReason.INTERRUPTED, 4, 4)
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_while_a_row_is_written_waits_for_it(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    written = []
+
+    def slow_add(label: Any) -> None:
+        if len(store.rows) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+        written.append(label.key)
+
+    store.on_add = slow_add
+    report = run(make_plan(recipes(5), [inference()], device=DEVICE), device, store)
+    assert written == list(store.rows)
+    assert (report.stopped, report.measured) == (StopReason.INTERRUPTED, 3)
+
+
+def test_a_full_disk_ends_it_and_a_later_run_goes_on(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(10), [inference()], device=DEVICE)
+
+    def refuse(label: Any) -> None:
+        if len(store.rows) == 7:
+            raise DippmError("The disk is full.", code="store.full")
+
+    store.on_add = refuse
+    with pytest.raises(DippmError, match="full"):
+        run(plan, device, store)
+    assert len(store.rows) == 7
+    store.on_add = lambda label: None
+    run(plan, type(device)(), store)
+    assert set(store.rows) == set(plan.label_keys())
+
+
+class FakeGraphs:
+    def __init__(self, failing: str = "") -> None:
+        self.queue: list[Any] = []
+        self.failing = failing
+        self.advanced_while_measuring = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.queue)
+
+    def add(self, recipe: Any) -> None:
+        if recipe not in self.queue:
+            self.queue.append(recipe)
+
+    def advance(self, *, wait_s: float = 0.0) -> list[GraphHash]:
+        self.advanced_while_measuring += wait_s == 0
+        done, self.queue = self.queue, []
+        return [
+            GraphHash(model_key=recipe.model_key, graph_hash="", error="no")
+            if recipe.model_key == self.failing
+            else GraphHash(model_key=recipe.model_key, graph_hash="h" + recipe.model_key)
+            for recipe in done
+        ]
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_every_model_gets_the_hash_of_its_graph(
+    is_beside: bool, recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    plan = make_plan(recipes(10), [inference()], device=DEVICE)
+    keys = [model.recipe.model_key for model in plan.models]
+    graphs: Any = FakeGraphs(failing=keys[3])
+    report = run(plan, device, store, graphs=graphs, graphs_beside=is_beside)
+    assert store.hashes == {key: "h" + key for key in keys if key != keys[3]}
+    assert report.graphs_failed == {keys[3]: "no"}
+    assert (report.graphs >= 9, report.graphs_pending) == (True, 0)
+    assert (graphs.advanced_while_measuring > 0) is is_beside
+    if is_beside:
+        # A hash that is known when a later row of the model comes is stored with the row.
+        assert sum(label.graph_hash != "" for label in store.rows.values()) >= 9 * 2
+
+
+def test_progress_counts_up_to_the_whole_plan(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    seen: list[Any] = []
+    report = run(make_plan(recipes(30), [inference()], device=DEVICE), device, store, on_progress=seen.append)
+    assert [each.done for each in seen] == list(range(1, report.planned + 1))
+    assert {each.total for each in seen} == {report.planned}
+    assert math.isinf(seen[0].remaining_s)
+
+
+def test_report_as_json_and_text(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    device.busy_s = 1e9
+    report = run(make_plan(recipes(3), [inference()], device=DEVICE), device, store, budget_s=60)
+    values = report.to_dict()
+    assert values["busy_share"] == 1.0
+    assert values["stopped"] == "finished"
+    assert values["measured"] == report.measured
+    assert f"{report.measured} measured" in str(report)
+    assert DEVICE in str(report)
+
+
+def test_two_campaigns_may_share_a_store(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(20), [inference()], device=DEVICE)
+    first = Campaign(plan, measurer=device, store=store, known=[])
+    second = Campaign(plan, measurer=type(device)(), store=store, known=[]).run()
+    assert second.measured == second.planned
+    assert first.run().measured == 0
+    assert set(store.rows) == set(plan.label_keys())
+
+
+def test_it_runs_in_any_thread(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    device.on_measure = lambda: time.sleep(0.01)
+    plan = make_plan(recipes(500), [inference()], device=DEVICE)
+    with ThreadPoolExecutor(1) as pool:
+        report = pool.submit(run, plan, device, store, budget_s=3.0).result()
+    assert report.stopped is StopReason.BUDGET
+    assert 0 < report.measured == len(store.rows) < report.planned

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from dippm.datasets.recipes.building import list_architectures
+from dippm.datasets.recipes.collections import list_collections, load_collection
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.errors import UsageError
+
+# Table 2 of the DIPPM paper.
+TABLE_2 = {
+    "efficientnet": 1729,
+    "mnasnet": 1001,
+    "mobilenet": 1591,
+    "resnet": 1152,
+    "vgg": 1536,
+    "swin": 547,
+    "vit": 520,
+    "densenet": 768,
+    "visformer": 768,
+    "poolformer": 896,
+}
+COUNTS = {
+    "dippm-zoo": 10508,
+    "dippm-unseen": 256,
+    "dnnperf-hpo": 6000,
+    "dnnperf-nas": 2000,
+    "transformers": 1200,
+    "cpu-small": 500,
+}
+_CHILD = """
+import json, sys, time
+from dippm.datasets.recipes.collections import load_collection
+start = time.process_time()
+recipes = load_collection("dippm-zoo")
+spent = time.process_time() - start
+heavy = sorted({"torch", "timm", "torchvision", "transformers", "pandas"} & set(sys.modules))
+print(json.dumps([[recipe.key for recipe in recipes], spent, heavy]))
+"""
+
+
+@pytest.fixture(name="collections", scope="module")
+def _collections() -> dict[str, tuple[Recipe, ...]]:
+    return {name: load_collection(name) for name in list_collections()}
+
+
+def by_model(recipes: tuple[Recipe, ...]) -> list[list[Recipe]]:
+    models: list[list[Recipe]] = []
+    previous = ""
+    for recipe in recipes:
+        if recipe.model_key != previous:
+            models.append([])
+            previous = recipe.model_key
+        models[-1].append(recipe)
+    return models
+
+
+def test_counts(collections) -> None:
+    assert {name: len(recipes) for name, recipes in collections.items()} == COUNTS
+
+
+def test_the_zoo_has_the_counts_of_the_papers_table_to_the_unit(collections) -> None:
+    assert Counter(recipe.family for recipe in collections["dippm-zoo"]) == TABLE_2
+    assert sum(TABLE_2.values()) == 10508
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_all_recipes_differ_and_say_where_they_belong(collections, name: str) -> None:
+    recipes = collections[name]
+    assert len({recipe.key for recipe in recipes}) == len(recipes)
+    assert {recipe.collection for recipe in recipes} == {name}
+
+
+def test_no_model_is_in_two_collections(collections) -> None:
+    keys = [{recipe.model_key for recipe in recipes} for recipes in collections.values()]
+    assert sum(map(len, keys)) == len(set().union(*keys))
+
+
+def test_the_held_out_family_is_in_no_other_collection(collections) -> None:
+    for name, recipes in collections.items():
+        is_held_out = {recipe.architecture == "timm:convnext" for recipe in recipes}
+        assert is_held_out == {name == "dippm-unseen"}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_the_batches_of_a_model_stand_together_in_ascending_order(collections, name: str) -> None:
+    models = by_model(collections[name])
+    assert len(models) == len({recipe.model_key for recipe in collections[name]})
+    for model in models:
+        assert 3 <= len(model) <= 8
+        assert [recipe.batch for recipe in model] == sorted({recipe.batch for recipe in model})
+        assert 1 <= model[0].batch <= model[-1].batch <= 128
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_any_prefix_has_every_family_in_proportion(collections, name: str) -> None:
+    families = [model[0].family for model in by_model(collections[name])]
+    totals = Counter(families)
+    seen: Counter[str] = Counter()
+    for length, family in enumerate(families, start=1):
+        seen[family] += 1
+        for other, total in totals.items():
+            assert abs(seen[other] - length * total / len(families)) <= 1.5, (length, other)
+
+
+def test_zoo_families_have_many_models_and_many_batches(collections) -> None:
+    for family in TABLE_2:
+        members = [recipe for recipe in collections["dippm-zoo"] if recipe.family == family]
+        assert len({recipe.model_key for recipe in members}) >= 150, family
+        assert {recipe.batch for recipe in members} >= {1, 2, 8, 32, 64, 128}, family
+        assert {recipe.inputs.positional[0].shape[-1] for recipe in members} >= {128, 224, 384} or family == "vit"
+
+
+def test_sequences_reach_from_32_to_4096(collections) -> None:
+    for family in ("bert", "gpt2", "llama"):
+        lengths = {
+            recipe.inputs.named["input_ids"].shape[0]
+            for recipe in collections["transformers"]
+            if recipe.family == family
+        }
+        assert (min(lengths), max(lengths)) == (32, 4096), family
+
+
+def test_every_architecture_that_can_be_built_is_used(collections) -> None:
+    used = {recipe.architecture for recipes in collections.values() for recipe in recipes}
+    assert used == set(list_architectures())
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_recipes_survive_json(collections, name: str) -> None:
+    for recipe in collections[name][::37]:
+        again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
+        assert (again.key, again.to_dict()) == (recipe.key, recipe.to_dict())
+
+
+def test_another_seed_gives_other_recipes_in_the_same_numbers(collections) -> None:
+    other = load_collection("dippm-zoo", seed=1)
+    assert Counter(recipe.family for recipe in other) == TABLE_2
+    mine = {recipe.key for recipe in collections["dippm-zoo"]}
+    assert len(mine & {recipe.key for recipe in other}) < 0.05 * len(mine)
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_another_process_draws_the_same_quickly_and_without_frameworks(collections, hash_seed: str) -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, check=True, env=environment, text=True)
+    keys, spent, heavy = json.loads(done.stdout)
+    assert keys == [recipe.key for recipe in collections["dippm-zoo"]]
+    assert spent < 1
+    assert heavy == []
+
+
+def test_an_unknown_collection_is_told_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean dippm-zoo") as caught:
+        load_collection("dipm-zoo")
+    assert caught.value.code == "collection.unknown"
