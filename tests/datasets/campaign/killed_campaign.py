@@ -1,10 +1,12 @@
 """A program that a test kills: a campaign over small recipes with the real store and a device that sleeps.
 
-Arguments: store, journal of what the device measured, number of models, seconds per row.
+Arguments: store, journal of what the device measured, number of models, seconds per row, and the size in bytes past
+which a file cannot grow, 0 for no such size.
 """
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -47,7 +49,10 @@ class SleepingDevice:
 
 
 def main() -> None:
-    store, journal, models, row_s = sys.argv[1:]
+    store, journal, models, row_s, limit_bytes = sys.argv[1:]
+    if int(limit_bytes):
+        # Writing past it fails as on a full disk: Python ignores the signal that would end the process.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit_bytes), int(limit_bytes)))
     recipes = [
         Recipe(
             collection="test",

@@ -33,6 +33,9 @@ def test_every_planned_row_is_measured_once_and_kept(recipes: Any, inference: An
     assert 0.01 < report.repeats / 1800 < 0.03
     assert (report.stopped, report.remaining, report.not_tried) == (StopReason.FINISHED, 0, 0)
     assert sum(report.by_family.values()) == report.measured
+    assert [(floor.metric, floor.pairs, floor.mean_difference_percent) for floor in report.noise] == [
+        ("latency_ms", report.repeats, 0.0)
+    ]
     assert device.open_calls == 0
 
 

@@ -42,7 +42,8 @@ def _add_cell(tally: Tally, plan: Sequence[str], *, before: int, inputs: int, ch
 
 def sample_cells(rng: random.Random, reach: Reach) -> Draw:
     """A network of normal and reduction cells."""
-    size = rng.choice(reach.sizes)
+    # Cells do not shrink the image before their first reduction: toys of them take half the size.
+    size = rng.choice(reach.sizes) // (2 if reach.is_small else 1)
     nodes = rng.randint(2, 3 if reach.is_small else 5)
     normal, reduction = _draw_cell(rng, nodes), _draw_cell(rng, nodes)
     cells = rng.randint(1, 1 if reach.is_small else 5)
