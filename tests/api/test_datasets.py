@@ -14,9 +14,9 @@ from dippm.datasets.campaign import graph_hashes
 from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.store.label_store import LabelStore
 from dippm.errors import DippmError, UnsupportedError, UsageError
-from dippm.measure import worker
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome
+from dippm.measuring import worker
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
 
 
 class FakeWorker:

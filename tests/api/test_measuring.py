@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 
 import dippm
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
-from dippm.measure import device_names, worker
-from dippm.measure.configuration import Configuration, Engine
-from dippm.measure.measurement import Measurement, Outcome
+from dippm.measuring import device_names, worker
+from dippm.measuring.configuration import Configuration, Engine
+from dippm.measuring.measurement import Measurement, Outcome
 
 
 class FakeWorker:
@@ -162,6 +162,6 @@ def test_a_file_is_really_measured_on_the_processor(net: Path) -> None:
 
 
 def test_the_verb_is_not_hidden_by_the_subpackage_of_its_name() -> None:
-    # The import of dippm.measure.worker at the top of this file has set the subpackage.
+    # The import of dippm.measuring.worker at the top of this file has set the subpackage.
     assert dippm.measure is dippm.api.measure
-    assert worker.__name__ == "dippm.measure.worker"
+    assert worker.__name__ == "dippm.measuring.worker"

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 
 from dippm.cli import main
 from dippm.datasets.campaign import graph_hashes
-from dippm.measure import device_names, worker
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome
+from dippm.measuring import device_names, worker
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
 
 
 class FakeWorker:

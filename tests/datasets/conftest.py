@@ -12,8 +12,8 @@ from dippm.costs.conditions import Conditions
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import DeviceState, Measurement, Outcome, SoftwareStack
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import DeviceState, Measurement, Outcome, SoftwareStack
 
 FIGURES = (
     "duration_s",

@@ -6,7 +6,7 @@ import pytest
 from dippm.costs.conditions import Conditions
 from dippm.datasets.statistics import Distribution, NoiseFloor, find_noise_floors, summarize
 from dippm.datasets.store.label import Label
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 Maker = Callable[..., Label]
 

@@ -10,7 +10,7 @@ from dippm.datasets import statistics_plots
 from dippm.datasets.statistics_plots import plot_distributions
 from dippm.datasets.store.label import Label
 from dippm.errors import MissingExtraError, UsageError
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 pytest.importorskip("matplotlib")
 Maker = Callable[..., Label]

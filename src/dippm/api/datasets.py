@@ -15,7 +15,7 @@ from dippm.api.measuring import parse_engine
 from dippm.costs.conditions import Conditions, Mode
 from dippm.datasets.location import data_folder
 from dippm.errors import UsageError
-from dippm.measure.configuration import Engine
+from dippm.measuring.configuration import Engine
 
 if TYPE_CHECKING:
     from dippm.datasets.campaign.plan import Request
@@ -136,8 +136,8 @@ def measure_collection(
     from dippm.datasets.campaign.run import Campaign
     from dippm.datasets.recipes.collections import load_collection
     from dippm.datasets.store.label_store import LabelStore
-    from dippm.measure.device_names import describe_device
-    from dippm.measure.worker import Worker
+    from dippm.measuring.device_names import describe_device
+    from dippm.measuring.worker import Worker
 
     began_s = time.monotonic()
     requests = _make_requests(modes, precisions, layouts, engines, optimizers)

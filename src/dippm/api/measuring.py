@@ -12,14 +12,14 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
-from dippm.measure.configuration import Configuration, Engine
-from dippm.measure.measurement import Measurement
+from dippm.measuring.configuration import Configuration, Engine
+from dippm.measuring.measurement import Measurement
 from dippm.placement.mig import MigPolicy
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
 if TYPE_CHECKING:
-    from dippm.measure.model_source import ModelSource
+    from dippm.measuring.model_source import ModelSource
 
 __all__ = ["Measured", "measure", "parse_engine"]
 
@@ -142,9 +142,9 @@ def measure(
         UnsupportedError: The device is not there, or the engine cannot run the model.
         MissingExtraError: A package is not installed.
     """
-    from dippm.measure.device_names import describe_device
-    from dippm.measure.model_files import find_source
-    from dippm.measure.worker import Worker
+    from dippm.measuring.device_names import describe_device
+    from dippm.measuring.model_files import find_source
+    from dippm.measuring.worker import Worker
 
     if not isinstance(model, str | PathLike):
         raise UsageError(
@@ -195,7 +195,7 @@ def parse_engine(name: str) -> Engine:
 
 def _own_engine(source: ModelSource) -> Engine:
     """The engine that a model is made for."""
-    from dippm.measure.model_files import FileSource
+    from dippm.measuring.model_files import FileSource
 
     is_onnx = isinstance(source, FileSource) and source.onnx_path is not None
     return Engine.ONNXRUNTIME if is_onnx else Engine.TORCH

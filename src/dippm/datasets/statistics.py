@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dippm.datasets.store.label import Label
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 __all__ = [
     "METRICS",

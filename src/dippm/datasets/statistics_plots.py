@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.datasets.statistics import METRICS
 from dippm.datasets.store.label import Label
 from dippm.errors import MissingExtraError, UsageError
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,9 @@ from dippm.datasets.campaign.run import Campaign
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label_store import LabelStore
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome
-from dippm.measure.model_source import ModelSource
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
+from dippm.measuring.model_source import ModelSource
 
 DEVICE = "Sleeping Device"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from dippm.datasets.campaign.plan import is_chosen_for_repeat, make_plan
 from dippm.datasets.store.label import Label
-from dippm.measure.measurement import Measurement, Outcome
+from dippm.measuring.measurement import Measurement, Outcome
 
 
 def test_a_model_comes_once_with_all_its_conditions_and_rising_batches(recipes: Any, inference: Any) -> None:

@@ -17,10 +17,10 @@ from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label_store import LabelStore
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.measure.device_names import describe_device
-from dippm.measure.measurement import Outcome
-from dippm.measure.protocol import Plan as Protocol
-from dippm.measure.worker import Worker
+from dippm.measuring.device_names import describe_device
+from dippm.measuring.measurement import Outcome
+from dippm.measuring.protocol import Plan as Protocol
+from dippm.measuring.worker import Worker
 
 QUICK = Protocol(warmup_runs=2, timed_runs=3, budget_s=2.0, energy_window_s=0.01)
 # Written to a folder on the path, so that the measuring process can import it by name.

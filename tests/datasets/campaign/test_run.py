@@ -16,7 +16,7 @@ from dippm.datasets.campaign.report import CampaignReport
 from dippm.datasets.campaign.run import Campaign
 from dippm.datasets.campaign.stopping import StopReason
 from dippm.errors import DippmError
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 DEVICE = "Test Device"
 

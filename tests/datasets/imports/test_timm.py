@@ -12,7 +12,7 @@ from dippm.datasets.timm_tables import TimmRow
 from dippm.devices import find_device
 from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 
 def row(model: str, batch: int, *, mode: str = "inference", torch: str = "240", layout: str = "nchw") -> TimmRow:

@@ -8,8 +8,8 @@ from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.label_store import LabelStore
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
 
 
 def label_of(number: int) -> Label:

@@ -15,7 +15,7 @@ from dippm.datasets.store import label_store
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.label_store import LabelStore
 from dippm.errors import DippmError, UsageError
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 Maker = Callable[..., Label]
 PROGRAM = Path(__file__).with_name("adding_program.py")

@@ -9,8 +9,8 @@ from itertools import groupby
 from dippm.costs.conditions import Conditions
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
-from dippm.measure.configuration import Configuration, Engine
-from dippm.measure.measurement import Measurement, Outcome
+from dippm.measuring.configuration import Configuration, Engine
+from dippm.measuring.measurement import Measurement, Outcome
 
 __all__ = ["ModelPlan", "Plan", "Request", "Task", "is_chosen_for_repeat", "make_plan"]
 

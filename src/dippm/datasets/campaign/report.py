@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from dippm.datasets.campaign.stopping import StopReason
 from dippm.datasets.statistics import NoiseFloor
 from dippm.datasets.store.label import Label
-from dippm.measure.measurement import Outcome
+from dippm.measuring.measurement import Outcome
 
 __all__ = ["CampaignReport", "Tally"]
 

@@ -15,9 +15,9 @@ from dippm.datasets.campaign.stopping import Stopper, StopReason, StopRequested
 from dippm.datasets.recipes.building import RecipeSource
 from dippm.datasets.statistics import find_noise_floors
 from dippm.datasets.store.label import Label
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome
-from dippm.measure.model_source import ModelSource
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
+from dippm.measuring.model_source import ModelSource
 
 __all__ = ["Campaign", "LabelSink", "Measurer", "Progress"]
 
@@ -30,7 +30,7 @@ _CLOSING_SHARE, _CLOSING_AT_MOST_S = 0.05, 3.0
 
 
 class Measurer(Protocol):
-    """What runs models on the device: :class:`dippm.measure.worker.Worker`."""
+    """What runs models on the device: :class:`dippm.measuring.worker.Worker`."""
 
     @property
     def busy_s(self) -> float:

@@ -18,8 +18,8 @@ from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import TimmRow, read_timm_tables
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome, SoftwareStack
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 
 __all__ = ["LADDER", "import_timm_tables", "labels_of_timm_rows"]
 

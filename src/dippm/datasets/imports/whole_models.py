@@ -19,8 +19,8 @@ from dippm.devices import find_device
 from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import DType
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement, Outcome, SoftwareStack
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 
 __all__ = ["import_whole_models"]
 

@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass
 
 from dippm.datasets.recipes.recipe import Recipe
-from dippm.measure.configuration import Configuration
-from dippm.measure.measurement import Measurement
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement
 
 __all__ = ["Label"]
 

@@ -18,8 +18,8 @@ from dippm.costs.conditions import Conditions
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
-from dippm.measure.configuration import Configuration, Engine
-from dippm.measure.measurement import DeviceState, Measurement, Outcome, SoftwareStack
+from dippm.measuring.configuration import Configuration, Engine
+from dippm.measuring.measurement import DeviceState, Measurement, Outcome, SoftwareStack
 
 __all__ = ["COLUMNS", "SCHEMA_VERSION", "Column", "label_to_row", "row_to_label"]
 

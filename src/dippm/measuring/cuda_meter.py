@@ -1,0 +1,165 @@
+"""An NVIDIA GPU as a device: CUDA events, the caching allocator's peaks, and what NVML tells."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+
+import torch
+
+from dippm.measuring.cpu_meter import host_software
+from dippm.measuring.device_names import cuda_name
+from dippm.measuring.measurement import DeviceState, SoftwareStack
+from dippm.measuring.meter import CallTime, EnergyCounter, MemoryReading
+from dippm.measuring.nvml import Nvml, NvmlDevice
+from dippm.measuring.sampled_energy import SampledEnergy
+from dippm.units import MILLI, bytes_to_mib
+
+__all__ = ["CudaMeter"]
+
+_IDLE_SECONDS = 0.6
+
+
+class CudaMeter:
+    """One GPU, as PyTorch counts them.
+
+    Args:
+        index: PyTorch's index of the device.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.device = f"cuda:{index}"
+        nvml = Nvml()
+        # Before CUDA starts in this process: what other processes hold must be told from what this one will hold.
+        used_before = {device.uuid(): device.used_mb() for device in nvml.devices()}
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.set_device(index)
+        self._index = index
+        self._driver = nvml.driver()
+        self._nvml = nvml.find(torch.cuda.get_device_properties(index))
+        self._used_before_mb = None if self._nvml is None else used_before.get(self._nvml.uuid())
+        self.device_name = cuda_name(index, nvml)
+        self._energy = _energy_counter(self._nvml)
+        # The first tensor and the first kernel make the context whole; without them it would be counted as the model's.
+        torch.ones(1, device=self.device).add_(1)
+        self._start, self._end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        self.synchronise()
+        self.release_memory()
+        self.idle_power_w = _idle_power_w(self._energy)
+
+    @property
+    def energy(self) -> EnergyCounter | None:
+        """NVML's total energy, or power sampled by NVML where the card does not count energy."""
+        return self._energy
+
+    def synchronise(self) -> None:
+        """Wait for all streams of the device."""
+        torch.cuda.synchronize(self._index)
+
+    def time_call(self, call: Callable[[], object]) -> tuple[object, CallTime]:
+        """Run a call until the device has finished; time it by the wall clock and by events on the current stream."""
+        begin = time.perf_counter()
+        self._start.record()
+        output = call()
+        self._end.record()
+        self.synchronise()
+        wall_s = time.perf_counter() - begin
+        return output, CallTime(wall_s=wall_s, device_s=self._start.elapsed_time(self._end) * MILLI)
+
+    def release_memory(self) -> None:
+        """Collect garbage and give the caching allocator's free blocks back to the driver."""
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def base_memory_mb(self) -> float | None:
+        """Memory of the context and of kernels loaded so far, MiB."""
+        held, _ = self._held_mb()
+        return None if held is None else held - bytes_to_mib(torch.cuda.memory_reserved(self._index))
+
+    def reset_peaks(self) -> None:
+        """Begin new peaks of the caching allocator.
+
+        Called after the warm-up, so that what cuDNN takes to compare its algorithms and gives back is no part of them.
+        """
+        torch.cuda.reset_peak_memory_stats(self._index)
+
+    def read_memory(self) -> MemoryReading:
+        """Peaks of the caching allocator since the last reset, and the memory of the process.
+
+        NVML knows no peak. None is needed: what the caching allocator once took from the driver it keeps until
+        ``empty_cache``, so that right after the runs, before anything is freed, the process holds its most.
+        """
+        held, source = self._held_mb()
+        return MemoryReading(
+            memory_mb=held,
+            memory_source=source,
+            allocated_peak_mb=bytes_to_mib(torch.cuda.max_memory_allocated(self._index)),
+            reserved_peak_mb=bytes_to_mib(torch.cuda.max_memory_reserved(self._index)),
+        )
+
+    def state(self) -> DeviceState:
+        """Clocks, temperature, power limit and throttle reasons now."""
+        return DeviceState() if self._nvml is None else self._nvml.state()
+
+    def software(self, framework: str) -> SoftwareStack:
+        """Versions, with the given framework."""
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        return host_software(
+            framework, driver=self._driver, cuda=torch.version.cuda or "", cudnn="" if cudnn is None else str(cudnn)
+        )
+
+    def _held_mb(self) -> tuple[float | None, str | None]:
+        """Memory of this process by NVML, and which way it was found."""
+        if self._nvml is None:
+            return None, None
+        held = self._nvml.process_mb(os.getpid())
+        # In a container NVML counts in the host's process ids: another process may carry ours, and holds less.
+        if held is not None and held >= bytes_to_mib(torch.cuda.memory_reserved(self._index)):
+            return held, "nvml-process"
+        used = self._nvml.used_mb()
+        if used is None or self._used_before_mb is None:
+            return None, None
+        return used - self._used_before_mb, "nvml-device"
+
+
+class _TotalEnergy:
+    """NVML's own counter."""
+
+    source = "nvml-total-energy"
+
+    def __init__(self, device: NvmlDevice) -> None:
+        self._device = device
+
+    def start(self) -> None:
+        """Begin a window."""
+
+    def read_j(self) -> float | None:
+        """Energy since the driver was loaded, J."""
+        return self._device.total_energy_j()
+
+    def stop(self) -> None:
+        """End the window."""
+
+
+def _energy_counter(device: NvmlDevice | None) -> EnergyCounter | None:
+    if device is None:
+        return None
+    if device.total_energy_j() is not None:
+        return _TotalEnergy(device)
+    return SampledEnergy(device.power_w, source="nvml-power") if device.power_w() is not None else None
+
+
+def _idle_power_w(counter: EnergyCounter | None) -> float | None:
+    if counter is None:
+        return None
+    counter.start()
+    before, start = counter.read_j(), time.perf_counter()
+    time.sleep(_IDLE_SECONDS)
+    after, elapsed = counter.read_j(), time.perf_counter() - start
+    counter.stop()
+    return None if before is None or after is None else (after - before) / elapsed

@@ -1,0 +1,98 @@
+"""Inference in PyTorch as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from dippm.costs.conditions import Layout, Runtime
+from dippm.errors import UnsupportedError
+from dippm.measuring.arithmetic import autocast, whole_model_dtype
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.sample_inputs import Inputs
+
+__all__ = ["converted", "inference_call"]
+
+_CALLS_BEFORE_CAPTURE = 3
+
+
+@contextmanager
+def inference_call(
+    module: nn.Module, inputs: Inputs, configuration: Configuration, *, device: str
+) -> Iterator[Callable[[], object]]:
+    """One forward pass as a function without arguments, under ``torch.inference_mode``.
+
+    Args:
+        module: The model on the device, in evaluation mode. Whole-model precisions and ``nhwc`` convert it in place.
+        inputs: Its inputs.
+        configuration: How it is run.
+        device: The device.
+
+    Yields:
+        The call, which returns what the model returns. With the runtime ``cuda-graph`` it replays a captured graph and
+        always returns the same tensors.
+
+    Raises:
+        UnsupportedError: ``runtime.unsupported`` for CUDA graphs on another device.
+    """
+    conditions = configuration.conditions
+    module, inputs = converted(module, inputs, configuration)
+    if conditions.runtime is Runtime.COMPILE:
+        module = torch.compile(module)  # type: ignore[assignment]
+
+    def call() -> object:
+        # Entered in each call: autocast keeps its casts of the weights for one pass and not longer.
+        with torch.inference_mode(), autocast(conditions.precision, device):
+            return module(*inputs.args, **inputs.kwargs)
+
+    try:
+        if conditions.runtime is Runtime.CUDA_GRAPH:
+            with _captured(call, device=device) as replay:
+                yield replay
+        else:
+            yield call
+    finally:
+        if conditions.runtime is Runtime.COMPILE:
+            torch.compiler.reset()
+
+
+def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -> tuple[nn.Module, Inputs]:
+    """The model and its inputs in the precision's format and the layout; the model itself is changed."""
+    dtype = whole_model_dtype(configuration.conditions.precision)
+    if dtype is not None:
+        module, inputs = module.to(dtype), inputs.to_dtype(dtype)
+    if configuration.conditions.layout is Layout.NHWC:
+        module, inputs = module.to(memory_format=torch.channels_last), inputs.to_channels_last()  # type: ignore[call-overload]
+    return module, inputs
+
+
+@contextmanager
+def _captured(call: Callable[[], object], *, device: str) -> Iterator[Callable[[], object]]:
+    if torch.device(device).type != "cuda":
+        raise UnsupportedError(
+            f"CUDA graphs run on CUDA devices; this is '{device}'.",
+            code="runtime.unsupported",
+            cure="Use the runtime eager or compile.",
+        )
+    # PyTorch asks for calls on a side stream before a capture, for all that libraries set up in their first call.
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_CALLS_BEFORE_CAPTURE):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = call()
+
+    def replay() -> object:
+        graph.replay()
+        return output
+
+    try:
+        yield replay
+    finally:
+        graph.reset()

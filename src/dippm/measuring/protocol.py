@@ -1,0 +1,168 @@
+"""The measuring protocol: warm up, time single calls, take the energy over a window that is long enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dippm.measuring.measurement import DeviceState
+from dippm.measuring.meter import CallTime, EnergyCounter, MemoryReading, Meter
+
+__all__ = ["Plan", "Run", "run_protocol"]
+
+_FEWEST_WARMUPS = 2
+_FEWEST_TIMED = 3
+_WARMUP_SHARE = 0.25
+# An energy counter moves every 20 to 100 ms. A window shorter than the second figure begins and ends where it moves.
+_LONGEST_TICK_S = 0.15
+_LONG_WINDOW_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How often a model is run.
+
+    Args:
+        warmup_runs: Calls before timing; fewer, at least 2, where they would take a quarter of the budget.
+        timed_runs: Calls that are timed; fewer, at least 3, where they would take more than is left of the budget.
+        budget_s: Time for all calls but the first, which compiles and chooses algorithms, s.
+        energy_window_s: Shortest window for energy, s; calls go on until it is full.
+    """
+
+    warmup_runs: int = 5
+    timed_runs: int = 30
+    budget_s: float = 30.0
+    energy_window_s: float = 0.6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What came out of a protocol.
+
+    Args:
+        warmup_runs: Calls before timing.
+        times: Times of the timed calls.
+        energy_j: Energy of one call, J.
+        energy_window_s: Length of the window that it was taken over, s.
+        memory: Peaks from the first timed call on.
+        state: State of the device after the last call.
+        output: What the last call returned.
+    """
+
+    warmup_runs: int
+    times: tuple[CallTime, ...]
+    energy_j: float | None
+    energy_window_s: float | None
+    memory: MemoryReading
+    state: DeviceState
+    output: object
+
+
+def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan) -> Run:
+    """Run a call as the plan says.
+
+    Each timed call is waited for, so that its time is that of one call alone; those that follow to fill the window of
+    the energy are run the same way.
+
+    Args:
+        call: Runs the model once.
+        meter: The device.
+        plan: How often.
+    """
+    runner = _Runner(call, meter)
+    warmup_runs, call_s, spent_s = _warm_up(runner, plan)
+    meter.reset_peaks()
+    left = int((plan.budget_s - spent_s) / max(call_s, 1e-9))
+    timed_runs = min(plan.timed_runs, max(_FEWEST_TIMED, left))
+    counter = meter.energy
+    window = None if counter is None else _Window(counter, runner, expected_s=timed_runs * call_s)
+    try:
+        if window is not None:
+            window.open()
+        times = tuple(runner.run() for _ in range(timed_runs))
+        energy_j, window_s = (None, None) if window is None else window.close(timed_runs, plan.energy_window_s)
+    finally:
+        if counter is not None:
+            counter.stop()
+    return Run(
+        warmup_runs=warmup_runs,
+        times=times,
+        energy_j=energy_j,
+        energy_window_s=window_s,
+        memory=meter.read_memory(),
+        state=meter.state(),
+        output=runner.output,
+    )
+
+
+class _Runner:
+    """Runs the call and keeps its latest output, which is gone before the next call: two would count as memory."""
+
+    def __init__(self, call: Callable[[], object], meter: Meter) -> None:
+        self._call = call
+        self._meter = meter
+        self.output: object = None
+
+    def run(self) -> CallTime:
+        """Run it once, to its end."""
+        self.output = None
+        self.output, took = self._meter.time_call(self._call)
+        return took
+
+
+def _warm_up(runner: _Runner, plan: Plan) -> tuple[int, float, float]:
+    """Returns how many calls there were, how long the last one took, and all but the first, s."""
+    runner.run()
+    runs, spent_s, call_s = 1, 0.0, 0.0
+    while runs < max(plan.warmup_runs, _FEWEST_WARMUPS):
+        if runs >= _FEWEST_WARMUPS and spent_s + call_s > plan.budget_s * _WARMUP_SHARE:
+            break
+        call_s = runner.run().wall_s
+        spent_s += call_s
+        runs += 1
+    return runs, call_s, spent_s
+
+
+class _Window:
+    """The window of the energy: opened before the timed calls, closed some calls after them."""
+
+    def __init__(self, counter: EnergyCounter, runner: _Runner, *, expected_s: float) -> None:
+        self._counter = counter
+        self._runner = runner
+        self._patience_s = _LONGEST_TICK_S if expected_s < _LONG_WINDOW_S else 0.0
+        self._opened_at = 0.0
+        self._before_j: float | None = None
+
+    def open(self) -> None:
+        """Start where the counter moves, with the device at work."""
+        self._counter.start()
+        self._run_to_tick()
+        self._before_j, self._opened_at = self._counter.read_j(), time.perf_counter()
+
+    def close(self, calls: int, shortest_s: float) -> tuple[float | None, float | None]:
+        """Run on until the window is long enough and the counter moves.
+
+        Args:
+            calls: Calls made since it was opened.
+            shortest_s: Its least length, s.
+
+        Returns:
+            Energy of one call, J, and the length of the window, s; None where the counter did not answer or stood.
+        """
+        while time.perf_counter() - self._opened_at < shortest_s:
+            self._runner.run()
+            calls += 1
+        calls += self._run_to_tick()
+        after_j, length_s = self._counter.read_j(), time.perf_counter() - self._opened_at
+        if after_j is None or self._before_j is None or after_j <= self._before_j:
+            return None, None
+        return (after_j - self._before_j) / calls, length_s
+
+    def _run_to_tick(self) -> int:
+        """Run calls until the counter moves; return how many."""
+        value, deadline, calls = self._counter.read_j(), time.perf_counter() + self._patience_s, 0
+        while time.perf_counter() < deadline and self._counter.read_j() == value:
+            self._runner.run()
+            calls += 1
+        return calls

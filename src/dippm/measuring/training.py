@@ -1,0 +1,124 @@
+"""A training step in PyTorch as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dippm.costs.conditions import Optimizer, Runtime
+from dippm.costs.precision import Precision
+from dippm.errors import UnsupportedError
+from dippm.measuring.arithmetic import autocast
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.inference import converted
+from dippm.measuring.outputs import find_logits, floating_tensors
+from dippm.measuring.sample_inputs import Inputs
+
+__all__ = ["Loss", "training_call"]
+
+# So small that tens of steps on noise leave the weights where they were; the kernels are the same.
+_LEARNING_RATE = 1e-6
+_MOMENTUM = 0.9
+# Small enough for no step to be skipped for an overflow, in which case the optimizer would not run.
+_FIRST_LOSS_SCALE = 2.0**8
+
+
+@contextmanager
+def training_call(
+    module: nn.Module, inputs: Inputs, configuration: Configuration, *, device: str
+) -> Iterator[Callable[[], object]]:
+    """One step: forward, loss, backward, optimizer, gradients released.
+
+    With ``amp`` on CUDA the loss is scaled by a ``GradScaler``, whose check for overflow waits for the device once
+    a step. The optimizer has its state after the first step.
+
+    Args:
+        module: The model on the device; converted as in inference, put in training mode and back at the end.
+        inputs: Its inputs.
+        configuration: How it is trained.
+        device: The device.
+
+    Yields:
+        The call, which returns the loss.
+
+    Raises:
+        UnsupportedError: ``runtime.unsupported`` for CUDA graphs; ``training.nothing_to_train`` for a model without
+            weights.
+    """
+    conditions = configuration.conditions
+    if conditions.runtime is Runtime.CUDA_GRAPH:
+        raise UnsupportedError(
+            "Training is not measured with CUDA graphs.",
+            code="runtime.unsupported",
+            cure="Use the runtime eager or compile.",
+        )
+    module, inputs = converted(module, inputs, configuration)
+    weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not weights:
+        raise UnsupportedError("The model has no weights to train.", code="training.nothing_to_train")
+    optimizer = _make_optimizer(conditions.optimizer, weights)
+    is_scaled = conditions.precision is Precision.AMP and torch.device(device).type == "cuda"
+    scaler = torch.amp.GradScaler(torch.device(device).type, init_scale=_FIRST_LOSS_SCALE, enabled=is_scaled)
+    loss_of = Loss()
+    forward = torch.compile(module) if conditions.runtime is Runtime.COMPILE else module
+
+    def step() -> object:
+        with autocast(conditions.precision, device):
+            loss = loss_of(forward(*inputs.args, **inputs.kwargs))
+        # Without scaling these are the loss's own backward and the optimizer's own step.
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    module.train()
+    try:
+        yield step
+    finally:
+        module.eval()
+        optimizer.zero_grad(set_to_none=True)
+        if conditions.runtime is Runtime.COMPILE:
+            torch.compiler.reset()
+
+
+class Loss:
+    """Cross entropy over the last dimension of logits, against classes drawn once; for anything else, the mean of the
+    squares of every floating output, added up.
+    """  # noqa: D205 - one sentence
+
+    def __init__(self) -> None:
+        self._classes: torch.Tensor | None = None
+
+    def __call__(self, output: object) -> torch.Tensor:
+        """The loss of an output.
+
+        Raises:
+            UnsupportedError: ``training.no_loss`` where no output has a gradient.
+        """
+        logits = find_logits(output)
+        if logits is not None and logits.requires_grad:
+            scores = logits.reshape(-1, logits.shape[-1])
+            if self._classes is None or self._classes.shape[0] != scores.shape[0]:
+                self._classes = torch.randint(scores.shape[1], (scores.shape[0],), device=scores.device)
+            return functional.cross_entropy(scores, self._classes)
+        terms = [tensor.square().mean() for tensor in floating_tensors(output) if tensor.requires_grad]
+        if not terms:
+            raise UnsupportedError("No output of the model depends on its weights.", code="training.no_loss")
+        return torch.stack([term.float() for term in terms]).sum()
+
+
+def _make_optimizer(optimizer: Optimizer | None, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+    match optimizer:
+        case Optimizer.MOMENTUM:
+            return torch.optim.SGD(weights, lr=_LEARNING_RATE, momentum=_MOMENTUM)
+        case Optimizer.ADAM:
+            return torch.optim.Adam(weights, lr=_LEARNING_RATE)
+        case Optimizer.ADAMW:
+            return torch.optim.AdamW(weights, lr=_LEARNING_RATE)
+        case _:
+            return torch.optim.SGD(weights, lr=_LEARNING_RATE)

@@ -1,0 +1,169 @@
+"""The GPU meter, over a stand-in for the driver: what is read when, and from where."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+MIB = 2**20
+
+
+class FakeCuda:
+    """Stands for torch.cuda: an allocator with counters, events with a clock, and a log of what was called."""
+
+    def __init__(self, nvml: Any) -> None:
+        self.log: list[str] = []
+        self.nvml = nvml
+        self.reserved = 0
+        self.clock_ms = 0.0
+
+    def init(self) -> None:
+        self.log.append("init")
+        self.nvml.cards[1].used += 500 * MIB  # the context
+
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(name="NVIDIA H100 NVL", uuid="bb")
+
+    def empty_cache(self) -> None:
+        self.log.append("empty_cache")
+
+    def event(self, enable_timing: bool) -> SimpleNamespace:
+        assert enable_timing
+        event = SimpleNamespace(at=0.0)
+        event.record = lambda: setattr(event, "at", self.clock_ms)
+        event.elapsed_time = lambda other: other.at - event.at
+        return event
+
+
+@pytest.fixture(name="cuda")
+def _cuda(fake_nvml: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    from dippm.measuring import cuda_meter
+
+    cuda = FakeCuda(fake_nvml)
+    real_ones = torch.ones
+    monkeypatch.setattr(cuda_meter, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(torch, "ones", lambda *size, device: real_ones(*size))
+    replacements = {
+        "init": cuda.init,
+        "device_count": lambda: 1,
+        "set_device": lambda index: None,
+        "get_device_properties": cuda.get_device_properties,
+        "synchronize": lambda index: cuda.log.append("synchronize"),
+        "empty_cache": cuda.empty_cache,
+        "memory_reserved": lambda index: cuda.reserved,
+        "max_memory_allocated": lambda index: 30 * MIB,
+        "max_memory_reserved": lambda index: 40 * MIB,
+        "reset_peak_memory_stats": lambda index: cuda.log.append("reset"),
+        "Event": cuda.event,
+    }
+    for name, replacement in replacements.items():
+        monkeypatch.setattr(torch.cuda, name, replacement)
+    return cuda
+
+
+def open_meter() -> Any:
+    from dippm.measuring.cuda_meter import CudaMeter
+
+    return CudaMeter(0)
+
+
+def test_the_name_is_nvmls_without_the_vendor(cuda: FakeCuda) -> None:
+    assert open_meter().device_name == "H100 NVL"
+
+
+def test_memory_of_the_process(cuda: FakeCuda) -> None:
+    meter = open_meter()
+    cuda.nvml.cards[1].processes = [(os.getpid(), 700 * MIB)]
+    cuda.reserved = 200 * MIB
+    assert meter.base_memory_mb() == 500
+    reading = meter.read_memory()
+    assert (reading.memory_mb, reading.memory_source) == (700, "nvml-process")
+    assert (reading.allocated_peak_mb, reading.reserved_peak_mb) == (30, 40)
+
+
+@pytest.mark.parametrize("seen", [[], [(1, 50 * MIB)], [(os.getpid(), None)], [(os.getpid(), 100 * MIB)]])
+def test_in_a_container_what_others_held_before_is_taken_off(
+    cuda: FakeCuda, seen: list[tuple[int, int | None]]
+) -> None:
+    meter = open_meter()  # others hold 1000 MiB, then the context comes
+    cuda.nvml.cards[1].processes = seen
+    cuda.nvml.cards[1].used += 200 * MIB
+    cuda.reserved = 200 * MIB
+    reading = meter.read_memory()
+    assert (reading.memory_mb, reading.memory_source) == (700, "nvml-device")
+    assert meter.base_memory_mb() == 500
+
+
+def test_a_call_is_timed_to_its_end(cuda: FakeCuda) -> None:
+    meter = open_meter()
+    cuda.log.clear()
+
+    def call() -> str:
+        cuda.log.append("call")
+        cuda.clock_ms += 4.0
+        return "output"
+
+    output, took = meter.time_call(call)
+    assert output == "output"
+    assert cuda.log == ["call", "synchronize"]
+    assert took.device_s == pytest.approx(4e-3)
+    assert took.wall_s > 0
+
+
+def test_energy_sources(cuda: FakeCuda) -> None:
+    meter = open_meter()
+    assert meter.energy.source == "nvml-total-energy"
+    assert meter.energy.read_j() == 5000
+    assert meter.idle_power_w == 0  # the made-up counter stands still
+    cuda.nvml.cards[1].energy_mj = None
+    assert open_meter().energy.source == "nvml-power"
+
+
+def test_without_nvml_the_allocator_is_left(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dippm.measuring import nvml
+
+    monkeypatch.setattr(nvml, "_load", lambda: None)
+    meter = open_meter()
+    reading = meter.read_memory()
+    assert meter.energy is None
+    assert meter.idle_power_w is None
+    assert meter.base_memory_mb() is None
+    assert (reading.memory_mb, reading.memory_source, reading.reserved_peak_mb) == (None, None, 40)
+    assert meter.device_name == "H100 NVL"
+    assert meter.state().sm_clock_mhz is None
+    assert meter.software("torch 2").driver == ""
+
+
+def test_between_configurations_memory_goes_back(cuda: FakeCuda) -> None:
+    meter = open_meter()
+    cuda.log.clear()
+    meter.release_memory()
+    meter.reset_peaks()
+    assert cuda.log == ["empty_cache", "reset"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_real_device(models: Any) -> None:
+    from dippm.costs.conditions import Conditions
+    from dippm.measuring.bench import Bench
+    from dippm.measuring.configuration import Configuration
+    from dippm.measuring.measurement import Outcome
+
+    bench = Bench("cuda")
+    asked = [
+        Configuration(batch=4),
+        Configuration(batch=4, conditions=Conditions.parse(precision="amp", mode="training", optimizer="adam")),
+        Configuration(batch=4, conditions=Conditions.parse(runtime="cuda-graph")),
+        Configuration(batch=4, conditions=Conditions.parse(precision="bf16")),
+    ]
+    for measured in bench.measure(models.Example(), asked):
+        assert measured.outcome is Outcome.OK, measured.message
+        assert measured.device_time_ms is not None
+        assert measured.device_time_ms > 0
+        assert measured.reserved_peak_mb is not None

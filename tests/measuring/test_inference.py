@@ -1,0 +1,66 @@
+"""Inference as one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.costs.conditions import Conditions  # noqa: E402
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.measuring.configuration import Configuration  # noqa: E402
+from dippm.measuring.inference import inference_call  # noqa: E402
+from dippm.measuring.sample_inputs import make_inputs  # noqa: E402
+
+
+class Spy(nn.Module):
+    """Notes under which conditions it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3)
+        self.seen: dict[str, Any] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output = self.convolution(x)
+        self.seen = {
+            "inference": torch.is_inference_mode_enabled(),
+            "channels_last": x.is_contiguous(memory_format=torch.channels_last),
+            "weights": self.convolution.weight.dtype,
+            "output": output.dtype,
+        }
+        return output
+
+
+@pytest.mark.parametrize(
+    ("conditions", "channels_last", "weights", "output"),
+    [
+        ({}, False, torch.float32, torch.float32),
+        ({"layout": "nhwc"}, True, torch.float32, torch.float32),
+        ({"precision": "amp-bf16"}, False, torch.float32, torch.bfloat16),
+        ({"precision": "bf16"}, False, torch.bfloat16, torch.bfloat16),
+    ],
+)
+def test_conditions(conditions: dict[str, str], channels_last: bool, weights: torch.dtype, output: torch.dtype) -> None:
+    module = Spy().eval()
+    inputs = make_inputs(module, parse_input_shapes("3,8,8"), batch=2, device="cpu")
+    configuration = Configuration(batch=2, conditions=Conditions.parse(**conditions))
+    with inference_call(module, inputs, configuration, device="cpu") as call:
+        result = call()
+    assert isinstance(result, torch.Tensor)
+    assert result.shape == (2, 8, 6, 6)
+    assert module.seen == {"inference": True, "channels_last": channels_last, "weights": weights, "output": output}
+
+
+def test_cuda_graphs_need_cuda() -> None:
+    module = Spy().eval()
+    inputs = make_inputs(module, parse_input_shapes("3,8,8"), batch=2, device="cpu")
+    configuration = Configuration(batch=2, conditions=Conditions.parse(runtime="cuda-graph"))
+    with pytest.raises(UnsupportedError) as caught, inference_call(module, inputs, configuration, device="cpu"):
+        pytest.fail("it must not get here")
+    assert caught.value.code == "runtime.unsupported"

@@ -1,0 +1,65 @@
+"""Random inputs."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.errors import UsageError  # noqa: E402
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.measuring.sample_inputs import make_inputs  # noqa: E402
+
+
+class Reader(nn.Module):
+    """Looks tokens up in tables of different sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(1000, 4)
+        self.positions = nn.Embedding(50, 4)
+        self.types = nn.Embedding(2, 4)
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> None:
+        return None
+
+
+def test_integers_are_valid_in_every_table() -> None:
+    inputs = make_inputs(
+        Reader(),
+        parse_input_shapes(["64:int64", "64:int32", "64:int64"]),
+        batch=16,
+        device="cpu",
+    )
+    ids, types, mask = inputs.args
+    assert ids.shape == (16, 64)
+    assert (ids.dtype, types.dtype) == (torch.int64, torch.int32)
+    assert 40 <= int(ids.max()) < 50
+    assert int(types.max()) == 1
+    assert bool((mask == 1).all())
+
+
+def test_floats_have_the_models_type() -> None:
+    module = nn.Conv2d(3, 4, 3).to(torch.bfloat16)
+    (image,) = make_inputs(module, parse_input_shapes("3,8,8"), batch=2, device="cpu").args
+    assert image.dtype == torch.bfloat16
+    assert 0.5 < float(image.float().std()) < 1.5
+
+
+def test_by_name_and_converted() -> None:
+    shapes = parse_input_shapes({"image": (3, 8, 8), "ids": ((4,), "int64"), "mask": ((4,), "bool")})
+    inputs = make_inputs(nn.Conv2d(3, 4, 3), shapes, batch=2, device="cpu")
+    changed = inputs.to_dtype(torch.float16).to_channels_last()
+    assert inputs.args == ()
+    assert changed.kwargs["image"].dtype == torch.float16
+    assert changed.kwargs["image"].is_contiguous(memory_format=torch.channels_last)
+    assert changed.kwargs["ids"].dtype == torch.int64
+    assert bool(changed.kwargs["mask"].all())
+
+
+def test_a_type_that_pytorch_lacks() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_inputs(nn.Linear(2, 2), parse_input_shapes("2:int4"), batch=1, device="cpu")
+    assert caught.value.code == "input.dtype_unknown"

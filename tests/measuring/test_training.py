@@ -1,0 +1,88 @@
+"""A training step as one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.costs.conditions import Conditions  # noqa: E402
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.measuring import training  # noqa: E402
+from dippm.measuring.configuration import Configuration  # noqa: E402
+from dippm.measuring.sample_inputs import make_inputs  # noqa: E402
+from dippm.measuring.training import Loss, training_call  # noqa: E402
+
+
+def configuration(**conditions: str) -> Configuration:
+    return Configuration(batch=4, conditions=Conditions.parse(mode="training", **conditions))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("precision", ["fp32", "amp", "amp-bf16", "bf16"])
+def test_a_step_trains(optimizer: str, precision: str, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_LEARNING_RATE", 0.05)
+    torch.manual_seed(0)
+    module, shapes = models.Example().build("cpu")
+    inputs = make_inputs(module, shapes, batch=4, device="cpu")
+    asked = configuration(optimizer=optimizer, precision=precision)
+    with training_call(module, inputs, asked, device="cpu") as step:
+        assert module.training
+        losses = [float(step()) for _ in range(40)]  # type: ignore[arg-type]
+        assert all(weight.grad is None for weight in module.parameters())
+    assert losses[-1] < losses[0]
+    assert not module.training
+
+
+def test_the_measured_rate_leaves_the_weights_alone(models: Any) -> None:
+    module, shapes = models.Example().build("cpu")
+    before = module.first.weight.detach().clone()
+    inputs = make_inputs(module, shapes, batch=4, device="cpu")
+    with training_call(module, inputs, configuration(optimizer="adam"), device="cpu") as step:
+        for _ in range(35):
+            step()
+    assert not torch.equal(module.first.weight, before)
+    assert torch.allclose(module.first.weight, before, atol=1e-4)
+
+
+def test_cross_entropy_of_logits() -> None:
+    loss = Loss()
+    logits = torch.randn(2, 3, 5, requires_grad=True)
+    first = loss({"logits": logits})
+    classes = loss._classes
+    assert classes is not None
+    expected = nn.functional.cross_entropy(logits.reshape(6, 5), classes)
+    assert first.item() == pytest.approx(expected.item())
+    assert loss({"logits": logits}).item() == first.item()
+
+
+def test_squares_of_everything_else() -> None:
+    image = torch.full((1, 2, 3, 3), 2.0, requires_grad=True)
+    other = torch.full((4,), 3.0, requires_grad=True)
+    assert Loss()({"image": image, "more": [other, torch.ones(3)]}).item() == pytest.approx(4 + 9)
+
+
+@pytest.mark.parametrize(
+    ("module", "conditions", "code"),
+    [
+        (nn.ReLU(), {"optimizer": "sgd"}, "training.nothing_to_train"),
+        (nn.Linear(8, 2), {"optimizer": "sgd", "runtime": "cuda-graph"}, "runtime.unsupported"),
+    ],
+)
+def test_refusals(module: nn.Module, conditions: dict[str, str], code: str) -> None:
+    inputs = make_inputs(module, parse_input_shapes("8"), batch=4, device="cpu")
+    asked = configuration(**conditions)
+    with pytest.raises(UnsupportedError) as caught, training_call(module, inputs, asked, device="cpu"):
+        pytest.fail("it must not get here")
+    assert caught.value.code == code
+
+
+def test_an_output_without_gradient() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        Loss()(torch.ones(2, 3))
+    assert caught.value.code == "training.no_loss"
