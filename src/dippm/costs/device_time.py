@@ -10,7 +10,7 @@ problem takes on the same device is taken off, and what remains is at least the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -89,30 +89,56 @@ def busy_ms(
     Shapes:
         Result: [D, B, n_nodes].
     """
-    # Devices with tensor cores for the same of the model's formats run the same kinds of kernels: computed together.
-    formats = [_ARITHMETICS[code] for code in np.unique(plan.arithmetic).tolist()]
-    alike: dict[tuple[bool, ...], list[int]] = {}
-    for position, device in enumerate(devices):
-        on_tensor = _on_tensor_cores(device, formats)
-        alike.setdefault(tuple(value in on_tensor for value in _ARITHMETICS), []).append(position)
-    busy = np.empty((len(devices), *at.flops.shape))
-    for is_tensor, positions in alike.items():
-        busy[positions] = _Timer(
-            plan=plan,
-            at=at,
-            sheets=_Sheets.of([devices[i] for i in positions], is_tensor=is_tensor, kernels=kernels),
-            conditions=conditions,
-            rates=rates,
-            kernels=kernels,
-        ).run()
+    gap_ms = rates.gap_us / _MS
+    busy = np.zeros((len(devices), *at.flops.shape))
+    timers: dict[tuple[tuple[int, ...], frozenset[Arithmetic]], _Timer] = {}
+
+    def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> _Timer:
+        if (chosen, on_tensor) not in timers:
+            sheets = _Sheets.of([devices[i] for i in chosen], on_tensor=on_tensor, kernels=kernels)
+            timers[chosen, on_tensor] = _Timer(
+                plan=plan, at=at, sheets=sheets, conditions=conditions, rates=rates, kernels=kernels
+            )
+        return timers[chosen, on_tensor]
+
+    parts: tuple[tuple[Distinct, Callable[[_Timer, Distinct], FloatArray]], ...] = (
+        (plan.gemm, _Timer.gemm),
+        (plan.convolution, _Timer.convolution),
+        (plan.attention, _Timer.attention),
+        (plan.recurrent, _Timer.recurrent),
+        (plan.row, _Timer.row),
+        (plan.stream, _Timer.stream),
+    )
+    for part, seconds in parts:
+        if len(part.node):
+            formats = [_ARITHMETICS[code] for code in np.unique(plan.arithmetic[part.node]).tolist()]
+            for chosen, on_tensor in _alike(devices, formats):
+                time_ms = gap_ms + _MS * seconds(timer_of(chosen, on_tensor), part)
+                for position, own_ms in zip(chosen, time_ms, strict=True):
+                    busy[position][:, part.node] = own_ms[:, part.inverse]
+    # Nothing is launched for tensors without elements.
+    busy[:, (at.bytes_written == 0.0) & (at.flops == 0.0)] = 0.0
+    if len(at.casts.node):
+        cast_s = timer_of(tuple(range(len(devices))), frozenset()).casts()
+        np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(gap_ms + _MS * cast_s, -1, 0))
     return busy
 
 
-def _on_tensor_cores(device: DeviceSpec, formats: Iterable[Arithmetic]) -> set[Arithmetic]:
+def _alike(
+    devices: Sequence[DeviceSpec], formats: Iterable[Arithmetic]
+) -> list[tuple[tuple[int, ...], frozenset[Arithmetic]]]:
+    """Positions of devices that run the formats on the same kinds of units, and the formats on tensor cores there."""
+    groups: dict[frozenset[Arithmetic], list[int]] = {}
+    for position, device in enumerate(devices):
+        groups.setdefault(_on_tensor_cores(device, formats), []).append(position)
+    return [(tuple(positions), on_tensor) for on_tensor, positions in groups.items()]
+
+
+def _on_tensor_cores(device: DeviceSpec, formats: Iterable[Arithmetic]) -> frozenset[Arithmetic]:
     """The formats that run on tensor cores: not those in which tensor cores are no faster (TF32 on GeForce cards)."""
     available = device.peak_tflops
     least = _WORTHWHILE * available["fp32"]
-    return {value for value in formats if available.get(_TENSOR_PEAK.get(value, ""), 0.0) > least}
+    return frozenset(value for value in formats if available.get(_TENSOR_PEAK.get(value, ""), 0.0) > least)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -141,14 +167,14 @@ class _Sheets:
     sms: FloatArray
 
     @classmethod
-    def of(cls, devices: Sequence[DeviceSpec], *, is_tensor: Sequence[bool], kernels: KernelModel) -> _Sheets:
+    def of(cls, devices: Sequence[DeviceSpec], *, on_tensor: Collection[Arithmetic], kernels: KernelModel) -> _Sheets:
         def column(values: Iterable[float]) -> FloatArray:
             return np.array(list(values), dtype=np.float64)[:, None, None]
 
         return cls(
             devices=devices,
-            is_tensor=np.array(is_tensor),
-            peaks=np.array([_peaks(device, is_tensor, kernels) for device in devices]),
+            is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
+            peaks=np.array([_peaks(device, on_tensor, kernels) for device in devices]),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
@@ -156,7 +182,7 @@ class _Sheets:
         )
 
 
-def _peaks(device: DeviceSpec, is_tensor: Sequence[bool], kernels: KernelModel) -> list[float]:
+def _peaks(device: DeviceSpec, on_tensor: Collection[Arithmetic], kernels: KernelModel) -> list[float]:
     """Rate of each arithmetic on a device, FLOP/s."""
     available = device.peak_tflops
     sustained = _sustained_share(kernels, device)
@@ -164,10 +190,10 @@ def _peaks(device: DeviceSpec, is_tensor: Sequence[bool], kernels: KernelModel) 
         TERA
         * (
             available[_TENSOR_PEAK[value]] * sustained
-            if on_tensor
+            if value in on_tensor
             else available.get(_PLAIN_PEAK.get(value, "fp32"), available["fp32"])
         )
-        for value, on_tensor in zip(_ARITHMETICS, is_tensor, strict=True)
+        for value in _ARITHMETICS
     ]
 
 
@@ -180,32 +206,9 @@ class _Timer:
     rates: Rates
     kernels: KernelModel
 
-    def run(self) -> FloatArray:
-        busy = np.zeros((len(self.sheets.devices), *self.at.flops.shape))
-        parts: tuple[tuple[Distinct, Callable[[Distinct], FloatArray]], ...] = (
-            (self.plan.gemm, self._gemm),
-            (self.plan.convolution, self._convolution),
-            (self.plan.attention, self._attention),
-            (self.plan.recurrent, self._recurrent),
-            (self.plan.row, self._row),
-            (self.plan.stream, self._stream),
-        )
-        gap_ms = self.rates.gap_us / _MS
-        for part, seconds in parts:
-            if len(part.node):
-                busy[..., part.node] = gap_ms + _MS * seconds(part)[..., part.inverse]
-        # Nothing is launched for tensors without elements.
-        busy[:, (self.at.bytes_written == 0.0) & (self.at.flops == 0.0)] = 0.0
-        casts = self.at.casts
-        if len(casts.node):
-            operators = np.full(len(casts.node), "relu")
-            moved = self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
-            np.add.at(np.moveaxis(busy, -1, 0), casts.node, np.moveaxis(gap_ms + _MS * moved, -1, 0))
-        return busy
-
     # Families. Each takes the distinct kernels and returns their seconds, [D, B, U].
 
-    def _gemm(self, part: Distinct) -> FloatArray:
+    def gemm(self, part: Distinct) -> FloatArray:
         sizes = self.at.gemm
         columns = part.index
         b, m, n, k = (np.maximum(size[:, columns], 1.0) for size in (sizes.b, sizes.m, sizes.n, sizes.k))
@@ -226,7 +229,7 @@ class _Timer:
                 result[..., chosen] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., chosen]))
         return np.maximum(result, self._traffic_seconds(node))
 
-    def _convolution(self, part: Distinct) -> FloatArray:
+    def convolution(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.convolution, part.index
         node = part.node[columns]
         batch, cin, cout, height, width = (
@@ -309,7 +312,7 @@ class _Timer:
         floor_ms = conv2d_floor_ms(self.kernels, shape, self.sheets.devices)
         return self._above_launch(time_ms, floor_ms, shape.bytes).reshape(-1, *batch.shape)
 
-    def _attention(self, part: Distinct) -> FloatArray:
+    def attention(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.attention, part.index
         node = part.node[columns]
         heads = (sizes.batch * sizes.heads)[:, columns]
@@ -329,7 +332,7 @@ class _Timer:
         flops = np.where(sizes.is_causal[columns], flops / 2.0, flops)
         return np.maximum(flops / (peak * self.rates.attention), self._traffic_seconds(node))
 
-    def _recurrent(self, part: Distinct) -> FloatArray:
+    def recurrent(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.recurrent, part.index
         node = part.node[columns]
         steps, batch, width = (size[:, columns] for size in (sizes.steps, sizes.batch, sizes.input_size))
@@ -349,7 +352,7 @@ class _Timer:
         total = directions * (first + (layers - 1.0) * deeper + layers * steps * step)
         return np.maximum(total, self._traffic_seconds(node))
 
-    def _row(self, part: Distinct) -> FloatArray:
+    def row(self, part: Distinct) -> FloatArray:
         sizes = self.at.row
         position = np.searchsorted(sizes.node, part.node[part.index])
         rows, width = (np.maximum(size[:, position], 1.0) for size in (sizes.rows, sizes.width))
@@ -363,12 +366,18 @@ class _Timer:
                 result[..., chosen] = self._learned(family, problem, batches=len(rows))
         return result
 
-    def _stream(self, part: Distinct) -> FloatArray:
+    def stream(self, part: Distinct) -> FloatArray:
         node = part.node[part.index]
         moved = self.at.bytes_read[:, node] + self.at.bytes_written[:, node]
         operators = self.plan.stream_operator[part.index]
         shares = np.array([getattr(self.rates, group) for group in self.plan.stream_group[part.index]])
         return np.asarray(self._stream_seconds(moved, operators=operators) / shares)
+
+    def casts(self) -> FloatArray:
+        """Seconds of each cast, [D, B, casts]."""
+        casts = self.at.casts
+        operators = np.full(len(casts.node), "relu")
+        return self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
 
     # What the families share.
 
