@@ -37,7 +37,9 @@ def is_zoo_name(name: str) -> bool:
     return name.partition(":")[0] in _BUILDERS and ":" in name
 
 
-def build(name: str, *, device: str = _META) -> tuple[nn.Module, InputShapes]:
+def build(
+    name: str, *, device: str = _META, options: Mapping[str, object] | None = None
+) -> tuple[nn.Module, InputShapes]:
     """Build a model of a library without its trained weights.
 
     Args:
@@ -45,6 +47,8 @@ def build(name: str, *, device: str = _META) -> tuple[nn.Module, InputShapes]:
             (``bert``, ``gpt2``, ``llama``) or one of its classes (``BertForMaskedLM``).
         device: A torch device. On ``meta`` the weights have shapes and no values; on any other they are random and
             are made there from the start.
+        options: What is not to be as the library has it by default: keyword arguments of timm's or torchvision's
+            constructor, or entries of transformers' configuration.
 
     Returns:
         The module, its parameters on the device, and the input shapes that its library takes by default: the image
@@ -52,7 +56,7 @@ def build(name: str, *, device: str = _META) -> tuple[nn.Module, InputShapes]:
 
     Raises:
         UnsupportedError: ``zoo.unknown`` where the library has no such model, with the nearest names;
-            ``zoo.build_failed`` where the library cannot build it from its defaults.
+            ``zoo.build_failed`` where the library cannot build it from its defaults and the options.
         MissingExtraError: where the library or PyTorch is not installed.
     """
     prefix, _, model = name.partition(":")
@@ -73,29 +77,31 @@ def build(name: str, *, device: str = _META) -> tuple[nn.Module, InputShapes]:
             from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 
             import_torchvision_ops()
-        return builder(import_module(package), model, device)
+        return builder(import_module(package), model, device, dict(options or {}))
 
 
-def _build_timm(timm: ModuleType, model: str, device: str) -> tuple[nn.Module, InputShapes]:
+def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str, Any]) -> tuple[nn.Module, InputShapes]:
     if not timm.is_model(model):
         raise _unknown("timm", model, timm.list_models())
-    module: Any = _make_on(device, lambda: timm.create_model(model, pretrained=False), name=f"timm:{model}")
+    module: Any = _make_on(device, lambda: timm.create_model(model, pretrained=False, **options), name=f"timm:{model}")
     size = tuple(int(extent) for extent in module.default_cfg["input_size"])
     return module, InputShapes(positional=(InputEntry(shape=size),))
 
 
-def _build_torchvision(torchvision: ModuleType, model: str, device: str) -> tuple[nn.Module, InputShapes]:
+def _build_torchvision(
+    torchvision: ModuleType, model: str, device: str, options: Mapping[str, Any]
+) -> tuple[nn.Module, InputShapes]:
     models = torchvision.models
     names = models.list_models()
     if model.lower() not in names:
         raise _unknown("torchvision", model, names)
     model = model.lower()
     definition = models.get_model_builder(model)
-    options: dict[str, Any] = {"weights": None}
+    given: dict[str, Any] = {"weights": None, **options}
     known = inspect.signature(inspect.unwrap(definition)).parameters
     if "weights_backbone" in known:
-        options["weights_backbone"] = None
-    module = _make_on(device, lambda: models.get_model(model, **options), name=f"torchvision:{model}")
+        given["weights_backbone"] = None
+    module = _make_on(device, lambda: models.get_model(model, **given), name=f"torchvision:{model}")
     package = definition.__module__
     size = _torchvision_size(models, model)
     if ".video" in package:
@@ -119,25 +125,27 @@ def _torchvision_size(models: ModuleType, model: str) -> int:
     return int(sizes[-1]) if sizes else 224
 
 
-def _build_hf(transformers: ModuleType, model: str, device: str) -> tuple[nn.Module, InputShapes]:
+def _build_hf(
+    transformers: ModuleType, model: str, device: str, options: Mapping[str, Any]
+) -> tuple[nn.Module, InputShapes]:
     name = f"hf:{model}"
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model in mapping:
-        config = _default_config(mapping[model], name=name)
+        config = _make_config(mapping[model], options, name=name)
         module = _make_on(device, lambda: transformers.AutoModel.from_config(config), name=name)
     else:
         definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
         config_class = getattr(definition, "config_class", None)
         if definition is None or config_class is None:
             raise _unknown("hf", model, mapping.keys())
-        config = _default_config(config_class, name=name)
+        config = _make_config(config_class, options, name=name)
         module = _make_on(device, lambda: definition(config), name=name)
     return module, InputShapes(named=_hf_inputs(module, config))
 
 
-def _default_config(config_class: Callable[[], Any], *, name: str) -> Any:
+def _make_config(config_class: Callable[..., Any], options: Mapping[str, Any], *, name: str) -> Any:
     try:
-        return config_class()
+        return config_class(**options)
     except (TypeError, ValueError, AttributeError, OSError) as exc:
         raise _build_failed(name, exc) from exc
 
@@ -215,7 +223,7 @@ def _unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
     )
 
 
-_BUILDERS: Mapping[str, Callable[[ModuleType, str, str], tuple[Any, InputShapes]]] = {
+_BUILDERS: Mapping[str, Callable[[ModuleType, str, str, Mapping[str, Any]], tuple[Any, InputShapes]]] = {
     "timm": _build_timm,
     "torchvision": _build_torchvision,
     "hf": _build_hf,

@@ -33,7 +33,7 @@ def row(model: str, batch: int, *, mode: str = "inference", torch: str = "240", 
 
 def test_a_row_as_a_label() -> None:
     (label,) = labels_of_timm_rows([row("resnet50d", 512)])
-    assert label.recipe.architecture == "timm:resnet50d"
+    assert label.recipe.architecture == "zoo:timm:resnet50d"
     assert label.recipe.inputs.positional == (InputEntry(shape=(3, 160, 160)),)
     assert (label.recipe.collection, label.recipe.family, label.recipe.batch) == ("timm", "resnet", 512)
     assert label.configuration.batch == 512
@@ -114,7 +114,7 @@ def test_the_published_tables(tmp_path: Path) -> None:
         (found,) = [
             label
             for label in labels
-            if label.recipe.architecture == f"timm:{model}"
+            if label.recipe.architecture == f"zoo:timm:{model}"
             and label.recipe.inputs.positional[0].shape == (3, size, size)
             and (label.recipe.batch, label.measurement.device, label.source) == (batch, device, source)
             and label.configuration.conditions == wanted

@@ -39,7 +39,7 @@ def test_rows_typed_by_hand() -> None:
 
     resnet = found["huggingface", "resnet", "Tesla T4", 16, Conditions()]
     assert resnet.measurement.latency_ms == 44.114
-    assert resnet.recipe.architecture == "hf:ResNetForImageClassification"
+    assert resnet.recipe.architecture == "zoo:hf:ResNetForImageClassification"
     assert resnet.recipe.inputs.positional == (InputEntry(shape=(3, 224, 224)),)
     assert resnet.measurement.software.framework == "torch 2.0.1"
     compiled = found["huggingface", "mobilenet", "Tesla T4", 16, Conditions.parse(runtime="compile")]

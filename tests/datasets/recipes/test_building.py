@@ -21,8 +21,9 @@ from dippm.datasets.recipes.collections import list_collections, load_collection
 from dippm.datasets.recipes.recipe import Recipe  # noqa: E402
 from dippm.datasets.recipes.sampling import seeded  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends.inputs import InputEntry, InputShapes  # noqa: E402
 from dippm.frontends.torch import read_module  # noqa: E402
-from dippm.graph import Graph  # noqa: E402
+from dippm.graph import DType, Graph  # noqa: E402
 
 
 def models() -> list[Recipe]:
@@ -134,3 +135,32 @@ def test_unknown_architectures_and_wrong_arguments_are_refused() -> None:
 def test_importing_the_registry_imports_no_framework() -> None:
     code = "import sys, dippm.datasets.recipes.building; sys.exit('torch' in sys.modules or 'timm' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments", "size"),
+    [("zoo:timm:resnet18", {}, 160), ("zoo:timm:vit_tiny_patch16_224", {}, 192), ("zoo:torchvision:resnet18", {}, 64)],
+)
+def test_published_models_are_built_for_the_image_size_of_the_recipe(architecture, arguments, size) -> None:
+    inputs = InputShapes(positional=(InputEntry(shape=(3, size, size)),))
+    recipe = Recipe(
+        collection="published", family="any", architecture=architecture, arguments=arguments, inputs=inputs, batch=2
+    )
+    module, shapes = build(recipe)
+    assert shapes == inputs
+    graph = read_module(module, input=shapes, source=architecture)
+    assert [dim.at(2) for dim in graph.tensors[graph.outputs[0]].shape] == [2, 1000]
+
+
+def test_published_transformers_take_their_configuration_from_the_recipe() -> None:
+    inputs = InputShapes(named={"input_ids": InputEntry(shape=(16,), dtype=DType.INT64)})
+    arguments = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128}
+    recipe = Recipe(
+        collection="published", family="bert", architecture="zoo:hf:BertModel", arguments=arguments, inputs=inputs,
+        batch=1,
+    )  # fmt: skip
+    module, _ = build(recipe)
+    assert len(module.encoder.layer) == 2
+    with pytest.raises(UnsupportedError) as caught:
+        build(dataclasses.replace(recipe, architecture="zoo:timm:nothing"))
+    assert caught.value.code == "zoo.unknown"

@@ -83,7 +83,7 @@ def _label(row: TimmRow, *, batch: int, is_refused: bool) -> Label:
         recipe=Recipe(
             collection="timm",
             family=_family(row.model),
-            architecture=f"timm:{row.model}",
+            architecture=f"zoo:timm:{row.model}",
             inputs=InputShapes(positional=(InputEntry(shape=(3, row.image_size, row.image_size)),)),
             batch=batch,
         ),

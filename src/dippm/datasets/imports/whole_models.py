@@ -27,16 +27,16 @@ __all__ = ["import_whole_models"]
 _Arguments = Mapping[str, int | str]
 # Model of a row to family, the transformers class that was measured, and what of its configuration is not the default.
 _MODELS: Mapping[str, tuple[str, str, _Arguments]] = {
-    "vit": ("vit", "hf:ViTForImageClassification", {"num_labels": 1000}),
-    "resnet50": ("resnet", "hf:ResNetForImageClassification", {"num_labels": 1000}),
+    "vit": ("vit", "zoo:hf:ViTForImageClassification", {"num_labels": 1000}),
+    "resnet50": ("resnet", "zoo:hf:ResNetForImageClassification", {"num_labels": 1000}),
     "deeplab": (
         "mobilenet",
-        "hf:MobileNetV2ForSemanticSegmentation",
+        "zoo:hf:MobileNetV2ForSemanticSegmentation",
         {"output_stride": 8, "image_size": 513, "num_labels": 21},
     ),
     "bert_large": (
         "bert",
-        "hf:BertModel",
+        "zoo:hf:BertModel",
         {
             "hidden_size": 1024,
             "num_hidden_layers": 24,
@@ -47,7 +47,7 @@ _MODELS: Mapping[str, tuple[str, str, _Arguments]] = {
     ),
     "gpt2_large": (
         "gpt2",
-        "hf:GPT2Model",
+        "zoo:hf:GPT2Model",
         {"n_embd": 1280, "n_layer": 36, "n_head": 20, "attn_implementation": "eager"},
     ),
 }
@@ -57,8 +57,8 @@ _FRAMEWORKS = {"huggingface": "torch 2.0.1", "neusight": "torch"}  # NeuSight st
 _TIMED_RUNS = {"huggingface": 300, "neusight": 25}
 
 _NVIDIA_MODELS = {
-    "ResNet50 v1.5": ("resnet", "torchvision:resnet50"),
-    "efficientnet-b0": ("efficientnet", "torchvision:efficientnet_b0"),
+    "ResNet50 v1.5": ("resnet", "zoo:torchvision:resnet50"),
+    "efficientnet-b0": ("efficientnet", "zoo:torchvision:efficientnet_b0"),
 }
 _NVIDIA_PRECISIONS = {"tf32": "tf32", "mixed": "amp"}
 # Trained with an optimizer that dippm does not know (RMSprop).

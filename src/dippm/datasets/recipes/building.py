@@ -1,4 +1,4 @@
-"""From a recipe to a module: the registry of everything that a recipe may name.
+"""From a recipe to a module: the registry of everything that a recipe may name, and the libraries' models by name.
 
 Importing this module imports no framework; :func:`build` imports the one file that it needs.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import MissingExtraError, UnsupportedError
+from dippm.frontends import zoo
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 
@@ -56,8 +58,12 @@ _REGISTRY: Mapping[str, tuple[str, str]] = {
 _PACKAGES = {"timm": "timm", "hf": "transformers", "dippm:detector": "timm"}
 
 
+# Before the name of a library's own model, as in "zoo:timm:resnet50": what published tables name.
+_ZOO = "zoo:"
+
+
 def list_architectures() -> tuple[str, ...]:
-    """Names that a recipe may give as its architecture."""
+    """Names that a recipe may give as its architecture, beside ``zoo:`` and a library's model."""
     return tuple(sorted(_REGISTRY))
 
 
@@ -76,12 +82,14 @@ def build(recipe: Recipe, device: str = "meta") -> tuple[nn.Module, InputShapes]
             the arguments.
         MissingExtraError: where PyTorch or the library with the model is not installed.
     """
+    if recipe.architecture.startswith(_ZOO):
+        return _build_from_zoo(recipe, device), recipe.inputs
     entry = _REGISTRY.get(recipe.architecture)
     if entry is None:
         raise UnsupportedError(
             f"No recipe can name the architecture '{recipe.architecture}'.",
             code="recipe.architecture_unknown",
-            cure=f"Known are {', '.join(list_architectures())}.",
+            cure=f"Known are {', '.join(list_architectures())}, and {_ZOO}timm:NAME and the like.",
         )
     library = _PACKAGES.get(recipe.architecture) or _PACKAGES.get(recipe.architecture.partition(":")[0])
     for package in ("torch", library):
@@ -107,6 +115,17 @@ def build(recipe: Recipe, device: str = "meta") -> tuple[nn.Module, InputShapes]
                 code="recipe.build_failed",
             ) from exc
     return module.eval(), recipe.inputs
+
+
+def _build_from_zoo(recipe: Recipe, device: str) -> nn.Module:
+    name = recipe.architecture.removeprefix(_ZOO)
+    module, default = zoo.build(name, device=device, options=recipe.arguments)
+    size = [entry.shape for entry in recipe.inputs.positional]
+    if name.startswith("timm:") and size != [entry.shape for entry in default.positional]:
+        # Classes with position embeddings are built for one image size; the others take any, and no such argument.
+        with suppress(UnsupportedError):
+            module, _ = zoo.build(name, device=device, options={**recipe.arguments, "img_size": size[0][1:]})
+    return module
 
 
 @dataclass(frozen=True, slots=True)
