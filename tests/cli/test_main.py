@@ -10,7 +10,7 @@ import pytest
 
 from dippm.cli import main
 
-ALL_COMMANDS = ("predict", "inspect", "fits", "max-batch", "devices", "ops", "evaluate")
+ALL_COMMANDS = ("predict", "inspect", "fits", "max-batch", "devices", "ops", "evaluate", "measure")
 
 
 def run_dippm(*words: str, **changes: str) -> subprocess.CompletedProcess[str]:
