@@ -49,7 +49,7 @@ def test_it_is_known_and_stable(new_builder: Callable[[], Builder]) -> None:
         {"outputs": lambda total, active: (total, active)},
         {"outputs": lambda total, active: (active, total)},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_it_tells_computations_apart(new_builder: Callable[[], Builder], changes: dict[str, Any]) -> None:
     assert fingerprint(block(new_builder(), **changes)) != fingerprint(block(new_builder()))
