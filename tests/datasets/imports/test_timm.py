@@ -56,7 +56,7 @@ def test_a_batch_below_the_tables_first_says_what_did_not_fit() -> None:
     rows = [row("a", 512), row("b", 384), row("c", 1), row("a", 1024, torch="210"), row("b", 512, torch="210")]
     labels = list(labels_of_timm_rows(rows))
     seen = [
-        (label.source[-5:], label.recipe.architecture[5:], label.recipe.batch, label.measurement.fits)
+        (label.source[-5:], label.recipe.architecture[9:], label.recipe.batch, label.measurement.fits)
         for label in labels
     ]
     assert seen == [
