@@ -1,0 +1,1 @@
+"""Graph and costs in, tensors for a network out."""

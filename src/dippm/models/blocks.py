@@ -1,0 +1,116 @@
+"""What the graph networks share: graph blocks, the readout of a graph, fully connected blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dippm.models.geometric import global_add_pool, global_mean_pool
+
+__all__ = ["FullyConnectedBlocks", "GraphNetwork", "pool_nodes"]
+
+_BLOCKS = 3
+
+
+def pool_nodes(embeddings: Tensor, graph_ids: Tensor, *, graphs: int) -> Tensor:
+    """Read a graph out of its nodes: their mean, and the logarithm of their sum.
+
+    The paper says that node embeddings are pooled, not how. A mean forgets how many operators there are, and time and
+    energy are sums over operators. The plain sum of hundreds of nodes would drown everything beside it; embeddings
+    are not negative here, so ``ln(1 + sum)`` keeps the size of the graph on the scale on which targets are learned.
+
+    Pooling is in float32 under mixed precision too, since float16 ends at 65,504.
+
+    Args:
+        embeddings: Node embeddings, none negative.
+        graph_ids: Graph of each node.
+        graphs: Number of graphs; one without nodes gets zeros.
+
+    Shapes:
+        embeddings: [N, F]; graph_ids: [N]; result: [G, 2 F].
+    """
+    embeddings = embeddings.float()
+    mean: Tensor = global_mean_pool(embeddings, graph_ids, graphs)
+    total: Tensor = global_add_pool(embeddings, graph_ids, graphs)
+    return torch.cat([mean, torch.log1p(total)], dim=1)
+
+
+class FullyConnectedBlocks(nn.Module):
+    """Three fully connected blocks (linear, ReLU, dropout) and a linear layer for the outputs.
+
+    Args:
+        inputs: Width of the input.
+        hidden: Width of each block.
+        dropout: Share of values dropped in training, 0 to 1.
+        outputs: Width of the result.
+
+    Shapes:
+        [G, inputs] -> [G, outputs].
+    """
+
+    def __init__(self, *, inputs: int, hidden: int, dropout: float, outputs: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(inputs if block == 0 else hidden, hidden) for block in range(_BLOCKS))
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden, outputs)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Apply the blocks."""
+        for layer in self.layers:
+            values = self.dropout(torch.relu(layer(values)))
+        result: Tensor = self.output(values)
+        return result
+
+
+class GraphNetwork(nn.Module):
+    """Graph blocks over the nodes, a readout joined with the static features, fully connected blocks.
+
+    A graph block is a graph convolution, ReLU and dropout. There is no normalisation in it, so that networks differ in
+    their convolution alone. Messages flow one way, from producer to consumer, as data do: the adjacency of the paper
+    is directed, and a convolution that mixed both directions could not tell what a node reads from what reads it.
+
+    Args:
+        convolutions: Graph convolutions, each called with node values and edges; the last one gives ``hidden``.
+        hidden: Width of the embeddings and of the fully connected blocks.
+        dropout: Share of values dropped in training, 0 to 1.
+        outputs: Results per graph.
+        static_features: Static features per graph.
+    """
+
+    def __init__(
+        self,
+        convolutions: Sequence[nn.Module],
+        *,
+        hidden: int,
+        dropout: float,
+        outputs: int,
+        static_features: int,
+    ) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(convolutions)
+        self.dropout = nn.Dropout(dropout)
+        self.head = FullyConnectedBlocks(
+            inputs=2 * hidden + static_features, hidden=hidden, dropout=dropout, outputs=outputs
+        )
+
+    def forward(self, node_features: Tensor, edge_index: Tensor, graph_ids: Tensor, static_features: Tensor) -> Tensor:
+        """Predict for a batch of graphs joined into one graph without edges between them.
+
+        Args:
+            node_features: Scaled node features of all graphs.
+            edge_index: Source and target of each edge, rows of ``node_features``.
+            graph_ids: Graph of each node.
+            static_features: Scaled static features of each graph.
+
+        Shapes:
+            node_features: [N, node_features]; edge_index: [2, E]; graph_ids: [N];
+            static_features: [G, static_features]; result: [G, outputs].
+        """
+        values = node_features
+        for convolution in self.convolutions:
+            values = self.dropout(torch.relu(convolution(values, edge_index)))
+        pooled = pool_nodes(values, graph_ids, graphs=len(static_features))
+        result: Tensor = self.head(torch.cat([pooled, static_features], dim=1))
+        return result
