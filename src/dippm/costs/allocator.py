@@ -44,13 +44,19 @@ def _segment(blocks: int) -> int:
     return -(-blocks // _SEGMENT_STEP) * _SEGMENT_STEP
 
 
+def _in_blocks(capacity_bytes: int | None) -> float:
+    return float("inf") if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
+
+
 class CachingAllocator:
     """The allocator's state.
 
-    Addresses are numbers of 512-byte blocks; those of different segments never touch.
+    Addresses are numbers of 512-byte blocks; those of different segments never touch. What is taken is known by the
+    number of its piece, from 1.
 
     Args:
         capacity_bytes: Device memory that it may hold; None for as much as it asks for.
+        pieces: Highest number that a piece of a replay has.
     """
 
     __slots__ = (
@@ -59,22 +65,24 @@ class CachingAllocator:
         "_free_by_end",
         "_free_by_start",
         "_large",
+        "_length",
         "_peak",
         "_reserved",
         "_segments",
-        "_size",
         "_small",
+        "_where",
     )
 
-    def __init__(self, capacity_bytes: int | None = None) -> None:
-        self._capacity = float("inf") if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
+    def __init__(self, capacity_bytes: int | None = None, *, pieces: int = 0) -> None:
+        self._capacity = _in_blocks(capacity_bytes)
         # Free blocks, sorted; the same by the address where they start, and by the one where they end.
         self._small: list[int] = []
         self._large: list[int] = []
         self._free_by_start: dict[int, int] = {}
         self._free_by_end: dict[int, int] = {}
-        # Allocated blocks: address to size.
-        self._size: dict[int, int] = {}
+        # Where each piece lies and how large its block is, 0 while it is not taken.
+        self._where = [0] * (pieces + 1)
+        self._length = [0] * (pieces + 1)
         # Segments by address, with their size.
         self._segments: dict[int, int] = {}
         self._end = 0
@@ -94,30 +102,34 @@ class CachingAllocator:
     @property
     def allocated_bytes(self) -> int:
         """Bytes in allocated blocks; a block that was not split counts whole."""
-        return sum(self._size.values()) * BLOCK_BYTES
+        return sum(self._length) * BLOCK_BYTES
 
     @property
     def blocks(self) -> dict[int, int]:
         """Allocated blocks: address to size, both in units of 512 bytes."""
-        return self._size.copy()
+        return {address: size for address, size in zip(self._where, self._length, strict=True) if size}
 
-    def copy(self) -> CachingAllocator:
-        """An independent allocator in the same state."""
-        other = CachingAllocator()
+    def copy(self, capacity_bytes: int | None = None) -> CachingAllocator:
+        """An independent allocator in the same state.
+
+        Args:
+            capacity_bytes: Device memory that the copy may hold; None for as much as it asks for.
+        """
+        other = CachingAllocator(capacity_bytes)
         other._small = self._small.copy()
         other._large = self._large.copy()
         other._free_by_start = self._free_by_start.copy()
         other._free_by_end = self._free_by_end.copy()
-        other._size = self._size.copy()
+        other._where = self._where.copy()
+        other._length = self._length.copy()
         other._segments = self._segments.copy()
-        other._capacity = self._capacity
         other._end = self._end
         other._reserved = self._reserved
         other._peak = self._peak
         return other
 
     def allocate(self, blocks: int) -> int:
-        """Take a block.
+        """Take a block as a new piece.
 
         Args:
             blocks: Size in units of 512 bytes, at least 1.
@@ -125,17 +137,21 @@ class CachingAllocator:
         Returns:
             Its address, to be given to :meth:`free`, or -1 where the device has no room for it.
         """
-        places: dict[int, int] = {}
-        self.replay((1,), (blocks,), places)
-        return places.get(1, -1)
+        self._where.append(0)
+        self._length.append(0)
+        return self._where[-1] if self.replay((len(self._where) - 1,), (blocks,)) else -1
 
     def free(self, address: int) -> None:
-        """Give a block back.
+        """Give a block back, in time linear in the pieces.
 
         Raises:
             UsageError: ``allocator.not_allocated`` where no block is allocated at the address.
         """
-        self.replay((-1,), (1,), {1: address})
+        for piece, (place, size) in enumerate(zip(self._where, self._length, strict=True)):
+            if place == address and size:
+                self.replay((-piece,), (size,))
+                return
+        raise UsageError(f"No block is allocated at address {address}.", code="allocator.not_allocated")
 
     def touch(self, blocks: int) -> bool:
         """Take a block and give it back at once; this can only add a segment.
@@ -148,14 +164,13 @@ class CachingAllocator:
         """
         return self.replay((0,), (blocks,))
 
-    def replay(self, events: Sequence[int], sizes: Sequence[int], places: dict[int, int] | None = None) -> bool:
+    def replay(self, events: Sequence[int], sizes: Sequence[int]) -> bool:
         """Take and give back many pieces.
 
         Args:
             events: The number of a piece, from 1, where it is taken; its negative where it is given back; 0 where some
                 piece is taken and given back at once.
             sizes: Size of the piece of each event in units of 512 bytes; pieces of size 0 are passed over.
-            places: Addresses of the pieces that are taken before the replay; afterwards, of those that still are.
 
         Returns:
             Whether the device had room for all; where not, the replay ends at the first that did not fit.
@@ -163,21 +178,7 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
         """
-        # Where each piece lies and how large its block is, 0 while it is not taken.
-        numbers = max(max(events, default=0), -min(events, default=0)) + 1
-        where, length = [0] * numbers, [0] * numbers
-        for piece, address in (places or {}).items():
-            where[piece], length[piece] = address, self._size.pop(address, 0)
-        try:
-            return self._replay(events, sizes, where, length)
-        finally:
-            held = [piece for piece, size in enumerate(length) if size]
-            self._size.update((where[piece], length[piece]) for piece in held)
-            if places is not None:
-                places.clear()
-                places.update((piece, where[piece]) for piece in held)
-
-    def _replay(self, events: Sequence[int], sizes: Sequence[int], where: list[int], length: list[int]) -> bool:
+        where, length = self._where, self._length
         # One flat loop: a sweep over batches and devices comes through here ten thousand times.
         small, large, starts, ends = self._small, self._large, self._free_by_start, self._free_by_end
         for event, size in zip(events, sizes, strict=True):

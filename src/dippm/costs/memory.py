@@ -116,7 +116,8 @@ def reserved_bytes(
         batches: [B]; result: [B], -1 where the capacity does not suffice.
     """
     sizes = as_batches(batches)
-    return _reserve(timeline, timeline.piece_bytes(sizes, without=without), capacity_bytes)
+    pieces = timeline.piece_bytes(sizes, without=without)
+    return _reserve(timeline, _load_weights(timeline), pieces, capacity_bytes)
 
 
 def estimate_memory(
@@ -145,6 +146,7 @@ def estimate_memory(
         UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
     sizes = as_batches(batches)
+    loaded = _load_weights(timeline)
     replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
     present = frozenset(
         Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[np.any(timeline.bytes_of, axis=1)])
@@ -156,9 +158,9 @@ def estimate_memory(
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
             _refuse_beyond_any_device(live)
-            replays[without] = (live, _reserve(timeline, pieces, None))
+            replays[without] = (live, _reserve(timeline, loaded, pieces, None))
         live, reserved = replays[without]
-        held, fits = _squeeze(timeline, sizes, reserved, without, device)
+        held, fits = _squeeze(timeline, loaded, sizes, reserved, without, device)
         result.append(_assemble(timeline, live, held, fits, device))
     return result
 
@@ -187,6 +189,7 @@ def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
 
 def _squeeze(
     timeline: MemoryTimeline,
+    loaded: CachingAllocator,
     batches: FloatArray,
     reserved: npt.NDArray[np.int64],
     without: frozenset[Purpose],
@@ -201,7 +204,8 @@ def _squeeze(
     held, fits = reserved.copy(), reserved <= capacity
     rows = np.flatnonzero(~fits)
     if len(rows) and capacity > 0:
-        squeezed = _reserve(timeline, timeline.piece_bytes(batches[rows], without=without), capacity)
+        pieces = timeline.piece_bytes(batches[rows], without=without)
+        squeezed = _reserve(timeline, loaded, pieces, capacity)
         fits[rows] = squeezed >= 0
         held[rows] = np.where(fits[rows], squeezed, held[rows])
     return held, fits
@@ -281,7 +285,9 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     )
 
 
-def _reserve(timeline: MemoryTimeline, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
+def _reserve(
+    timeline: MemoryTimeline, loaded: CachingAllocator, pieces: FloatArray, capacity_bytes: int | None
+) -> npt.NDArray[np.int64]:
     # An event is the number of its piece, from 1, negative where the piece is given back.
     is_taken: npt.NDArray[np.bool_] = np.any(pieces, axis=0)
     is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
@@ -292,16 +298,22 @@ def _reserve(timeline: MemoryTimeline, pieces: FloatArray, capacity_bytes: int |
     is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
     events[:-1][is_end[1:]] = 0
     events, piece = events[~is_end], piece[~is_end]
-    loaded = CachingAllocator(capacity_bytes)
-    weights = pieces[:, timeline.weights].max(axis=0, initial=0.0)
-    if not loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist()):
+    if capacity_bytes is not None and loaded.reserved_bytes > capacity_bytes:
         return np.full(len(pieces), -1)
     after_weights = np.concatenate([timeline.inputs + 1, events]).tolist()
     result = []
     for sizes in _blocks(pieces[:, np.concatenate([timeline.inputs, piece])]).tolist():
-        allocator = loaded.copy()
+        allocator = loaded.copy(capacity_bytes)
         result.append(allocator.peak_reserved_bytes if allocator.replay(after_weights, sizes) else -1)
     return np.array(result, dtype=np.int64)
+
+
+def _load_weights(timeline: MemoryTimeline) -> CachingAllocator:
+    """The allocator of a device without limit, once the weights are there: they take memory and give none back."""
+    allocator = CachingAllocator(pieces=len(timeline.purpose))
+    weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
+    allocator.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
+    return allocator
 
 
 def _blocks(piece_bytes: FloatArray) -> npt.NDArray[np.int64]:

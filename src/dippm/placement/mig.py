@@ -73,7 +73,7 @@ def choose_mig(
             code ``"placement.policy_device"``.
     """
     _check_memory(memory_mb, interval_high_mb)
-    if policy not in tuple(MigPolicy):
+    if not isinstance(policy, MigPolicy) and policy not in tuple(MigPolicy):
         raise UsageError(
             f"A MIG policy must be one of {', '.join(MigPolicy)}. Got {policy!r} instead.", code="placement.policy"
         )

@@ -234,7 +234,13 @@ class PhysicsPredictor:
             strict=True,
         )
         predictions = []
+        infos: dict[tuple[str, ...], PredictorInfo] = {}
         for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
+            of_row = (*_host_warning(busy), *_capacity_warning(memory_in, device))
+            if of_row not in infos:
+                infos[of_row] = PredictorInfo(
+                    name=_NAME, version=calibration.version, labels=calibration.labels, warnings=(*warnings, *of_row)
+                )
             predictions.append(
                 Prediction(
                     model=prepared.compiled.model,
@@ -249,16 +255,7 @@ class PhysicsPredictor:
                     memory_parts_mb=parts,
                     mig=choose_mig(memory_mb, device, interval_high_mb=memory_in[1], policy=mig_policy),
                     intervals={"latency_ms": latency_in, "energy_j": energy_in, "memory_mb": memory_in},
-                    predictor=PredictorInfo(
-                        name=_NAME,
-                        version=calibration.version,
-                        labels=calibration.labels,
-                        warnings=(
-                            *warnings,
-                            *_host_warning(busy),
-                            *_capacity_warning(memory_in, device),
-                        ),
-                    ),
+                    predictor=infos[of_row],
                 )
             )
         return predictions

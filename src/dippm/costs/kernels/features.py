@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -126,8 +127,9 @@ class Features:
     baseline_ms: FloatArray
 
 
+@lru_cache(maxsize=256)
 def device_features(device: DeviceSpec) -> FloatArray:
-    """The device's own columns, in the order of `DEVICE_FEATURES`; numbers of the data sheet only."""
+    """The device's own columns, in the order of `DEVICE_FEATURES`; numbers of the data sheet only. Not to be written."""
     peak = device.peak_tflops["fp32"]
     shared = _SHARED_MEMORY_KIB.get(device.compute_capability, 100.0)
     ratios = (
@@ -144,7 +146,9 @@ def device_features(device: DeviceSpec) -> FloatArray:
     headroom = min(1.0, device.board_power_w / peak / energy / _AMPLE_WATTS_PER_TFLOP)
     # Volta joined L1 and shared memory and gave integers a datapath of their own; GEMM kernels gained from both.
     unified = 1.0 if device.compute_capability >= (7, 0) else 0.0
-    return np.append(np.log(np.array(ratios, dtype=np.float64)), [np.log(headroom), unified])
+    columns = np.append(np.log(np.array(ratios, dtype=np.float64)), [np.log(headroom), unified])
+    columns.flags.writeable = False
+    return columns
 
 
 def _l2_mib(device: DeviceSpec) -> float:
