@@ -132,6 +132,12 @@ def test_figures_of_the_prediction_stand_on_the_page(inspection: Inspection) -> 
     assert "25.6 M" in values
 
 
+def test_energy_that_is_not_known_is_a_dash() -> None:
+    intervals = {"latency_ms": (0.8, 1.3), "memory_mb": (1180.0, 1390.0)}
+    page = render_page(make_inspection([make_operator(0)], energy_j=None, intervals=intervals))
+    assert "-" in Page(page).texts("div")
+
+
 def test_memory_parts_have_their_shares(inspection: Inspection) -> None:
     bars = [tag for tag in Page(render_page(inspection)).all_of("span") if "flex" in (tag.get("style") or "")]
     shares = {str(tag["title"]): float(re.findall(r"flex:([\d.]+)", str(tag["style"]))[0]) for tag in bars}

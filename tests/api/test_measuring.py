@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 import dippm
+from dippm.costs.conditions import Conditions
+from dippm.costs.cpu_time import CpuRates
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
-from dippm.measuring import device_names, worker
+from dippm.measuring import cpu_rates, device_names, worker
 from dippm.measuring.configuration import Configuration, Engine
-from dippm.measuring.measurement import Measurement, Outcome
+from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
+from dippm.predictors.cpu import CpuPredictor
 
 
 class FakeWorker:
@@ -96,6 +102,7 @@ def test_without_a_predicted_device_the_prediction_is_absent_and_says_why(net: P
     result = dippm.measure(net)
     assert result.prediction is None
     assert "Some Processor" in result.prediction_note
+    assert "onnxruntime" in result.prediction_note
     device_name("A Card of the Future")
     result = dippm.measure(net, device="cuda")
     assert result.prediction is None
@@ -146,6 +153,55 @@ def test_a_device_that_is_not_there_is_refused(net: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         dippm.measure(net, device="A100")
     assert caught.value.code == "device.unavailable"
+
+
+RATES = CpuRates(gflops=100.0, bandwidth_gb_s=10.0, dispatch_us=1.0, threads=3)
+
+
+@pytest.fixture(name="tiny")
+def _tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.pt"
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.trace(module.eval(), torch.randn(1, 8), check_trace=False), str(path))
+    return path
+
+
+def test_a_processor_is_predicted_with_the_threads_and_the_start_of_the_measuring_process(
+    tiny: Path, device_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StartedWorker(FakeWorker):
+        def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+            for measurement in super().measure(source, configurations):
+                yield replace(measurement, context_mb=321.0, software=SoftwareStack(threads=3))
+
+    asked = []
+
+    def measure_rates(*, threads: int | None) -> CpuRates:
+        asked.append(threads)
+        return RATES
+
+    device_name("Some Processor")
+    monkeypatch.setattr(worker, "Worker", StartedWorker)
+    monkeypatch.setattr(cpu_rates, "measure_cpu_rates", measure_rates)
+    results = dippm.measure(tiny, batch=[1, 8], input=(8,))
+    assert asked == [3]
+    predictions = CpuPredictor.load().predict(
+        dippm.load(tiny, input=(8,)),
+        batches=[1, 8],
+        device="Some Processor",
+        rates=RATES,
+        conditions=Conditions(),
+        context_mb=321.0,
+    )
+    assert [result.prediction for result in results] == predictions
+    assert results[0].prediction_note == ""
+    predicted: Any = results[0].to_dict()["predicted"]
+    assert (predicted["energy_j"], predicted["mig"]) == (None, None)
+    result = dippm.measure(tiny, input=(8,), mode="training", optimizer="sgd")
+    assert result.prediction is None
+    assert "training" in result.prediction_note
 
 
 @pytest.mark.slow

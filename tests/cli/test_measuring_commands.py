@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 from dippm.cli import main
@@ -100,10 +102,35 @@ def test_measured_and_predicted_stand_side_by_side(net: str, capsys: pytest.Capt
     assert answer["measurements"][0]["engine"] == "onnxruntime"
 
 
-def test_no_prediction_is_made_up_for_a_processor(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_processor_is_measured_and_predicted_for_real(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the device that answers at once
+    monkeypatch.chdir(tmp_path)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.trace(module.eval(), torch.randn(1, 3, 8, 8), check_trace=False), "tiny.pt")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["measure", "tiny.pt", "--batch", "1,4", "--input", "3,8,8", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(lines) if "measured" in line)
+    first, predicted, _, second, predicted_too, _ = (line.split() for line in lines[start : start + 6])
+    assert (first[:2], second[:2]) == (["1", "measured"], ["4", "measured"])
+    for name, latency_ms, energy_j, memory_mb in (predicted, predicted_too):
+        assert (name, energy_j) == ("predicted", "-")
+        assert 0 < float(latency_ms) < 100
+        assert 50 < float(memory_mb) < 5000
+    assert "fitted on: " in " ".join(lines)
+    assert "cpu-0" in " ".join(lines)
+
+
+def test_onnxruntime_is_not_predicted_on_a_processor(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     (row,), err = run_columns(capsys, "measure", net)
     assert (row["device"], row["predicted_latency_ms"]) == ("H200", "")
-    assert "Processor" in err
+    assert "onnxruntime" in err
     assert run_json(capsys, "measure", net)["measurements"][0]["predicted"] is None
 
 

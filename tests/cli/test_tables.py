@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
+from dippm.cli import predict
 from dippm.cli.figures import format_count, format_interval, format_shape
 from dippm.cli.predict import make_table
 from dippm.costs.conditions import Conditions
@@ -46,6 +47,15 @@ def test_one_prediction_shows_figures_intervals_parts_and_warnings() -> None:
         "memory = context 450 + weights 98 + activations 692\n", "! Watch out.", "fitted on: kernels",
     ):  # fmt: skip
         assert part in text
+
+
+def test_energy_that_is_not_known_is_a_dash() -> None:
+    known = make_prediction()
+    intervals = {name: interval for name, interval in known.intervals.items() if name != "energy_j"}
+    unknown = make_prediction(batch=32, energy_j=None, intervals=intervals)
+    row = next(line for line in show(make_table([known, unknown])).splitlines() if " 32 " in line)
+    assert row.split()[2] == "-"
+    assert predict._row(unknown)[5:8] == [None, None, None]
 
 
 def test_a_figure_has_its_row() -> None:

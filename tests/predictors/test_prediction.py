@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +57,18 @@ def test_a_notebook_shows_names_escaped() -> None:
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
     assert "mind the &lt;gap&gt;" in html
+
+
+def test_energy_that_is_not_known_is_a_dash_or_null() -> None:
+    intervals = {"latency_ms": (30.0, 40.0), "memory_mb": (2700.0, 3000.0)}
+    unknown = replace(prediction(), energy_j=None, intervals=intervals, mig=None)
+    answer = json.loads(json.dumps(unknown.to_dict()))
+    assert answer["energy_j"] is None
+    assert set(answer["intervals"]) == {"latency_ms", "memory_mb"}
+    assert list(unknown) == [2801.2, None, 33.123456, None]
+    assert [line.split() for line in str(unknown).splitlines() if "energy" in line] == [["energy", "-"]]
+    assert "33.1 ms" in unknown._repr_html_()
+    assert "<td>- </td><td></td>" in unknown._repr_html_()
 
 
 @pytest.mark.parametrize(("value", "figure"), [(0.012345, "0.0123"), (12.345, "12.3"), (1e6, "1,000,000")])

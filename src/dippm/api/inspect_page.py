@@ -89,7 +89,9 @@ def _header(prediction: Prediction) -> str:
 
 def _tiles(prediction: Prediction) -> str:
     tiles = [
-        _tile(label, f"{format_figure(value)} {unit}", _interval(prediction.intervals[name]))
+        _tile(label, "-", "")
+        if value is None
+        else _tile(label, f"{format_figure(value)} {unit}", _interval(prediction.intervals[name]))
         for label, value, unit, name in (
             ("latency", prediction.latency_ms, "ms", "latency_ms"),
             ("energy", prediction.energy_j, "J", "energy_j"),

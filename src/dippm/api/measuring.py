@@ -12,9 +12,12 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
+from dippm.frontends.zoo import is_zoo_name
+from dippm.graph import Graph
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.measurement import Measurement
 from dippm.placement.mig import MigPolicy
+from dippm.predictors.cpu import CpuPredictor
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
@@ -124,7 +127,8 @@ def measure(
         input: Shape of one sample; see :func:`dippm.load`. May be left out where the file or the library fixes it.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         device_spec: The device to predict for; left out, the measured GPU is looked up in the catalogue by the name
-            that it gives itself. There is no predicted device for a CPU.
+            that it gives itself. A CPU is predicted from its rates, which are measured after the model, in about a
+            second.
         precision: See :func:`dippm.predict`.
         mode: ``inference`` or ``training``.
         optimizer: For training: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
@@ -160,11 +164,17 @@ def measure(
     chosen = _own_engine(source) if engine is None else parse_engine(engine)
     configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
     device_name = describe_device(device)
-    predictions, note = _predict(
-        name, shapes, batches, conditions, device=device, device_name=device_name, device_spec=device_spec, trust=trust
-    )
+    graph, note = _read_graph(name, shapes, batches, trust=trust)
+    is_cpu = device == "cpu" and device_spec is None
+    predictions: list[Prediction] = []
+    if graph is not None and not is_cpu:
+        predictions, note = _predict(graph, batches, conditions, device_spec or device_name)
     with Worker(device, configuration_limit_s=_CONFIGURATION_LIMIT_S) as worker:
         measurements = list(worker.measure(source, configurations))
+    if graph is not None and is_cpu:
+        predictions, note = _predict_on_cpu(
+            graph, configurations, measurements[0], device_name=device_name, imports_library=is_zoo_name(name)
+        )
     found: list[Prediction | None] = [*predictions] or [None] * len(batches)
     results = [
         Measured(
@@ -201,30 +211,24 @@ def _own_engine(source: ModelSource) -> Engine:
     return Engine.ONNXRUNTIME if is_onnx else Engine.TORCH
 
 
-def _predict(
-    model: str,
-    shapes: InputShapes,
-    batches: list[int],
-    conditions: Conditions,
-    *,
-    device: str,
-    device_name: str,
-    device_spec: DeviceSpec | None,
-    trust: bool,
-) -> tuple[list[Prediction], str]:
-    """Predictions of all batches; where there are none, why not: what cannot be predicted may still be measured.
+def _read_graph(model: str, shapes: InputShapes, batches: list[int], *, trust: bool) -> tuple[Graph | None, str]:
+    """The graph, or why there is none: what cannot be predicted may still be measured.
 
     Raises:
         DippmError: Where the model is not there or cannot be read, so that it cannot be measured either.
     """
     try:
-        graph = load(model, input=shapes, trust=trust, batch_hint=batches[0])
+        return load(model, input=shapes, trust=trust, batch_hint=batches[0]), ""
     except UnsupportedError as exc:
         if exc.code.startswith("zoo."):
             raise
-        return [], str(exc)
-    if device == "cpu" and device_spec is None:
-        return [], f"A CPU ({device_name}) is measured only: name a device to predict for with --device-file."
+        return None, str(exc)
+
+
+def _predict(
+    graph: Graph, batches: list[int], conditions: Conditions, device: DeviceSpec | str
+) -> tuple[list[Prediction], str]:
+    """Predictions of all batches; where there are none, why not."""
     try:
         parse_conditions(
             precision=conditions.precision,
@@ -233,10 +237,37 @@ def _predict(
             layout=conditions.layout,
             runtime=conditions.runtime,
         )
-        spec = find_device(device_name) if device_spec is None else device_spec
+        spec = find_device(device) if isinstance(device, str) else device
         predictor = PhysicsPredictor.load()
         return predictor.predict(
             graph, batches=batches, devices=[spec], conditions=conditions, mig_policy=MigPolicy.SAFE
+        ), ""
+    except UnsupportedError as exc:
+        return [], str(exc)
+
+
+def _predict_on_cpu(
+    graph: Graph,
+    configurations: Sequence[Configuration],
+    measured: Measurement,
+    *,
+    device_name: str,
+    imports_library: bool,
+) -> tuple[list[Prediction], str]:
+    """Predictions for this machine's CPU as it is now, with the threads and the start of the measuring process."""
+    from dippm.measuring.cpu_rates import measure_cpu_rates
+
+    if configurations[0].engine is not Engine.TORCH:
+        return [], f"On a CPU ({device_name}) PyTorch is predicted, and not {configurations[0].engine.value}."
+    try:
+        return CpuPredictor.load().predict(
+            graph,
+            batches=[configuration.batch for configuration in configurations],
+            device=device_name,
+            rates=measure_cpu_rates(threads=measured.software.threads or None),
+            conditions=configurations[0].conditions,
+            context_mb=measured.context_mb,
+            imports_library=imports_library,
         ), ""
     except UnsupportedError as exc:
         return [], str(exc)

@@ -85,7 +85,8 @@ def _row(result: Measured) -> list[object]:
     for name in ("latency_ms", "latency_std_ms", "energy_j", "memory_mb"):
         value = getattr(measurement, name)
         cells.append(None if value is None else round_figures(value))
-    cells += [None if prediction is None else round_figures(getattr(prediction, name)) for name in _FIGURES]
+    predicted = [None if prediction is None else getattr(prediction, name) for name in _FIGURES]
+    cells += [None if value is None else round_figures(value) for value in predicted]
     return [*cells, measurement.message]
 
 
@@ -112,7 +113,14 @@ def _make_table(results: Sequence[Measured]) -> Group:
             parts.append(Text(make_printable(text), style="yellow"))
     if results[0].prediction_note:
         parts.append(Text(f"! {make_printable(results[0].prediction_note)}", style="yellow"))
+    predictions = [result.prediction for result in results if result.prediction is not None]
+    warnings = dict.fromkeys(warning for prediction in predictions for warning in prediction.warnings)
+    parts += [Text(f"! predicted: {make_printable(warning)}", style="yellow") for warning in warnings]
     parts.append(Text(_provenance(results[0]), style="dim"))
+    if predictions:
+        predictor = predictions[0].predictor
+        text = f"predicted [90 % interval] by {predictor.name} {predictor.version}, fitted on: {predictor.labels}"
+        parts.append(Text(make_printable(text), style="dim"))
     return Group(*parts)
 
 
@@ -140,12 +148,12 @@ def _predicted_cells(result: Measured) -> list[Text]:
     prediction = result.prediction
     if prediction is None:
         return []
-    return [
-        Text(
-            f"{format_figure(getattr(prediction, name))}\n[{format_interval(prediction.intervals[name])}]", style="dim"
-        )
-        for name in _FIGURES
-    ]
+    cells = []
+    for name in _FIGURES:
+        value = getattr(prediction, name)
+        text = "-" if value is None else f"{format_figure(value)}\n[{format_interval(prediction.intervals[name])}]"
+        cells.append(Text(text, style="dim"))
+    return cells
 
 
 def _title(result: Measured) -> Text:

@@ -80,7 +80,9 @@ def _row(prediction: Prediction) -> list[object]:
 
     cells: list[object] = [prediction.device, prediction.batch]
     for name in ("latency_ms", "energy_j", "memory_mb"):
-        cells += [round_figures(value) for value in (getattr(prediction, name), *prediction.intervals[name])]
+        value = getattr(prediction, name)
+        known = () if value is None else (value, *prediction.intervals[name])
+        cells += [round_figures(each) for each in known] or [None, None, None]
     return [*cells, prediction.mig or "none"]
 
 
@@ -124,9 +126,9 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
         table.add_row(
             "" if prediction.device == previous else Text(make_printable(prediction.device)),
             f"{prediction.batch:,}",
-            _figure(prediction.latency_ms, prediction.intervals["latency_ms"]),
-            _figure(prediction.energy_j, prediction.intervals["energy_j"]),
-            _figure(prediction.memory_mb, prediction.intervals["memory_mb"]),
+            _figure(prediction, "latency_ms"),
+            _figure(prediction, "energy_j"),
+            _figure(prediction, "memory_mb"),
             Text(prediction.mig) if prediction.mig else Text("none", style="dim"),
         )
         previous = prediction.device
@@ -173,9 +175,12 @@ def _memory_line(prediction: Prediction) -> Text:
     return Text(f"memory = {parts}")
 
 
-def _figure(value: float, interval: tuple[float, float]) -> Text:
+def _figure(prediction: Prediction, name: str) -> Text:
     from rich.text import Text
 
     from dippm.cli.figures import format_figure, format_interval
 
-    return Text.assemble(format_figure(value), "\n", (f"[{format_interval(interval)}]", "dim"))
+    value = getattr(prediction, name)
+    if value is None:
+        return Text("-", style="dim")
+    return Text.assemble(format_figure(value), "\n", (f"[{format_interval(prediction.intervals[name])}]", "dim"))

@@ -77,12 +77,12 @@ class Prediction:
         inputs: Shape of every input, with the batch, by name.
         macs: Multiply-accumulates of one call.
         latency_ms: Wall time of one call (of one training step in training mode), ms.
-        energy_j: Energy that the device draws over one call, idle draw included, J.
+        energy_j: Energy that the device draws over one call, idle draw included, J; None where nothing is known of it.
         memory_mb: Device memory that the process holds at its peak, MiB.
         memory_parts_mb: Parts of ``memory_mb`` by name, MiB; they add up to it.
         mig: Smallest MIG profile that holds it, or None where none does or the device has none.
         intervals: ``latency_ms``, ``energy_j``, ``memory_mb`` to the [low, high] that holds the measured value in
-            90 % of cases.
+            90 % of cases; without the energy where that is None.
         predictor: Provenance and warnings.
     """
 
@@ -93,7 +93,7 @@ class Prediction:
     inputs: Mapping[str, tuple[int, ...]]
     macs: int
     latency_ms: float
-    energy_j: float
+    energy_j: float | None
     memory_mb: float
     memory_parts_mb: Mapping[str, float]
     mig: str | None
@@ -130,7 +130,7 @@ class Prediction:
         if self.step_time_ms is not None:
             answer["step_time_ms"] = round_figures(self.step_time_ms)
         answer |= {
-            "energy_j": round_figures(self.energy_j),
+            "energy_j": None if self.energy_j is None else round_figures(self.energy_j),
             "memory_mb": round_figures(self.memory_mb),
             "mig": self.mig,
             "intervals": {
@@ -147,18 +147,16 @@ class Prediction:
             f"{self.model.source} · batch {self.batch} · {self.device} · {conditions.precision.value} "
             f"{conditions.layout.value} {conditions.mode.value}, {conditions.runtime.value}"
         ]
-        for label, value, unit, name in self._rows():
-            low, high = self.intervals[name]
-            lines.append(f"  {label:<8} {value:>10} {unit:<4} [{format_figure(low)} – {format_figure(high)}]")
+        for label, value, unit, interval in self._rows():
+            lines.append(f"  {label:<8} {value:>10} {unit:<4} {f'[{interval}]' if interval else ''}".rstrip())
         lines.append(f"  {'MIG':<8} {self.mig or 'none':>10}")
         lines.extend(f"  ! {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><th style='text-align:left'>{label}</th><td>{value} {unit}</td>"
-            f"<td>{format_figure(self.intervals[name][0])} – {format_figure(self.intervals[name][1])}</td></tr>"
-            for label, value, unit, name in self._rows()
+            f"<tr><th style='text-align:left'>{label}</th><td>{value} {unit}</td><td>{interval}</td></tr>"
+            for label, value, unit, interval in self._rows()
         )
         notes = "".join(f"<li>{html.escape(warning)}</li>" for warning in self.warnings)
         return (
@@ -169,12 +167,18 @@ class Prediction:
             + (f"<ul>{notes}</ul>" if notes else "")
         )
 
-    def _rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        return (
-            ("latency", format_figure(self.latency_ms), "ms", "latency_ms"),
-            ("energy", format_figure(self.energy_j), "J", "energy_j"),
-            ("memory", format_figure(self.memory_mb), "MiB", "memory_mb"),
-        )
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Name, value, unit and interval of each figure; "-" for one that is not known."""
+        for label, value, unit, name in (
+            ("latency", self.latency_ms, "ms", "latency_ms"),
+            ("energy", self.energy_j, "J", "energy_j"),
+            ("memory", self.memory_mb, "MiB", "memory_mb"),
+        ):
+            if value is None:
+                yield label, "-", "", ""
+            else:
+                low, high = self.intervals[name]
+                yield label, format_figure(value), unit, f"{format_figure(low)} – {format_figure(high)}"
 
 
 def round_figures(value: float, *, digits: int = 4) -> float:

@@ -1,0 +1,223 @@
+"""Predictions for a CPU whose rates have been measured: the times of all operators, summed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
+from dippm.costs.cpu_time import CpuRates, CpuWork, cpu_seconds
+from dippm.costs.memory import live_memory
+from dippm.costs.precision import Precision
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.workload import Workload
+from dippm.errors import UnsupportedError
+from dippm.graph import Graph, OpKind
+from dippm.predictors.cpu_calibration import CpuCalibration
+from dippm.predictors.prediction import Interval, ModelInfo, Prediction, PredictorInfo
+from dippm.units import BYTES_PER_MIB
+
+__all__ = ["CpuPredictor"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_NAME = "cpu-0"
+# On a CPU PyTorch's FP32 is what it says.
+_PRECISIONS = (Precision.FP32, Precision.FP32_STRICT)
+# One machine was measured, with models of milliseconds. How fast the error grows away from it is assumed, not fitted:
+# with the logarithm of the rate that differs most, and with that of the latency beyond the longest of the labels.
+_DOUBT_PER_RATE = 0.5
+_DOUBT_BEYOND_LABELS = 0.1
+# Threads share out a large matrix product well, other operators less so, and wait for each other on a busy machine.
+_DOUBT_OF_OTHER_THREADS = math.log(2.0)
+_WARNED_FACTOR = 1.5
+# Libraries differ in size, and the labels tell of one: assumed.
+_DOUBT_PER_LIBRARY = 0.5
+# An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
+_DOUBT_PER_UNSUPPORTED_SHARE = 1.0
+_UNSUPPORTED_KINDS = (OpKind.UNKNOWN, OpKind.CONTROL_FLOW)
+
+
+class CpuPredictor:
+    """Inference in eager PyTorch, FP32; no energy, which nothing was measured of.
+
+    Args:
+        calibration: Coefficients and errors.
+    """
+
+    def __init__(self, calibration: CpuCalibration) -> None:
+        self._calibration = calibration
+
+    @staticmethod
+    @cache
+    def load() -> CpuPredictor:
+        """The shipped predictor, read once per process."""
+        return CpuPredictor(CpuCalibration.read())
+
+    def predict(
+        self,
+        graph: Graph,
+        *,
+        batches: Sequence[int],
+        device: str,
+        rates: CpuRates,
+        conditions: Conditions,
+        context_mb: float | None = None,
+        imports_library: bool = False,
+    ) -> list[Prediction]:
+        """Predict a graph at every batch.
+
+        Args:
+            graph: The model.
+            batches: Samples per call.
+            device: Name of the CPU.
+            rates: What it reaches, with the threads that the model will have.
+            conditions: Conditions of the run.
+            context_mb: Memory that the process holds before the model, MiB; None for one that has imported PyTorch
+                alone.
+            imports_library: Whether the process will import the library that the model comes from.
+
+        Raises:
+            UnsupportedError: ``mode.unsupported``, ``precision.unsupported``, ``layout.unsupported`` or
+                ``runtime.unsupported`` where the conditions were not measured; ``graph.fixed_batch`` where the graph
+                holds for another batch only; ``graph.empty`` where no operator runs.
+        """
+        _check_conditions(conditions)
+        _check_graph(graph, batches)
+        workload = Workload.from_graph(graph)
+        at_macs = workload.at(batches).macs.sum(axis=1)
+        work = CpuWork.of(workload, batches)
+        seconds = cpu_seconds(work, rates, self._calibration.shares)
+        latency_ms = 1e3 * seconds.sum(axis=1)
+        is_unsupported = np.array([node.kind in _UNSUPPORTED_KINDS for node in graph.nodes], dtype=np.bool_)
+        latency_at_labels_ms = 1e3 * cpu_seconds(work, self._calibration.rates, self._calibration.shares).sum(axis=1)
+        beyond = np.log(np.maximum(latency_at_labels_ms / self._calibration.longest_ms, 1.0))
+        spread = (
+            self._calibration.latency_spread
+            + _DOUBT_PER_RATE * self._distance(rates)
+            + _DOUBT_BEYOND_LABELS * beyond
+            + (0.0 if rates.threads == self._calibration.rates.threads else _DOUBT_OF_OTHER_THREADS)
+            + _DOUBT_PER_UNSUPPORTED_SHARE * 1e3 * seconds[:, is_unsupported].sum(axis=1) / latency_ms
+        )
+        latency_in = zip((latency_ms / np.exp(spread)).tolist(), (latency_ms * np.exp(spread)).tolist(), strict=True)
+        memory = self._memory(workload, batches, context_mb=context_mb, imports_library=imports_library)
+        model = ModelInfo(
+            source=graph.source,
+            framework=graph.framework,
+            nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
+            parameters=graph.parameter_count,
+            unsupported_ops=graph.unsupported_ops,
+        )
+        inputs = [graph.tensors[index] for index in graph.inputs]
+        return [
+            Prediction(
+                model=model,
+                device=device,
+                conditions=conditions,
+                batch=batch,
+                inputs={tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in inputs},
+                macs=int(macs),
+                latency_ms=latency,
+                energy_j=None,
+                memory_mb=sum(parts.values()),
+                memory_parts_mb=parts,
+                mig=None,
+                intervals={"latency_ms": latency_interval, "memory_mb": memory_interval},
+                predictor=PredictorInfo(
+                    name=_NAME,
+                    version=self._calibration.version,
+                    labels=self._calibration.labels,
+                    warnings=self._warnings(graph, rates, beyond=float(past)),
+                ),
+            )
+            for batch, macs, latency, latency_interval, (parts, memory_interval), past in zip(
+                batches, at_macs, latency_ms.tolist(), latency_in, memory, beyond, strict=True
+            )
+        ]
+
+    def _distance(self, rates: CpuRates) -> float:
+        """How unlike the machine of the labels this one is: the largest logarithm of a ratio of their rates."""
+        known = self._calibration.rates
+        return max(
+            abs(math.log(getattr(rates, name) / getattr(known, name)))
+            for name in ("gflops", "bandwidth_gb_s", "dispatch_us")
+        )
+
+    def _memory(
+        self, workload: Workload, batches: Sequence[int], *, context_mb: float | None, imports_library: bool
+    ) -> list[tuple[dict[str, float], Interval]]:
+        """Parts and interval at every batch; the interval's lower end does without the library."""
+        memory = self._calibration.memory
+        live = live_memory(MemoryTimeline.from_workload(workload), batches)
+        held = memory.context_mb if context_mb is None else context_mb
+        library = memory.library_mb if imports_library else 0.0
+        weights_mb = live.weight_bytes / BYTES_PER_MIB
+        others_mb = (live.peak_bytes - live.weight_bytes) / BYTES_PER_MIB
+        answers = []
+        for weights, others in zip(weights_mb.tolist(), others_mb.tolist(), strict=True):
+            slack = (memory.weights - 1.0) * weights + (memory.activations - 1.0) * others + memory.fixed_mb
+            parts = {"context": held, "library": library, "weights": weights, "activations": others, "slack": slack}
+            total = sum(parts.values())
+            margin = memory.spread * (weights + others + slack + memory.slack_mb)
+            low = max(total - library - margin, held + weights)
+            answers.append((parts, (low, total + margin + _DOUBT_PER_LIBRARY * library)))
+        return answers
+
+    def _warnings(self, graph: Graph, rates: CpuRates, *, beyond: float) -> tuple[str, ...]:
+        warnings = list(graph.warnings)
+        known = self._calibration.rates
+        if graph.unsupported_ops:
+            names = ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))
+            warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
+        if rates.threads != known.threads:
+            warnings.append(
+                f"Threads of the labels: {known.threads}, of this run: {rates.threads}: the interval is widened by "
+                "assumption."
+            )
+        if self._distance(rates) > math.log(_WARNED_FACTOR):
+            warnings.append(
+                f"This CPU reaches {rates.gflops:.0f} GFLOP/s and {rates.bandwidth_gb_s:.1f} GB/s, that of the labels "
+                f"{known.gflops:.0f} and {known.bandwidth_gb_s:.1f}: the interval is widened by assumption."
+            )
+        if beyond > math.log(_WARNED_FACTOR):
+            warnings.append(
+                "It is slower than every model of the labels "
+                f"({self._calibration.longest_ms:.0f} ms at most): the interval is widened by assumption."
+            )
+        return tuple(warnings)
+
+
+def _check_conditions(conditions: Conditions) -> None:
+    checks = (
+        (conditions.mode is Mode.INFERENCE, "mode", conditions.mode, Mode.INFERENCE),
+        (conditions.precision in _PRECISIONS, "precision", conditions.precision, Precision.FP32),
+        (conditions.layout is Layout.NCHW, "layout", conditions.layout, Layout.NCHW),
+        (conditions.runtime is Runtime.EAGER, "runtime", conditions.runtime, Runtime.EAGER),
+    )
+    for is_supported, what, given, known in checks:
+        if not is_supported:
+            raise UnsupportedError(
+                f"The predictor for CPUs does not know the {what} {given.value}.",
+                code=f"{what}.unsupported",
+                cure=f"It predicts {known.value}.",
+            )
+
+
+def _check_graph(graph: Graph, batches: Sequence[int]) -> None:
+    others = sorted({batch for batch in batches if graph.fixed_batch not in (None, batch)})
+    if others:
+        raise UnsupportedError(
+            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} Got {others}.",
+            code="graph.fixed_batch",
+            cure="Ask for that batch, or export the model with a dynamic batch.",
+        )
+    if all(node.kind is OpKind.VIEW for node in graph.nodes):
+        raise UnsupportedError(
+            f"'{graph.source}' runs no operator: it only hands on its inputs.",
+            code="graph.empty",
+            cure="Export the model that does the work.",
+        )
