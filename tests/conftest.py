@@ -1,12 +1,20 @@
-"""Graphs built by hand."""
+"""Graphs built by hand, and labels made up for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.store.label import Label
+from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import Attribute, Dim, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec
+from dippm.graph.fingerprint import fingerprint
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
 
 N = Dim(1, 0)
 
@@ -91,3 +99,54 @@ def _builder() -> GraphBuilder:
 @pytest.fixture(name="new_builder", scope="session")
 def _new_builder() -> Callable[[], GraphBuilder]:
     return GraphBuilder
+
+
+_BATCHES = (1, 8)
+_FAMILIES = ("plain", "deep")
+
+
+def _make_network(*, depth: int, channels: int) -> Graph:
+    builder = GraphBuilder()
+    attributes = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
+    value, width = builder.input(N, 3, 16, 16), 3
+    for _ in range(depth):
+        weight = builder.weight(channels, width, 3, 3)
+        value = builder.node(OpKind.CONV, [value, weight], N, channels, 16, 16, **attributes)  # type: ignore[arg-type]
+        value, width = builder.node(OpKind.RELU, [value], N, channels, 16, 16), channels
+    return builder.graph()
+
+
+@pytest.fixture(name="labelled_models", scope="session")
+def _labelled_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Label], Path]:
+    """Made-up labels of 24 small networks at two batches, and a cache that holds their graphs.
+
+    The figures follow from the work by simple laws; every third model has no energy.
+    """
+    folder = tmp_path_factory.mktemp("graphs")
+    cache = GraphCache(folder)
+    labels = []
+    for number in range(24):
+        depth, channels = 1 + number % 6, 4 * (1 + number // 6)
+        graph = _make_network(depth=depth, channels=channels)
+        macs = 16 * 16 * 9 * channels * (3 + (depth - 1) * channels)
+        for batch in _BATCHES:
+            recipe = Recipe(
+                collection="made-up",
+                family=_FAMILIES[depth > 3],
+                architecture="timm:resnet",
+                arguments={"depth": depth, "channels": channels},
+                inputs=InputShapes(positional=(InputEntry(shape=(3, 16, 16)),)),
+                batch=batch,
+            )
+            latency_ms = 0.1 * depth + batch * macs / 1e6
+            measurement = Measurement(
+                outcome=Outcome.OK,
+                device="Processor",
+                measured_at="2026-01-01T00:00:00+00:00",
+                latency_ms=latency_ms,
+                energy_j=None if number % 3 == 0 else 0.05 * latency_ms,
+                memory_mb=100.0 + 0.1 * batch * channels,
+            )
+            labels.append(Label(recipe=recipe, configuration=Configuration(batch=batch), measurement=measurement))
+        cache.save(recipe.model_key, graph, fingerprint=fingerprint(graph))
+    return labels, folder

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
         parse_duration,
         plot_labels,
     )
+    from dippm.api.dippm_evaluation import DippmEvaluation, evaluate_dippm
     from dippm.api.evaluation import evaluate
     from dippm.api.inspection import Inspection, ModuleCost, OperatorCost
     from dippm.api.measuring import Measured, measure
     from dippm.api.operator_table import operators
     from dippm.api.prediction import inspect, load, predict
+    from dippm.api.training import load_predictor, train
     from dippm.datasets.campaign.report import CampaignReport
     from dippm.datasets.campaign.run import Progress as CampaignProgress
     from dippm.datasets.graph_cache import GraphFailure
@@ -30,11 +32,15 @@ if TYPE_CHECKING:
     from dippm.devices import DeviceSpec, MigProfile, find_device, load_device_file
     from dippm.devices import load_catalog as list_devices
     from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError, UsageError
+    from dippm.evaluation.dippm_report import DippmReport
     from dippm.evaluation.kernels import KernelReport, KernelScore
     from dippm.evaluation.whole_models import WholeModelReport, WholeModelScore
     from dippm.graph import Graph
     from dippm.placement.fit import Fit, FitVerdict
+    from dippm.predictors.pmgns import NetworkPrediction, PmgnsPredictor
     from dippm.predictors.prediction import Prediction
+    from dippm.training.fit_network import EpochReport
+    from dippm.training.train_model import TrainingReport
 
 __all__ = [
     "CampaignProgress",
@@ -42,6 +48,9 @@ __all__ = [
     "CollectionInfo",
     "DeviceSpec",
     "DippmError",
+    "DippmEvaluation",
+    "DippmReport",
+    "EpochReport",
     "Fit",
     "FitVerdict",
     "Graph",
@@ -56,14 +65,18 @@ __all__ = [
     "MissingExtraError",
     "ModelReadError",
     "ModuleCost",
+    "NetworkPrediction",
     "OperatorCost",
+    "PmgnsPredictor",
     "Prediction",
+    "TrainingReport",
     "UnsupportedError",
     "UsageError",
     "WholeModelReport",
     "WholeModelScore",
     "cache_graphs",
     "evaluate",
+    "evaluate_dippm",
     "export_labels",
     "find_device",
     "fits",
@@ -74,6 +87,7 @@ __all__ = [
     "list_recipes",
     "load",
     "load_device_file",
+    "load_predictor",
     "max_batch",
     "measure",
     "measure_collection",
@@ -81,6 +95,7 @@ __all__ = [
     "parse_duration",
     "plot_labels",
     "predict",
+    "train",
 ]
 
 _HOMES = {
@@ -89,6 +104,9 @@ _HOMES = {
     "CollectionInfo": "dippm.api.datasets",
     "DeviceSpec": "dippm.devices",
     "DippmError": "dippm.errors",
+    "DippmEvaluation": "dippm.api.dippm_evaluation",
+    "DippmReport": "dippm.evaluation.dippm_report",
+    "EpochReport": "dippm.training.fit_network",
     "Fit": "dippm.placement.fit",
     "FitVerdict": "dippm.placement.fit",
     "Graph": "dippm.graph",
@@ -104,13 +122,17 @@ _HOMES = {
     "ModelReadError": "dippm.errors",
     "ModuleCost": "dippm.api.inspection",
     "OperatorCost": "dippm.api.inspection",
+    "NetworkPrediction": "dippm.predictors.pmgns",
+    "PmgnsPredictor": "dippm.predictors.pmgns",
     "Prediction": "dippm.predictors.prediction",
+    "TrainingReport": "dippm.training.train_model",
     "UnsupportedError": "dippm.errors",
     "UsageError": "dippm.errors",
     "WholeModelReport": "dippm.evaluation.whole_models",
     "WholeModelScore": "dippm.evaluation.whole_models",
     "cache_graphs": "dippm.api.datasets",
     "evaluate": "dippm.api.evaluation",
+    "evaluate_dippm": "dippm.api.dippm_evaluation",
     "export_labels": "dippm.api.datasets",
     "find_device": "dippm.devices",
     "fits": "dippm.api.capacity",
@@ -121,6 +143,7 @@ _HOMES = {
     "list_recipes": "dippm.api.datasets",
     "load": "dippm.api.prediction",
     "load_device_file": "dippm.devices",
+    "load_predictor": "dippm.api.training",
     "max_batch": "dippm.api.capacity",
     "measure": "dippm.api.measuring",
     "measure_collection": "dippm.api.datasets",
@@ -128,6 +151,7 @@ _HOMES = {
     "parse_duration": "dippm.api.datasets",
     "plot_labels": "dippm.api.datasets",
     "predict": "dippm.api.prediction",
+    "train": "dippm.api.training",
 }
 _NAMES_AT_HOME = {"CampaignProgress": "Progress", "list_devices": "load_catalog"}
 

@@ -214,7 +214,7 @@ def export_labels(store: str | os.PathLike[str], path: str | os.PathLike[str]) -
     """
     from dippm.datasets.store.parquet import export_parquet
 
-    with _open_labels(store) as labels:
+    with open_labels(store) as labels:
         return export_parquet(labels, Path(path))
 
 
@@ -258,7 +258,7 @@ def label_statistics(labels: str | os.PathLike[str]) -> LabelStatistics:
     """
     from dippm.datasets.statistics import summarize
 
-    with _open_labels(labels) as rows:
+    with open_labels(labels) as rows:
         return summarize(rows)
 
 
@@ -275,7 +275,7 @@ def plot_labels(labels: str | os.PathLike[str], folder: str | os.PathLike[str]) 
     """
     from dippm.datasets.statistics_plots import plot_distributions
 
-    with _open_labels(labels) as rows:
+    with open_labels(labels) as rows:
         return plot_distributions(rows, Path(folder))
 
 
@@ -313,7 +313,7 @@ def _labels_to_import(labels: str | os.PathLike[str]) -> Iterable[Label]:
 
 
 @contextmanager
-def _open_labels(target: str | os.PathLike[str]) -> Iterator[Iterator[Label]]:
+def open_labels(target: str | os.PathLike[str]) -> Iterator[Iterator[Label]]:
     """The labels of a store or Parquet file that exists."""
     is_url = isinstance(target, str) and "://" in target
     if not is_url and not Path(target).is_file():

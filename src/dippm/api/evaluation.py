@@ -30,7 +30,9 @@ def evaluate(protocol: str, *, seed: int = 0, retrain: bool = False) -> KernelRe
     """
     if protocol not in PROTOCOLS:
         raise UsageError(
-            f"The protocol must be one of {', '.join(PROTOCOLS)}. Got '{protocol}' instead.", code="protocol.unknown"
+            f"The protocol must be one of {', '.join(PROTOCOLS)}. Got '{protocol}' instead.",
+            code="protocol.unknown",
+            cure="The protocol of the DIPPM paper, which needs labels, is dippm.evaluate_dippm.",
         )
     if protocol == "whole-models":
         from dippm.evaluation.whole_models import evaluate_whole_models

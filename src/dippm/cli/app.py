@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dippm.cli import catalogue, dataset, evaluate, inspect, measure, placement, predict
+from dippm.cli import catalogue, dataset, evaluate, inspect, measure, placement, predict, train
 
 __all__ = ["app"]
 
@@ -47,4 +47,5 @@ app.command("devices", help=catalogue.DEVICES_HELP)(catalogue.devices)
 app.command("ops", help=catalogue.OPS_HELP)(catalogue.ops)
 app.command("measure", help=measure.HELP)(measure.measure)
 app.add_typer(dataset.dataset, name="dataset", help=dataset.HELP)
+app.command("train", help=train.HELP)(train.train)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from dippm.cli import options
+from dippm.cli.evaluate_dippm import run_dippm_protocol
 from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
+from dippm.errors import UsageError
 
 if TYPE_CHECKING:
     from dippm.api import KernelReport, KernelScore, WholeModelReport
@@ -16,6 +19,7 @@ __all__ = ["HELP", "evaluate"]
 
 HELP = "Compare predictions with measurements that no training has seen."
 
+_PANEL = "Protocol dippm"
 _COLUMNS = ("protocol", "table", "device", "method", "mape", "median_ape", "rows")
 
 
@@ -25,10 +29,11 @@ def evaluate(
         typer.Option(
             "--protocol",
             help="kernels: single operators on shapes, and on devices, that were left out. "
-            "whole-models: published latencies on which nothing was fitted.",
+            "whole-models: published latencies on which nothing was fitted. "
+            "dippm: networks trained and compared on --data as in the DIPPM paper; the report goes to --out.",
         ),
     ] = "kernels",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the split; the shipped artefact's own is 0.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of splits and training; the shipped artefact's is 0.")] = 0,
     retrain: Annotated[
         bool,
         typer.Option(
@@ -36,11 +41,98 @@ def evaluate(
             help="Leave out every device in turn and train again; else the errors stored with the artefact are shown.",
         ),
     ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="STORE|PARQUET", help="Labels.", show_default=False, rich_help_panel=_PANEL),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Where report and trainings go; run again to go on.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache",
+            metavar="FOLDER",
+            help="Folder of graphs; dippm-trained/graphs when left out.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", "-d", metavar="NAME", help="Of the labels.", show_default=False, rich_help_panel=_PANEL
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", metavar="NAME", help="Who measured.", show_default=False, rich_help_panel=_PANEL),
+    ] = None,
+    mode: Annotated[str, typer.Option("--mode", "-m", help="Of the labels.", rich_help_panel=_PANEL)] = "inference",
+    precision: Annotated[
+        str, typer.Option("--precision", "-p", help="Of the labels.", rich_help_panel=_PANEL)
+    ] = "fp32",
+    layout: Annotated[str, typer.Option("--layout", help="Of the labels.", rich_help_panel=_PANEL)] = "nchw",
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", help="Of the labels.", show_default=False, rich_help_panel=_PANEL)
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", help="Of the comparison.", rich_help_panel=_PANEL)] = 10,
+    long_epochs: Annotated[
+        int, typer.Option("--long-epochs", help="Of the long runs, at most.", rich_help_panel=_PANEL)
+    ] = 200,
+    seeds: Annotated[int, typer.Option("--seeds", help="Seeds of the comparison.", rich_help_panel=_PANEL)] = 1,
+    leave_families_out: Annotated[
+        int,
+        typer.Option(
+            "--leave-families-out",
+            metavar="N",
+            help="Leave the N largest families out in turn; each is a long run.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 0,
+    hidden: Annotated[int, typer.Option("--hidden", help="Width of the networks.", rich_help_panel=_PANEL)] = 512,
+    learning_rate: Annotated[
+        str, typer.Option("--lr", metavar="RATE|auto", help="Learning rate.", rich_help_panel=_PANEL)
+    ] = "0.001",
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read models.", rich_help_panel=_PANEL)
+    ] = 1,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run ``dippm evaluate``."""
     from dippm import api
 
+    if protocol == "dippm":
+        if data is None or out is None:
+            raise UsageError("The protocol dippm needs labels and a folder: --data and --out.", code="usage.invalid")
+        run_dippm_protocol(
+            data,
+            out,
+            cache=cache,
+            device=device,
+            source=source,
+            mode=mode,
+            precision=precision,
+            layout=layout,
+            optimizer=optimizer,
+            epochs=epochs,
+            long_epochs=long_epochs,
+            seeds=seeds,
+            seed=seed,
+            leave_families_out=leave_families_out,
+            hidden=hidden,
+            learning_rate=learning_rate,
+            jobs=jobs,
+            as_json=as_json,
+        )
+        return
     if not as_json:
         print_note("Comparing with the measured tables" + ("; training takes minutes ..." if retrain else " ..."))
     report = api.evaluate(protocol, seed=seed, retrain=retrain)

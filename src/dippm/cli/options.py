@@ -33,6 +33,7 @@ __all__ = [
     "parse_batches",
     "parse_inputs",
     "parse_one_batch",
+    "parse_rate",
 ]
 
 ModelArgument = Annotated[
@@ -195,3 +196,19 @@ def parse_inputs(given: list[str] | None) -> str | list[str] | dict[str, str] | 
             raise UsageError(f"The input '{name}' is given twice.", code="input.repeated")
         named[name] = shape
     return named
+
+
+def parse_rate(text: str) -> float | str:
+    """Read a learning rate: a number, or ``auto``; whether the number is possible is for the API to say.
+
+    Raises:
+        UsageError: ``train.settings``.
+    """
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise UsageError(
+            f"The learning rate must be a number or auto. Got '{text}' instead.", code="train.settings"
+        ) from exc

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dippm.datasets.statistics import METRICS
 from dippm.datasets.store.label import Label
@@ -16,21 +17,23 @@ from dippm.measuring.measurement import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["plot_distributions"]
+__all__ = ["BLUE", "GREY", "INK", "open_figure", "plot_distributions"]
 
 _TITLES = {"latency_ms": "latency, ms", "energy_j": "energy, J", "memory_mb": "memory, MiB"}
 _FORMATS = ("svg", "png")
-_INK, _GREY, _BOX = "#1f2933", "#8a949e", "#9ec5e8"
+INK, GREY, BLUE = "#1f2933", "#8a949e", "#9ec5e8"
+"""Colours of plots."""
 _STYLE: Mapping[Any, Any] = {
     "svg.hashsalt": "dippm",  # else element names in the file are random
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
     "font.size": 9,
-    "axes.edgecolor": _GREY,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 _Values = dict[str, dict[str, list[float]]]  # family to metric to values
 
@@ -55,8 +58,7 @@ def plot_distributions(labels: Iterable[Label], folder: str | Path, *, file_form
     """
     if file_format not in _FORMATS:
         raise UsageError(f"Plots are drawn as svg or png. Got '{file_format}' instead.", code="plot.format")
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError(package="matplotlib", extra="measure", purpose="draw plots")
+    _need_matplotlib()
     gathered: dict[tuple[str, str, str], _Values] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for label in labels:
         measurement, conditions = label.measurement, label.configuration.conditions
@@ -86,20 +88,48 @@ def plot_distributions(labels: Iterable[Label], folder: str | Path, *, file_form
     return files
 
 
-def _draw(values: _Values, *, title: str, path: Path) -> None:
+@contextmanager
+def open_figure(width: float, height: float, target: Path | IO[bytes], *, file_format: str = "svg") -> Iterator[Figure]:
+    """A figure in the project's style to draw on, written at the end; equal drawings give equal files.
+
+    Args:
+        width: Width, inches.
+        height: Height, inches.
+        target: Where it goes.
+        file_format: ``"svg"`` or ``"png"``.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    _need_matplotlib()
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    families = sorted(values, reverse=True)  # the vertical axis points up
-    metrics = [metric for metric in METRICS if any(values[family].get(metric) for family in families)]
     # Figures are made without pyplot, whose backend and open figures are the process's.
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's own style would change the files
         mpl.rcParams.update(_STYLE)
-        figure = Figure(figsize=(1.6 + 3.0 * max(len(metrics), 1), 1.1 + 0.28 * len(families)), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(1, max(len(metrics), 1), sharey=True, squeeze=False)[0]
+        yield figure
+        metadata = {"Date": None, "Creator": None} if file_format == "svg" else {"Software": None}
+        figure.savefig(target, format=file_format, dpi=150, facecolor="white", metadata=metadata)
+
+
+def _need_matplotlib() -> None:
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError(package="matplotlib", extra="measure", purpose="draw plots")
+
+
+def _draw(values: _Values, *, title: str, path: Path) -> None:
+    families = sorted(values, reverse=True)  # the vertical axis points up
+    metrics = [metric for metric in METRICS if any(values[family].get(metric) for family in families)]
+    panel_count = max(len(metrics), 1)
+    height = 1.1 + 0.28 * len(families)
+    with open_figure(1.6 + 3.0 * panel_count, height, path, file_format=path.suffix.removeprefix(".")) as figure:
+        panels = figure.subplots(1, panel_count, sharey=True, squeeze=False)[0]
         for panel, metric in zip(panels, metrics, strict=False):
             _draw_panel(panel, [values[family].get(metric, []) for family in families], label=_TITLES[metric])
         counts = [max(map(len, values[family].values()), default=0) for family in families]
@@ -108,8 +138,6 @@ def _draw(values: _Values, *, title: str, path: Path) -> None:
             labels=[f"{family} ({count})" for family, count in zip(families, counts, strict=True)],
         )
         figure.suptitle(title, fontsize=10)
-        metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(path, dpi=150, facecolor="white", metadata=metadata)
 
 
 def _draw_panel(panel: Axes, rows: list[list[float]], *, label: str) -> None:
@@ -123,11 +151,11 @@ def _draw_panel(panel: Axes, rows: list[list[float]], *, label: str) -> None:
         whis=(5, 95),
         widths=0.6,
         patch_artist=True,
-        boxprops={"facecolor": _BOX, "edgecolor": _INK, "linewidth": 0.7},
-        medianprops={"color": _INK, "linewidth": 1.3},
-        whiskerprops={"color": _INK, "linewidth": 0.7},
-        capprops={"color": _INK, "linewidth": 0.7},
-        flierprops={"marker": "o", "markersize": 1.8, "markerfacecolor": _GREY, "markeredgecolor": "none"},
+        boxprops={"facecolor": BLUE, "edgecolor": INK, "linewidth": 0.7},
+        medianprops={"color": INK, "linewidth": 1.3},
+        whiskerprops={"color": INK, "linewidth": 0.7},
+        capprops={"color": INK, "linewidth": 0.7},
+        flierprops={"marker": "o", "markersize": 1.8, "markerfacecolor": GREY, "markeredgecolor": "none"},
     )
     panel.set_xscale("log")
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -1,0 +1,224 @@
+"""The evaluation of the DIPPM paper on measured labels: train, compare, write the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.api.datasets import open_labels
+from dippm.api.training import TRAINED_FOLDER
+from dippm.costs.conditions import Conditions
+from dippm.errors import UsageError
+
+if TYPE_CHECKING:
+    from dippm.datasets.graph_samples import GraphSamples
+    from dippm.evaluation.dippm_report import DippmReport
+    from dippm.training.settings import TrainingSettings
+
+__all__ = ["DippmEvaluation", "evaluate_dippm"]
+
+_PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "lightning", "lightgbm")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DippmEvaluation:
+    """A report and its files.
+
+    Args:
+        report: The figures.
+        files: The Markdown page, the HTML page, the figures as JSON, and the plots of the Markdown page.
+    """
+
+    report: DippmReport
+    files: tuple[Path, ...]
+
+
+def evaluate_dippm(
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    source: str | None = None,
+    mode: str = "inference",
+    precision: str = "fp32",
+    layout: str = "nchw",
+    optimizer: str | None = None,
+    epochs: int = 10,
+    long_epochs: int = 200,
+    seeds: int = 1,
+    seed: int = 0,
+    leave_families_out: int = 0,
+    hidden: int = 512,
+    learning_rate: float | str = 0.001,
+    jobs: int = 1,
+    command: str = "",
+    on_graph: Callable[[int, int], None] | None = None,
+    on_run: Callable[[int, int, str], None] | None = None,
+) -> DippmEvaluation:
+    """Compare networks on one data set as the DIPPM paper does, and write the report.
+
+    Every training is kept in ``out``, so that a run that was cut goes on where it was, and one that is repeated with
+    the same data and settings reads its predictions back.
+
+    Args:
+        data: A label store or a Parquet file of labels.
+        out: Folder of the report and the trainings.
+        cache: Folder of graphs; ``dippm-trained/graphs`` when left out.
+        device: Device of the labels, or a part of its name; needed where they are of several.
+        source: Who measured; needed where the labels come from several.
+        mode: ``"inference"`` or ``"training"``.
+        precision: Precision of the labels.
+        layout: Layout of the labels.
+        optimizer: Optimizer of labels of training; needed where they are of several.
+        epochs: Epochs of the comparison of networks; the paper's are 10.
+        long_epochs: Epochs of the long runs at most.
+        seeds: Seeds of the comparison.
+        seed: The first of them.
+        leave_families_out: How many families are left out in turn, those of most rows first. Each is a long run.
+        hidden: Width of the networks.
+        learning_rate: Adam's, or ``"auto"``. The paper's 2.754e-5 belongs to its own data and its many steps.
+        jobs: Processes that read models of which there is no graph yet.
+        command: The command that this call comes from, for the report.
+        on_graph: Called with the number of models read and their total.
+        on_run: Called before each training with the number done, their total and what comes.
+
+    Returns:
+        The figures and the files.
+
+    Raises:
+        UsageError: A setting is out of its range, no label or labels of several kinds are chosen, the labels are too
+            few to split, or the folder cannot be written to.
+        MissingExtraError: A package for training or plots is not installed.
+        DippmError: The labels cannot be read, or a training diverged.
+    """
+    from dippm.datasets.selection import LabelSelection
+    from dippm.evaluation.dippm_protocol import evaluate_dippm as run_protocol
+    from dippm.evaluation.dippm_report import ProtocolSettings
+    from dippm.evaluation.label_noise import find_noise
+    from dippm.training.settings import TrainingSettings
+    from dippm.training.train_model import load_samples
+
+    if seeds < 1 or leave_families_out < 0:
+        raise UsageError(
+            f"The seeds must be 1 or more and the families 0 or more. Got {seeds} and {leave_families_out} instead.",
+            code="evaluation.settings",
+        )
+    base = TrainingSettings(epochs=epochs, hidden=hidden, learning_rate=learning_rate, seed=seed)
+    replace(base, epochs=long_epochs)  # refused now rather than after the comparison
+    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, optimizer=optimizer)
+    selection = LabelSelection(conditions=conditions, device=device, source=source)
+    folder = Path(out)
+    with open_labels(data) as rows:
+        labels = list(rows)
+    samples = load_samples(
+        labels,
+        selection,
+        Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
+        jobs=jobs,
+        on_progress=on_graph,
+    )
+    report = run_protocol(
+        samples,
+        _KeptTrainings(folder / "trainings", base),
+        ProtocolSettings(
+            epochs=epochs, long_epochs=long_epochs, seed=seed, seeds=seeds, left_out_families=leave_families_out
+        ),
+        noise=find_noise(selection.choose(labels), labels),
+        provenance={
+            "command": command or "dippm.evaluate_dippm",
+            "labels": f"{Path(data).name}{_describe_file(data)}",
+            "width": hidden,
+            "learning rate": learning_rate,
+            "graphs in a step": base.batch_size,
+            "dropout": base.dropout,
+            "epochs without a gain before a training stops": base.patience,
+            "software": _versions(),
+        },
+        on_run=on_run,
+    )
+    return DippmEvaluation(report=report, files=_write(report, folder))
+
+
+class _KeptTrainings:
+    """Trains with given settings; what was trained once is read back."""
+
+    def __init__(self, folder: Path, settings: TrainingSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+
+    def __call__(
+        self, samples: GraphSamples, parts: npt.NDArray[np.int8], *, model: str, epochs: int, seed: int
+    ) -> npt.NDArray[np.float64]:
+        """Predictions of a training, [S, 3]."""
+        from dippm.training.train_model import predict_with
+
+        settings = replace(self._settings, model=model, epochs=epochs, seed=seed)
+        decides = json.dumps([samples.key, settings.to_dict()]).encode() + parts.tobytes()
+        folder = self._folder / f"{model}-{hashlib.sha256(decides).hexdigest()[:16]}"
+        path = folder / "predictions.npy"
+        try:
+            kept: npt.NDArray[np.float64] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            # Not trained yet, or cut off while it was written.
+            pass
+        else:
+            if kept.shape == samples.targets.shape:
+                return kept
+        predictions = predict_with(samples, parts, settings, folder, resume=True)
+        np.save(path, predictions, allow_pickle=False)
+        return predictions
+
+
+def _write(report: DippmReport, folder: Path) -> tuple[Path, ...]:
+    from dippm.evaluation.dippm_plots import draw_plots
+    from dippm.evaluation.dippm_sections import describe_report, title_of_report
+    from dippm.evaluation.report_page import render_html, render_markdown
+
+    words = f"{report.dataset.device} {report.dataset.conditions}"
+    name = f"dippm_{re.sub(r'[^a-z0-9]+', '-', words.lower()).strip('-')}"
+    plots = draw_plots(report)
+    plot_files = {plot: f"{name}/{plot}.svg" for plot in plots}
+    title, sections = title_of_report(report), describe_report(report)
+    contents = {
+        f"{name}.md": render_markdown(title, sections, plot_files).encode(),
+        f"{name}.html": render_html(title, sections, plots).encode(),
+        f"{name}.json": (json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n").encode(),
+        **{plot_files[plot]: drawn for plot, drawn in plots.items()},
+    }
+    try:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for file_name, content in contents.items():
+            (folder / file_name).write_bytes(content)
+    except OSError as exc:
+        raise UsageError(
+            f"The report cannot be written to '{folder}': {exc.strerror or exc}.", code="report.unwritable"
+        ) from exc
+    return tuple(folder / file_name for file_name in contents)
+
+
+def _describe_file(data: str | os.PathLike[str]) -> str:
+    """Hash of a file of labels, ``""`` for a database."""
+    path = Path(data)
+    return f", SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else ""
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,153 @@
+"""Train predictors on measured labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dippm.api.datasets import open_labels
+from dippm.costs.conditions import Conditions
+from dippm.errors import UsageError
+from dippm.features.pmgns import EdgeMode
+
+if TYPE_CHECKING:
+    from dippm.predictors.pmgns import PmgnsPredictor
+    from dippm.training.fit_network import EpochReport
+    from dippm.training.train_model import TrainingReport
+
+__all__ = ["TRAINED_FOLDER", "load_predictor", "train"]
+
+TRAINED_FOLDER = "dippm-trained"
+"""Where trained predictors and the graphs that they learned from go unless the caller says otherwise."""
+
+
+def train(
+    model: str = "pmgns",
+    *,
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    source: str | None = None,
+    mode: str = "inference",
+    precision: str = "fp32",
+    layout: str = "nchw",
+    runtime: str = "eager",
+    optimizer: str | None = None,
+    edges: str = "data",
+    epochs: int = 10,
+    hidden: int = 512,
+    dropout: float = 0.05,
+    learning_rate: float | str = 2.754e-5,
+    batch_size: int = 32,
+    patience: int = 50,
+    seed: int = 0,
+    accelerator: str = "auto",
+    devices: int = 1,
+    mixed_precision: bool = False,
+    jobs: int = 1,
+    resume: bool = False,
+    on_graph: Callable[[int, int], None] | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
+) -> TrainingReport:
+    """Train a predictor of memory, latency and energy on labels of one device under one set of conditions.
+
+    Models are split 70/15/15 into training, validation and test. The weights of the epoch with the least validation
+    error are kept, and intervals are calibrated on the validation split. Defaults are those of the DIPPM paper.
+
+    Args:
+        model: ``"pmgns"``, which is GraphSAGE; ``"gat"``, ``"gcn"``, ``"gin"``, ``"mlp"`` and the boosted trees
+            ``"gbdt"`` to compare it with.
+        data: A label store or a Parquet file of labels.
+        out: Folder of the predictor, its checkpoints and logs; ``dippm-trained/MODEL`` when left out.
+        cache: Folder of graphs; ``dippm-trained/graphs`` when left out. What it holds is not read again.
+        device: Device of the labels, or a part of its name; needed where they are of several.
+        source: Who measured; needed where the labels come from several.
+        mode: ``"inference"`` or ``"training"``.
+        precision: Precision of the labels.
+        layout: Layout of the labels.
+        runtime: Runtime of the labels.
+        optimizer: Optimizer of labels of training; needed where they are of several.
+        edges: ``"data"`` for edges along which tensors flow; ``"chain"`` for a line through all operators.
+        epochs: Passes over the training split.
+        hidden: Width of the network.
+        dropout: Share of activations dropped while training.
+        learning_rate: Adam's, or ``"auto"`` for the learning-rate finder.
+        batch_size: Graphs in a step.
+        patience: Epochs without a better validation error after which training stops.
+        seed: Seed of split, weights, dropout and order.
+        accelerator: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+        devices: Devices to train on side by side.
+        mixed_precision: Train in mixed precision; needs a GPU.
+        jobs: Processes that read models of which there is no graph yet.
+        resume: Go on with the training that the folder holds. On a CPU the result is that of a run without a break.
+        on_graph: Called with the number of models read and their total.
+        on_epoch: Called after every epoch.
+
+    Returns:
+        Errors of each split, and what was trained on what.
+
+    Raises:
+        UsageError: A setting is out of its range, no label or labels of several kinds are chosen, or the folder holds
+            another training.
+        MissingExtraError: A package for training is not installed.
+        DippmError: The labels cannot be read, or the training diverged.
+    """
+    from dippm.datasets.selection import LabelSelection
+    from dippm.training.settings import TrainingSettings
+    from dippm.training.train_model import load_samples, train_model
+
+    settings = TrainingSettings(
+        model=model,
+        epochs=epochs,
+        hidden=hidden,
+        dropout=dropout,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        patience=patience,
+        seed=seed,
+        accelerator=accelerator,
+        devices=devices,
+        mixed_precision=mixed_precision,
+    )
+    if optimizer is not None and mode != "training":
+        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
+    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
+    edge_mode = _parse_edges(edges)
+    folder = Path(TRAINED_FOLDER) / model if out is None else Path(out)
+    with open_labels(data) as labels:
+        samples = load_samples(
+            labels,
+            LabelSelection(conditions=conditions, device=device, source=source),
+            Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
+            edges=edge_mode,
+            jobs=jobs,
+            on_progress=on_graph,
+        )
+    return train_model(samples, settings, folder, edges=edge_mode, resume=resume, on_epoch=on_epoch)
+
+
+def load_predictor(folder: str | os.PathLike[str]) -> PmgnsPredictor:
+    """Read a predictor that :func:`train` wrote; it predicts the graphs of :func:`dippm.load`, without PyTorch.
+
+    It answers for the device and the conditions of its labels alone, which its ``artefact`` names.
+
+    Raises:
+        DippmError: ``artefact.unreadable``.
+        UnsupportedError: ``artefact.model`` where it is not a PMGNS.
+        MissingExtraError: safetensors is not installed.
+    """
+    from dippm.predictors.pmgns import PmgnsPredictor
+
+    return PmgnsPredictor.load(folder)
+
+
+def _parse_edges(name: str) -> EdgeMode:
+    try:
+        return EdgeMode(name)
+    except ValueError as exc:
+        raise UsageError(
+            f"The edges must be one of {', '.join(EdgeMode)}. Got '{name}' instead.", code="edges.unknown"
+        ) from exc

@@ -1,0 +1,215 @@
+"""``dippm train``: train a predictor on measured labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dippm.cli import options
+from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
+from dippm.cli.progress import CountBar
+from dippm.errors import UsageError
+
+if TYPE_CHECKING:
+    from dippm.api import EpochReport, TrainingReport
+
+__all__ = ["HELP", "train"]
+
+HELP = "Train a predictor on measured labels."
+
+_COLUMNS = ("split", "metric", "mape_percent", "samples", "models")
+
+
+def train(
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", metavar="STORE|PARQUET", help="Labels: a label store or a Parquet file.", show_default=False
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option("--model", help="pmgns (GraphSAGE); gat, gcn, gin, mlp or boosted trees, gbdt, to compare.")
+    ] = "pmgns",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Folder of the predictor, its checkpoints and logs; dippm-trained/MODEL when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache",
+            metavar="FOLDER",
+            help="Folder of graphs; dippm-trained/graphs when left out.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            "-d",
+            help="Device of the labels, where they are of several.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", help="Who measured, where the labels have several sources.", metavar="NAME", show_default=False
+        ),
+    ] = None,
+    mode: Annotated[str, typer.Option("--mode", "-m", help="Labels of inference or of training.")] = "inference",
+    precision: Annotated[str, typer.Option("--precision", "-p", help="Precision of the labels.")] = "fp32",
+    layout: options.LayoutOption = "nchw",
+    runtime: Annotated[str, typer.Option("--runtime", help="Runtime of the labels.")] = "eager",
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer", help="Optimizer of labels of training, where there are several.", show_default=False
+        ),
+    ] = None,
+    edges: Annotated[
+        str, typer.Option("--edges", help="data: along tensors; chain: a line, to compare with.")
+    ] = "data",
+    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the training split.")] = 10,
+    hidden: Annotated[int, typer.Option("--hidden", help="Width of the network.")] = 512,
+    dropout: Annotated[float, typer.Option("--dropout", help="Share of activations dropped.")] = 0.05,
+    learning_rate: Annotated[
+        str, typer.Option("--lr", metavar="RATE|auto", help="Learning rate; auto finds one.")
+    ] = "2.754e-5",
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Graphs in a step.")] = 32,
+    patience: Annotated[int, typer.Option("--patience", help="Epochs without a gain before it stops.")] = 50,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of split, weights, dropout and order.")] = 0,
+    accelerator: Annotated[str, typer.Option("--accelerator", help="auto, cpu or gpu.")] = "auto",
+    devices: Annotated[int, typer.Option("--devices", help="Devices to train on side by side.")] = 1,
+    mixed_precision: Annotated[bool, typer.Option("--mixed-precision", help="Mixed precision on a GPU.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read new models.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that the folder holds.")] = False,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Run ``dippm train``."""
+    from dippm import api
+
+    progress = _Progress()
+    try:
+        report = api.train(
+            model,
+            data=data,
+            out=out,
+            cache=cache,
+            device=device,
+            source=source,
+            mode=mode,
+            precision=precision,
+            layout=layout,
+            runtime=runtime,
+            optimizer=optimizer,
+            edges=edges,
+            epochs=epochs,
+            hidden=hidden,
+            dropout=dropout,
+            learning_rate=_parse_rate(learning_rate),
+            batch_size=batch_size,
+            patience=patience,
+            seed=seed,
+            accelerator=accelerator,
+            devices=devices,
+            mixed_precision=mixed_precision,
+            jobs=jobs,
+            resume=resume,
+            on_graph=progress.show_graphs,
+            on_epoch=progress.show_epoch,
+        )
+    finally:
+        progress.close()
+    if as_json:
+        print_json({"schema": SCHEMA, **report.to_dict()})
+        return
+    if is_terminal():
+        _print_table(report)
+    else:
+        print_columns(_COLUMNS, _rows(report))
+    for note in _notes(report):
+        print_note(note)
+
+
+class _Progress:
+    """A bar of models, then one of epochs."""
+
+    def __init__(self) -> None:
+        self._graphs = CountBar("models")
+        self._epochs = CountBar("epochs")
+
+    def show_graphs(self, done: int, total: int) -> None:
+        self._graphs.show(done, total)
+
+    def show_epoch(self, report: EpochReport) -> None:
+        self._graphs.close()
+        self._epochs.show(report.epoch, report.epochs, f"validation MAPE {report.val_mape_percent:.1f} %")
+
+    def close(self) -> None:
+        self._graphs.close()
+        self._epochs.close()
+
+
+def _parse_rate(text: str) -> float | str:
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise UsageError(
+            f"The learning rate must be a number or auto. Got '{text}' instead.", code="train.settings"
+        ) from exc
+
+
+def _rows(report: TrainingReport) -> list[list[object]]:
+    return [
+        [split, metric, f"{error:.4g}", report.samples[split], report.models[split]]
+        for split, errors in report.mape_percent.items()
+        for metric, error in errors.items()
+    ]
+
+
+def _print_table(report: TrainingReport) -> None:
+    from rich import box
+    from rich.table import Table
+
+    splits = list(report.mape_percent)
+    table = Table(
+        title=f"{report.model}: mean absolute error, %",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    table.add_column("")
+    for split in splits:
+        table.add_column(split, justify="right")
+    for metric in dict.fromkeys(name for errors in report.mape_percent.values() for name in errors):
+        cells = (report.mape_percent[split].get(metric) for split in splits)
+        table.add_row(metric, *("" if cell is None else f"{cell:.2f}" for cell in cells))
+    for name, counts in (("samples", report.samples), ("models", report.models)):
+        table.add_row(name, *(f"{counts[split]:,}" for split in splits), style="dim")
+    make_console().print(table)
+
+
+def _notes(report: TrainingReport) -> list[str]:
+    notes = []
+    if report.learning_rate is not None:
+        notes.append(
+            f"{report.epochs} epochs at a learning rate of {report.learning_rate:.3g}, the best was epoch "
+            f"{report.best_epoch}; {report.duration_s:.0f} s on {report.device}."
+        )
+    if report.unread:
+        model_key, reason = next(iter(report.unread.items()))
+        notes.append(f"{len(report.unread)} models cannot be read and are left out; {model_key}: {reason}")
+    return [*notes, f"The predictor is in {report.folder}."]

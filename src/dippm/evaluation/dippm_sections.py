@@ -1,0 +1,316 @@
+"""The report of the DIPPM protocol in words, tables and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from dippm.evaluation.dippm_plots import DISTRIBUTION, FAMILIES, FIGURE_4, SIZES, TABLE_4
+from dippm.evaluation.dippm_protocol import BASELINE, MIG_DEVICE, apply_equation_2
+from dippm.evaluation.dippm_report import ComparedRow, DippmReport, GroupScore
+from dippm.evaluation.relative_errors import MEAN
+from dippm.evaluation.report_page import Section, Table
+
+__all__ = ["describe_report", "title_of_report"]
+
+_NAMES = {"memory_mb": "memory", "latency_ms": "latency", "energy_j": "energy", MEAN: "mean"}
+_PARTS = ("training", "validation", "test")
+_MOST_FAMILIES = 60
+
+
+def title_of_report(report: DippmReport) -> str:
+    """Title of the report."""
+    return f"DIPPM's evaluation: {report.dataset.device}, {report.dataset.conditions}"
+
+
+def describe_report(report: DippmReport) -> tuple[Section, ...]:
+    """Every section of the report, in order; one without figures says why."""
+    return (
+        _data(report),
+        _networks(report),
+        _long_run(report),
+        _novelty(report),
+        _mig(report),
+        _families(report),
+        _left_out(report),
+        _sizes(report),
+        _distribution(report),
+        _provenance(report),
+    )
+
+
+def _data(report: DippmReport) -> Section:
+    data = report.dataset
+    low, median, high = data.operators
+    text = [
+        f"{data.rows:,} measured rows of {data.models:,} models in {data.families} families, from {data.source}"
+        f" ({', '.join(data.software) or 'software unknown'}). Graphs have {low:,} to {high:,} operators, half of "
+        f"them {median:,} or fewer. Measured: {_listed(data.metrics)}."
+        + (f" {data.unread} models cannot be read and are left out." if data.unread else ""),
+        "All errors are mean absolute percentage errors in percent. Models are split at random 70/15/15 into training, "
+        "validation and test, with all batches of a model in one part. This is harder than a split by row, where a "
+        "test row's model was seen at other batches; that one has its own line below.",
+    ]
+    if not data.noise:
+        return Section(title="Data", text=(*text, "No row was measured twice: how noisy the labels are is unknown."))
+    rows = [
+        (
+            each.other,
+            _NAMES[each.metric],
+            f"{each.pairs:,}",
+            f"{each.shift_percent:+.1f}",
+            f"{each.difference_percent:.1f}",
+        )
+        for each in data.noise
+    ]
+    table = Table(
+        header=("measured against", "figure", "pairs", "median shift, %", "mean difference, %"),
+        rows=rows,
+        caption="The labels' own noise, a constant factor taken out",
+    )
+    return Section(title="Data", text=text, tables=(table,))
+
+
+def _networks(report: DippmReport) -> Section:
+    settings, metrics = report.settings, report.dataset.metrics
+    header = ("model", *_PARTS, *(f"test {_NAMES[metric]}" for metric in metrics))
+    rows = []
+    test_means: dict[str, float] = {}
+    for name in dict.fromkeys(score.model for score in report.networks):
+        scores = [score for score in report.networks if score.model == name]
+        means = [_over_seeds([score.errors[part].get(MEAN) for score in scores]) for part in _PARTS]
+        tests = [_over_seeds([score.errors["test"].get(metric) for score in scores]) for metric in metrics]
+        rows.append((name, *means, *tests))
+        test_means[name] = float(np.mean([score.test_mean for score in scores]))
+    seeds = (
+        f"seed {settings.seed}" if settings.seeds == 1 else f"means over {settings.seeds} seeds, their spread after ±"
+    )
+    return Section(
+        title="Table 4: networks compared",
+        text=(
+            f"Every network after {settings.epochs} epochs with the same settings, {seeds}; {BASELINE} is boosted "
+            "trees on summed costs, which see no graph and have no epochs.",
+            _ranking(test_means),
+        ),
+        tables=(Table(header=header, rows=rows),),
+        plot=TABLE_4,
+    )
+
+
+def _ranking(test_means: Mapping[str, float]) -> str:
+    """Whether the default network comes out ahead, as it does in the paper."""
+    default = next(iter(test_means))
+    others = {name: mean for name, mean in test_means.items() if name not in (default, BASELINE)}
+    behind = [name for name, mean in others.items() if mean > test_means[default]]
+    ahead = [name for name, mean in others.items() if mean <= test_means[default]]
+    return (
+        f"On the test rows {default} has {test_means[default]:.1f} %. Worse: {', '.join(behind) or 'none'}. As good or "
+        f"better: {', '.join(ahead) or 'none'}. In the paper GraphSAGE, which {default} is, is ahead of GAT, GIN "
+        "and MLP."
+    )
+
+
+def _long_run(report: DippmReport) -> Section:
+    run = report.long_run
+    metrics = (*report.dataset.metrics, MEAN)
+    rows = [
+        (f"{score.model}, {part}", f"{score.rows[part]:,}", *(_percent(score.errors[part].get(m)) for m in metrics))
+        for score in (run, report.baseline)
+        for part in _PARTS
+    ]
+    return Section(
+        title="Figure 4: the long run, actual against predicted",
+        text=(
+            f"{run.model}, at most {report.settings.long_epochs} epochs, weights of the epoch with the least "
+            "validation error. The plot shows the test rows; the band is 20 % either way.",
+        ),
+        tables=(Table(header=("split", "rows", *(_NAMES[metric] for metric in metrics)), rows=rows),),
+        plot=FIGURE_4,
+    )
+
+
+def _novelty(report: DippmReport) -> Section:
+    metrics = (*report.dataset.metrics, MEAN)
+    rows = [
+        (
+            str(score.novelty),
+            score.model,
+            f"{score.rows['test']:,}",
+            *(_percent(score.errors["test"].get(metric)) for metric in metrics),
+        )
+        for score in report.by_novelty
+    ]
+    return Section(
+        title="Seen, partly seen and unseen architectures",
+        text=(
+            "Seen: the same graph was trained on, at another batch or under another name (split by row). Partly seen: "
+            "its family was trained on (split by model). Unseen: nothing of its family was (families drawn by the seed "
+            "and held out together). A line is missing where the data have no such rows.",
+        ),
+        tables=(Table(header=("test rows", "model", "rows", *(_NAMES[metric] for metric in metrics)), rows=rows),),
+    )
+
+
+def _mig(report: DippmReport) -> Section:
+    title = "Table 5: MIG slices"
+    if not report.mig:
+        return Section(title=title, text=("Memory was not measured: there is no slice to choose.",))
+    text = [
+        "The slice that Eq. 2 gives from predicted memory against the slice from measured memory. Too small is the "
+        "costly mistake: the model would run out of memory.",
+    ]
+    if report.dataset.device != MIG_DEVICE:
+        text.append(
+            f"The labels are of {report.dataset.device}; Eq. 2 is the rule of {MIG_DEVICE} and is applied to the "
+            "memory that was measured there. It shows how well memory is predicted near the rule's limits, not where "
+            "these models would run on an A100."
+        )
+    if len({name for each in report.mig for name in each.measured_slices}) == 1:
+        text.append("All measured memory falls in one slice: here the choice is no test of the predictor.")
+    scores = [
+        (
+            str(each.novelty),
+            f"{each.rows:,}",
+            f"{100 * each.right / each.rows:.1f}",
+            f"{each.too_small:,}",
+            f"{each.too_large:,}",
+            f"{each.memory_error:.1f}",
+            _counts(each.measured_slices),
+        )
+        for each in report.mig
+    ]
+    header = ("architectures", "rows", "right, %", "too small", "too large", "memory error, %", "measured slices")
+    examples = [_example(row) for row in report.mig_examples]
+    example_header = ("model", "architecture", "batch", "predicted, MiB", "measured, MiB", "predicted", "measured")
+    return Section(
+        title=title,
+        text=text,
+        tables=(
+            Table(header=header, rows=scores),
+            Table(header=example_header, rows=examples, caption="Of each kind the rows of least and of most memory"),
+        ),
+    )
+
+
+def _families(report: DippmReport) -> Section:
+    shown = report.families[:_MOST_FAMILIES]
+    text = ["Test rows of the long run, the largest error first."]
+    if len(shown) < len(report.families):
+        text.append(f"The {len(report.families) - len(shown)} families with the least error are not shown.")
+    return Section(
+        title="Error by family", text=text, tables=(_group_table(report, shown, first="family"),), plot=FAMILIES
+    )
+
+
+def _left_out(report: DippmReport) -> Section:
+    title = "Families left out in turn"
+    mean = report.left_out_mean
+    if mean is None:
+        return Section(title=title, text=("Not asked for: it trains anew for every family.",))
+    worst = report.left_out[0]
+    trees = float(np.mean([each.baseline_errors[MEAN] for each in report.left_out]))
+    return Section(
+        title=title,
+        text=(
+            f"Each of the {len(report.left_out)} families of most rows was left out of training in turn. Mean over the "
+            f"families {mean:.1f} % ({BASELINE} {trees:.1f} %); the worst is {worst.name} with "
+            f"{worst.errors[MEAN]:.1f} %.",
+        ),
+        tables=(_group_table(report, report.left_out, first="family left out"),),
+    )
+
+
+def _sizes(report: DippmReport) -> Section:
+    return Section(
+        title="Error against size of the graph",
+        text=("Test rows of the long run by number of operators.",),
+        tables=(_group_table(report, report.sizes, first="operators"),),
+        plot=SIZES,
+    )
+
+
+def _distribution(report: DippmReport) -> Section:
+    rows = [
+        (
+            _NAMES[each.metric],
+            f"{each.bias_percent:+.1f}",
+            *(f"{value:.1f}" for value in each.quantiles_percent),
+            *(f"{value:.0f}" for value in each.within_percent),
+        )
+        for each in report.spreads
+    ]
+    header = (
+        "figure", "median signed error, %", "50 % below", "75 % below", "90 % below", "95 % below", "largest, %",
+        "rows within 5 %, %", "within 10 %", "within 20 %",
+    )  # fmt: skip
+    return Section(
+        title="Distribution of errors",
+        text=("Absolute errors of the test rows of the long run.",),
+        tables=(Table(header=header, rows=rows),),
+        plot=DISTRIBUTION,
+    )
+
+
+def _provenance(report: DippmReport) -> Section:
+    entries = {
+        "data hash": report.dataset.data_hash,
+        "seed": str(report.settings.seed),
+        **{name: _plain(value) for name, value in report.provenance.items()},
+    }
+    return Section(title="How it was made", tables=(Table(header=("what", "value"), rows=list(entries.items())),))
+
+
+def _group_table(report: DippmReport, groups: Sequence[GroupScore], *, first: str) -> Table:
+    metrics = (*report.dataset.metrics, MEAN)
+    rows = [
+        (
+            each.name,
+            f"{each.rows:,}",
+            *(_percent(each.errors.get(metric)) for metric in metrics),
+            _percent(each.baseline_errors.get(MEAN)),
+        )
+        for each in groups
+    ]
+    return Table(header=(first, "rows", *(_NAMES[metric] for metric in metrics), f"{BASELINE}, mean"), rows=rows)
+
+
+def _example(row: ComparedRow) -> tuple[str, ...]:
+    predicted, measured = row.predicted["memory_mb"], row.measured["memory_mb"]
+    return (
+        row.model,
+        str(row.novelty),
+        str(row.batch),
+        f"{predicted:,.0f}",
+        f"{measured:,.0f}",
+        apply_equation_2(predicted),
+        apply_equation_2(measured),
+    )
+
+
+def _over_seeds(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    if len(known) == 1:
+        return _percent(known[0])
+    return f"{_percent(float(np.mean(known)))} ± {_percent(float(np.std(known)))}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(_NAMES[name] for name in names)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {entry}" for name, entry in value.items())
+    return value if isinstance(value, str) else json.dumps(value)

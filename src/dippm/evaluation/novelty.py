@@ -1,0 +1,117 @@
+"""How new a model is to a predictor, and splits of a data set that make test rows of each kind.
+
+Table 5 of the DIPPM paper tells architectures that training has seen, has partly seen and has never seen. Here a row is
+
+* **seen** where its graph was trained on, at another batch or under another name;
+* **partly seen** where its family was trained on, and its graph was not;
+* **unseen** where nothing of its family was trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.datasets.graph_samples import FRACTIONS, GraphSamples, Part, assign_parts, parts_of_split
+from dippm.datasets.splits import Split, leave_family_out, split_by_graph
+from dippm.errors import UsageError
+
+__all__ = ["Novelty", "leave_out_family", "novelty_of_samples", "split_for"]
+
+PartArray = npt.NDArray[np.int8]
+
+
+class Novelty(StrEnum):
+    """How much of a model was in the training."""
+
+    SEEN = "seen"
+    PARTLY_SEEN = "partly seen"
+    UNSEEN = "unseen"
+
+
+def split_for(samples: GraphSamples, novelty: Novelty, *, seed: int) -> PartArray | None:
+    """Parts of each sample, 70/15/15, such that test rows of this novelty are among them.
+
+    Seen rows come from a split at random by row, partly seen ones from the split at random by model that
+    ``dippm train`` makes, unseen ones from families held out together, drawn until they hold 15 % of the rows. A test
+    part may hold rows of other novelty too: :func:`novelty_of_samples` tells.
+
+    Args:
+        samples: All samples.
+        novelty: What the test rows are to be.
+        seed: Seed of the draw.
+
+    Returns:
+        The parts, or None where the data have no such test rows: no model at two batches, or a single family.
+    """
+    if novelty is Novelty.PARTLY_SEEN:
+        parts: PartArray | None = assign_parts(samples, seed=seed)
+    elif novelty is Novelty.SEEN:
+        parts = _by_row(samples, seed=seed)
+    else:
+        parts = _by_family(samples, seed=seed)
+    if parts is None or not ((parts == Part.TEST) & (novelty_of_samples(samples, parts) == novelty)).any():
+        return None
+    return parts
+
+
+def leave_out_family(samples: GraphSamples, family: str, *, seed: int) -> PartArray | None:
+    """Parts whose test rows are all of one family, with none of it in training; None where nothing else is left."""
+    return _without(samples, (family,), seed=seed)
+
+
+def novelty_of_samples(samples: GraphSamples, parts: PartArray) -> npt.NDArray[np.str_]:
+    """Novelty of every sample, as seen from the training part."""
+    training = [label for label, part in zip(samples.labels, parts, strict=True) if part == Part.TRAINING]
+    graphs = {label.graph_hash for label in training}
+    families = {label.recipe.family for label in training}
+    return np.array(
+        [
+            Novelty.SEEN.value
+            if label.graph_hash in graphs
+            else Novelty.PARTLY_SEEN.value
+            if label.recipe.family in families
+            else Novelty.UNSEEN.value
+            for label in samples.labels
+        ]
+    )
+
+
+def _by_row(samples: GraphSamples, *, seed: int) -> PartArray:
+    order = sorted(range(len(samples)), key=lambda index: _draw(seed, samples.labels[index].key))
+    ends = np.round(np.cumsum(FRACTIONS) * len(samples)).astype(int)
+    parts = np.full(len(samples), Part.TEST, dtype=np.int8)
+    parts[order[: ends[0]]] = Part.TRAINING
+    parts[order[ends[0] : ends[1]]] = Part.VALIDATION
+    return parts
+
+
+def _by_family(samples: GraphSamples, *, seed: int) -> PartArray | None:
+    families = samples.families
+    drawn: list[str] = []
+    for family in sorted(set(families.tolist()), key=lambda name: _draw(seed, name)):
+        if np.isin(families, drawn).mean() >= FRACTIONS[2]:
+            break
+        drawn.append(family)
+    return _without(samples, tuple(drawn), seed=seed)
+
+
+def _without(samples: GraphSamples, families: tuple[str, ...], *, seed: int) -> PartArray | None:
+    try:
+        held_out = leave_family_out(samples.labels, families)
+    except UsageError as exc:
+        if exc.code != "split.empty":
+            raise
+        return None
+    training, validation, _ = FRACTIONS
+    known = training + validation
+    rest = split_by_graph(held_out.training, fractions=(training / known, validation / known, 0.0), seed=seed)
+    parts = parts_of_split(samples, Split(training=rest.training, validation=rest.validation, test=held_out.test))
+    return parts if (parts == Part.TRAINING).any() and (parts == Part.VALIDATION).any() else None
+
+
+def _draw(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()

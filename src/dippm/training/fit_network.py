@@ -1,0 +1,324 @@
+"""Train one graph network: epochs, checkpoints and resume, learning rate, logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dippm.datasets.graph_samples import GraphSamples, Part
+from dippm.errors import DippmError, UsageError
+from dippm.features.scaling import Scaling
+from dippm.models.registry import make_network
+from dippm.training.graph_batches import GraphTensors
+from dippm.training.graph_network import MONITORED, GraphData, NetworkModule, predict_samples
+from dippm.training.learning_rate import find_learning_rate
+from dippm.training.lightning import pl
+from dippm.training.settings import TrainingSettings
+
+__all__ = ["EpochReport", "FittedNetwork", "fit_network"]
+
+_RUN_FILE = "run.json"
+_CHECKPOINTS = "checkpoints"
+_LAST = "last"
+_PREFIX = "network."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochReport:
+    """One epoch, as it ends.
+
+    Args:
+        epoch: Its number, from 1.
+        epochs: How many there are at most.
+        train_loss: Mean loss over the training split, dropout on.
+        val_loss: Loss on the validation split.
+        val_mape_percent: Validation error, the mean over the metrics, %.
+    """
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    val_loss: float
+    val_mape_percent: float
+
+
+OnEpoch = Callable[[EpochReport], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FittedNetwork:
+    """A trained network: the weights of its best epoch.
+
+    Args:
+        weights: Weights by name.
+        scaling: Scaling, learned from the training split.
+        learning_rate: The rate that was used.
+        epochs: Epochs that were run.
+        best_epoch: The one with the least validation error, from 1.
+        predictions: Predicted figures of every sample, whatever its part.
+        duration_s: Wall time of this call.
+        device: Where it was trained.
+
+    Shapes:
+        predictions: [S, 3].
+    """
+
+    weights: Mapping[str, npt.NDArray[np.float32]]
+    scaling: Scaling
+    learning_rate: float
+    epochs: int
+    best_epoch: int
+    predictions: npt.NDArray[np.float64]
+    duration_s: float
+    device: str
+
+
+def fit_network(
+    samples: GraphSamples,
+    parts: npt.NDArray[np.int8],
+    settings: TrainingSettings,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_epoch: OnEpoch | None = None,
+) -> FittedNetwork:
+    """Train a network, or go on with its training.
+
+    Args:
+        samples: All samples.
+        parts: Part of each; scaling and weights come from the training split, the best epoch from the validation.
+        settings: Which network and how.
+        folder: For checkpoints and logs.
+        resume: Go on where the folder holds a run of the same settings and data. On a CPU the result is that of a run
+            without a break, to the bit.
+        on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
+
+    Raises:
+        UsageError: ``train.too_few`` where a split is empty, ``train.exists`` where the folder holds a run and
+            ``resume`` is not set, ``train.other_run`` where that run had other settings or data,
+            ``train.no_gpu`` where a GPU is asked for and there is none.
+        DippmError: ``train.no_rate`` where no learning rate can be found, ``train.diverged``, ``train.no_checkpoint``.
+    """
+    began = time.monotonic()
+    _check(parts, settings)
+    rate = _open_run(folder, samples, settings, resume=resume)
+    chosen = np.flatnonzero(parts == Part.TRAINING)
+    scaling = Scaling.fit(samples.nodes_of(chosen), samples.static_features[chosen], samples.targets[chosen])
+    tensors = GraphTensors.of(samples, scaling)
+    with _quiet_lightning(), torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        network = make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout)
+        device = "cuda" if _is_on_gpu(settings) else "cpu"
+        if rate is None:
+            rate = find_learning_rate(
+                network.to(device), tensors.to(device), chosen, batch_size=settings.batch_size, seed=settings.seed
+            )
+            _write_run(folder, samples, settings, learning_rate=rate)
+        module = NetworkModule(network.cpu(), scaling=scaling, learning_rate=rate, seed=settings.seed)
+        data = GraphData(tensors, parts, batch_size=settings.batch_size, seed=settings.seed)
+        last = folder / _CHECKPOINTS / f"{_LAST}.ckpt"
+        best = _best_checkpoint(folder)
+        trainer = _make_trainer(settings, folder, best, on_epoch)
+        trainer.fit(module, datamodule=data, ckpt_path=last if last.is_file() else None, weights_only=True)
+        weights, best_epoch = _read_best(Path(best.best_model_path))
+        network.load_state_dict(weights)
+        predictions = predict_samples(network, tensors, scaling, device=device)
+    if not np.isfinite(predictions[(parts == Part.TRAINING) | (parts == Part.VALIDATION)]).all():
+        raise DippmError(
+            "The training diverged: predictions of its own samples are not numbers.",
+            code="train.diverged",
+            cure="Use a smaller learning rate.",
+        )
+    return FittedNetwork(
+        weights={name: tensor.float().cpu().numpy() for name, tensor in weights.items()},
+        scaling=scaling,
+        learning_rate=rate,
+        epochs=_read_epoch(last),
+        best_epoch=best_epoch,
+        predictions=predictions,
+        duration_s=time.monotonic() - began,
+        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+    )
+
+
+def _check(parts: npt.NDArray[np.int8], settings: TrainingSettings) -> None:
+    for part in (Part.TRAINING, Part.VALIDATION):
+        if not (parts == part).any():
+            raise UsageError(
+                f"The {part.name.lower()} split of {len(parts)} samples is empty.",
+                code="train.too_few",
+                cure="Train on labels of more models.",
+            )
+    is_gpu = _is_on_gpu(settings)
+    if settings.accelerator == "gpu" and not is_gpu:
+        raise UsageError("PyTorch sees no GPU to train on.", code="train.no_gpu", cure="Use the accelerator cpu.")
+    if settings.mixed_precision and not is_gpu:
+        raise UsageError("Mixed precision needs a GPU.", code="train.no_gpu", cure="Train without it.")
+    if is_gpu and settings.devices > torch.cuda.device_count():
+        raise UsageError(
+            f"PyTorch sees {torch.cuda.device_count()} GPUs. Got {settings.devices} devices instead.",
+            code="train.no_gpu",
+        )
+
+
+def _is_on_gpu(settings: TrainingSettings) -> bool:
+    return torch.cuda.is_available() and settings.accelerator != "cpu"
+
+
+def _open_run(folder: Path, samples: GraphSamples, settings: TrainingSettings, *, resume: bool) -> float | None:
+    """Begin a run in a folder, or find the one that is in it; returns the learning rate where it is known."""
+    rate = settings.learning_rate
+    path = folder / _RUN_FILE
+    if not path.is_file():
+        known = rate if isinstance(rate, float) else None
+        _write_run(folder, samples, settings, learning_rate=known)
+        return known
+    if not resume:
+        raise UsageError(
+            f"The folder '{folder}' holds a training already.",
+            code="train.exists",
+            cure="Resume it, or name another folder.",
+        )
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        is_same = stored["data"] == samples.key and settings.describes_run(stored["settings"])
+        found = stored["learning_rate"]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise UsageError(f"The run '{path}' cannot be read: {exc!r}.", code="train.other_run") from exc
+    if not is_same:
+        raise UsageError(
+            f"The folder '{folder}' holds a training of other settings or data.",
+            code="train.other_run",
+            cure="Name the settings that it was started with, or another folder.",
+        )
+    return None if found is None else float(found)
+
+
+def _write_run(folder: Path, samples: GraphSamples, settings: TrainingSettings, *, learning_rate: float | None) -> None:
+    content = {"settings": settings.to_dict(), "data": samples.key, "learning_rate": learning_rate}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(
+            f"The folder '{folder}' cannot be written to: {exc.strerror or exc}.", code="train.unwritable"
+        ) from exc
+
+
+def _best_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
+    return pl.callbacks.ModelCheckpoint(
+        dirpath=folder / _CHECKPOINTS,
+        filename="best-{epoch}",
+        monitor=MONITORED,
+        save_on_train_epoch_end=True,
+    )
+
+
+def _last_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
+    """Of every epoch, after all of it: a resume begins with the next one."""
+    return pl.callbacks.ModelCheckpoint(
+        dirpath=folder / _CHECKPOINTS,
+        filename=_LAST,
+        enable_version_counter=False,
+        save_on_train_epoch_end=True,
+    )
+
+
+def _make_trainer(
+    settings: TrainingSettings, folder: Path, best: pl.callbacks.ModelCheckpoint, on_epoch: OnEpoch | None
+) -> pl.Trainer:
+    stop = pl.callbacks.EarlyStopping(
+        monitor=MONITORED, patience=settings.patience, check_on_train_epoch_end=True, check_finite=True
+    )
+    # The last one holds what the others know, so that it comes after them.
+    callbacks: list[pl.Callback] = [stop, best, _last_checkpoint(folder)]
+    if on_epoch is not None and settings.devices == 1:
+        callbacks.append(_Reporter(on_epoch, settings.epochs))
+    # Every run and every resume logs to a version of its own.
+    table = pl.loggers.CSVLogger(folder, name="logs")
+    board = pl.loggers.TensorBoardLogger(folder, name="logs", version=table.version)
+    return pl.Trainer(
+        accelerator="gpu" if _is_on_gpu(settings) else "cpu",
+        devices=settings.devices,
+        # Processes that are spawned, not started by the command line once more: training is a call.
+        strategy="auto" if settings.devices == 1 else "ddp_spawn",
+        precision="16-mixed" if settings.mixed_precision else "32-true",
+        max_epochs=settings.epochs,
+        callbacks=callbacks,
+        logger=[table, board],
+        default_root_dir=folder,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+    )
+
+
+def _read_best(path: Path) -> tuple[dict[str, torch.Tensor], int]:
+    if not path.is_file():
+        raise DippmError(
+            f"The best checkpoint of the training is not where it was written: '{path}'.",
+            code="train.no_checkpoint",
+            cure="Train in another folder.",
+        )
+    stored = torch.load(path, map_location="cpu", weights_only=True)
+    weights = {
+        name.removeprefix(_PREFIX): tensor for name, tensor in stored["state_dict"].items() if name.startswith(_PREFIX)
+    }
+    return weights, int(stored["epoch"]) + 1
+
+
+def _read_epoch(path: Path) -> int:
+    """Epochs behind a checkpoint; the trainer itself does not know them where other processes did the work."""
+    return int(torch.load(path, map_location="cpu", weights_only=True)["epoch"]) + 1
+
+
+class _Reporter(pl.Callback):
+    def __init__(self, on_epoch: OnEpoch, epochs: int) -> None:
+        self._on_epoch = on_epoch
+        self._epochs = epochs
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, _module: pl.LightningModule) -> None:
+        metrics = trainer.callback_metrics
+        self._on_epoch(
+            EpochReport(
+                epoch=trainer.current_epoch + 1,
+                epochs=self._epochs,
+                train_loss=float(metrics["train_loss"]),
+                val_loss=float(metrics["val_loss"]),
+                val_mape_percent=float(metrics[MONITORED]),
+            )
+        )
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Keep Lightning from talking and from ending the process; put back what it changes."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        interrupt = signal.getsignal(signal.SIGINT)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except SystemExit as exc:
+        # Lightning answers Ctrl-C by leaving; whether to leave is the caller's to say.
+        signal.signal(signal.SIGINT, interrupt)
+        raise KeyboardInterrupt from exc
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,85 @@
+"""Settings of a training, with the values of the DIPPM paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dippm.errors import UsageError
+from dippm.models.registry import NETWORKS
+
+__all__ = ["AUTO", "MODELS", "TREES", "TrainingSettings"]
+
+TREES = "gbdt"
+"""Gradient-boosted trees on summed costs."""
+MODELS = (*NETWORKS, TREES)
+"""What can be trained: networks over graphs, and trees."""
+
+AUTO = "auto"
+_ACCELERATORS = (AUTO, "cpu", "gpu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSettings:
+    """What decides a training, beside its data. Defaults are those of Table 3 of the paper where it gives them.
+
+    Args:
+        model: One of :data:`MODELS`.
+        epochs: Passes over the training split, at least 1; trees have none.
+        hidden: Width of the network.
+        dropout: Share of activations dropped while training, from 0 to below 1.
+        learning_rate: Adam's, above 0, or ``"auto"``: the finder after Smith (2017).
+        batch_size: Graphs in a step, at least 1.
+        patience: Epochs without a better validation error after which it stops, at least 1.
+        seed: Seed of split, weights, dropout and order.
+        accelerator: ``"auto"``, ``"cpu"`` or ``"gpu"``.
+        devices: Devices to train on side by side, at least 1.
+        mixed_precision: fp16 autocast; needs a GPU.
+
+    Raises:
+        UsageError: ``train.settings`` where a value is out of its range.
+    """
+
+    model: str = "pmgns"
+    epochs: int = 10
+    hidden: int = 512
+    dropout: float = 0.05
+    learning_rate: float | str = 2.754e-5
+    batch_size: int = 32
+    patience: int = 50
+    seed: int = 0
+    accelerator: str = AUTO
+    devices: int = 1
+    mixed_precision: bool = False
+
+    def __post_init__(self) -> None:
+        rate = self.learning_rate
+        rules = (
+            ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
+            ("epochs", self.epochs >= 1, "1 or more"),
+            ("hidden", self.hidden >= 1, "1 or more"),
+            ("dropout", 0 <= self.dropout < 1, "at least 0 and below 1"),
+            ("learning_rate", rate == AUTO or (isinstance(rate, float) and 0 < rate < 1), "between 0 and 1, or auto"),
+            ("batch_size", self.batch_size >= 1, "1 or more"),
+            ("patience", self.patience >= 1, "1 or more"),
+            ("seed", self.seed >= 0, "0 or more"),
+            ("accelerator", self.accelerator in _ACCELERATORS, f"one of {', '.join(_ACCELERATORS)}"),
+            ("devices", self.devices >= 1, "1 or more"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                raise UsageError(
+                    f"The {name} of a training must be {rule}. Got '{getattr(self, name)}' instead.",
+                    code="train.settings",
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    def describes_run(self, stored: Mapping[str, Any]) -> bool:
+        """Whether a stored run was started with these settings; it may go on for more epochs, on other devices."""
+        free = ("epochs", "patience", "accelerator", "devices")
+        own = self.to_dict()
+        return all(stored.get(name) == value for name, value in own.items() if name not in free)
