@@ -17,6 +17,7 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
+from dippm.predictors.answerable import check_answerable
 from dippm.predictors.cpu_calibration import CpuCalibration
 from dippm.predictors.prediction import Interval, ModelInfo, Prediction, PredictorInfo
 from dippm.units import BYTES_PER_MIB
@@ -87,7 +88,7 @@ class CpuPredictor:
                 holds for another batch only; ``graph.empty`` where no operator runs.
         """
         _check_conditions(conditions)
-        _check_graph(graph, batches)
+        check_answerable(graph, batches)
         workload = Workload.from_graph(graph)
         at_macs = workload.at(batches).macs.sum(axis=1)
         work = CpuWork.of(workload, batches)
@@ -105,13 +106,7 @@ class CpuPredictor:
         )
         latency_in = zip((latency_ms / np.exp(spread)).tolist(), (latency_ms * np.exp(spread)).tolist(), strict=True)
         memory = self._memory(workload, batches, context_mb=context_mb, imports_library=imports_library)
-        model = ModelInfo(
-            source=graph.source,
-            framework=graph.framework,
-            nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
-            parameters=graph.parameter_count,
-            unsupported_ops=graph.unsupported_ops,
-        )
+        model = ModelInfo.of(graph)
         inputs = [graph.tensors[index] for index in graph.inputs]
         return [
             Prediction(
@@ -205,19 +200,3 @@ def _check_conditions(conditions: Conditions) -> None:
                 code=f"{what}.unsupported",
                 cure=f"It predicts {known.value}.",
             )
-
-
-def _check_graph(graph: Graph, batches: Sequence[int]) -> None:
-    others = sorted({batch for batch in batches if graph.fixed_batch not in (None, batch)})
-    if others:
-        raise UnsupportedError(
-            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} Got {others}.",
-            code="graph.fixed_batch",
-            cure="Ask for that batch, or export the model with a dynamic batch.",
-        )
-    if all(node.kind is OpKind.VIEW for node in graph.nodes):
-        raise UnsupportedError(
-            f"'{graph.source}' runs no operator: it only hands on its inputs.",
-            code="graph.empty",
-            cure="Export the model that does the work.",
-        )

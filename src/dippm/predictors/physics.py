@@ -20,9 +20,9 @@ from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.errors import UnsupportedError
 from dippm.graph import RECURRENT_KINDS, Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
+from dippm.predictors.answerable import check_answerable
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
 
@@ -150,13 +150,7 @@ class PhysicsPredictor:
 
     def _prepare(self, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
         """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
-        _check_batches(graph, batches)
-        if all(node.kind is OpKind.VIEW for node in graph.nodes):
-            raise UnsupportedError(
-                f"'{graph.source}' runs no operator on the device: it only hands on its inputs.",
-                code="graph.empty",
-                cure="Export the model that does the work.",
-            )
+        check_answerable(graph, batches)
         compiled = next((c for c in self._recent if c.graph is graph and c.precision is conditions.precision), None)
         if compiled is None:
             compiled = _Compiled.of(graph, conditions.precision)
@@ -317,13 +311,7 @@ class _Compiled:
                 [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in graph.nodes], dtype=np.bool_
             ),
             is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in graph.nodes], dtype=np.bool_),
-            model=ModelInfo(
-                source=graph.source,
-                framework=graph.framework,
-                nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
-                parameters=graph.parameter_count,
-                unsupported_ops=graph.unsupported_ops,
-            ),
+            model=ModelInfo.of(graph),
         )
 
 
@@ -370,18 +358,6 @@ class _Prepared:
         fp32 = device.peak_tflops["fp32"]
         peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
         return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
-
-
-def _check_batches(graph: Graph, batches: Sequence[int]) -> None:
-    if graph.fixed_batch is None:
-        return
-    others = sorted({batch for batch in batches if batch != graph.fixed_batch})
-    if others:
-        raise UnsupportedError(
-            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} Got {others}.",
-            code="graph.fixed_batch",
-            cure="Ask for that batch, or export the model with a dynamic batch.",
-        )
 
 
 def _host_warning(busy_share: float) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dippm.costs.conditions import Conditions, Mode
+from dippm.graph import Graph, OpKind
 
 __all__ = ["ModelInfo", "Prediction", "PredictorInfo"]
 
@@ -30,6 +31,17 @@ class ModelInfo:
     nodes: int
     parameters: int
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph) -> ModelInfo:
+        """What a graph says of its model."""
+        return cls(
+            source=graph.source,
+            framework=graph.framework,
+            nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
+            parameters=graph.parameter_count,
+            unsupported_ops=graph.unsupported_ops,
+        )
 
     def to_dict(self) -> dict[str, object]:
         """The ``model`` object of the JSON answer."""

@@ -129,7 +129,7 @@ class Features:
 
 @lru_cache(maxsize=256)
 def device_features(device: DeviceSpec) -> FloatArray:
-    """The device's own columns, in the order of `DEVICE_FEATURES`; numbers of the data sheet only. Not to be written."""
+    """The device's own columns, in the order of `DEVICE_FEATURES`, read-only; numbers of the data sheet only."""
     peak = device.peak_tflops["fp32"]
     shared = _SHARED_MEMORY_KIB.get(device.compute_capability, 100.0)
     ratios = (

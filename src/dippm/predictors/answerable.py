@@ -1,0 +1,32 @@
+"""Whether a graph can be predicted at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dippm.errors import UnsupportedError
+from dippm.graph import Graph, OpKind
+
+__all__ = ["check_answerable"]
+
+
+def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
+    """Refuse a graph that holds for other batches only, or that runs nothing.
+
+    Raises:
+        UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where no
+            operator runs.
+    """
+    others = sorted({batch for batch in batches if graph.fixed_batch not in (None, batch)})
+    if others:
+        raise UnsupportedError(
+            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} Got {others}.",
+            code="graph.fixed_batch",
+            cure="Ask for that batch, or export the model with a dynamic batch.",
+        )
+    if all(node.kind is OpKind.VIEW for node in graph.nodes):
+        raise UnsupportedError(
+            f"'{graph.source}' runs no operator on the device: it only hands on its inputs.",
+            code="graph.empty",
+            cure="Export the model that does the work.",
+        )
