@@ -70,21 +70,6 @@ def test_resume_goes_on_after_the_last_epoch_not_after_the_best(samples, parts, 
     assert [report.epoch for report in seen] == list(range(1, 11))
 
 
-def test_resume_keeps_the_rate_that_a_plateau_has_halved(samples, parts, settings, tmp_path, monkeypatch) -> None:
-    from dippm.training import graph_network
-
-    monkeypatch.setattr(graph_network, "_EPOCHS_BEFORE_HALVING", 0)
-    wild = replace(settings, epochs=10, learning_rate=0.1)
-    last = "checkpoints/last.ckpt"
-    for name, epochs in (("whole", (10,)), ("run", (3, 7, 10))):
-        for count in epochs:
-            fit_network(samples, parts, replace(wild, epochs=count), tmp_path / name, resume=count != epochs[0])
-    whole, resumed = (torch.load(tmp_path / name / last, weights_only=True) for name in ("whole", "run"))
-    assert whole["optimizer_states"][0]["param_groups"][0]["lr"] < 0.1
-    assert resumed["optimizer_states"][0]["param_groups"] == whole["optimizer_states"][0]["param_groups"]
-    assert all(torch.equal(resumed["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
-
-
 def test_a_finished_run_gives_its_result_again(samples, parts, settings, tmp_path, whole) -> None:
     again = fit_network(samples, parts, settings, tmp_path / "whole", resume=True)
     assert same_weights(again, whole)

@@ -23,8 +23,6 @@ MONITORED = "val_mape"
 """What early stopping and the best checkpoint go by: the validation error, the mean over the metrics, %."""
 
 _GRAPHS_PER_PASS = 256
-# More than the ten epochs of the paper, which keep its one rate.
-_EPOCHS_BEFORE_HALVING = 10
 
 
 def masked_huber_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -96,14 +94,9 @@ class NetworkModule(pl.LightningModule):
                 self.log(f"val_mape_{name}", error)
         self.log(MONITORED, errors[is_known].mean())
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        """Adam; its rate is halved whenever the validation error has not fallen for a while.
-
-        The epochs to come decide nothing, so that a run may go on for more of them.
-        """
-        optimizer = torch.optim.Adam(self.network.parameters(), lr=self.learning_rate)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=_EPOCHS_BEFORE_HALVING)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": MONITORED}}
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return torch.optim.Adam(self.network.parameters(), lr=self.learning_rate)
 
 
 class GraphData(pl.LightningDataModule):
