@@ -76,7 +76,11 @@ def test_sections_without_figures_say_why(zoo: GraphSamples) -> None:
         **{name: getattr(zoo, name) for name in zoo.__slots__ if name != "targets"},
         targets=zoo.targets * without_memory,
     )
-    page = render_markdown("x", describe_report(evaluate_dippm(samples, predict, ProtocolSettings())), {})
+    sections = describe_report(evaluate_dippm(samples, predict, ProtocolSettings()))
+    page = render_markdown("x", sections, {})
+    # A mean over a single figure would say the same twice.
+    assert sections[1].tables[0].header == ("model", "training", "validation", "test")
+    assert sections[5].tables[0].header == ("family", "rows", "latency", "gbdt, mean")
     assert "Memory was not measured" in page
     assert "Not asked for" in page
     assert "how noisy the labels are is unknown" in page

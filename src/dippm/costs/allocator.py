@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from dippm.costs.repeats import Repeat
 from dippm.errors import UsageError
 
 __all__ = ["BLOCK_BYTES", "CachingAllocator", "segment_bytes"]
@@ -28,6 +29,8 @@ _OWN_SEGMENT = 10 * 2**20 // BLOCK_BYTES
 _SEGMENT_STEP = 2 * 2**20 // BLOCK_BYTES
 # A free block is one number, its size above its address, so that sorting by it is sorting as the allocator does.
 _ADDRESS_BITS = 64
+# Layers that are alike change places between two or three blocks.
+_LONGEST_CYCLE = 6
 _ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
 
 
@@ -164,13 +167,18 @@ class CachingAllocator:
         """
         return self.replay((0,), (blocks,))
 
-    def replay(self, events: Sequence[int], sizes: Sequence[int]) -> bool:
+    def replay(self, events: Sequence[int], sizes: Sequence[int], repeats: Sequence[Repeat] = ()) -> bool:
         """Take and give back many pieces.
+
+        Where the events repeat and a period leaves the allocator as one before it did, so do those that follow it: they
+        are passed over, and the pieces that are left lie where their counterparts did. The result is the same.
 
         Args:
             events: The number of a piece, from 1, where it is taken; its negative where it is given back; 0 where some
                 piece is taken and given back at once.
             sizes: Size of the piece of each event in units of 512 bytes; pieces of size 0 are passed over.
+            repeats: Disjoint stretches, in their order, in which events repeat: the same sizes are taken, touched and
+                given back, each as long after it was taken.
 
         Returns:
             Whether the device had room for all; where not, the replay ends at the first that did not fit.
@@ -178,6 +186,45 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
         """
+        done = 0
+        for repeat in repeats:
+            period = repeat.period
+            stop = repeat.start + period
+            if not self._replay(events[done:stop], sizes[done:stop]):
+                return False
+            seen: list[tuple[object, ...]] = []
+            while stop + period <= repeat.stop:
+                state = self._state(events[max(0, stop - repeat.reach) : stop])
+                if state in seen:
+                    cycle = (len(seen) - seen.index(state)) * period
+                    last = stop + (repeat.stop - stop) // cycle * cycle
+                    self._rename(events[stop - repeat.reach : stop], events[last - repeat.reach : last])
+                    stop = last
+                    break
+                seen = [*seen[1 - _LONGEST_CYCLE :], state]
+                if not self._replay(events[stop : stop + period], sizes[stop : stop + period]):
+                    return False
+                stop += period
+            done = stop
+        return self._replay(events[done:], sizes[done:])
+
+    def _state(self, recent: Sequence[int]) -> tuple[object, ...]:
+        """What decides where later pieces go: free blocks, segments, and where recent events have left their pieces."""
+        where, length = self._where, self._length
+        places = [(where[event], length[event]) for event in recent if event > 0]
+        return self._end, self._reserved, self._small.copy(), self._large.copy(), places
+
+    def _rename(self, old: Sequence[int], new: Sequence[int]) -> None:
+        """Let pieces of later events be where those of as many earlier ones are."""
+        where, length = self._where, self._length
+        pairs = [(after, where[before], length[before]) for before, after in zip(old, new, strict=True) if before > 0]
+        for event in old:
+            if event > 0:
+                length[event] = 0
+        for piece, address, size in pairs:
+            where[piece], length[piece] = address, size
+
+    def _replay(self, events: Sequence[int], sizes: Sequence[int]) -> bool:
         where, length = self._where, self._length
         # One flat loop: a sweep over batches and devices comes through here ten thousand times.
         small, large, starts, ends = self._small, self._large, self._free_by_start, self._free_by_end

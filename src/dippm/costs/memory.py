@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, as_batches
+from dippm.costs.repeats import Repeat, find_repeats
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.devices.spec import DeviceSpec
 from dippm.errors import UnsupportedError
@@ -117,7 +119,7 @@ def reserved_bytes(
     """
     sizes = as_batches(batches)
     pieces = timeline.piece_bytes(sizes, without=without)
-    return _reserve(timeline, _load_weights(timeline), pieces, capacity_bytes)
+    return _Replay.of(timeline, without).reserve(pieces, capacity_bytes)
 
 
 def estimate_memory(
@@ -146,7 +148,6 @@ def estimate_memory(
         UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
     sizes = as_batches(batches)
-    loaded = _load_weights(timeline)
     replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
     present = frozenset(
         Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[np.any(timeline.bytes_of, axis=1)])
@@ -158,9 +159,9 @@ def estimate_memory(
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
             _refuse_beyond_any_device(live)
-            replays[without] = (live, _reserve(timeline, loaded, pieces, None))
+            replays[without] = (live, _replay_of(timeline, without).reserve(pieces, None))
         live, reserved = replays[without]
-        held, fits = _squeeze(timeline, loaded, sizes, reserved, without, device)
+        held, fits = _squeeze(timeline, sizes, reserved, without, device)
         result.append(_assemble(timeline, live, held, fits, device))
     return result
 
@@ -189,7 +190,6 @@ def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
 
 def _squeeze(
     timeline: MemoryTimeline,
-    loaded: CachingAllocator,
     batches: FloatArray,
     reserved: npt.NDArray[np.int64],
     without: frozenset[Purpose],
@@ -205,7 +205,7 @@ def _squeeze(
     rows = np.flatnonzero(~fits)
     if len(rows) and capacity > 0:
         pieces = timeline.piece_bytes(batches[rows], without=without)
-        squeezed = _reserve(timeline, loaded, pieces, capacity)
+        squeezed = _replay_of(timeline, without).reserve(pieces, capacity)
         fits[rows] = squeezed >= 0
         held[rows] = np.where(fits[rows], squeezed, held[rows])
     return held, fits
@@ -285,35 +285,65 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     )
 
 
-def _reserve(
-    timeline: MemoryTimeline, loaded: CachingAllocator, pieces: FloatArray, capacity_bytes: int | None
-) -> npt.NDArray[np.int64]:
-    # An event is the number of its piece, from 1, negative where the piece is given back.
-    is_taken: npt.NDArray[np.bool_] = np.any(pieces, axis=0)
-    is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
-    piece = timeline.event_piece[is_event]
-    events = (piece + 1) * timeline.event_sign[is_event]
-    # Taken and given back with nothing between, as scratch memory is: one event instead of two.
-    is_end = np.zeros(len(events), dtype=np.bool_)
-    is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
-    events[:-1][is_end[1:]] = 0
-    events, piece = events[~is_end], piece[~is_end]
-    if capacity_bytes is not None and loaded.reserved_bytes > capacity_bytes:
-        return np.full(len(pieces), -1)
-    after_weights = np.concatenate([timeline.inputs + 1, events]).tolist()
-    result = []
-    for sizes in _blocks(pieces[:, np.concatenate([timeline.inputs, piece])]).tolist():
-        allocator = loaded.copy(capacity_bytes)
-        result.append(allocator.peak_reserved_bytes if allocator.replay(after_weights, sizes) else -1)
-    return np.array(result, dtype=np.int64)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Replay:
+    """What the allocator is asked for in one forward pass, at any batch size.
+
+    Args:
+        loaded: The allocator of a device without limit, once the weights are there: they take memory and give none
+            back. Never to be written to.
+        events: Events as :meth:`CachingAllocator.replay` takes them, the inputs first.
+        piece: Piece of each event.
+        repeats: Where the events repeat.
+    """
+
+    loaded: CachingAllocator
+    events: list[int]
+    piece: IndexArray
+    repeats: tuple[Repeat, ...]
+
+    @classmethod
+    def of(cls, timeline: MemoryTimeline, without: frozenset[Purpose]) -> _Replay:
+        loaded = CachingAllocator(pieces=len(timeline.purpose))
+        weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
+        loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
+        bytes_of = timeline.bytes_of.copy()
+        bytes_of[np.isin(timeline.purpose, [int(purpose) for purpose in without])] = 0.0
+        is_taken: npt.NDArray[np.bool_] = np.any(bytes_of, axis=1)
+        is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
+        piece = timeline.event_piece[is_event]
+        # An event is the number of its piece, from 1, negative where the piece is given back.
+        events = (piece + 1) * timeline.event_sign[is_event]
+        # Taken and given back with nothing between, as scratch memory is: one event instead of two.
+        is_end = np.zeros(len(events), dtype=np.bool_)
+        is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
+        events[:-1][is_end[1:]] = 0
+        events = np.concatenate([timeline.inputs + 1, events[~is_end]])
+        piece = np.concatenate([timeline.inputs, piece[~is_end]])
+        _, kinds = np.unique(bytes_of[piece], axis=0, return_inverse=True)
+        return cls(
+            loaded=loaded,
+            events=events.tolist(),
+            piece=piece,
+            repeats=find_repeats(events, kinds.reshape(-1).astype(np.int64)),
+        )
+
+    def reserve(self, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
+        """Most bytes held at each batch size, -1 where the capacity does not suffice; pieces: [B, P]."""
+        if capacity_bytes is not None and self.loaded.reserved_bytes > capacity_bytes:
+            return np.full(len(pieces), -1)
+        result = []
+        for sizes in _blocks(pieces[:, self.piece]).tolist():
+            allocator = self.loaded.copy(capacity_bytes)
+            fits = allocator.replay(self.events, sizes, self.repeats)
+            result.append(allocator.peak_reserved_bytes if fits else -1)
+        return np.array(result, dtype=np.int64)
 
 
-def _load_weights(timeline: MemoryTimeline) -> CachingAllocator:
-    """The allocator of a device without limit, once the weights are there: they take memory and give none back."""
-    allocator = CachingAllocator(pieces=len(timeline.purpose))
-    weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
-    allocator.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
-    return allocator
+@lru_cache(maxsize=8)
+def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose]) -> _Replay:
+    """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
+    return _Replay.of(timeline, without)
 
 
 def _blocks(piece_bytes: FloatArray) -> npt.NDArray[np.int64]:

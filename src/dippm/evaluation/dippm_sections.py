@@ -75,6 +75,8 @@ def _data(report: DippmReport) -> Section:
 
 def _networks(report: DippmReport) -> Section:
     settings, metrics = report.settings, report.dataset.metrics
+    # The parts' columns are means over the metrics: of a single one they say all.
+    metrics = metrics if len(metrics) > 1 else ()
     header = ("model", *_PARTS, *(f"test {_NAMES[metric]}" for metric in metrics))
     rows = []
     test_means: dict[str, float] = {}
@@ -114,7 +116,7 @@ def _ranking(test_means: Mapping[str, float]) -> str:
 
 def _long_run(report: DippmReport) -> Section:
     run = report.long_run
-    metrics = (*report.dataset.metrics, MEAN)
+    metrics = _columns(report)
     rows = [
         (f"{score.model}, {part}", f"{score.rows[part]:,}", *(_percent(score.errors[part].get(m)) for m in metrics))
         for score in (run, report.baseline)
@@ -132,7 +134,7 @@ def _long_run(report: DippmReport) -> Section:
 
 
 def _novelty(report: DippmReport) -> Section:
-    metrics = (*report.dataset.metrics, MEAN)
+    metrics = _columns(report)
     rows = [
         (
             str(score.novelty),
@@ -262,8 +264,14 @@ def _provenance(report: DippmReport) -> Section:
     return Section(title="How it was made", tables=(Table(header=("what", "value"), rows=list(entries.items())),))
 
 
+def _columns(report: DippmReport) -> tuple[str, ...]:
+    """The measured figures, and their mean where there are several."""
+    metrics = report.dataset.metrics
+    return (*metrics, MEAN) if len(metrics) > 1 else metrics
+
+
 def _group_table(report: DippmReport, groups: Sequence[GroupScore], *, first: str) -> Table:
-    metrics = (*report.dataset.metrics, MEAN)
+    metrics = _columns(report)
     rows = [
         (
             each.name,
