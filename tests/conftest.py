@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.location import data_folder
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
+from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import Attribute, Dim, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec
 from dippm.graph.fingerprint import fingerprint
@@ -17,6 +19,15 @@ from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
 
 N = Dim(1, 0)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of the measured tables are left out where there are none."""
+    if item.get_closest_marker("data") is not None:
+        try:
+            data_folder()
+        except UsageError as exc:
+            pytest.skip(str(exc))
 
 
 def as_shape(sizes: Sequence[object]) -> Shape:

@@ -15,10 +15,7 @@ def test_missing_tables_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_rows_typed_by_hand() -> None:
-    try:
-        folder = data_folder()
-    except UsageError as exc:
-        pytest.skip(str(exc))
+    folder = data_folder()
     rows = read_whole_models(folder / "whole_models")
     assert (
         WholeModelRow(

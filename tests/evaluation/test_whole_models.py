@@ -2,8 +2,6 @@ import json
 
 import pytest
 
-from dippm.datasets.location import data_folder
-from dippm.errors import UsageError
 from dippm.evaluation.whole_models import (
     WholeModelReport,
     WholeModelScore,
@@ -40,10 +38,6 @@ def test_errors_and_coverage() -> None:
 @pytest.mark.slow
 def test_the_shipped_predictor_keeps_its_error() -> None:
     pytest.importorskip("transformers")
-    try:
-        data_folder()
-    except UsageError as exc:
-        pytest.skip(str(exc))
     report = evaluate_whole_models()
     assert report.mape_percent() < 15.0
     assert report.coverage_percent > 85.0

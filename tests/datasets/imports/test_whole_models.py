@@ -20,10 +20,7 @@ def test_a_missing_table_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.data
 def test_rows_typed_by_hand() -> None:
-    try:
-        folder = data_folder() / "whole_models"
-    except UsageError as exc:
-        pytest.skip(str(exc))
+    folder = data_folder() / "whole_models"
     labels = list(import_whole_models(folder))
     found = {
         (
