@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dippm.datasets.graph_cache import GraphCache
@@ -12,11 +17,14 @@ from dippm.datasets.location import data_folder
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
+from dippm.features.pmgns import NODE_FEATURES, OPERATOR_CLASSES, STATIC_FEATURES, EdgeMode
+from dippm.features.scaling import Scaling
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import Attribute, Dim, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec
 from dippm.graph.fingerprint import fingerprint
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
+from dippm.predictors.network_artefact import NetworkArtefact, write_weights
 
 N = Dim(1, 0)
 
@@ -112,6 +120,33 @@ def _new_builder() -> Callable[[], GraphBuilder]:
     return GraphBuilder
 
 
+@pytest.fixture(scope="session")
+def export_onnx() -> Callable[[Any, Any], Any]:
+    """Exports a module with a sample; the model keeps batch norm, which the exporter's default folds away."""
+
+    def export(module: Any, sample: Any) -> Any:
+        import onnx
+        import torch
+
+        buffer = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module,
+                (sample,),
+                buffer,
+                dynamo=False,
+                opset_version=17,
+                training=torch.onnx.TrainingMode.PRESERVE,
+                do_constant_folding=False,
+                input_names=["x"],
+                dynamic_axes={"x": {0: "N"}},
+            )
+        return onnx.load_from_string(buffer.getvalue())
+
+    return export
+
+
 _BATCHES = (1, 8)
 _FAMILIES = ("plain", "deep")
 
@@ -161,3 +196,67 @@ def _labelled_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Lab
             labels.append(Label(recipe=recipe, configuration=Configuration(batch=batch), measurement=measurement))
         cache.save(recipe.model_key, graph, fingerprint=fingerprint(graph))
     return labels, folder
+
+
+_UNSEEN = ("softmax", "other_activation")
+
+
+@pytest.fixture(name="write_predictor", scope="session")
+def _write_predictor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes what ``dippm train`` would: a network that says 2,000 MiB, 4 ms and 1.5 J of every model.
+
+    Changes are fields of the artefact; those of ``labels`` replace single entries. Training has seen models of up to 20
+    operators and 1 GMACs, at batches up to 8, without softmax and without activations beside ReLU.
+    """
+    hidden, width = 4, len(OPERATOR_CLASSES)
+    sizes = {f"convolutions.{block}": NODE_FEATURES if block == 0 else hidden for block in range(3)}
+    weights = {}
+    for name, size in sizes.items():
+        weights |= {f"{name}.{part}.weight": np.zeros((hidden, size), np.float32) for part in ("lin_l", "lin_r")}
+        weights[f"{name}.lin_l.bias"] = np.zeros(hidden, np.float32)
+    for block in range(3):
+        size = 2 * hidden + STATIC_FEATURES if block == 0 else hidden
+        weights[f"head.layers.{block}.weight"] = np.zeros((hidden, size), np.float32)
+        weights[f"head.layers.{block}.bias"] = np.zeros(hidden, np.float32)
+    weights |= {"head.output.weight": np.zeros((3, hidden), np.float32), "head.output.bias": np.zeros(3, np.float32)}
+    seen = np.zeros(NODE_FEATURES)
+    seen[[place for place, name in enumerate(OPERATOR_CLASSES) if name not in _UNSEEN]] = 0.05
+    seen[width:] = 1.0
+    artefact = NetworkArtefact(
+        model="pmgns",
+        metrics=("memory_mb", "latency_ms", "energy_j"),
+        edges=EdgeMode.DATA,
+        scaling=Scaling(
+            node_mean=seen,
+            node_std=np.ones(NODE_FEATURES),
+            static_mean=np.zeros(STATIC_FEATURES),
+            static_std=np.ones(STATIC_FEATURES),
+            target_mean=np.log([2000.0, 4.0, 1.5]),
+            target_std=np.ones(3),
+        ),
+        spreads={"memory_mb": float(np.log(2.5)), "latency_ms": float(np.log(1.25)), "energy_j": float(np.log(2.0))},
+        labels={
+            "device": "A100-SXM4-40GB",
+            "source": "dippm",
+            "conditions": {
+                "precision": "amp", "mode": "inference", "layout": "nhwc", "runtime": "eager", "optimizer": None,
+            },
+            "software": {"framework": ["torch 2.13.0"], "cuda": ["13.0"], "cudnn": [""], "driver": ["580.1", "581.2"]},
+            "samples": 321,
+            "collections": ["made-up"],
+            "families": ["plain"],
+            "trained_range": {"batch": [1, 8], "macs": [0, 1e9], "operators": [1, 20]},
+        },
+        errors_percent={},
+        settings={},
+        provenance={"data_hash": "0123456789abcdef", "seed": 7, "versions": {"dippm": "9.8"}},
+    )  # fmt: skip
+
+    def write(**changes: Any) -> Path:
+        folder = tmp_path_factory.mktemp("predictor")
+        labels = {**artefact.labels, **changes.pop("labels", {})}
+        replace(artefact, labels=labels, **changes).write(folder)
+        write_weights(folder, weights)
+        return folder
+
+    return write

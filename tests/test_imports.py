@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -58,6 +59,14 @@ def test_prediction_of_an_onnx_file_imports_no_framework(model_file: Path) -> No
     found = imported_by(run_main("predict", str(model_file), "--json"))
     assert "onnx" in found
     assert found & (HEAVY | {"rich"}) == set()
+
+
+def test_prediction_by_a_trained_network_imports_no_framework(
+    model_file: Path, write_predictor: Callable[..., Path]
+) -> None:
+    found = imported_by(run_main("predict", str(model_file), "--predictor", str(write_predictor()), "--json"))
+    assert "safetensors" in found
+    assert found & (HEAVY | {"rich", "lightning"}) == set()
 
 
 def test_inspection_of_an_onnx_file_imports_no_framework(model_file: Path, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 
 import dippm
+from dippm.api.capacity import _batches_beyond
+from dippm.api.prediction import LARGEST_BATCH
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph, OpKind
 
@@ -79,3 +81,13 @@ def test_a_model_without_memory_to_speak_of_has_no_bound(builder: Any) -> None:
     x = builder.input(1)
     builder.node(OpKind.RELU, [x], 1)
     assert dippm.max_batch(builder.graph(), device="A100").bound_by == "none"
+
+
+@pytest.mark.parametrize("batch", [1, 3, 40, 5000, 200_000, LARGEST_BATCH - 2, LARGEST_BATCH - 2000])
+def test_batches_beyond(batch: int) -> None:
+    found = _batches_beyond(batch)
+    end = min(batch + max(batch // 4, 4), LARGEST_BATCH)
+    assert found[:1024] == list(range(batch + 1, min(batch + 1024, end) + 1))
+    assert found == sorted(set(found))
+    assert len(found) <= 1024 + 2 * 1024
+    assert end - found[-1] < max(end // 1024, 1)

@@ -61,7 +61,7 @@ def test_whole_numbers_of_other_libraries_are_whole_numbers(graph: Graph) -> Non
     assert [p.batch for p in dippm.predict(graph, batch=list(np.array([1, 2])))] == [1, 2]
 
 
-@pytest.mark.parametrize("device", [3, None, [3], [], ["A100", None]])
+@pytest.mark.parametrize("device", [3, [None], [3], [], ["A100", None]])
 def test_a_wrong_device_is_refused(graph: Graph, device: Any) -> None:
     with pytest.raises(UsageError) as caught:
         dippm.predict(graph, device=device)
@@ -110,3 +110,43 @@ def test_every_public_name_is_there() -> None:
         assert getattr(dippm, name) is not None
     with pytest.raises(AttributeError):
         _ = dippm.no_such_name  # type: ignore[attr-defined]
+
+
+def test_a_trained_predictor_brings_its_device_and_conditions(graph: Graph, write_predictor: Any) -> None:
+    folder = write_predictor()
+    one = dippm.predict(graph, predictor=folder)
+    assert isinstance(one, dippm.Prediction)
+    assert (one.predictor.name, one.device, one.conditions.precision.value) == ("pmgns", "A100-SXM4-40GB", "amp")
+    assert dippm.predict(graph, predictor=str(folder), batch=[1, 8], device="A100", precision="amp", layout="nhwc") == [
+        one, dippm.predict(graph, predictor=folder, batch=8),
+    ]  # fmt: skip
+    assert dippm.predict(graph, predictor=folder, device=["A100"]) == [one]
+    assert dippm.predict(graph, predictor=folder, device=dippm.find_device("A100")) == one
+    assert dippm.predict(graph, predictor=folder, mig_policy="paper").mig == "1g.5gb"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"precision": "fp32"}, "predictor.mismatch"),
+        ({"mode": "training"}, "predictor.mismatch"),
+        ({"layout": "nchw"}, "predictor.mismatch"),
+        ({"runtime": "cuda-graph"}, "predictor.mismatch"),
+        ({"optimizer": "adam"}, "predictor.mismatch"),
+        ({"device": "T4"}, "predictor.mismatch"),
+        ({"device": ["A100", "T4"]}, "predictor.mismatch"),
+        ({"device": []}, "predictor.mismatch"),
+        ({"device": "A1000000"}, "predictor.mismatch"),
+        ({"precision": "fp7"}, "precision.unknown"),
+        ({"batch": 0}, "batch.invalid"),
+        ({"predictor": "nowhere"}, "artefact.unreadable"),
+    ],
+)
+def test_a_trained_predictor_holds_for_nothing_else(
+    options: dict[str, Any], code: str, graph: Graph, write_predictor: Any
+) -> None:
+    with pytest.raises(dippm.DippmError) as caught:
+        dippm.predict(graph, **({"predictor": write_predictor()} | options))
+    assert caught.value.code == code
+    if code == "predictor.mismatch":
+        assert "holds for A100-SXM4-40GB, amp, inference, nhwc, eager. Got " in str(caught.value)

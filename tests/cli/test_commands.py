@@ -134,6 +134,31 @@ def test_device_file_stands_beside_named_devices(net: str, tmp_path: Path, capsy
     assert run_json(capsys, "devices", "--device-file", str(path))["device"]["sm_count"] == 46
 
 
+def test_predict_by_a_trained_predictor(
+    net: str, write_predictor: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(write_predictor(metrics=("latency_ms", "memory_mb"), spreads={"latency_ms": 0.1}))
+    answer = run_json(capsys, "predict", net, "--batch", "1,8", "--predictor", folder)
+    expected = dippm.predict(net, batch=[1, 8], predictor=folder)
+    assert answer["predictions"] == [json.loads(json.dumps(each.to_dict())) for each in expected]
+    assert answer["predictions"][0]["predictor"]["name"] == "pmgns"
+    (row,) = run_columns(capsys, "predict", net, "--predictor", folder, "--device", "A100", "-p", "amp")
+    assert (row["memory_mb"], row["memory_low"], row["energy_j"], row["energy_high"]) == ("2000.0", "", "", "")
+    assert float(row["latency_low"]) < 4 < float(row["latency_high"])
+    for words, code in (
+        (("--device", "A100,T4"), "predictor.mismatch"),
+        (("--precision", "fp32"), "predictor.mismatch"),
+        (("--device-file", "gpu.toml"), "device.unused"),
+    ):
+        assert main(["predict", net, "--predictor", folder, *words, "--json"]) == 2
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    text = run_table(capsys, "predict", net, "--predictor", folder)
+    assert "amp, nhwc, eager" in text
+    assert "memory =" not in text
+    assert "pmgns 9.8, fitted on: 321 labels" in text
+
+
 @pytest.mark.parametrize(("policy", "slice_name"), [("safe", "1g.5gb"), ("paper", "1g.5gb")])
 def test_mig_policy(policy: str, slice_name: str, net: str, capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = run_columns(capsys, "predict", net, "--mig-policy", policy)

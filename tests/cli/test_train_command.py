@@ -42,10 +42,10 @@ def test_json(
     assert answer["mape_percent"]["test"].keys() == {"memory_mb", "latency_ms", "energy_j", "mean"}
     assert (tmp_path / "model.json").is_file()
     assert (tmp_path / "model.safetensors").is_file()
-    cached = GraphCache(data[3]).load(labelled_models[0][0].recipe.model_key)
+    cached = GraphCache(data[3]).load(labelled_models[0][0].recipe.model_key, batch=2)
     assert cached is not None
     (found,) = dippm.load_predictor(tmp_path).predict(cached.graph, batches=[2])
-    assert found.figures.keys() == {"memory_mb", "latency_ms", "energy_j"}
+    assert None not in (found.memory_mb, found.latency_ms, found.energy_j)
     # A second time into the same folder is a slip; going on is not.
     assert main(words) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "train.exists"

@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dippm.datasets import graph_cache
 from dippm.datasets.graph_cache import GraphCache, build_graphs, read_recipe
 from dippm.datasets.recipes.collections import load_collection
+from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import UsageError
 from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
 from dippm.graph.fingerprint import fingerprint
@@ -71,12 +77,14 @@ def graphs(draw: st.DrawFn) -> Graph:
 @given(graph=graphs())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_graph_is_read_back_as_it_was(graph: Graph, tmp_path: Path) -> None:
-    cache = GraphCache(tmp_path)
-    cache.save(KEY, graph, fingerprint="f")
-    entry = cache.load(KEY)
-    assert entry is not None
-    assert entry.graph == graph
-    assert entry.fingerprint == "f"
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        cache = GraphCache(folder)
+        cache.save(KEY, graph, fingerprint="f")
+        entry = cache.load(KEY, batch=graph.fixed_batch or 1)
+        assert entry is not None
+        assert entry.graph == graph
+        assert entry.fingerprint == "f"
+        assert (cache.load(KEY, batch=11) is None) == (graph.fixed_batch is not None)
 
 
 @pytest.fixture
@@ -89,28 +97,28 @@ def entry_file(tmp_path: Path, builder: Any) -> Path:
 
 def test_a_damaged_entry_counts_as_absent(entry_file: Path, tmp_path: Path) -> None:
     cache, whole = GraphCache(tmp_path), entry_file.read_bytes()
-    assert cache.load(KEY) is not None
+    assert cache.load(KEY, batch=1) is not None
     for end in range(len(whole)):
         entry_file.write_bytes(whole[:end])
-        assert cache.load(KEY) is None
+        assert cache.load(KEY, batch=1) is None
     for place in range(10, len(whole)):
         entry_file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        assert cache.load(KEY) is None
+        assert cache.load(KEY, batch=1) is None
     for content in (b"[]", b'{"format":0}', b"null", b'{"format":1,"model_key":"0123456789abcdef"}'):
         entry_file.write_bytes(gzip.compress(content))
-        assert cache.load(KEY) is None
+        assert cache.load(KEY, batch=1) is None
 
 
 def test_equal_graphs_make_equal_files_and_another_models_file_is_not_taken(entry_file: Path, tmp_path: Path) -> None:
     cache, before = GraphCache(tmp_path), entry_file.read_bytes()
-    entry = cache.load(KEY)
+    entry = cache.load(KEY, batch=1)
     assert entry is not None
     cache.save(KEY, entry.graph, fingerprint="f")
     assert entry_file.read_bytes() == before
     assert list(cache.keys()) == [KEY]
     other = "01ffffffffffffff"
     entry_file.rename(entry_file.with_name(f"{other}.json.gz"))
-    assert cache.load(other) is None
+    assert cache.load(other, batch=1) is None
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path, builder: Any) -> None:
@@ -122,14 +130,14 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path, builde
 
 @pytest.mark.slow
 def test_graphs_of_a_collection_are_built_once_and_broken_ones_again(tmp_path: Path) -> None:
-    recipes = load_collection("cpu-small")[:6]
+    recipes = load_collection("cpu-small")[:3]
     models = {recipe.model_key: recipe for recipe in recipes}
     cache, seen = GraphCache(tmp_path), []
     assert build_graphs(recipes, cache, jobs=1, on_progress=lambda done, total: seen.append((done, total))) == []
     assert seen == [(done, len(models)) for done in range(len(models) + 1)]
     assert sorted(cache.keys()) == sorted(models)
     for key, recipe in models.items():
-        entry = cache.load(key)
+        entry = cache.load(key, batch=recipe.batch)
         assert entry is not None
         graph = read_recipe(recipe)
         assert entry.graph == graph
@@ -141,7 +149,7 @@ def test_graphs_of_a_collection_are_built_once_and_broken_ones_again(tmp_path: P
     assert build_graphs(recipes, cache, jobs=1, on_progress=lambda done, total: seen.append((done, total))) == []
     assert seen == [(len(models) - 1, len(models)), (len(models), len(models))]
     assert {path: os.stat(path).st_mtime_ns for path in files[1:]} == {path: times[path] for path in files[1:]}
-    assert all(cache.load(key) is not None for key in models)
+    assert all(cache.load(key, batch=recipe.batch) is not None for key, recipe in models.items())
 
 
 def test_a_model_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -152,3 +160,58 @@ def test_a_model_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "no:such" in failure.reason
     with pytest.raises(UsageError, match="processes"):
         build_graphs([recipe], GraphCache(tmp_path), jobs=0)
+
+
+@pytest.fixture
+def read_models(monkeypatch: pytest.MonkeyPatch, new_builder: Callable[[], Any]) -> list[tuple[str, int]]:
+    """The models and batches that are read, in this process; graphs of "open" hold for every batch, others for one."""
+    read = []
+
+    def read_recipe(recipe: Recipe) -> Graph:
+        read.append((recipe.architecture, recipe.batch))
+        builder = new_builder()
+        batch = builder.N if recipe.architecture == "open" else recipe.batch
+        builder.node(OpKind.RELU, [builder.input(batch, 4)], batch, 4)
+        graph: Graph = builder.graph()
+        if recipe.architecture == "open":
+            return graph
+        held = recipe.batch if recipe.architecture == "fixed" else 1
+        return replace(graph, fixed_batch=held, fixed_batch_reason="It asks for its batch.")
+
+    monkeypatch.setattr(graph_cache, "read_recipe", read_recipe)
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", lambda jobs, **_: ThreadPoolExecutor(jobs))
+    return read
+
+
+def test_a_graph_for_one_batch_alone_is_built_for_each(tmp_path: Path, read_models: list[tuple[str, int]]) -> None:
+    base = load_collection("cpu-small")[0]
+    fixed, opened = (
+        [replace(base, architecture=name, batch=batch) for batch in (8, 1, 32)] for name in ("fixed", "open")
+    )
+    cache, seen = GraphCache(tmp_path), []
+    first = [*fixed[:2], *opened, *fixed[:1]]
+    assert build_graphs(first, cache, jobs=1, on_progress=lambda *counts: seen.append(counts)) == []
+    assert sorted(read_models) == [("fixed", 1), ("fixed", 8), ("open", 8)]
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+    assert set(cache.keys()) == {fixed[0].model_key, opened[0].model_key}
+    read_models.clear()
+    assert build_graphs(first, cache, jobs=1) == []
+    assert read_models == []
+    assert build_graphs(fixed, cache, jobs=1) == []
+    assert read_models == [("fixed", 32)]
+    for recipe in fixed:
+        entry = cache.load(recipe.model_key, batch=recipe.batch)
+        assert entry is not None
+        assert entry.graph.fixed_batch == recipe.batch
+        assert entry.graph.tensors[0].shape[0].at(99) == recipe.batch
+    assert cache.load(fixed[0].model_key, batch=2) is None
+    assert cache.load(opened[0].model_key, batch=2) is not None
+
+
+def test_a_batch_that_a_model_cannot_have_is_named(tmp_path: Path, read_models: list[tuple[str, int]]) -> None:
+    single = [replace(load_collection("cpu-small")[0], architecture="single", batch=batch) for batch in (1, 8, 32)]
+    (failure,) = build_graphs(single, GraphCache(tmp_path), jobs=1)
+    assert failure.recipe == single[1]
+    assert "batch 1 only: It asks for its batch." in failure.reason
+    assert read_models == [("single", 1), ("single", 8)]
+    assert GraphCache(tmp_path).load(single[0].model_key, batch=1) is not None

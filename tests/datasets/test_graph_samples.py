@@ -13,6 +13,8 @@ from dippm.datasets.graph_samples import Part, assign_parts, build_samples
 from dippm.errors import UsageError
 from dippm.features.cost_sums import compute_cost_sums
 from dippm.features.pmgns import EdgeMode, compute_features
+from dippm.graph.fingerprint import fingerprint
+from dippm.graph.passes.resolve_shapes import resolve_shapes
 
 
 def equal(first, second) -> bool:
@@ -28,7 +30,7 @@ def test_each_sample_is_its_graph_at_its_batch(labelled_models) -> None:
     assert len(samples) == len(labels)
     for index in (0, 5, 30, 47):
         label = order[index]
-        cached = GraphCache(folder).load(label.recipe.model_key)
+        cached = GraphCache(folder).load(label.recipe.model_key, batch=label.recipe.batch)
         assert cached is not None
         expected = compute_features(cached.graph, batch=label.recipe.batch)
         nodes = slice(*samples.node_offsets[index : index + 2])
@@ -86,7 +88,9 @@ def test_what_cannot_be_read_is_left_out_and_named(labelled_models, monkeypatch)
     lost = labels[4].recipe.model_key
     load = GraphCache.load
     monkeypatch.setattr(graph_samples, "build_graphs", lambda *_, **__: [])
-    monkeypatch.setattr(GraphCache, "load", lambda cache, key: None if key == lost else load(cache, key))
+    monkeypatch.setattr(
+        GraphCache, "load", lambda cache, key, *, batch: None if key == lost else load(cache, key, batch=batch)
+    )
     progress: list[tuple[int, int]] = []
     samples = build_samples(labels[:8], folder, on_progress=lambda done, total: progress.append((done, total)))
     assert [label.key for label in samples.labels] == [label.key for label in labels[:4] + labels[6:8]]
@@ -96,6 +100,30 @@ def test_what_cannot_be_read_is_left_out_and_named(labelled_models, monkeypatch)
     with pytest.raises(UsageError) as caught:
         build_samples(labels[4:6], folder)
     assert caught.value.code == "samples.empty"
+
+
+def test_graphs_that_hold_for_one_batch_each(labelled_models, tmp_path, monkeypatch) -> None:
+    labels, folder = labelled_models
+    whole, cache = GraphCache(folder), GraphCache(tmp_path)
+    for label in labels[:6]:
+        entry = whole.load(label.recipe.model_key, batch=label.recipe.batch)
+        assert entry is not None
+        graph = entry.graph
+        if label.recipe.model_key == labels[2].recipe.model_key:
+            graph = replace(resolve_shapes(graph, label.recipe.batch), fixed_batch_reason="It says so.")
+        cache.save(label.recipe.model_key, graph, fingerprint=fingerprint(graph))
+    expected, found = build_samples(labels[:6], folder), build_samples(labels[:6], tmp_path)
+    assert found.unread == {}
+    assert equal(expected, found)
+    hashes = [label.graph_hash for label in found.labels]
+    assert hashes[0] == hashes[1]
+    assert hashes[2] != hashes[3]
+    # A batch without a graph is left out alone.
+    another = replace(labels[2], recipe=replace(labels[2].recipe, batch=4))
+    monkeypatch.setattr(graph_samples, "build_graphs", lambda *_, **__: [])
+    found = build_samples([another, *labels[:6]], tmp_path)
+    assert [label.key for label in found.labels] == [label.key for label in labels[:6]]
+    assert found.unread.keys() == {another.recipe.model_key}
 
 
 def test_labels_without_a_figure_are_left_out(labelled_models) -> None:

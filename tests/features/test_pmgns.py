@@ -364,32 +364,7 @@ def test_time_grows_linearly(new_builder):
     )
 
 
-def _export(module, sample):
-    """An ONNX model that keeps batch norm: the exporter's default folds it into the convolutions."""
-    import io
-    import warnings
-
-    import onnx
-    import torch
-
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            module,
-            (sample,),
-            buffer,
-            dynamo=False,
-            opset_version=17,
-            training=torch.onnx.TrainingMode.PRESERVE,
-            do_constant_folding=False,
-            input_names=["x"],
-            dynamic_axes={"x": {0: "N"}},
-        )
-    return onnx.load_from_string(buffer.getvalue())
-
-
-def test_onnx_and_pytorch_give_the_same_features():
+def test_onnx_and_pytorch_give_the_same_features(export_onnx):
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnx")
     from torch import nn
@@ -412,7 +387,7 @@ def test_onnx_and_pytorch_give_the_same_features():
             return self.head(torch.flatten(x, 1)).softmax(-1)
 
     module = Branched().eval()
-    graphs = dippm.load(module, input=(3, 16, 16)), dippm.load(_export(module, torch.randn(2, 3, 16, 16)))
+    graphs = dippm.load(module, input=(3, 16, 16)), dippm.load(export_onnx(module, torch.randn(2, 3, 16, 16)))
     ours, theirs = (compute_features_of_batches(graph, [1, 6]) for graph in graphs)
     assert ours[0].node_features.shape == (12, 32)
     for mine, other in zip(ours, theirs, strict=True):

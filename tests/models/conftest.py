@@ -24,6 +24,13 @@ class JoinedGraphs:
     def __iter__(self):
         return iter((self.node_features, self.edge_index, self.graph_ids, self.static_features))
 
+    def adjacency(self) -> torch.Tensor:
+        """Ones where a message goes from column to row."""
+        count = len(self.node_features)
+        result = self.node_features.new_zeros(count, count)
+        result[self.edge_index[1], self.edge_index[0]] = 1.0
+        return result
+
 
 def make_graphs(*sizes: int, seed: int = 0) -> JoinedGraphs:
     """Random graphs, edges from lower to higher nodes, with a few nodes in each that have none."""

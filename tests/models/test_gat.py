@@ -10,17 +10,10 @@ pytest.importorskip("torch_geometric")
 from dippm.models.gat import GAT  # noqa: E402
 
 
-def _adjacency(graphs):
-    """Ones where a message goes from column to row."""
-    result = torch.zeros(len(graphs.node_features), len(graphs.node_features))
-    result[graphs.edge_index[1], graphs.edge_index[0]] = 1.0
-    return result
-
-
 def test_the_convolution_by_matrices(graphs):
     torch.manual_seed(0)
     network = GAT(hidden=8).eval()
-    adjacency, values = _adjacency(graphs), graphs.node_features
+    adjacency, values = graphs.adjacency(), graphs.node_features
     for convolution in network.convolutions:
         joined = adjacency + torch.eye(len(values))
         projected = values @ convolution.lin.weight.T

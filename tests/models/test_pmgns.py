@@ -10,17 +10,10 @@ pytest.importorskip("torch_geometric")
 from dippm.models.pmgns import PMGNS  # noqa: E402
 
 
-def _adjacency(graphs):
-    """Ones where a message goes from column to row."""
-    result = torch.zeros(len(graphs.node_features), len(graphs.node_features))
-    result[graphs.edge_index[1], graphs.edge_index[0]] = 1.0
-    return result
-
-
 def test_the_convolution_by_matrices(graphs):
     torch.manual_seed(0)
     network = PMGNS(hidden=8).eval()
-    adjacency, values = _adjacency(graphs), graphs.node_features
+    adjacency, values = graphs.adjacency(), graphs.node_features
     for convolution in network.convolutions:
         mean = adjacency @ values / adjacency.sum(dim=1, keepdim=True).clamp(min=1)
         expected = mean @ convolution.lin_l.weight.T + convolution.lin_l.bias + values @ convolution.lin_r.weight.T

@@ -22,6 +22,6 @@ def parts(samples: GraphSamples):
     return assign_parts(samples)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def settings() -> TrainingSettings:
     return TrainingSettings(hidden=8, epochs=4, batch_size=8, learning_rate=0.01, dropout=0.2, accelerator="cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +20,14 @@ def same_weights(first, second) -> bool:
     return all(np.array_equal(first.weights[name], second.weights[name]) for name in first.weights)
 
 
-@pytest.fixture(name="whole")
-def _whole(samples, parts, settings, tmp_path):
-    return fit_network(samples, parts, settings, tmp_path / "whole")
+@pytest.fixture(name="whole_folder", scope="module")
+def _whole_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("whole")
+
+
+@pytest.fixture(name="whole", scope="module")
+def _whole(samples, parts, settings, whole_folder):
+    return fit_network(samples, parts, settings, whole_folder)
 
 
 def test_resume_is_a_run_without_a_break(samples, parts, settings, tmp_path, whole) -> None:
@@ -70,7 +76,8 @@ def test_resume_goes_on_after_the_last_epoch_not_after_the_best(samples, parts, 
     assert [report.epoch for report in seen] == list(range(1, 11))
 
 
-def test_a_finished_run_gives_its_result_again(samples, parts, settings, tmp_path, whole) -> None:
+def test_a_finished_run_gives_its_result_again(samples, parts, settings, tmp_path, whole, whole_folder) -> None:
+    shutil.copytree(whole_folder, tmp_path / "whole")
     again = fit_network(samples, parts, settings, tmp_path / "whole", resume=True)
     assert same_weights(again, whole)
     assert (again.epochs, again.best_epoch) == (whole.epochs, whole.best_epoch)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dippm.evaluation.whole_models import WholeModelReport, WholeModelScore
     from dippm.graph import Graph
     from dippm.placement.fit import Fit, FitVerdict
-    from dippm.predictors.pmgns import NetworkPrediction, PmgnsPredictor
+    from dippm.predictors.pmgns import PmgnsPredictor
     from dippm.predictors.prediction import Prediction
     from dippm.training.fit_network import EpochReport
     from dippm.training.train_model import TrainingReport
@@ -65,7 +65,6 @@ __all__ = [
     "MissingExtraError",
     "ModelReadError",
     "ModuleCost",
-    "NetworkPrediction",
     "OperatorCost",
     "PmgnsPredictor",
     "Prediction",
@@ -122,7 +121,6 @@ _HOMES = {
     "ModelReadError": "dippm.errors",
     "ModuleCost": "dippm.api.inspection",
     "OperatorCost": "dippm.api.inspection",
-    "NetworkPrediction": "dippm.predictors.pmgns",
     "PmgnsPredictor": "dippm.predictors.pmgns",
     "Prediction": "dippm.predictors.prediction",
     "TrainingReport": "dippm.training.train_model",

@@ -20,6 +20,8 @@ __all__ = ["MaxBatch", "fits", "max_batch"]
 
 # How far past the batch that bisection finds is looked: a fourth of it, at least so many.
 _STRETCH = 4
+# Of a longer stretch, so many batches next to it are looked at, and as many spread over the rest.
+_CLOSELY = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,7 +97,7 @@ def max_batch(
     """Find the largest batch that fits; the model is read once.
 
     Memory does not grow evenly with the batch, because the allocator works in segments: past the batch that bisection
-    finds, larger ones are looked at until none of a whole stretch fits.
+    finds, larger ones are looked at until none of a whole stretch fits, all of the next thousand among them.
 
     Args:
         model: As in :func:`dippm.predict`.
@@ -150,7 +152,7 @@ def max_batch(
 
         best = _largest(holds)
         while 0 < best < LARGEST_BATCH:
-            stretch = range(best + 1, min(best + max(best // _STRETCH, _STRETCH), LARGEST_BATCH) + 1)
+            stretch = _batches_beyond(best)
             further = [
                 batch
                 for batch, (fit, in_time) in zip(stretch, judge_many(stretch), strict=True)
@@ -186,6 +188,14 @@ def _largest(holds: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+def _batches_beyond(batch: int) -> list[int]:
+    """Larger batches to look at, in order: all of a stretch, or its beginning and a sample of its rest."""
+    end = min(batch + max(batch // _STRETCH, _STRETCH), LARGEST_BATCH)
+    near = min(batch + _CLOSELY, end)
+    step = max((end - near) // _CLOSELY, 1)
+    return [*range(batch + 1, near + 1), *range(near + step, end + 1, step)]
 
 
 def _predict(graph: Graph, batch: int, device: DeviceSpec, conditions: Conditions) -> Prediction:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from dippm.api.datasets import open_labels
 from dippm.api.training import TRAINED_FOLDER
 from dippm.costs.conditions import Conditions
 from dippm.errors import UsageError
+from dippm.training.versions import find_versions
 
 if TYPE_CHECKING:
     from dippm.datasets.graph_samples import GraphSamples
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from dippm.training.settings import TrainingSettings
 
 __all__ = ["DippmEvaluation", "evaluate_dippm"]
-
-_PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "lightning", "lightgbm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -144,7 +141,7 @@ def evaluate_dippm(
             "graphs in a step": base.batch_size,
             "dropout": base.dropout,
             "epochs without a gain before a training stops": base.patience,
-            "software": _versions(),
+            "software": find_versions(),
         },
         on_run=on_run,
     )
@@ -212,13 +209,3 @@ def _describe_file(data: str | os.PathLike[str]) -> str:
     """Hash of a file of labels, ``""`` for a database."""
     path = Path(data)
     return f", SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else ""
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

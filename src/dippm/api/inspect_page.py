@@ -122,7 +122,7 @@ def _notes(warnings: Sequence[str]) -> str:
 
 def _memory_parts(prediction: Prediction) -> str:
     parts = [(name.replace("_", " "), value) for name, value in prediction.memory_parts_mb.items() if value > 0]
-    if not parts:
+    if not parts or prediction.memory_mb is None:
         return ""
     # Shares go into an inline style as bare numbers; names go into text only.
     bars = "".join(

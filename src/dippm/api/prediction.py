@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from operator import index
 from os import PathLike, fspath
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from dippm.api.inspection import Inspection
 from dippm.costs.conditions import Conditions, Mode, Runtime
@@ -18,10 +19,15 @@ from dippm.placement.mig import MigPolicy
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
+if TYPE_CHECKING:
+    from dippm.predictors.pmgns import PmgnsPredictor
+
 __all__ = ["LARGEST_BATCH", "inspect", "load", "parse_batches", "parse_conditions", "parse_devices", "predict"]
 
 Batches = int | Sequence[int]
 Devices = str | DeviceSpec | Sequence[str | DeviceSpec]
+
+_DEVICE = "A100"
 
 #: More samples in one call are taken for a slip.
 LARGEST_BATCH = 2**24
@@ -72,14 +78,15 @@ def predict(  # type: ignore[overload-overlap]  # a str is a Sequence of str as 
     framework: str | None = None,
     batch: int = 1,
     input: object = None,
-    device: str | DeviceSpec = "A100",
-    precision: str = "fp32",
-    mode: str = "inference",
+    device: str | DeviceSpec | None = None,
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
 ) -> Prediction: ...
 
 
@@ -91,14 +98,15 @@ def predict(
     framework: str | None = None,
     batch: Sequence[int],
     input: object = None,
-    device: Devices = "A100",
-    precision: str = "fp32",
-    mode: str = "inference",
+    device: Devices | None = None,
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
 ) -> list[Prediction]: ...
 
 
@@ -111,13 +119,14 @@ def predict(
     batch: Batches = 1,
     input: object = None,
     device: Sequence[str | DeviceSpec],
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
 ) -> list[Prediction]: ...
 
 
@@ -128,14 +137,15 @@ def predict(
     framework: str | None = None,
     batch: Batches = 1,
     input: object = None,  # noqa: A002 - the contract's name
-    device: Devices = "A100",
-    precision: str = "fp32",
-    mode: str = "inference",
+    device: Devices | None = None,
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
 ) -> Prediction | list[Prediction]:
     """Predict latency, energy, memory and the MIG slice of a model, without running it.
 
@@ -145,34 +155,44 @@ def predict(
         framework: See :func:`load`.
         batch: Samples per call, 1 or more, or a list of them.
         input: See :func:`load`.
-        device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them.
-        precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``, ``bf16``.
-        mode: ``inference``; ``training`` is refused by this version.
+        device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them; an A100 when left out.
+        precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``, ``bf16``;
+            ``fp32`` when left out.
+        mode: ``inference``, as when left out; ``training`` is refused by this version.
         optimizer: Optimizer of the training mode.
-        layout: ``nchw`` or ``nhwc``.
-        runtime: ``eager`` or ``cuda-graph``; ``compile`` is refused by this version.
+        layout: ``nchw``, as when left out, or ``nhwc``.
+        runtime: ``eager``, as when left out, or ``cuda-graph``; ``compile`` is refused by this version.
         trust: See :func:`load`.
         mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
+        predictor: Folder that :func:`train` wrote, to predict by its network. It holds for the device and the
+            conditions of its labels alone, which may be of training, and which stand for all that is left out.
 
     Returns:
         One prediction for one batch and one device; else a list, all batches of the first device first.
 
     Raises:
-        UsageError: A batch, shape or option is wrong.
+        UsageError: A batch, shape or option is wrong, or the predictor does not hold for it.
         ModelReadError: The file cannot be read.
         UnsupportedError: The device, mode, runtime or batch is not supported.
         MissingExtraError: The framework is not installed.
+        DippmError: The predictor cannot be read.
     """
-    conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
+    given = _drop_none(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
-    devices = parse_devices(device)
-    graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
-    predictions = PhysicsPredictor.load().predict(
-        graph, batches=batches, devices=devices, conditions=conditions, mig_policy=policy
-    )
-    is_single = not isinstance(batch, Iterable) and isinstance(device, str | DeviceSpec)
+    if predictor is not None:
+        trained = _load_for(predictor, None if device is None else _as_list(device), given)
+        graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
+        predictions = trained.predict(graph, batches=batches, mig_policy=policy)
+    else:
+        conditions = parse_conditions(**given)
+        devices = parse_devices(_DEVICE if device is None else device)
+        graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
+        predictions = PhysicsPredictor.load().predict(
+            graph, batches=batches, devices=devices, conditions=conditions, mig_policy=policy
+        )
+    is_single = not isinstance(batch, Iterable) and (device is None or isinstance(device, str | DeviceSpec))
     return predictions[0] if is_single else predictions
 
 
@@ -271,7 +291,40 @@ def _as_list(given: object) -> list[object]:
     return [given]
 
 
-def parse_conditions(*, precision: str, mode: str, optimizer: str | None, layout: str, runtime: str) -> Conditions:
+def _drop_none(**options: str | None) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _load_for(folder: str | PathLike[str], devices: list[object] | None, given: dict[str, str]) -> PmgnsPredictor:
+    """A trained predictor, if it holds for these devices and conditions.
+
+    Raises:
+        UsageError: ``predictor.mismatch`` where it does not, or one of :meth:`Conditions.parse`.
+    """
+    from dippm.predictors.pmgns import PmgnsPredictor
+
+    trained = PmgnsPredictor.load(folder)
+    held = {name: value for name, value in asdict(trained.conditions).items() if value is not None}
+    asked = Conditions.parse(**(held | given))
+    names = [each.name if isinstance(each, DeviceSpec) else str(each) for each in devices or [trained.device]]
+    if devices == [] or asked != trained.conditions or len(names) > 1 or not trained.is_for(names[0]):
+        raise UsageError(
+            f"The predictor '{fspath(folder)}' holds for {trained.device}, {', '.join(held.values())}. Got "
+            f"{', '.join([*(names if devices is not None else []), *given.values()]) or 'no device'} instead.",
+            code="predictor.mismatch",
+            cure="Leave device and conditions out, or train one on labels of those.",
+        )
+    return trained
+
+
+def parse_conditions(
+    *,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    layout: str = "nchw",
+    runtime: str = "eager",
+) -> Conditions:
     """Conditions by the names that users write.
 
     Raises:

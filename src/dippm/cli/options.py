@@ -19,14 +19,19 @@ __all__ = [
     "InputOption",
     "JsonOption",
     "LayoutOption",
+    "LayoutOrHeldOption",
     "MigPolicyOption",
     "ModeOption",
+    "ModeOrHeldOption",
     "ModelArgument",
     "OneBatchOption",
     "OneDeviceOption",
     "OptimizerOption",
     "PrecisionOption",
+    "PrecisionOrHeldOption",
+    "PredictorOption",
     "RuntimeOption",
+    "RuntimeOrHeldOption",
     "TrustOption",
     "find_devices",
     "find_one_device",
@@ -81,19 +86,33 @@ DeviceFileOption = Annotated[
     str | None,
     typer.Option("--device-file", metavar="FILE", help="A GPU of your own, as a TOML file.", show_default=False),
 ]
-PrecisionOption = Annotated[
-    str, typer.Option("--precision", "-p", help="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16.")
+_PRECISION_HELP = "fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16."
+PrecisionOption = Annotated[str, typer.Option("--precision", "-p", help=_PRECISION_HELP)]
+PrecisionOrHeldOption = Annotated[
+    str | None, typer.Option("--precision", "-p", help=_PRECISION_HELP, show_default="fp32")
 ]
-ModeOption = Annotated[
-    str, typer.Option("--mode", "-m", help="inference; training, one whole step, is refused by this version.")
-]
+_MODE_HELP = "inference; training, one whole step, is refused by this version."
+ModeOption = Annotated[str, typer.Option("--mode", "-m", help=_MODE_HELP)]
+ModeOrHeldOption = Annotated[str | None, typer.Option("--mode", "-m", help=_MODE_HELP, show_default="inference")]
 OptimizerOption = Annotated[
     str | None,
     typer.Option("--optimizer", help="For training: sgd, momentum, adam or adamw.", show_default=False),
 ]
-LayoutOption = Annotated[str, typer.Option("--layout", help="Memory order of images: nchw or nhwc.")]
-RuntimeOption = Annotated[
-    str, typer.Option("--runtime", help="eager or cuda-graph; compile is refused by this version.")
+_LAYOUT_HELP = "Memory order of images: nchw or nhwc."
+LayoutOption = Annotated[str, typer.Option("--layout", help=_LAYOUT_HELP)]
+LayoutOrHeldOption = Annotated[str | None, typer.Option("--layout", help=_LAYOUT_HELP, show_default="nchw")]
+_RUNTIME_HELP = "eager or cuda-graph; compile is refused by this version."
+RuntimeOption = Annotated[str, typer.Option("--runtime", help=_RUNTIME_HELP)]
+RuntimeOrHeldOption = Annotated[str | None, typer.Option("--runtime", help=_RUNTIME_HELP, show_default="eager")]
+PredictorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--predictor",
+        metavar="FOLDER",
+        help="Predict by the network that dippm train wrote there. It holds for the device and the conditions of its "
+        "labels, which then are the defaults.",
+        show_default=False,
+    ),
 ]
 TrustOption = Annotated[
     bool,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from dippm.cli import options
 from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.text import Text
 
-    from dippm.api import Prediction
+    from dippm.api import DeviceSpec, Prediction
 
 __all__ = ["HELP", "make_table", "predict"]
 
@@ -33,11 +34,12 @@ def predict(
     input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
-    precision: options.PrecisionOption = "fp32",
-    mode: options.ModeOption = "inference",
+    precision: options.PrecisionOrHeldOption = None,
+    mode: options.ModeOrHeldOption = None,
     optimizer: options.OptimizerOption = None,
-    layout: options.LayoutOption = "nchw",
-    runtime: options.RuntimeOption = "eager",
+    layout: options.LayoutOrHeldOption = None,
+    runtime: options.RuntimeOrHeldOption = None,
+    predictor: options.PredictorOption = None,
     trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     as_json: options.JsonOption = False,
@@ -50,7 +52,7 @@ def predict(
         framework=framework,
         batch=options.parse_batches(batch),
         input=options.parse_inputs(input),
-        device=options.find_devices(device, device_file),
+        device=_find_devices(device, device_file, predictor),
         precision=precision,
         mode=mode,
         optimizer=optimizer,
@@ -58,6 +60,7 @@ def predict(
         runtime=runtime,
         trust=trust_pickle,
         mig_policy=mig_policy,
+        predictor=predictor,
     )
     if as_json:
         print_json(
@@ -75,14 +78,27 @@ def predict(
             print_note(f"! {note}")
 
 
+def _find_devices(names: str | None, file: str | None, predictor: str | None) -> list[DeviceSpec] | list[str] | None:
+    """Devices to predict for; with a trained predictor the one name given, which the catalogue need not know."""
+    if predictor is None:
+        return options.find_devices(names, file)
+    if file is not None:
+        raise UsageError(
+            "A trained predictor holds for the device of its labels alone.",
+            code="device.unused",
+            cure="Leave --device-file out.",
+        )
+    return None if names is None else [names]
+
+
 def _row(prediction: Prediction) -> list[object]:
     from dippm.predictors.prediction import round_figures
 
     cells: list[object] = [prediction.device, prediction.batch]
     for name in ("latency_ms", "energy_j", "memory_mb"):
         value = getattr(prediction, name)
-        known = () if value is None else (value, *prediction.intervals[name])
-        cells += [round_figures(each) for each in known] or [None, None, None]
+        ends = prediction.intervals.get(name, (None, None))
+        cells += [None if each is None else round_figures(each) for each in (value, *ends)]
     return [*cells, prediction.mig or "none"]
 
 
@@ -133,7 +149,7 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
         )
         previous = prediction.device
     parts: list[RenderableType] = [_title(first), table]
-    if len(predictions) == 1:
+    if len(predictions) == 1 and first.memory_parts_mb:
         parts.append(_memory_line(first))
     parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
     parts.append(
@@ -183,4 +199,6 @@ def _figure(prediction: Prediction, name: str) -> Text:
     value = getattr(prediction, name)
     if value is None:
         return Text("-", style="dim")
+    if name not in prediction.intervals:
+        return Text(format_figure(value))
     return Text.assemble(format_figure(value), "\n", (f"[{format_interval(prediction.intervals[name])}]", "dim"))

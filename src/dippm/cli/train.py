@@ -10,7 +10,6 @@ import typer
 from dippm.cli import options
 from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
 from dippm.cli.progress import CountBar
-from dippm.errors import UsageError
 
 if TYPE_CHECKING:
     from dippm.api import EpochReport, TrainingReport
@@ -116,7 +115,7 @@ def train(
             epochs=epochs,
             hidden=hidden,
             dropout=dropout,
-            learning_rate=_parse_rate(learning_rate),
+            learning_rate=options.parse_rate(learning_rate),
             batch_size=batch_size,
             patience=patience,
             seed=seed,
@@ -158,17 +157,6 @@ class _Progress:
     def close(self) -> None:
         self._graphs.close()
         self._epochs.close()
-
-
-def _parse_rate(text: str) -> float | str:
-    if text.strip().lower() == "auto":
-        return "auto"
-    try:
-        return float(text)
-    except ValueError as exc:
-        raise UsageError(
-            f"The learning rate must be a number or auto. Got '{text}' instead.", code="train.settings"
-        ) from exc
 
 
 def _rows(report: TrainingReport) -> list[list[object]]:

@@ -1,7 +1,8 @@
 """A folder of graphs, one compressed JSON file per model, so that training reads no model twice.
 
-An entry is named by ``Recipe.model_key``, a hash of all that decides the graph. It carries the graph's fingerprint, and
-gzip's checksum over all of it: an entry that is cut off, damaged or of another version counts as absent.
+An entry is named by ``Recipe.model_key``, a hash of all that decides the graph, and by the batch where the graph holds
+for one alone. It carries the graph's fingerprint, and gzip's checksum over all of it: an entry that is cut off, damaged
+or of another version counts as absent.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import gzip
 import json
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ __all__ = ["CachedGraph", "GraphCache", "GraphFailure", "build_graphs", "read_re
 
 _FORMAT = 1
 _SUFFIX = ".json.gz"
+_BEFORE_BATCH = "-batch"
 _LEVEL = 6
 
 
@@ -42,10 +45,10 @@ class CachedGraph:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphFailure:
-    """A model whose graph cannot be read.
+    """A model whose graph cannot be read, or not at every batch.
 
     Args:
-        recipe: A recipe of the model.
+        recipe: The recipe of the model that cannot be read.
         reason: Why, in one line.
     """
 
@@ -54,7 +57,7 @@ class GraphFailure:
 
 
 class GraphCache:
-    """Graphs by model key in a folder.
+    """Graphs by model key, and by batch where they hold for one alone, in a folder.
 
     Args:
         folder: Where the entries lie; made when the first one is written.
@@ -63,22 +66,18 @@ class GraphCache:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
-    def load(self, model_key: str) -> CachedGraph | None:
-        """The entry of a model, or None where there is none that can be used."""
-        try:
-            with gzip.open(self._path(model_key), "rb") as stream:
-                values = json.loads(stream.read())
-            if values["format"] != _FORMAT or values["model_key"] != model_key:
-                return None
-            return CachedGraph(graph=_graph_from_dict(values["graph"]), fingerprint=str(values["fingerprint"]))
-        except FileNotFoundError:
-            return None
-        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError, DippmError):
-            # Cut off, damaged, or not an entry at all: it is built again.
-            return None
+    def load(self, model_key: str, *, batch: int) -> CachedGraph | None:
+        """The graph of a model that holds for a batch, or None where there is none that can be used."""
+        for path in (self._path(model_key), self._path(model_key, batch)):
+            entry = _read_entry(path, model_key)
+            if entry is not None and entry.graph.fixed_batch in (None, batch):
+                return entry
+        return None
 
     def save(self, model_key: str, graph: Graph, *, fingerprint: str) -> None:
-        """Write an entry; whoever reads meanwhile sees the old one or the new one, never half of it.
+        """Write an entry, for the batch that the graph holds for or for every batch.
+
+        Whoever reads meanwhile sees the old one or the new one, never half of it.
 
         Raises:
             UsageError: ``graph_cache.unwritable``.
@@ -91,7 +90,7 @@ class GraphCache:
         }
         # No time in the header: equal graphs make equal files.
         content = gzip.compress(json.dumps(values, separators=(",", ":")).encode(), _LEVEL, mtime=0)
-        path = self._path(model_key)
+        path = self._path(model_key, graph.fixed_batch)
         unfinished = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,12 +106,27 @@ class GraphCache:
             ) from exc
 
     def keys(self) -> Iterator[str]:
-        """Model keys of all entries, whether they can be used or not."""
-        for path in sorted(self.folder.glob(f"??/*{_SUFFIX}")):
-            yield path.name.removesuffix(_SUFFIX)
+        """Model keys of all entries, each once, whether they can be used or not."""
+        names = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"??/*{_SUFFIX}")}
+        yield from sorted({name.partition(_BEFORE_BATCH)[0] for name in names})
 
-    def _path(self, model_key: str) -> Path:
-        return self.folder / model_key[:2] / f"{model_key}{_SUFFIX}"
+    def _path(self, model_key: str, batch: int | None = None) -> Path:
+        of_batch = "" if batch is None else f"{_BEFORE_BATCH}{batch}"
+        return self.folder / model_key[:2] / f"{model_key}{of_batch}{_SUFFIX}"
+
+
+def _read_entry(path: Path, model_key: str) -> CachedGraph | None:
+    try:
+        with gzip.open(path, "rb") as stream:
+            values = json.loads(stream.read())
+        if values["format"] != _FORMAT or values["model_key"] != model_key:
+            return None
+        return CachedGraph(graph=_graph_from_dict(values["graph"]), fingerprint=str(values["fingerprint"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError, DippmError):
+        # Cut off, damaged, or not an entry at all: it is built again.
+        return None
 
 
 def read_recipe(recipe: Recipe) -> Graph:
@@ -139,13 +153,13 @@ def build_graphs(
     """Fill the cache with the graphs of all models that it lacks.
 
     Args:
-        recipes: Recipes; those of one model count once.
+        recipes: Recipes. A model is read once, and once at each batch where its graph holds for one alone.
         cache: Where the graphs go. What it holds in good order already is left alone.
         jobs: Processes that read models at the same time, at least 1.
         on_progress: Called with the number of models done and their total, first with what was there already.
 
     Returns:
-        The models that cannot be read.
+        The models that cannot be read, each once.
 
     Raises:
         UsageError: ``jobs.invalid``, or ``graph_cache.unwritable``.
@@ -153,35 +167,46 @@ def build_graphs(
     if jobs < 1:
         raise UsageError(f"The number of processes must be 1 or more. Got {jobs} instead.", code="jobs.invalid")
     report = on_progress or (lambda _done, _total: None)
-    models = list({recipe.model_key: recipe for recipe in recipes}.values())
-    missing = [recipe for recipe in models if cache.load(recipe.model_key) is None]
+    models: dict[str, dict[int, Recipe]] = defaultdict(dict)
+    for recipe in recipes:
+        models[recipe.model_key].setdefault(recipe.batch, recipe)
+    missing = [lacking for members in models.values() if (lacking := _find_lacking([*members.values()], cache))]
     done = len(models) - len(missing)
     report(done, len(models))
     failures = []
-    for recipe, reason in _fill(missing, cache, jobs=jobs):
+    for failure in _fill(missing, cache, jobs=jobs):
         done += 1
-        if reason:
-            failures.append(GraphFailure(recipe=recipe, reason=reason))
+        if failure is not None:
+            failures.append(failure)
         report(done, len(models))
     return failures
 
 
-def _fill(recipes: Sequence[Recipe], cache: GraphCache, *, jobs: int) -> Iterator[tuple[Recipe, str]]:
-    """Read and write each; yields the recipe and why it failed, ``""`` where it did not, as they end."""
+def _find_lacking(recipes: list[Recipe], cache: GraphCache) -> list[Recipe]:
+    """Those of one model's recipes for whose batch there is no graph."""
+    first = cache.load(recipes[0].model_key, batch=recipes[0].batch)
+    if first is not None and first.graph.fixed_batch is None:
+        return []
+    return [recipe for recipe in recipes if cache.load(recipe.model_key, batch=recipe.batch) is None]
+
+
+def _fill(models: Sequence[list[Recipe]], cache: GraphCache, *, jobs: int) -> Iterator[GraphFailure | None]:
+    """Read and write each model's graphs; yields why one failed, None where it did not, as they end."""
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
-    if not recipes:
+    if not models:
         return
     # Spawned, because a fork of a process with PyTorch's threads in it may hang.
-    executor = ProcessPoolExecutor(min(jobs, len(recipes)), mp_context=get_context("spawn"), initializer=_prepare)
+    executor = ProcessPoolExecutor(min(jobs, len(models)), mp_context=get_context("spawn"), initializer=_prepare)
     try:
-        futures = {executor.submit(_read_and_save, recipe, cache): recipe for recipe in recipes}
+        futures = {executor.submit(_read_and_save, recipes, cache): recipes for recipes in models}
         for future in as_completed(futures):
             try:
-                yield futures[future], future.result()
+                yield future.result()
             except BrokenExecutor:
-                yield futures[future], "A process that reads models died; run again to read what is missing."
+                reason = "A process that reads models died; run again to read what is missing."
+                yield GraphFailure(recipe=futures[future][0], reason=reason)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
@@ -194,17 +219,24 @@ def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _read_and_save(recipe: Recipe, cache: GraphCache) -> str:
+def _read_and_save(recipes: Sequence[Recipe], cache: GraphCache) -> GraphFailure | None:
+    """Read the graph of a model, at every batch where it holds for one alone; the first failure ends it."""
     from dippm.graph.fingerprint import fingerprint
 
-    try:
-        graph = read_recipe(recipe)
-    except DippmError as exc:
-        return str(exc)
-    except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one model must not end the others
-        return f"{type(exc).__name__}: {exc}"
-    cache.save(recipe.model_key, graph, fingerprint=fingerprint(graph))
-    return ""
+    for recipe in recipes:
+        try:
+            graph = read_recipe(recipe)
+        except DippmError as exc:
+            return GraphFailure(recipe=recipe, reason=str(exc))
+        except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one model must not end the others
+            return GraphFailure(recipe=recipe, reason=f"{type(exc).__name__}: {exc}")
+        cache.save(recipe.model_key, graph, fingerprint=fingerprint(graph))
+        if graph.fixed_batch is None:
+            return None
+        if graph.fixed_batch != recipe.batch:
+            reason = f"It holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}"
+            return GraphFailure(recipe=recipe, reason=reason)
+    return None
 
 
 def _graph_to_dict(graph: Graph) -> dict[str, object]:

@@ -13,7 +13,7 @@ import json
 import os
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.graph_cache import CachedGraph, GraphCache, build_graphs
 from dippm.datasets.selection import read_targets
 from dippm.datasets.splits import Split, split_by_graph
 from dippm.datasets.store.label import Label
@@ -32,7 +32,7 @@ from dippm.features.pmgns import EdgeMode, PmgnsSample, compute_features_of_batc
 
 __all__ = ["FRACTIONS", "GraphSamples", "Part", "assign_parts", "build_samples", "parts_of_split"]
 
-_FORMAT = 1
+_FORMAT = 2
 FRACTIONS = (0.7, 0.15, 0.15)
 """Training, validation and test, as in Table 3 of the DIPPM paper."""
 
@@ -63,7 +63,8 @@ class GraphSamples:
         cost_sums: Summed costs, see :mod:`dippm.features.cost_sums`.
         targets: Measured figures in the order of :data:`dippm.datasets.selection.METRICS`, NaN where there is none.
         key: Hash of all that made them.
-        unread: Models that are missing because their graph cannot be read: model key to reason.
+        unread: Models that are missing, or missing at some batches, because their graph cannot be read: model key to
+            reason.
 
     Shapes:
         node_features: [N, 32]; edge_index: [2, E]; offsets: [S + 1]; static_features: [S, 5]; cost_sums: [S, C];
@@ -171,20 +172,20 @@ def _compute(
     made: dict[int, tuple[PmgnsSample, npt.NDArray[np.float64], str]] = {}
     for done, (model_key, members) in enumerate(positions.items()):
         report(done, len(positions))
-        cached = None if model_key in unread else cache.load(model_key)
-        if cached is None:
-            unread.setdefault(model_key, "The cache has lost it.")
-            continue
-        batches = [labels[position].recipe.batch for position in members]
-        precision = labels[members[0]].configuration.conditions.precision
-        try:
-            features = compute_features_of_batches(cached.graph, batches, edges)
-            sums = compute_cost_sums(cached.graph, batches, precision=precision)
-        except DippmError as exc:
-            unread[model_key] = str(exc)
-            continue
-        for position, sample, row in zip(members, features, sums, strict=True):
-            made[position] = sample, row, cached.fingerprint
+        for cached, held in _by_graph(labels, members, cache):
+            if cached is None:
+                unread.setdefault(model_key, "The cache has lost it.")
+                continue
+            batches = [labels[position].recipe.batch for position in held]
+            precision = labels[members[0]].configuration.conditions.precision
+            try:
+                features = compute_features_of_batches(cached.graph, batches, edges)
+                sums = compute_cost_sums(cached.graph, batches, precision=precision)
+            except DippmError as exc:
+                unread[model_key] = str(exc)
+                continue
+            for position, sample, row in zip(held, features, sums, strict=True):
+                made[position] = sample, row, cached.fingerprint
     report(len(positions), len(positions))
     if not made:
         reason = next(iter(unread.values()), "no label has a figure.")
@@ -203,6 +204,19 @@ def _compute(
         "unread": np.array(json.dumps(unread)),
     }
     return _assemble(labels, arrays, key=key)
+
+
+def _by_graph(
+    labels: Sequence[Label], members: list[int], cache: GraphCache
+) -> Iterator[tuple[CachedGraph | None, list[int]]]:
+    """Graphs of one model with the positions of the labels that each is for: one graph, or one for each batch."""
+    for position in members:
+        recipe = labels[position].recipe
+        cached = cache.load(recipe.model_key, batch=recipe.batch)
+        if cached is not None and cached.graph.fixed_batch is None:
+            yield cached, members
+            return
+        yield cached, [position]
 
 
 def _assemble(labels: Sequence[Label], arrays: Mapping[str, npt.NDArray[Any]], *, key: str) -> GraphSamples:

@@ -202,7 +202,7 @@ def compute_features_of_batches(
     others = [batch for batch in batches if graph.fixed_batch is not None and batch != graph.fixed_batch]
     if others:
         raise UnsupportedError(
-            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}. "
+            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} "
             f"Got {others[0]} instead.",
             code="graph.fixed_batch",
             cure=f"Use batch {graph.fixed_batch}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +64,7 @@ class FullyConnectedBlocks(nn.Module):
         return result
 
 
-class GraphNetwork(nn.Module):
+class GraphNetwork(nn.Module, ABC):
     """Graph blocks over the nodes, a readout joined with the static features, fully connected blocks.
 
     A graph block is a graph convolution, ReLU and dropout. There is no normalisation in it, so that networks differ in
@@ -72,28 +72,35 @@ class GraphNetwork(nn.Module):
     is directed, and a convolution that mixed both directions could not tell what a node reads from what reads it.
 
     Args:
-        convolutions: Graph convolutions, each called with node values and edges; the last one gives ``hidden``.
         hidden: Width of the embeddings and of the fully connected blocks.
         dropout: Share of values dropped in training, 0 to 1.
         outputs: Results per graph.
+        node_features: Features per node.
         static_features: Static features per graph.
     """
 
     def __init__(
         self,
-        convolutions: Sequence[nn.Module],
         *,
-        hidden: int,
-        dropout: float,
-        outputs: int,
-        static_features: int,
+        hidden: int = 512,
+        dropout: float = 0.05,
+        outputs: int = 3,
+        node_features: int = 32,
+        static_features: int = 5,
     ) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList(convolutions)
+        self.convolutions = nn.ModuleList(
+            self.make_convolution(node_features if block == 0 else hidden, hidden) for block in range(_BLOCKS)
+        )
         self.dropout = nn.Dropout(dropout)
         self.head = FullyConnectedBlocks(
             inputs=2 * hidden + static_features, hidden=hidden, dropout=dropout, outputs=outputs
         )
+
+    @staticmethod
+    @abstractmethod
+    def make_convolution(inputs: int, outputs: int) -> nn.Module:
+        """A graph convolution between these widths, called with node values and edges."""
 
     def forward(self, node_features: Tensor, edge_index: Tensor, graph_ids: Tensor, static_features: Tensor) -> Tensor:
         """Predict for a batch of graphs joined into one graph without edges between them.

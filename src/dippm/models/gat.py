@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from dippm.models.blocks import GraphNetwork
 from dippm.models.geometric import GATConv
 
@@ -14,30 +16,11 @@ class GAT(GraphNetwork):
     One attention head as wide as the embeddings: the paper says nothing of heads, and so the other networks' widths
     hold for this one.
 
-    Args:
-        hidden: Width of the embeddings and of the fully connected blocks.
-        dropout: Share of values dropped in training, 0 to 1.
-        outputs: Results per graph.
-        node_features: Features per node.
-        static_features: Static features per graph.
-
-    Shapes:
-        As of :meth:`dippm.models.blocks.GraphNetwork.forward`.
+    Settings and shapes are those of :class:`dippm.models.blocks.GraphNetwork`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden: int = 512,
-        dropout: float = 0.05,
-        outputs: int = 3,
-        node_features: int = 32,
-        static_features: int = 5,
-    ) -> None:
-        super().__init__(
-            [GATConv(node_features, hidden), GATConv(hidden, hidden), GATConv(hidden, hidden)],
-            hidden=hidden,
-            dropout=dropout,
-            outputs=outputs,
-            static_features=static_features,
-        )
+    @staticmethod
+    def make_convolution(inputs: int, outputs: int) -> nn.Module:
+        """One graph convolution."""
+        convolution: nn.Module = GATConv(inputs, outputs)
+        return convolution

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from dippm.models.blocks import GraphNetwork
 from dippm.models.geometric import SAGEConv
 
@@ -16,30 +18,11 @@ class PMGNS(GraphNetwork):
     unit length, which would take the size of an operator away:
     ``h_v = ReLU(W_1 h_v + W_2 mean(h_u for u -> v) + b)``.
 
-    Args:
-        hidden: Width of the embeddings and of the fully connected blocks.
-        dropout: Share of values dropped in training, 0 to 1.
-        outputs: Results per graph.
-        node_features: Features per node.
-        static_features: Static features per graph.
-
-    Shapes:
-        As of :meth:`dippm.models.blocks.GraphNetwork.forward`.
+    Settings and shapes are those of :class:`dippm.models.blocks.GraphNetwork`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden: int = 512,
-        dropout: float = 0.05,
-        outputs: int = 3,
-        node_features: int = 32,
-        static_features: int = 5,
-    ) -> None:
-        super().__init__(
-            [SAGEConv(node_features, hidden), SAGEConv(hidden, hidden), SAGEConv(hidden, hidden)],
-            hidden=hidden,
-            dropout=dropout,
-            outputs=outputs,
-            static_features=static_features,
-        )
+    @staticmethod
+    def make_convolution(inputs: int, outputs: int) -> nn.Module:
+        """One graph convolution."""
+        convolution: nn.Module = SAGEConv(inputs, outputs)
+        return convolution

@@ -1,4 +1,4 @@
-"""Whether a graph can be predicted at all."""
+"""Whether a graph can be predicted at all, and which of its operators nothing is known of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 
-__all__ = ["check_answerable"]
+__all__ = ["check_answerable", "name_unsupported"]
 
 
 def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
@@ -30,3 +30,8 @@ def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
             code="graph.empty",
             cure="Export the model that does the work.",
         )
+
+
+def name_unsupported(graph: Graph) -> str:
+    """Operators without a rule of their own with their counts, for a warning; "" where there are none."""
+    return ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))

@@ -17,7 +17,7 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
-from dippm.predictors.answerable import check_answerable
+from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.cpu_calibration import CpuCalibration
 from dippm.predictors.prediction import Interval, ModelInfo, Prediction, PredictorInfo
 from dippm.units import BYTES_PER_MIB
@@ -165,8 +165,7 @@ class CpuPredictor:
     def _warnings(self, graph: Graph, rates: CpuRates, *, beyond: float) -> tuple[str, ...]:
         warnings = list(graph.warnings)
         known = self._calibration.rates
-        if graph.unsupported_ops:
-            names = ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))
+        if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
         if rates.threads != known.threads:
             warnings.append(

@@ -34,7 +34,8 @@ class NetworkArtefact:
         scaling: Scaling of its inputs and outputs; None for trees.
         spreads: Half-width of the 90 % interval of ``log(measured / predicted)`` of each metric, by split conformal
             prediction on the validation split; a metric with too few labels for it is missing.
-        labels: What was measured: device, source, conditions, software, number of samples.
+        labels: What was measured: device, source, conditions, software, number of samples; and the least and largest
+            batch, MACs and number of operators of the training split.
         errors_percent: Mean absolute percentage errors: part to metric to error.
         settings: Settings of the training.
         provenance: Versions, hash of the data, command, epochs and time.

@@ -22,7 +22,7 @@ from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import RECURRENT_KINDS, Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
-from dippm.predictors.answerable import check_answerable
+from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
 
@@ -266,8 +266,7 @@ class PhysicsPredictor:
     def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
         graph = prepared.compiled.graph
         warnings = list(graph.warnings)
-        if graph.unsupported_ops:
-            names = ", ".join(f"{name} ({count})" for name, count in sorted(graph.unsupported_ops.items()))
+        if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
         unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in _UNMEASURED_KINDS})
         if unmeasured:

@@ -87,14 +87,14 @@ class Prediction:
         conditions: Precision, mode, layout and runtime that the figures hold for.
         batch: Samples per call.
         inputs: Shape of every input, with the batch, by name.
-        macs: Multiply-accumulates of one call.
+        macs: Multiply-accumulates of one forward call.
         latency_ms: Wall time of one call (of one training step in training mode), ms.
         energy_j: Energy that the device draws over one call, idle draw included, J; None where nothing is known of it.
-        memory_mb: Device memory that the process holds at its peak, MiB.
-        memory_parts_mb: Parts of ``memory_mb`` by name, MiB; they add up to it.
+        memory_mb: Device memory that the process holds at its peak, MiB; None where nothing is known of it.
+        memory_parts_mb: Parts of ``memory_mb`` by name, MiB; they add up to it. Empty where the predictor knows none.
         mig: Smallest MIG profile that holds it, or None where none does or the device has none.
         intervals: ``latency_ms``, ``energy_j``, ``memory_mb`` to the [low, high] that holds the measured value in
-            90 % of cases; without the energy where that is None.
+            90 % of cases; without those that are not known.
         predictor: Provenance and warnings.
     """
 
@@ -106,7 +106,7 @@ class Prediction:
     macs: int
     latency_ms: float
     energy_j: float | None
-    memory_mb: float
+    memory_mb: float | None
     memory_parts_mb: Mapping[str, float]
     mig: str | None
     intervals: Mapping[str, Interval]
@@ -143,7 +143,7 @@ class Prediction:
             answer["step_time_ms"] = round_figures(self.step_time_ms)
         answer |= {
             "energy_j": None if self.energy_j is None else round_figures(self.energy_j),
-            "memory_mb": round_figures(self.memory_mb),
+            "memory_mb": None if self.memory_mb is None else round_figures(self.memory_mb),
             "mig": self.mig,
             "intervals": {
                 name: [round_figures(low), round_figures(high)] for name, (low, high) in self.intervals.items()
@@ -180,7 +180,7 @@ class Prediction:
         )
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Name, value, unit and interval of each figure; "-" for one that is not known."""
+        """Name, value, unit and interval of each figure; "-" for one that is not known, "" for no interval."""
         for label, value, unit, name in (
             ("latency", self.latency_ms, "ms", "latency_ms"),
             ("energy", self.energy_j, "J", "energy_j"),
@@ -189,8 +189,8 @@ class Prediction:
             if value is None:
                 yield label, "-", "", ""
             else:
-                low, high = self.intervals[name]
-                yield label, format_figure(value), unit, f"{format_figure(low)} – {format_figure(high)}"
+                ends = self.intervals.get(name, ())
+                yield label, format_figure(value), unit, " – ".join(format_figure(end) for end in ends)
 
 
 def round_figures(value: float, *, digits: int = 4) -> float:

@@ -130,18 +130,20 @@ def read_rows(labels: Sequence[Label], folder: Path) -> CpuRows:
             code="graphs.unread",
         )
     works, lives = [], []
-    workloads: dict[str, tuple[Workload, MemoryTimeline]] = {}
+    workloads: dict[tuple[str, int | None], tuple[Workload, MemoryTimeline]] = {}
     for label in labels:
-        key = label.recipe.model_key
-        if key not in workloads:
-            cached = cache.load(key)
+        key, batch = label.recipe.model_key, label.recipe.batch
+        prepared = workloads.get((key, None)) or workloads.get((key, batch))
+        if prepared is None:
+            cached = cache.load(key, batch=batch)
             if cached is None:
                 raise DippmError(f"The cache '{folder}' has lost the graph of model {key}.", code="graphs.unread")
             workload = Workload.from_graph(cached.graph)
-            workloads[key] = workload, MemoryTimeline.from_workload(workload)
-        workload, timeline = workloads[key]
-        works.append(CpuWork.of(workload, [label.recipe.batch]).by_family())
-        lives.append(live_memory(timeline, [label.recipe.batch]))
+            prepared = workload, MemoryTimeline.from_workload(workload)
+            workloads[key, cached.graph.fixed_batch] = prepared
+        workload, timeline = prepared
+        works.append(CpuWork.of(workload, [batch]).by_family())
+        lives.append(live_memory(timeline, [batch]))
     weights = np.concatenate([live.weight_bytes for live in lives])
     return CpuRows(
         labels=tuple(labels),

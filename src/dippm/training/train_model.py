@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +18,12 @@ from dippm.datasets.selection import METRICS, LabelSelection, merge_repeats
 from dippm.datasets.store.label import Label
 from dippm.errors import MissingExtraError
 from dippm.evaluation.relative_errors import mape_percent
-from dippm.features.pmgns import EdgeMode
+from dippm.features.pmgns import STATIC_COLUMNS, EdgeMode
 from dippm.features.scaling import Scaling
 from dippm.measuring.measurement import SoftwareStack
 from dippm.predictors.network_artefact import NetworkArtefact, write_weights
 from dippm.training.settings import TREES, TrainingSettings
+from dippm.training.versions import find_versions
 
 if TYPE_CHECKING:
     from dippm.training.fit_network import OnEpoch
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["TrainingReport", "load_samples", "predict_with", "train_model"]
 
 _COVERAGE = 0.9
-_PACKAGES = ("dippm", "numpy", "torch", "torch-geometric", "lightning", "lightgbm")
 _NEEDED = {False: ("torch", "torch_geometric", "lightning", "tensorboard", "safetensors"), True: ("lightgbm",)}
 
 FloatArray = npt.NDArray[np.float64]
@@ -156,7 +154,7 @@ def train_model(
         edges=edges,
         scaling=fitted.scaling,
         spreads=_calibrate(fitted.predictions, samples.targets, parts, metrics),
-        labels=_describe_labels(samples),
+        labels={**_describe_labels(samples), "trained_range": _trained_range(samples, parts)},
         errors_percent=errors,
         settings=settings.to_dict(),
         provenance={
@@ -167,7 +165,7 @@ def train_model(
             "best_epoch": fitted.best_epoch,
             "duration_s": report.duration_s,
             "trained_on": fitted.device,
-            "versions": _versions(),
+            "versions": find_versions(),
         },
     ).write(folder)
     return report
@@ -253,11 +251,10 @@ def _describe_labels(samples: GraphSamples) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+def _trained_range(samples: GraphSamples, parts: PartArray) -> dict[str, tuple[float, float]]:
+    """Least and largest of what tells the sizes of the training split."""
+    statics = samples.static_features.T
+    sizes = {name: statics[STATIC_COLUMNS.index(name)] for name in ("batch", "macs")}
+    sizes["operators"] = samples.node_counts.astype(np.float64)
+    chosen = parts == Part.TRAINING
+    return {name: (float(values[chosen].min()), float(values[chosen].max())) for name, values in sizes.items()}
