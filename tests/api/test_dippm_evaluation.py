@@ -113,7 +113,7 @@ def test_the_report_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest
         *((model, 1) for model in ("pmgns", "gat", "gcn", "gin", "mlp", "gbdt")),
         ("pmgns", 2),
     ]
-    assert {(s.hidden, s.seed, s.learning_rate) for s in trainings.trained} == {(4, 2, 0.001)}
+    assert {(s.hidden, s.seed, s.learning_rate) for s in trainings.trained} == {(4, 2, 0.003)}
     names = [path.relative_to(tmp_path).as_posix() for path in done.files]
     stem = "dippm_test-gpu-inference-fp32-nchw-eager"
     assert names[:3] == [f"{stem}.md", f"{stem}.html", f"{stem}.json"]

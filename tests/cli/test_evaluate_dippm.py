@@ -88,7 +88,7 @@ def test_columns_and_table(
     text = capsys.readouterr().out
     assert any(line.split() == ["pmgns,", "long", "run", "1.75", "3.50", "3.50"] for line in text.splitlines())
     assert "the worst is bert with 31.5 %" in text
-    assert [call["learning_rate"] for call in asked] == [0.001, 0.001]
+    assert [call["learning_rate"] for call in asked] == [0.003, 0.003]
 
 
 @pytest.mark.parametrize(

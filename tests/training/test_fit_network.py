@@ -161,6 +161,23 @@ def test_two_devices(samples, parts, settings, tmp_path, monkeypatch) -> None:
     assert np.isfinite(fitted.predictions).all()
 
 
+def test_the_rate_of_one_cycle_goes_on_where_it_was(samples, parts, settings, tmp_path) -> None:
+    cycle = replace(settings, epochs=3, schedule="one-cycle", learning_rate=0.01)
+    whole = fit_network(samples, parts, cycle, tmp_path / "whole")
+    stored = torch.load(tmp_path / "whole" / "checkpoints" / "last.ckpt", weights_only=True)
+    # The last steps are taken at a small part of the rate.
+    assert stored["optimizer_states"][0]["param_groups"][0]["lr"] < 0.05 * cycle.learning_rate
+
+    def interrupt(report: EpochReport) -> None:
+        if report.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_network(samples, parts, cycle, tmp_path / "cut", on_epoch=interrupt)
+    resumed = fit_network(samples, parts, cycle, tmp_path / "cut", resume=True)
+    assert same_weights(resumed, whole)
+
+
 def test_folder_of_a_run(samples, parts, settings, tmp_path) -> None:
     short = replace(settings, epochs=1)
     fit_network(samples, parts, short, tmp_path)

@@ -28,6 +28,7 @@ def test_defaults_are_those_of_the_paper() -> None:
         {"learning_rate": 0.0},
         {"learning_rate": "fast"},
         {"learning_rate": float("nan")},
+        {"schedule": "cosine"},
         {"batch_size": 0},
         {"patience": 0},
         {"seed": -1},
@@ -47,3 +48,8 @@ def test_a_run_may_go_on_for_longer_but_not_otherwise() -> None:
     assert replace(settings, epochs=99, devices=2).describes_run(stored)
     assert not replace(settings, hidden=64).describes_run(stored)
     assert not replace(settings, seed=1).describes_run(stored)
+    # One cycle is laid out over all epochs.
+    cycle = replace(settings, schedule="one-cycle")
+    assert not cycle.describes_run(stored)
+    assert not replace(cycle, epochs=99).describes_run(cycle.to_dict())
+    assert replace(cycle, devices=2).describes_run(cycle.to_dict())

@@ -58,7 +58,7 @@ def evaluate_dippm(
     seed: int = 0,
     leave_families_out: int = 0,
     hidden: int = 512,
-    learning_rate: float | str = 0.001,
+    learning_rate: float | str = 0.003,
     jobs: int = 1,
     command: str = "",
     on_graph: Callable[[int, int], None] | None = None,
@@ -85,7 +85,8 @@ def evaluate_dippm(
         seed: The first of them.
         leave_families_out: How many families are left out in turn, those of most rows first. Each is a long run.
         hidden: Width of the networks.
-        learning_rate: Adam's, or ``"auto"``. The paper's 2.754e-5 belongs to its own data and its many steps.
+        learning_rate: Adam's, or ``"auto"``, the highest of a one-cycle schedule. The paper's 2.754e-5 belongs to its
+            own data and its many steps.
         jobs: Processes that read models of which there is no graph yet.
         command: The command that this call comes from, for the report.
         on_graph: Called with the number of models read and their total.
@@ -104,7 +105,7 @@ def evaluate_dippm(
     from dippm.evaluation.dippm_protocol import evaluate_dippm as run_protocol
     from dippm.evaluation.dippm_report import ProtocolSettings
     from dippm.evaluation.label_noise import find_noise
-    from dippm.training.settings import TrainingSettings
+    from dippm.training.settings import ONE_CYCLE, TrainingSettings
     from dippm.training.train_model import load_samples
 
     if seeds < 1 or leave_families_out < 0:
@@ -112,7 +113,9 @@ def evaluate_dippm(
             f"The seeds must be 1 or more and the families 0 or more. Got {seeds} and {leave_families_out} instead.",
             code="evaluation.settings",
         )
-    base = TrainingSettings(epochs=epochs, hidden=hidden, learning_rate=learning_rate, seed=seed)
+    base = TrainingSettings(
+        epochs=epochs, hidden=hidden, learning_rate=learning_rate, schedule=ONE_CYCLE, patience=long_epochs, seed=seed
+    )
     replace(base, epochs=long_epochs)  # refused now rather than after the comparison
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, optimizer=optimizer)
     selection = LabelSelection(conditions=conditions, device=device, source=source)
@@ -138,9 +141,9 @@ def evaluate_dippm(
             "labels": f"{Path(data).name}{_describe_file(data)}",
             "width": hidden,
             "learning rate": learning_rate,
+            "schedule of the learning rate": ONE_CYCLE,
             "graphs in a step": base.batch_size,
             "dropout": base.dropout,
-            "epochs without a gain before a training stops": base.patience,
             "software": find_versions(),
         },
         on_run=on_run,

@@ -41,6 +41,7 @@ def train(
     hidden: int = 512,
     dropout: float = 0.05,
     learning_rate: float | str = 2.754e-5,
+    schedule: str = "constant",
     batch_size: int = 32,
     patience: int = 50,
     seed: int = 0,
@@ -75,6 +76,7 @@ def train(
         hidden: Width of the network.
         dropout: Share of activations dropped while training.
         learning_rate: Adam's, or ``"auto"`` for the learning-rate finder.
+        schedule: ``"constant"``, or ``"one-cycle"``: the rate rises to ``learning_rate`` and falls to next to nothing.
         batch_size: Graphs in a step.
         patience: Epochs without a better validation error after which training stops.
         seed: Seed of split, weights, dropout and order.
@@ -105,6 +107,7 @@ def train(
         hidden=hidden,
         dropout=dropout,
         learning_rate=learning_rate,
+        schedule=schedule,
         batch_size=batch_size,
         patience=patience,
         seed=seed,

@@ -100,7 +100,7 @@ def evaluate(
     hidden: Annotated[int, typer.Option("--hidden", help="Width of the networks.", rich_help_panel=_PANEL)] = 512,
     learning_rate: Annotated[
         str, typer.Option("--lr", metavar="RATE|auto", help="Learning rate.", rich_help_panel=_PANEL)
-    ] = "0.001",
+    ] = "0.003",
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read models.", rich_help_panel=_PANEL)
     ] = 1,

@@ -84,6 +84,9 @@ def train(
     learning_rate: Annotated[
         str, typer.Option("--lr", metavar="RATE|auto", help="Learning rate; auto finds one.")
     ] = "2.754e-5",
+    schedule: Annotated[
+        str, typer.Option("--schedule", help="constant; one-cycle: up to the rate, then down, over all epochs.")
+    ] = "constant",
     batch_size: Annotated[int, typer.Option("--batch-size", help="Graphs in a step.")] = 32,
     patience: Annotated[int, typer.Option("--patience", help="Epochs without a gain before it stops.")] = 50,
     seed: Annotated[int, typer.Option("--seed", help="Seed of split, weights, dropout and order.")] = 0,
@@ -116,6 +119,7 @@ def train(
             hidden=hidden,
             dropout=dropout,
             learning_rate=options.parse_rate(learning_rate),
+            schedule=schedule,
             batch_size=batch_size,
             patience=patience,
             seed=seed,

@@ -209,7 +209,11 @@ class CachingAllocator:
         return self._replay(events[done:], sizes[done:])
 
     def _state(self, recent: Sequence[int]) -> tuple[object, ...]:
-        """What decides where later pieces go: free blocks, segments, and where recent events have left their pieces."""
+        """What decides where later pieces go: free blocks, segments, and where recent events have left their pieces.
+
+        Equal counts of segments and free blocks mean that a period gave back as much as it took; places are told apart
+        by their addresses, which no two live pieces share.
+        """
         where, length = self._where, self._length
         places = [(where[event], length[event]) for event in recent if event > 0]
         return self._end, self._reserved, self._small.copy(), self._large.copy(), places

@@ -7,19 +7,23 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from dippm.models.geometric import global_add_pool, global_mean_pool
+from dippm.models.geometric import global_add_pool, global_max_pool, global_mean_pool
 
-__all__ = ["FullyConnectedBlocks", "GraphNetwork", "pool_nodes"]
+__all__ = ["SHARPNESS", "FullyConnectedBlocks", "GraphNetwork", "pool_nodes"]
+
+#: Of the soft maximum in :func:`pool_nodes`. Chosen on a validation split among none (``ln(1 + sum)`` in its place), 4 and 8.
+SHARPNESS = 8.0
 
 _BLOCKS = 3
 
 
 def pool_nodes(embeddings: Tensor, graph_ids: Tensor, *, graphs: int) -> Tensor:
-    """Read a graph out of its nodes: their mean, and the logarithm of their sum.
+    """Read a graph out of its nodes: their mean, and the logarithm of the sum of their exponentials.
 
-    The paper says that node embeddings are pooled, not how. A mean forgets how many operators there are, and time and
-    energy are sums over operators. The plain sum of hundreds of nodes would drown everything beside it; embeddings
-    are not negative here, so ``ln(1 + sum)`` keeps the size of the graph on the scale on which targets are learned.
+    The paper says that node embeddings are pooled, not how. Time and energy are sums over operators whose costs span
+    decades, and a network learns their logarithms: where a value follows the logarithm of what a node costs,
+    ``ln(1 + sum(exp(s h))) / s`` follows that of what the graph costs, which neither a mean nor a sum of logarithms
+    does. The sharpness ``s`` brings embeddings, which are near 1, to such a span.
 
     Pooling is in float32 under mixed precision too, since float16 ends at 65,504.
 
@@ -33,8 +37,11 @@ def pool_nodes(embeddings: Tensor, graph_ids: Tensor, *, graphs: int) -> Tensor:
     """
     embeddings = embeddings.float()
     mean: Tensor = global_mean_pool(embeddings, graph_ids, graphs)
-    total: Tensor = global_add_pool(embeddings, graph_ids, graphs)
-    return torch.cat([mean, torch.log1p(total)], dim=1)
+    sharp = SHARPNESS * embeddings
+    # The largest is taken out before and put back after, so that no exponential overflows; gradients are the same.
+    top: Tensor = global_max_pool(sharp.detach(), graph_ids, graphs).clamp(min=0.0)
+    total = global_add_pool(torch.exp(sharp - top[graph_ids]), graph_ids, graphs)
+    return torch.cat([mean, (top + torch.log(torch.exp(-top) + total)) / SHARPNESS], dim=1)
 
 
 class FullyConnectedBlocks(nn.Module):

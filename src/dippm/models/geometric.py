@@ -10,6 +10,14 @@ import warnings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
+    from torch_geometric.nn import (
+        GATConv,
+        GCNConv,
+        GINConv,
+        SAGEConv,
+        global_add_pool,
+        global_max_pool,
+        global_mean_pool,
+    )
 
-__all__ = ["GATConv", "GCNConv", "GINConv", "SAGEConv", "global_add_pool", "global_mean_pool"]
+__all__ = ["GATConv", "GCNConv", "GINConv", "SAGEConv", "global_add_pool", "global_max_pool", "global_mean_pool"]

@@ -20,7 +20,7 @@ __all__ = ["MANIFEST_FILE", "WEIGHTS_FILE", "NetworkArtefact", "read_weights", "
 
 MANIFEST_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -13,6 +13,8 @@ FloatArray = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
 
 _BLOCKS = range(3)
+# That of dippm.models.blocks.pool_nodes, which only PyTorch can import.
+_SHARPNESS = 8.0
 
 
 def forward(
@@ -43,8 +45,12 @@ def forward(
         own = values @ weights[f"{name}.lin_r.weight"].T
         values = _relu(_linear(weights, f"{name}.lin_l", mean) + own)
     nodes = np.bincount(graph_ids, minlength=len(static_features)).clip(1)[:, None].astype(np.float32)
-    total = _sum_by(graph_ids, values, count=len(static_features))
-    values = np.concatenate([total / nodes, np.log1p(total), static_features.astype(np.float32)], axis=1)
+    mean = _sum_by(graph_ids, values, count=len(static_features)) / nodes
+    sharp = np.float32(_SHARPNESS) * values
+    top = _gather(np.maximum, graph_ids, sharp, count=len(static_features))
+    total = np.exp(-top) + _sum_by(graph_ids, np.exp(sharp - top[graph_ids]), count=len(static_features))
+    soft = (top + np.log(total)) / np.float32(_SHARPNESS)
+    values = np.concatenate([mean, soft, static_features.astype(np.float32)], axis=1)
     for block in _BLOCKS:
         values = _relu(_linear(weights, f"head.layers.{block}", values))
     return _linear(weights, "head.output", values)
@@ -62,11 +68,15 @@ def _relu(values: FloatArray) -> FloatArray:
 
 def _sum_by(group: IndexArray, rows: FloatArray, *, count: int) -> FloatArray:
     """Sum of the rows of each group, [k], [k, F] -> [count, F]; zeros for a group without rows."""
+    return _gather(np.add, group, rows, count=count)
+
+
+def _gather(operation: np.ufunc, group: IndexArray, rows: FloatArray, *, count: int) -> FloatArray:
     result = np.zeros((count, rows.shape[1]), dtype=np.float32)
     if len(group):
         order = np.argsort(group, kind="stable")
         ordered = group[order]
-        # reduceat sums from each start to the next one.
+        # reduceat goes from each start to the next one.
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-        result[ordered[starts]] = np.add.reduceat(rows[order], starts, axis=0)
+        result[ordered[starts]] = operation.reduceat(rows[order], starts, axis=0)
     return result

@@ -125,7 +125,9 @@ def fit_network(
                 network.to(device), tensors.to(device), chosen, batch_size=settings.batch_size, seed=settings.seed
             )
             _write_run(folder, samples, settings, learning_rate=rate)
-        module = NetworkModule(network.cpu(), scaling=scaling, learning_rate=rate, seed=settings.seed)
+        module = NetworkModule(
+            network.cpu(), scaling=scaling, learning_rate=rate, schedule=settings.schedule, seed=settings.seed
+        )
         data = GraphData(tensors, parts, batch_size=settings.batch_size, seed=settings.seed)
         last = folder / _CHECKPOINTS / f"{_LAST}.ckpt"
         best = _best_checkpoint(folder)

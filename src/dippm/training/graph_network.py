@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,10 @@ from dippm.datasets.selection import METRICS
 from dippm.features.scaling import Scaling
 from dippm.training.graph_batches import EpochBatches, GraphBatch, GraphTensors
 from dippm.training.lightning import pl
+from dippm.training.settings import CONSTANT
+
+if TYPE_CHECKING:
+    from lightning.pytorch.utilities.types import OptimizerLRScheduler
 
 __all__ = ["MONITORED", "GraphData", "NetworkModule", "masked_huber_loss", "predict_samples"]
 
@@ -23,6 +27,7 @@ MONITORED = "val_mape"
 """What early stopping and the best checkpoint go by: the validation error, the mean over the metrics, %."""
 
 _GRAPHS_PER_PASS = 256
+_RISING_SHARE = 0.1
 
 
 def masked_huber_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -44,11 +49,13 @@ class NetworkModule(pl.LightningModule):
         network: Called with the first four fields of a :class:`GraphBatch`.
         scaling: Scaling of the targets.
         learning_rate: Adam's.
+        schedule: Of the learning rate, as in :class:`dippm.training.settings.TrainingSettings`.
         seed: Seed of the dropout.
     """
 
-    def __init__(self, network: nn.Module, *, scaling: Scaling, learning_rate: float, seed: int) -> None:
+    def __init__(self, network: nn.Module, *, scaling: Scaling, learning_rate: float, schedule: str, seed: int) -> None:
         super().__init__()
+        self._schedule = schedule
         self.network = network
         self.learning_rate = learning_rate
         self._seed = seed
@@ -94,9 +101,18 @@ class NetworkModule(pl.LightningModule):
                 self.log(f"val_mape_{name}", error)
         self.log(MONITORED, errors[is_known].mean())
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
-        return torch.optim.Adam(self.network.parameters(), lr=self.learning_rate)
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Adam, and the schedule of its rate."""
+        optimizer = torch.optim.Adam(self.network.parameters(), lr=self.learning_rate)
+        if self._schedule == CONSTANT:
+            return optimizer
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            max_lr=self.learning_rate,
+            total_steps=int(self.trainer.estimated_stepping_batches),
+            pct_start=_RISING_SHARE,
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class GraphData(pl.LightningDataModule):

@@ -9,7 +9,7 @@ from typing import Any
 from dippm.errors import UsageError
 from dippm.models.registry import NETWORKS
 
-__all__ = ["AUTO", "MODELS", "TREES", "TrainingSettings"]
+__all__ = ["AUTO", "CONSTANT", "MODELS", "ONE_CYCLE", "TREES", "TrainingSettings"]
 
 TREES = "gbdt"
 """Gradient-boosted trees on summed costs."""
@@ -17,6 +17,9 @@ MODELS = (*NETWORKS, TREES)
 """What can be trained: networks over graphs, and trees."""
 
 AUTO = "auto"
+CONSTANT = "constant"
+ONE_CYCLE = "one-cycle"
+_SCHEDULES = (CONSTANT, ONE_CYCLE)
 _ACCELERATORS = (AUTO, "cpu", "gpu")
 
 
@@ -30,6 +33,8 @@ class TrainingSettings:
         hidden: Width of the network.
         dropout: Share of activations dropped while training, from 0 to below 1.
         learning_rate: Adam's, above 0, or ``"auto"``: the finder after Smith (2017).
+        schedule: ``"constant"``, or ``"one-cycle"`` after Smith and Topin (2018): the rate rises to ``learning_rate``
+            over the first tenth of the steps, and falls to next to nothing over the others.
         batch_size: Graphs in a step, at least 1.
         patience: Epochs without a better validation error after which it stops, at least 1.
         seed: Seed of split, weights, dropout and order.
@@ -46,6 +51,7 @@ class TrainingSettings:
     hidden: int = 512
     dropout: float = 0.05
     learning_rate: float | str = 2.754e-5
+    schedule: str = CONSTANT
     batch_size: int = 32
     patience: int = 50
     seed: int = 0
@@ -61,6 +67,7 @@ class TrainingSettings:
             ("hidden", self.hidden >= 1, "1 or more"),
             ("dropout", 0 <= self.dropout < 1, "at least 0 and below 1"),
             ("learning_rate", rate == AUTO or (isinstance(rate, float) and 0 < rate < 1), "between 0 and 1, or auto"),
+            ("schedule", self.schedule in _SCHEDULES, f"one of {', '.join(_SCHEDULES)}"),
             ("batch_size", self.batch_size >= 1, "1 or more"),
             ("patience", self.patience >= 1, "1 or more"),
             ("seed", self.seed >= 0, "0 or more"),
@@ -79,7 +86,10 @@ class TrainingSettings:
         return asdict(self)
 
     def describes_run(self, stored: Mapping[str, Any]) -> bool:
-        """Whether a stored run was started with these settings; it may go on for more epochs, on other devices."""
-        free = ("epochs", "patience", "accelerator", "devices")
+        """Whether a stored run was started with these settings; it may go on for longer, on other devices.
+
+        A schedule is laid out over all epochs, so that their number cannot change under way.
+        """
+        free = {"epochs", "patience", "accelerator", "devices"} - (set() if self.schedule == CONSTANT else {"epochs"})
         own = self.to_dict()
         return all(stored.get(name) == value for name, value in own.items() if name not in free)
