@@ -64,7 +64,7 @@ def test_columns(model: str, data: tuple[str, ...], tmp_path: Path, capsys: pyte
     ]
     assert len(rows) == 12
     assert all(float(row[2]) > 0 for row in rows)
-    assert f"The predictor is in {tmp_path}." in captured.err
+    assert f"{model} is in {tmp_path}; predictions come from pmgns alone" in captured.err
 
 
 def test_table(

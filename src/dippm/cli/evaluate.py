@@ -133,6 +133,19 @@ def evaluate(
             as_json=as_json,
         )
         return
+    from dippm.api.evaluation import PROTOCOLS
+
+    if protocol not in PROTOCOLS:
+        raise UsageError(
+            f"The protocol must be one of {', '.join((*PROTOCOLS, 'dippm'))}. Got '{protocol}' instead.",
+            code="protocol.unknown",
+        )
+    if data is not None or out is not None:
+        raise UsageError(
+            f"The protocol '{protocol}' takes no --data and no --out.",
+            code="usage.invalid",
+            cure="Add --protocol dippm to train and compare networks on labels.",
+        )
     if not as_json:
         print_note("Comparing with the measured tables" + ("; training takes minutes ..." if retrain else " ..."))
     report = api.evaluate(protocol, seed=seed, retrain=retrain)

@@ -31,7 +31,9 @@ EngineOption = Annotated[
 _FIGURES = ("latency_ms", "energy_j", "memory_mb")
 _COLUMNS = (
     "device", "batch", "outcome", "latency_ms", "latency_std_ms", "energy_j", "memory_mb",
-    "predicted_latency_ms", "predicted_energy_j", "predicted_memory_mb", "message",
+    "predicted_latency_ms", "predicted_latency_ms_low", "predicted_latency_ms_high",
+    "predicted_energy_j", "predicted_energy_j_low", "predicted_energy_j_high",
+    "predicted_memory_mb", "predicted_memory_mb_low", "predicted_memory_mb_high", "message",
 )  # fmt: skip
 
 
@@ -75,6 +77,8 @@ def measure(
         print_columns(_COLUMNS, (_row(result) for result in results))
         if results[0].prediction_note:
             print_note(f"! {results[0].prediction_note}")
+        for warning in _warnings(results):
+            print_note(f"! predicted: {warning}")
 
 
 def _row(result: Measured) -> list[object]:
@@ -85,9 +89,17 @@ def _row(result: Measured) -> list[object]:
     for name in ("latency_ms", "latency_std_ms", "energy_j", "memory_mb"):
         value = getattr(measurement, name)
         cells.append(None if value is None else round_figures(value))
-    predicted = [None if prediction is None else getattr(prediction, name) for name in _FIGURES]
-    cells += [None if value is None else round_figures(value) for value in predicted]
+    for name in _FIGURES:
+        predicted = None if prediction is None else getattr(prediction, name)
+        interval = (None, None) if prediction is None else prediction.intervals.get(name, (None, None))
+        cells += [None if value is None else round_figures(value) for value in (predicted, *interval)]
     return [*cells, measurement.message]
+
+
+def _warnings(results: Sequence[Measured]) -> list[str]:
+    """Warnings of all predictions, each once."""
+    predictions = [result.prediction for result in results if result.prediction is not None]
+    return list(dict.fromkeys(warning for prediction in predictions for warning in prediction.warnings))
 
 
 def _make_table(results: Sequence[Measured]) -> Group:
@@ -114,8 +126,7 @@ def _make_table(results: Sequence[Measured]) -> Group:
     if results[0].prediction_note:
         parts.append(Text(f"! {make_printable(results[0].prediction_note)}", style="yellow"))
     predictions = [result.prediction for result in results if result.prediction is not None]
-    warnings = dict.fromkeys(warning for prediction in predictions for warning in prediction.warnings)
-    parts += [Text(f"! predicted: {make_printable(warning)}", style="yellow") for warning in warnings]
+    parts += [Text(f"! predicted: {make_printable(warning)}", style="yellow") for warning in _warnings(results)]
     parts.append(Text(_provenance(results[0]), style="dim"))
     if predictions:
         predictor = predictions[0].predictor

@@ -204,4 +204,6 @@ def _notes(report: TrainingReport) -> list[str]:
     if report.unread:
         model_key, reason = next(iter(report.unread.items()))
         notes.append(f"{len(report.unread)} models cannot be read and are left out; {model_key}: {reason}")
-    return [*notes, f"The predictor is in {report.folder}."]
+    if report.model != "pmgns":
+        return [*notes, f"{report.model} is in {report.folder}; predictions come from pmgns alone, this is to compare."]
+    return [*notes, f"The predictor is in {report.folder}: dippm predict MODEL --predictor {report.folder}"]

@@ -11,7 +11,7 @@ from dippm.models.geometric import global_add_pool, global_max_pool, global_mean
 
 __all__ = ["SHARPNESS", "FullyConnectedBlocks", "GraphNetwork", "pool_nodes"]
 
-#: Of the soft maximum in :func:`pool_nodes`. Chosen on a validation split among none (``ln(1 + sum)`` in its place), 4 and 8.
+#: Of the soft maximum in :func:`pool_nodes`. Chosen on a validation split among 4, 8 and ``ln(1 + sum)`` in its place.
 SHARPNESS = 8.0
 
 _BLOCKS = 3
