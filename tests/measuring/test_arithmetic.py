@@ -21,14 +21,15 @@ from dippm.measuring.arithmetic import autocast, backend_switches, whole_model_d
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*TF32.*")
-def test_switches(precision: Precision, cudnn: bool, matmul: bool) -> None:
+def test_switches(precision: Precision, cudnn: bool, matmul: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def now() -> tuple[bool, bool, bool]:
         backends = torch.backends
         return backends.cudnn.benchmark, backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
 
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     before = now()
     with backend_switches(precision):
-        assert now() == (True, cudnn, matmul)
+        assert now() == (False, cudnn, matmul)
     assert now() == before
 
 

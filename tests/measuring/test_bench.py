@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from dippm.costs.conditions import Conditions
-from dippm.errors import UnsupportedError
-from dippm.measuring.bench import Bench
-from dippm.measuring.configuration import Configuration, Engine
-from dippm.measuring.measure import describe_device, measure_once
-from dippm.measuring.measurement import Outcome
-from dippm.measuring.protocol import Plan
+from dippm.costs.conditions import Conditions  # noqa: E402
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.measuring.bench import Bench  # noqa: E402
+from dippm.measuring.configuration import Configuration, Engine  # noqa: E402
+from dippm.measuring.cpu_meter import CpuMeter  # noqa: E402
+from dippm.measuring.measure import describe_device, measure_once  # noqa: E402
+from dippm.measuring.measurement import Outcome  # noqa: E402
+from dippm.measuring.meter import CallTime, MemoryReading  # noqa: E402
+from dippm.measuring.protocol import Plan  # noqa: E402
 
 TRAINING = Conditions.parse(mode="training", optimizer="adam")
 
@@ -84,6 +89,102 @@ def test_onnxruntime_runs_the_same_model(models: Any) -> None:
     (measured,) = bench.measure(models.Example(), [Configuration(batch=2, engine=Engine.ONNXRUNTIME)])
     assert measured.outcome is Outcome.OK, measured.message
     assert measured.software.framework.startswith("onnxruntime ")
+
+
+class FakeGpu(CpuMeter):
+    """The CPU, said to be a GPU: what is alive when memory is released, and when the device is asked after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = "meta"
+        self.log: list[str] = []
+        self.alive: list[weakref.ref[object]] = []
+        self.works = True
+
+    def time_call(self, call: Callable[[], object]) -> tuple[object, CallTime]:
+        output, took = super().time_call(call)
+        if isinstance(output, torch.Tensor):
+            self.alive.append(weakref.ref(output))
+        self.log.append("call")
+        return output, took
+
+    def release_memory(self) -> None:
+        super().release_memory()
+        self.log.append("release" if all(reference() is None for reference in self.alive) else "leak")
+
+    def base_memory_mb(self) -> float | None:
+        self.log.append("base")
+        return 400.0
+
+    def read_memory(self) -> MemoryReading:
+        return MemoryReading(memory_mb=700.0, memory_source="nvml-process", context_mb=500.0, reserved_peak_mb=200.0)
+
+    def is_usable(self) -> bool:
+        self.log.append("probe")
+        return self.works
+
+
+@pytest.fixture(name="gpu")
+def _gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    from dippm.measuring import bench
+
+    gpu = FakeGpu()
+    monkeypatch.setattr(bench, "open_meter", lambda device: gpu)
+    monkeypatch.setattr(bench, "is_finite", lambda output: True)  # tensors of the device "meta" have no values
+    return gpu
+
+
+def test_nothing_of_a_row_is_left_in_the_next(gpu: FakeGpu, models: Any) -> None:
+    bench = Bench("cuda", Plan(warmup_runs=2, timed_runs=3))
+    results = list(bench.measure(models.Example(), [Configuration(batch=1), Configuration(batch=2)]))
+    assert [result.outcome for result in results] == [Outcome.OK] * 2, results[0].message
+    calls = ["call"] * 5
+    assert gpu.log == ["release", "base", "release", *calls, "release", *calls, "release"]
+
+
+def test_after_a_conversion_memory_is_released_before_the_next_build(gpu: FakeGpu, models: Any) -> None:
+    bench = Bench("cuda", Plan(warmup_runs=2, timed_runs=3))
+    asked = [Configuration(batch=1, conditions=Conditions.parse(precision="bf16")), Configuration(batch=1)]
+    assert [result.outcome for result in bench.measure(models.Example(), asked)] == [Outcome.OK] * 2
+    assert "leak" not in gpu.log
+    assert gpu.log.count("base") == 2
+
+
+def test_the_context_is_the_rows_own(gpu: FakeGpu, models: Any) -> None:
+    bench = Bench("cuda", Plan(warmup_runs=2, timed_runs=3))
+    (good,) = bench.measure(models.Example(), [Configuration(batch=1)])
+    assert (good.memory_mb, good.context_mb, good.reserved_peak_mb) == (700, 500, 200)
+    (bad,) = bench.measure(models.Example(kind="Wrong"), [Configuration(batch=1)])
+    assert (bad.memory_mb, bad.context_mb) == (None, 400)
+
+
+def test_after_a_failure_the_device_is_asked(gpu: FakeGpu, models: Any) -> None:
+    bench = Bench("cuda", Plan(warmup_runs=2, timed_runs=3))
+    (bad,) = bench.measure(models.Example(kind="Wrong"), [Configuration(batch=1)])
+    assert bad.outcome is Outcome.FAILED
+    assert gpu.log[-2:] == ["probe", "release"]
+    assert bench.is_usable
+    gpu.works = False
+    list(bench.measure(models.Example(kind="Wrong"), [Configuration(batch=1)]))
+    assert gpu.log[-1] == "probe"
+    assert not bench.is_usable
+
+
+def test_the_framework_names_the_libraries_that_models_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dippm.measuring import bench
+
+    def version(name: str) -> str:
+        if name == "transformers":
+            raise metadata.PackageNotFoundError(name)
+        return {"timm": "1.0", "torchvision": "0.28.0+cu130"}[name]
+
+    monkeypatch.setattr(bench.metadata, "version", version)
+    bench._framework.cache_clear()
+    try:
+        framework = bench._framework(Engine.TORCH)
+    finally:
+        bench._framework.cache_clear()
+    assert framework == f"torch {torch.__version__.partition('+')[0]}, timm 1.0, torchvision 0.28.0"
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:x", "cuda:99"])

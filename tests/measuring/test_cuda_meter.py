@@ -20,6 +20,7 @@ class FakeCuda:
         self.log: list[str] = []
         self.nvml = nvml
         self.reserved = 0
+        self.fault: Exception | None = None
         self.clock_ms = 0.0
 
     def init(self) -> None:
@@ -47,7 +48,15 @@ def _cuda(fake_nvml: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     cuda = FakeCuda(fake_nvml)
     real_ones = torch.ones
     monkeypatch.setattr(cuda_meter, "_IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(torch, "ones", lambda *size, device: real_ones(*size))
+    monkeypatch.setattr(cuda_meter, "LONGEST_TICK_S", 0.01)
+
+    def ones(*size: int, device: str) -> Any:
+        if cuda.fault is not None:
+            raise cuda.fault
+        return real_ones(*size)
+
+    monkeypatch.setattr(torch, "ones", ones)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: cuda.log.append("clear"), raising=False)
     replacements = {
         "init": cuda.init,
         "device_count": lambda: 1,
@@ -57,7 +66,7 @@ def _cuda(fake_nvml: Any, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
         "empty_cache": cuda.empty_cache,
         "memory_reserved": lambda index: cuda.reserved,
         "max_memory_allocated": lambda index: 30 * MIB,
-        "max_memory_reserved": lambda index: 40 * MIB,
+        "max_memory_reserved": lambda index: cuda.reserved + 40 * MIB,
         "reset_peak_memory_stats": lambda index: cuda.log.append("reset"),
         "Event": cuda.event,
     }
@@ -82,8 +91,9 @@ def test_memory_of_the_process(cuda: FakeCuda) -> None:
     cuda.reserved = 200 * MIB
     assert meter.base_memory_mb() == 500
     reading = meter.read_memory()
-    assert (reading.memory_mb, reading.memory_source) == (700, "nvml-process")
-    assert (reading.allocated_peak_mb, reading.reserved_peak_mb) == (30, 40)
+    # NVML counts 500 MiB beside the allocator's 200, which held 240 at its peak.
+    assert (reading.memory_mb, reading.context_mb, reading.memory_source) == (740, 500, "nvml-process")
+    assert (reading.allocated_peak_mb, reading.reserved_peak_mb) == (30, 240)
 
 
 @pytest.mark.parametrize("seen", [[], [(1, 50 * MIB)], [(os.getpid(), None)], [(os.getpid(), 100 * MIB)]])
@@ -95,7 +105,7 @@ def test_in_a_container_what_others_held_before_is_taken_off(
     cuda.nvml.cards[1].used += 200 * MIB
     cuda.reserved = 200 * MIB
     reading = meter.read_memory()
-    assert (reading.memory_mb, reading.memory_source) == (700, "nvml-device")
+    assert (reading.memory_mb, reading.context_mb, reading.memory_source) == (740, 500, "nvml-device")
     assert meter.base_memory_mb() == 500
 
 
@@ -144,7 +154,42 @@ def test_between_configurations_memory_goes_back(cuda: FakeCuda) -> None:
     cuda.log.clear()
     meter.release_memory()
     meter.reset_peaks()
-    assert cuda.log == ["empty_cache", "reset"]
+    assert cuda.log == ["clear", "empty_cache", "reset"]
+
+
+def test_builds_without_cublas_have_nothing_to_clear(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_cuda_clearCublasWorkspaces")
+    meter = open_meter()
+    cuda.log.clear()
+    meter.release_memory()
+    assert cuda.log == ["empty_cache"]
+
+
+def test_after_a_failure_a_kernel_tells_whether_the_device_still_works(cuda: FakeCuda) -> None:
+    meter = open_meter()
+    cuda.log.clear()
+    assert meter.is_usable()
+    assert cuda.log == ["clear", "empty_cache", "synchronize"]
+    cuda.fault = RuntimeError("CUDA driver error: an illegal memory access was encountered")
+    assert not meter.is_usable()
+
+
+def test_idle_power_is_taken_from_tick_to_tick(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dippm.measuring import cuda_meter
+
+    now = SimpleNamespace(s=0.037)
+    counter = SimpleNamespace(
+        source="fake",
+        start=lambda: None,
+        stop=lambda: None,
+        read_j=lambda: 100.0 * (now.s // 0.1) * 0.1,
+    )
+    monkeypatch.setattr(cuda_meter, "LONGEST_TICK_S", 0.15)
+    monkeypatch.setattr(cuda_meter, "_IDLE_SECONDS", 0.25)
+    monkeypatch.setattr(cuda_meter.time, "perf_counter", lambda: now.s)
+    monkeypatch.setattr(cuda_meter.time, "sleep", lambda seconds: setattr(now, "s", now.s + seconds))
+    # From anywhere to anywhere, 0.25 s hold two ticks or three: 80 W or 120 W.
+    assert cuda_meter._idle_power_w(counter) == pytest.approx(100, rel=0.01)
 
 
 @pytest.mark.gpu
@@ -161,9 +206,15 @@ def test_a_real_device(models: Any) -> None:
         Configuration(batch=4, conditions=Conditions.parse(precision="amp", mode="training", optimizer="adam")),
         Configuration(batch=4, conditions=Conditions.parse(runtime="cuda-graph")),
         Configuration(batch=4, conditions=Conditions.parse(precision="bf16")),
+        Configuration(batch=4),
     ]
-    for measured in bench.measure(models.Example(), asked):
+    results = list(bench.measure(models.Example(), asked))
+    # What came between left nothing in the allocator.
+    assert results[-1].reserved_peak_mb == results[0].reserved_peak_mb
+    for measured in results:
         assert measured.outcome is Outcome.OK, measured.message
         assert measured.device_time_ms is not None
         assert measured.device_time_ms > 0
         assert measured.reserved_peak_mb is not None
+        if measured.memory_mb is not None and measured.context_mb is not None:
+            assert measured.memory_mb - measured.context_mb == pytest.approx(measured.reserved_peak_mb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn  # noqa: E402
 from dippm.costs.conditions import Conditions  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.measuring import inference  # noqa: E402
 from dippm.measuring.configuration import Configuration  # noqa: E402
 from dippm.measuring.inference import inference_call  # noqa: E402
 from dippm.measuring.sample_inputs import make_inputs  # noqa: E402
@@ -64,3 +66,45 @@ def test_cuda_graphs_need_cuda() -> None:
     with pytest.raises(UnsupportedError) as caught, inference_call(module, inputs, configuration, device="cpu"):
         pytest.fail("it must not get here")
     assert caught.value.code == "runtime.unsupported"
+
+
+class FakeStream:
+    def wait_stream(self, other: FakeStream) -> None:
+        pass
+
+
+class FakeGraph:
+    def replay(self) -> None:
+        pass
+
+    def reset(self) -> None:
+        pass
+
+
+def test_all_captures_share_one_side_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make_stream(device: str) -> FakeStream:
+        made.append(device)
+        return FakeStream()
+
+    replacements = {
+        "Stream": make_stream,
+        "current_stream": FakeStream,
+        "stream": lambda stream: nullcontext(),
+        "CUDAGraph": FakeGraph,
+        "graph": lambda graph: nullcontext(),
+    }
+    for name, replacement in replacements.items():
+        monkeypatch.setattr(torch.cuda, name, replacement)
+    inference._side_stream.cache_clear()
+    module = Spy().eval()
+    inputs = make_inputs(module, parse_input_shapes("3,8,8"), batch=2, device="cpu")
+    configuration = Configuration(batch=2, conditions=Conditions.parse(runtime="cuda-graph"))
+    try:
+        for _ in range(3):
+            with inference_call(module, inputs, configuration, device="cuda:0") as call:
+                assert call() is call()
+    finally:
+        inference._side_stream.cache_clear()
+    assert made == ["cuda:0"]

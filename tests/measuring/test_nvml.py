@@ -51,6 +51,11 @@ def test_an_idle_device_is_not_throttled(fake_nvml: Any) -> None:
     assert Nvml().devices()[0].state().throttle_reasons == ""
 
 
+def test_reasons_that_only_newer_drivers_name(fake_nvml: Any) -> None:
+    fake_nvml.cards[0].reasons = 0x200 | 0x400
+    assert Nvml().devices()[0].state().throttle_reasons == "board-limit,reliability"
+
+
 def test_everything_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "_load", lambda: None)
     library = Nvml()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ torch = pytest.importorskip("torch")
 from dippm.costs.conditions import Conditions  # noqa: E402
 from dippm.errors import DippmError, UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import InputShapes, parse_input_shapes  # noqa: E402
+from dippm.measuring import onnxruntime_engine  # noqa: E402
 from dippm.measuring.bench import Bench  # noqa: E402
 from dippm.measuring.configuration import Configuration, Engine  # noqa: E402
 from dippm.measuring.measurement import Outcome  # noqa: E402
@@ -88,6 +90,26 @@ def test_a_module_gives_what_pytorch_gives(models: Any) -> None:
     with module_call(module, inputs, asked(), device="cpu") as call:
         (output,) = call()  # type: ignore[misc]
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_on_a_gpu_the_weights_are_there_once(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript")
+    log: list[str] = []
+    module, shapes = models.Example().build("cpu")
+    inputs = make_inputs(module, shapes, batch=3, device="cpu")
+
+    def open_session(path: Path, configuration: Configuration, device: str) -> Any:
+        log.append("session" if path.exists() else "no file")
+        return SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="x")])
+
+    monkeypatch.setattr(module, "to", lambda device: log.append(f"to {device}"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("empty_cache"))
+    monkeypatch.setattr(onnxruntime_engine, "_open_session", open_session)
+    monkeypatch.setattr(onnxruntime_engine, "_bound", lambda session, feeds, device: lambda: feeds["x"].shape)
+    with module_call(module, inputs, asked(precision="fp32-strict"), device="cuda:0") as call:
+        assert call() == (3, 8)
+        assert log == ["to cpu", "empty_cache", "session"]
+    assert log[3:] == ["to cuda:0"]
 
 
 @pytest.mark.parametrize(

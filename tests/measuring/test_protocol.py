@@ -22,6 +22,8 @@ class FakeMeter:
     power_w: float = 100.0
     tick_s: float = 0.1
     source: str | None = "fake"
+    reading_s: float = 0.0
+    readings: int = 0
     now_s: float = 0.037
     log: list[str] = field(default_factory=list)
     device: str = "cpu"
@@ -39,6 +41,8 @@ class FakeMeter:
         self.log.append("stop")
 
     def read_j(self) -> float | None:
+        self.now_s += self.reading_s
+        self.readings += 1
         return self.power_w * (self.now_s // self.tick_s) * self.tick_s
 
     def synchronise(self) -> None:
@@ -49,6 +53,9 @@ class FakeMeter:
         self.now_s += took
         self.log.append("call")
         return call(), CallTime(wall_s=took, device_s=took / 2)
+
+    def is_usable(self) -> bool:
+        return True
 
     def release_memory(self) -> None:
         pass
@@ -105,16 +112,41 @@ def test_a_slow_first_call_is_forgiven(make_meter: Callable[..., FakeMeter]) -> 
 
 
 @pytest.mark.parametrize("call_s", [0.0007, 0.004, 0.03, 0.09])
-def test_energy_of_short_calls_is_exact_to_a_call(make_meter: Callable[..., FakeMeter], call_s: float) -> None:
+def test_energy_of_short_calls_is_exact_to_a_call_and_a_hundredth_of_a_second(
+    make_meter: Callable[..., FakeMeter], call_s: float
+) -> None:
     meter = make_meter(call_s=call_s)
     run = run_protocol(lambda: None, meter, Plan())
     assert run.energy_j is not None
     assert run.energy_window_s is not None
     assert run.energy_window_s >= 0.6
     # Without waiting for ticks the error would be up to a tick in 0.6 s.
-    assert run.energy_j == pytest.approx(100.0 * call_s, rel=max(0.01, 1.1 * call_s / run.energy_window_s))
+    uncertain_s = 0.01 + call_s
+    assert run.energy_j == pytest.approx(100.0 * call_s, rel=1.1 * uncertain_s / run.energy_window_s)
     assert meter.log.count("start") == meter.log.count("stop") == 1
     assert len(run.times) == 30
+
+
+def test_a_counter_that_is_slow_to_read_is_read_rarely(make_meter: Callable[..., FakeMeter]) -> None:
+    meter = make_meter(call_s=0.0007, reading_s=0.002)
+    run = run_protocol(lambda: None, meter, Plan())
+    assert run.energy_window_s is not None
+    assert meter.readings < 30
+    # The device is idle while it is read: at most two ticks of 0.1 s are sought, in steps of 0.01 s and more.
+    assert run.energy_j == pytest.approx(100.0 * 0.0007, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("device", "call_s", "calls_before"),
+    [("cuda:0", 0.001, 251), ("cuda:0", 0.1, 5), ("cpu", 0.001, 5)],
+)
+def test_a_gpu_is_under_load_before_its_energy_counts(
+    make_meter: Callable[..., FakeMeter], device: str, call_s: float, calls_before: int
+) -> None:
+    meter = make_meter(call_s=call_s, device=device)
+    run = run_protocol(lambda: None, meter, Plan())
+    assert meter.log[: meter.log.index("start")].count("call") == pytest.approx(calls_before, abs=2)
+    assert (run.warmup_runs, len(run.times)) == (5, 30)
 
 
 def test_energy_of_long_calls_costs_no_more_calls(make_meter: Callable[..., FakeMeter]) -> None:

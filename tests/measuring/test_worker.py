@@ -112,6 +112,27 @@ def test_limits_must_be_positive(limits: dict[str, float]) -> None:
     assert caught.value.code == "limit.invalid"
 
 
+def test_a_process_that_cannot_be_ended_is_left(
+    models: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Worker("cpu", configuration_limit_s=60, plan=QUICK) as worker:
+        process = worker._running().process
+        end = process.wait
+        asked: list[float | None] = []
+
+        def never(timeout: float | None = None) -> int:
+            asked.append(timeout)
+            raise subprocess.TimeoutExpired("measuring", timeout or 0)
+
+        monkeypatch.setattr(process, "wait", never)
+        worker._kill()
+        assert worker._child is None
+        assert asked
+        assert None not in asked
+        assert "does not end" in caplog.text
+        end()
+
+
 def test_a_device_that_is_not_there() -> None:
     with pytest.raises(UnsupportedError) as caught:
         Worker("cuda:99", configuration_limit_s=1)

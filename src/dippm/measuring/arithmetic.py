@@ -23,15 +23,15 @@ _TF32_DEFAULT = (True, False)
 def backend_switches(precision: Precision) -> Iterator[None]:
     """Set PyTorch's switches for a precision, and back at the end.
 
-    ``torch.backends.cudnn.benchmark`` is on throughout: cuDNN then compares its convolution algorithms in the first
-    call of each shape, as training scripts have it, and it is not PyTorch's default.
+    ``torch.backends.cudnn.benchmark`` is off throughout, as is PyTorch's default: cuDNN chooses its convolution
+    algorithms by rule, and does not try them out.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     with warnings.catch_warnings():
         # PyTorch 2.9 and later warn once that these switches have a newer spelling, which older versions lack.
         warnings.filterwarnings("ignore", message=".*TF32.*")
         before = (cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32)
-        cudnn.benchmark = True
+        cudnn.benchmark = False
         cudnn.allow_tf32, matmul.allow_tf32 = _TF32.get(precision, _TF32_DEFAULT)
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import statistics
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import metadata
 
 import torch
 from torch import nn
@@ -17,7 +19,7 @@ from dippm.costs.conditions import Layout, Mode
 from dippm.frontends.inputs import InputShapes
 from dippm.measuring.arithmetic import backend_switches, whole_model_dtype
 from dippm.measuring.configuration import Configuration, Engine
-from dippm.measuring.failures import describe, is_device_lost, is_out_of_memory
+from dippm.measuring.failures import describe, is_out_of_memory
 from dippm.measuring.inference import inference_call
 from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 from dippm.measuring.meter import open_meter
@@ -31,6 +33,8 @@ from dippm.measuring.training import training_call
 __all__ = ["Bench"]
 
 _SEED = 0
+# Where models come from: another version may build another model by the same name.
+_LIBRARIES = ("timm", "torchvision", "transformers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +76,7 @@ class Bench:
 
     @property
     def software(self) -> SoftwareStack:
-        """Versions, with PyTorch as the framework."""
+        """Versions, with PyTorch and the libraries of models as the framework."""
         return self._meter.software(_framework(Engine.TORCH))
 
     @property
@@ -91,7 +95,7 @@ class Bench:
             yield self._measure(source, configuration)
 
     def _measure(self, source: ModelSource, configuration: Configuration) -> Measurement:
-        started, build_s = time.perf_counter(), 0.0
+        started, build_s, has_raised = time.perf_counter(), 0.0, False
         try:
             if self._needs_build(source, configuration):
                 built_from = time.perf_counter()
@@ -105,9 +109,12 @@ class Bench:
         except Exception as exc:  # noqa: BLE001 - whatever a model does is a result
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
             measurement = self._measurement(outcome, configuration.engine, message=describe(exc))
-            self._is_usable = self._is_usable and not is_device_lost(exc)
+            has_raised = True
         if measurement.outcome is not Outcome.OK or _converts(configuration):
             self._built = None  # its weights are another format's now, or hold NaN, or are of a broken run
+        if has_raised:
+            # Asked when the exception is gone, and with it the tensors of the frames that it went through.
+            self._is_usable = self._meter.is_usable()
         if self._is_usable:
             self._meter.release_memory()
         return replace(
@@ -124,9 +131,8 @@ class Bench:
         return (built.module is None) is not _is_file_of(configuration.engine, source)
 
     def _build(self, source: ModelSource, configuration: Configuration) -> None:
-        if self._built is not None:
-            self._built = None
-            self._meter.release_memory()
+        self._built = None
+        self._meter.release_memory()
         if self._owns_process:
             # A collection goes through all objects of all imported libraries, a third of a second each time. What is
             # alive while there is no model stays to the end, and is taken out of its sight.
@@ -137,6 +143,10 @@ class Bench:
             return
         module, shapes = source.build(self._meter.device)
         self._built = _Built(key=source.model_key, module=module, shapes=shapes)
+        if self._meter.device != "cpu":
+            # What initialisers took for a moment stays with the caching allocator, and would be counted in the first
+            # configuration and in no other.
+            self._meter.release_memory()
 
     def _run(self, source: ModelSource, configuration: Configuration) -> tuple[Run, bool]:
         with backend_switches(configuration.conditions.precision), self._call(source, configuration) as call:
@@ -145,7 +155,8 @@ class Bench:
                 run = run_protocol(call, self._meter, self._plan)
             finally:
                 self._busy_s += time.perf_counter() - started
-            return run, is_finite(run.output)
+            # The output ends here: kept to the end of the row, it would be part of the next one's memory.
+            return replace(run, output=None), is_finite(run.output)
 
     def _call(self, source: ModelSource, configuration: Configuration) -> AbstractContextManager[Callable[[], object]]:
         """The model with inputs in this configuration as a function without arguments."""
@@ -188,6 +199,8 @@ class Bench:
             energy_window_s=run.energy_window_s,
             memory_mb=memory.memory_mb,
             memory_source=memory.memory_source,
+            # onnxruntime's own allocator is outside of PyTorch's too, and no part of the context.
+            context_mb=memory.context_mb if is_torch and memory.context_mb is not None else self._context_mb,
             state=run.state,
         )
 
@@ -213,9 +226,19 @@ def _converts(configuration: Configuration) -> bool:
     return whole_model_dtype(conditions.precision) is not None or conditions.layout is not Layout.NCHW
 
 
+@functools.cache
 def _framework(engine: Engine) -> str:
+    """The engine's version and those of all installed libraries of models, whichever this one is from."""
+    versions = [f"{name} {version.partition('+')[0]}" for name in _LIBRARIES if (version := _installed(name))]
     if engine is Engine.TORCH:
-        return f"torch {str(torch.__version__).partition('+')[0]}"
+        return ", ".join([f"torch {str(torch.__version__).partition('+')[0]}", *versions])
     import onnxruntime
 
-    return f"onnxruntime {onnxruntime.__version__}"
+    return ", ".join([f"onnxruntime {onnxruntime.__version__}", *versions])
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

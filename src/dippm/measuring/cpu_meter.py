@@ -54,6 +54,10 @@ class CpuMeter:
         output = call()
         return output, CallTime(wall_s=time.perf_counter() - start)
 
+    def is_usable(self) -> bool:
+        """Always: what ends the CPU's use ends the process."""
+        return True
+
     def release_memory(self) -> None:
         """Collect garbage and give the heap's free pages back."""
         gc.collect()

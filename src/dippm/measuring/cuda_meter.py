@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -12,14 +13,17 @@ import torch
 from dippm.measuring.cpu_meter import host_software
 from dippm.measuring.device_names import cuda_name
 from dippm.measuring.measurement import DeviceState, SoftwareStack
-from dippm.measuring.meter import CallTime, EnergyCounter, MemoryReading
+from dippm.measuring.meter import LONGEST_TICK_S, CallTime, EnergyCounter, MemoryReading
 from dippm.measuring.nvml import Nvml, NvmlDevice
 from dippm.measuring.sampled_energy import SampledEnergy
 from dippm.units import MILLI, bytes_to_mib
 
 __all__ = ["CudaMeter"]
 
+_LOG = logging.getLogger(__name__)
+
 _IDLE_SECONDS = 0.6
+_IDLE_POLL_S = 0.001
 
 
 class CudaMeter:
@@ -43,12 +47,11 @@ class CudaMeter:
         self.device_name = cuda_name(index, nvml)
         self._energy = _energy_counter(self._nvml)
         # The first tensor and the first kernel make the context whole; without them it would be counted as the model's.
-        torch.ones(1, device=self.device).add_(1)
+        self._run_tiny_kernel()
         self._start, self._end = (
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             for _ in range(2)
         )
-        self.synchronise()
         self.release_memory()
         self.idle_power_w = _idle_power_w(self._energy)
 
@@ -71,35 +74,52 @@ class CudaMeter:
         wall_s = time.perf_counter() - begin
         return output, CallTime(wall_s=wall_s, device_s=self._start.elapsed_time(self._end) * MILLI)
 
+    def is_usable(self) -> bool:
+        """Whether a tiny kernel runs to its end: most errors of CUDA stay until the process ends, some do not."""
+        try:
+            self.release_memory()
+            self._run_tiny_kernel()
+        except RuntimeError as exc:  # the base of all errors that PyTorch raises for CUDA
+            _LOG.debug("The device takes no more work: %s", exc)
+            return False
+        return True
+
     def release_memory(self) -> None:
-        """Collect garbage and give the caching allocator's free blocks back to the driver."""
+        """Collect garbage and give what the caching allocator holds without need back to the driver."""
         gc.collect()
+        # PyTorch keeps cuBLAS's workspaces (32 MiB on Hopper) as live tensors, one per thread and stream that ever
+        # multiplied matrices. The call is missing in builds without CUDA and in old versions.
+        clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear_workspaces is not None:
+            clear_workspaces()
         torch.cuda.empty_cache()
 
     def base_memory_mb(self) -> float | None:
         """Memory of the context and of kernels loaded so far, MiB."""
-        held, _ = self._held_mb()
-        return None if held is None else held - bytes_to_mib(torch.cuda.memory_reserved(self._index))
+        outside, _ = self._outside_allocator_mb()
+        return outside
 
     def reset_peaks(self) -> None:
         """Begin new peaks of the caching allocator.
 
-        Called after the warm-up, so that what cuDNN takes to compare its algorithms and gives back is no part of them.
+        Called after the warm-up, so that what libraries take in their first calls and give back is no part of them.
         """
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def read_memory(self) -> MemoryReading:
         """Peaks of the caching allocator since the last reset, and the memory of the process.
 
-        NVML knows no peak. None is needed: what the caching allocator once took from the driver it keeps until
-        ``empty_cache``, so that right after the runs, before anything is freed, the process holds its most.
+        NVML knows no peak, and what the process holds after the runs may be less than that: the caching allocator gives
+        memory back when it would run out. The peak is the allocator's own, on top of what NVML counts beside it.
         """
-        held, source = self._held_mb()
+        outside, source = self._outside_allocator_mb()
+        reserved_peak = bytes_to_mib(torch.cuda.max_memory_reserved(self._index))
         return MemoryReading(
-            memory_mb=held,
+            memory_mb=None if outside is None else outside + reserved_peak,
             memory_source=source,
+            context_mb=outside,
             allocated_peak_mb=bytes_to_mib(torch.cuda.max_memory_allocated(self._index)),
-            reserved_peak_mb=bytes_to_mib(torch.cuda.max_memory_reserved(self._index)),
+            reserved_peak_mb=reserved_peak,
         )
 
     def state(self) -> DeviceState:
@@ -112,6 +132,15 @@ class CudaMeter:
         return host_software(
             framework, driver=self._driver, cuda=torch.version.cuda or "", cudnn="" if cudnn is None else str(cudnn)
         )
+
+    def _run_tiny_kernel(self) -> None:
+        torch.ones(1, device=self.device).add_(1)
+        self.synchronise()
+
+    def _outside_allocator_mb(self) -> tuple[float | None, str | None]:
+        """Memory that the process holds now and the caching allocator did not take, and which way it was found."""
+        held, source = self._held_mb()
+        return None if held is None else held - bytes_to_mib(torch.cuda.memory_reserved(self._index)), source
 
     def _held_mb(self) -> tuple[float | None, str | None]:
         """Memory of this process by NVML, and which way it was found."""
@@ -158,8 +187,18 @@ def _idle_power_w(counter: EnergyCounter | None) -> float | None:
     if counter is None:
         return None
     counter.start()
-    before, start = counter.read_j(), time.perf_counter()
+    before, began = _next_tick(counter)
     time.sleep(_IDLE_SECONDS)
-    after, elapsed = counter.read_j(), time.perf_counter() - start
+    after, ended = _next_tick(counter)
     counter.stop()
-    return None if before is None or after is None else (after - before) / elapsed
+    return None if before is None or after is None else (after - before) / (ended - began)
+
+
+def _next_tick(counter: EnergyCounter) -> tuple[float | None, float]:
+    """Wait until the counter moves: its new value, and when that was."""
+    before, deadline = counter.read_j(), time.perf_counter() + LONGEST_TICK_S
+    while True:
+        value, moment = counter.read_j(), time.perf_counter()
+        if value != before or moment >= deadline:
+            return value, moment
+        time.sleep(_IDLE_POLL_S)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["describe", "is_device_lost", "is_out_of_memory"]
+__all__ = ["describe", "is_out_of_memory"]
 
 _LONGEST_MESSAGE = 300
 # The frameworks have no exception type for most of these.
@@ -21,7 +21,6 @@ _OUT_OF_MEMORY = (
     "bad allocation",
     "_status_alloc_failed",  # cuBLAS, cuDNN
 )
-_DEVICE_LOST = "CUDA error"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -43,11 +42,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         if any(sign in text for sign in _OUT_OF_MEMORY):
             return True
     return False
-
-
-def is_device_lost(error: BaseException) -> bool:
-    """Whether CUDA will refuse all further work of this process: such errors stay until the process ends."""
-    return any(_DEVICE_LOST in str(link) for link in _chain(error))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

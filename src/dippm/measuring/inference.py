@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -78,7 +79,7 @@ def _captured(call: Callable[[], object], *, device: str) -> Iterator[Callable[[
             cure="Use the runtime eager or compile.",
         )
     # PyTorch asks for calls on a side stream before a capture, for all that libraries set up in their first call.
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(_CALLS_BEFORE_CAPTURE):
@@ -96,3 +97,9 @@ def _captured(call: Callable[[], object], *, device: str) -> Iterator[Callable[[
         yield replay
     finally:
         graph.reset()
+
+
+@functools.cache
+def _side_stream(device: str) -> torch.cuda.Stream:
+    """One stream for all captures: cuBLAS would take a workspace for each new one."""
+    return torch.cuda.Stream(device=device)  # type: ignore[no-untyped-call]

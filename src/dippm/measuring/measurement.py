@@ -48,7 +48,8 @@ class SoftwareStack:
         driver: GPU driver.
         cuda: CUDA runtime that the framework was built with.
         cudnn: cuDNN.
-        framework: Framework and version, such as ``"torch 2.13.0"`` or ``"onnxruntime 1.31.1"``.
+        framework: Framework and version, with the installed libraries that models come from, such as
+            ``"torch 2.13.0, timm 1.0.31"`` or ``"onnxruntime 1.31.1"``.
         python: Python version.
         platform: Operating system and machine, such as ``"Linux-6.1-x86_64"``.
         host_cpu: Model name of the host's processor.
@@ -92,7 +93,9 @@ class Measurement:
         idle_power_w: Mean power before the model ran, W.
         memory_mb: Device memory that the process held at its peak, MiB; on a CPU its peak resident memory.
         memory_source: ``"nvml-process"``, ``"nvml-device"`` (all of the device less what was used before) or ``"rss"``.
-        context_mb: The part of it that was there before the model, MiB.
+        context_mb: The part of it that is no memory of the model's, MiB: on a GPU what the process held outside
+            PyTorch's allocator right after the runs (CUDA context and all kernels loaded so far), so that the rest is
+            what the allocator held; on a CPU, in onnxruntime and in a row that failed, what was there before the model.
         allocated_peak_mb: Peak of ``max_memory_allocated``, MiB.
         reserved_peak_mb: Peak of ``max_memory_reserved``, MiB.
         state: Clocks, temperature and power limit.

@@ -8,7 +8,10 @@ from typing import Protocol
 
 from dippm.measuring.measurement import DeviceState, SoftwareStack
 
-__all__ = ["CallTime", "EnergyCounter", "MemoryReading", "Meter", "open_meter"]
+__all__ = ["LONGEST_TICK_S", "CallTime", "EnergyCounter", "MemoryReading", "Meter", "open_meter"]
+
+# An energy counter moves every 20 to 100 ms; one that has stood still for so long stands still for good, s.
+LONGEST_TICK_S = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,10 +29,14 @@ class CallTime:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryReading:
-    """Memory of the process; see :class:`~dippm.measuring.measurement.Measurement` for the fields. MiB."""
+    """Memory of the process; see :class:`~dippm.measuring.measurement.Measurement` for the fields. MiB.
+
+    ``context_mb`` is None where only :meth:`Meter.base_memory_mb`, read before the model, can tell it.
+    """
 
     memory_mb: float | None = None
     memory_source: str | None = None
+    context_mb: float | None = None
     allocated_peak_mb: float | None = None
     reserved_peak_mb: float | None = None
 
@@ -84,6 +91,10 @@ class Meter(Protocol):
 
     def time_call(self, call: Callable[[], object]) -> tuple[object, CallTime]:
         """Run a call to its end on the device; return what it returned and its time."""
+        ...
+
+    def is_usable(self) -> bool:
+        """Whether the device still takes work from this process; asked after a failure."""
         ...
 
     def release_memory(self) -> None:

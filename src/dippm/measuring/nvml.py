@@ -29,6 +29,8 @@ _THROTTLE_REASONS = {
     0x040: "hw-thermal-slowdown",
     0x080: "hw-power-brake",
     0x100: "display-clocks",
+    0x200: "board-limit",
+    0x400: "reliability",
 }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ def module_call(
 ) -> Iterator[Callable[[], object]]:
     """A PyTorch module, exported to ONNX, as a function without arguments.
 
-    The file that it is exported to is removed as soon as it is loaded.
+    The file that it is exported to is removed as soon as it is loaded. On a GPU the module waits in the host's memory
+    while onnxruntime holds the same weights on the device.
 
     Args:
         module: The model; a whole-model precision converts it in place.
@@ -61,17 +63,26 @@ def module_call(
     dtype = whole_model_dtype(configuration.conditions.precision)
     if dtype is not None:
         module, inputs = module.to(dtype), inputs.to_dtype(dtype)
-    with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
-        path = Path(folder, "model.onnx")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module, inputs.args, str(path), kwargs=dict(inputs.kwargs), dynamo=True, verbose=False, optimize=True
-            )
-        session = _open_session(path, configuration, device)
-    tensors = [*inputs.args, *inputs.kwargs.values()]
-    feeds = {item.name: tensor.cpu().numpy() for item, tensor in zip(session.get_inputs(), tensors, strict=True)}
-    yield _bound(session, feeds, device)
+    with ExitStack() as until_measured:
+        with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
+            path = Path(folder, "model.onnx")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(
+                    module,
+                    inputs.args,
+                    str(path),
+                    kwargs=dict(inputs.kwargs),
+                    dynamo=True,
+                    verbose=False,
+                    optimize=True,
+                )
+            arrays = [tensor.cpu().numpy() for tensor in (*inputs.args, *inputs.kwargs.values())]
+            del inputs  # its tensors are on the device
+            until_measured.enter_context(_off_device(module, device))
+            session = _open_session(path, configuration, device)
+        feeds = {item.name: array for item, array in zip(session.get_inputs(), arrays, strict=True)}
+        yield _bound(session, feeds, device)
 
 
 @contextmanager
@@ -103,6 +114,21 @@ def file_call(
         for item in session.get_inputs()
     }
     yield _bound(session, feeds, device)
+
+
+@contextmanager
+def _off_device(module: nn.Module, device: str) -> Iterator[None]:
+    """Keep a module on the CPU for a while, and what it took on the device free."""
+    if device == "cpu":
+        yield
+        return
+    module.to("cpu")
+    gc.collect()
+    torch.cuda.empty_cache()
+    try:
+        yield
+    finally:
+        module.to(device)
 
 
 def _refuse(configuration: Configuration, device: str, *, has_formats: bool) -> None:

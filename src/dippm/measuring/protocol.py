@@ -7,16 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dippm.measuring.measurement import DeviceState
-from dippm.measuring.meter import CallTime, EnergyCounter, MemoryReading, Meter
+from dippm.measuring.meter import LONGEST_TICK_S, CallTime, EnergyCounter, MemoryReading, Meter
 
 __all__ = ["Plan", "Run", "run_protocol"]
 
 _FEWEST_WARMUPS = 2
 _FEWEST_TIMED = 3
 _WARMUP_SHARE = 0.25
-# An energy counter moves every 20 to 100 ms. A window shorter than the second figure begins and ends where it moves.
-_LONGEST_TICK_S = 0.15
+# A window of energy that is shorter begins and ends where the counter moves, s.
 _LONG_WINDOW_S = 2.0
+# Reading a counter may take milliseconds in which the device has nothing to do: so much work lies between two, s.
+_WORK_BETWEEN_READINGS_S = 0.01
+# A GPU is under load for so long before its energy counts: a few short calls would leave its clocks and power low, s.
+_GPU_LOAD_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +66,8 @@ def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan) -> Run:
     """Run a call as the plan says.
 
     Each timed call is waited for, so that its time is that of one call alone; those that follow to fill the window of
-    the energy are run the same way.
+    the energy are run the same way. On a GPU whose energy is counted, calls go on after the warm-up until it has been
+    under load for a quarter of a second.
 
     Args:
         call: Runs the model once.
@@ -79,6 +83,8 @@ def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan) -> Run:
     window = None if counter is None else _Window(counter, runner, expected_s=timed_runs * call_s)
     try:
         if window is not None:
+            if meter.device != "cpu":
+                runner.run_for(_GPU_LOAD_S - spent_s)
             window.open()
         times = tuple(runner.run() for _ in range(timed_runs))
         energy_j, window_s = (None, None) if window is None else window.close(timed_runs, plan.energy_window_s)
@@ -110,6 +116,14 @@ class _Runner:
         self.output, took = self._meter.time_call(self._call)
         return took
 
+    def run_for(self, seconds: float) -> int:
+        """Run it until a time is over; return how often that was."""
+        deadline, runs = time.perf_counter() + seconds, 0
+        while time.perf_counter() < deadline:
+            self.run()
+            runs += 1
+        return runs
+
 
 def _warm_up(runner: _Runner, plan: Plan) -> tuple[int, float, float]:
     """Returns how many calls there were, how long the last one took, and all but the first, s."""
@@ -130,15 +144,15 @@ class _Window:
     def __init__(self, counter: EnergyCounter, runner: _Runner, *, expected_s: float) -> None:
         self._counter = counter
         self._runner = runner
-        self._patience_s = _LONGEST_TICK_S if expected_s < _LONG_WINDOW_S else 0.0
+        self._patience_s = LONGEST_TICK_S if expected_s < _LONG_WINDOW_S else 0.0
         self._opened_at = 0.0
         self._before_j: float | None = None
 
     def open(self) -> None:
         """Start where the counter moves, with the device at work."""
         self._counter.start()
-        self._run_to_tick()
-        self._before_j, self._opened_at = self._counter.read_j(), time.perf_counter()
+        self._before_j, _ = self._run_to_tick()
+        self._opened_at = time.perf_counter()
 
     def close(self, calls: int, shortest_s: float) -> tuple[float | None, float | None]:
         """Run on until the window is long enough and the counter moves.
@@ -150,19 +164,18 @@ class _Window:
         Returns:
             Energy of one call, J, and the length of the window, s; None where the counter did not answer or stood.
         """
-        while time.perf_counter() - self._opened_at < shortest_s:
-            self._runner.run()
-            calls += 1
-        calls += self._run_to_tick()
-        after_j, length_s = self._counter.read_j(), time.perf_counter() - self._opened_at
+        calls += self._runner.run_for(self._opened_at + shortest_s - time.perf_counter())
+        after_j, further_calls = self._run_to_tick()
+        calls, length_s = calls + further_calls, time.perf_counter() - self._opened_at
         if after_j is None or self._before_j is None or after_j <= self._before_j:
             return None, None
         return (after_j - self._before_j) / calls, length_s
 
-    def _run_to_tick(self) -> int:
-        """Run calls until the counter moves; return how many."""
-        value, deadline, calls = self._counter.read_j(), time.perf_counter() + self._patience_s, 0
-        while time.perf_counter() < deadline and self._counter.read_j() == value:
-            self._runner.run()
-            calls += 1
-        return calls
+    def _run_to_tick(self) -> tuple[float | None, int]:
+        """Run calls until the counter moves; return where it stands then, and how many calls there were."""
+        before, deadline, calls = self._counter.read_j(), time.perf_counter() + self._patience_s, 0
+        value = before
+        while value == before and time.perf_counter() < deadline:
+            calls += self._runner.run_for(_WORK_BETWEEN_READINGS_S)
+            value = self._counter.read_j()
+        return value, calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import signal
@@ -27,6 +28,8 @@ from dippm.measuring.protocol import Plan
 from dippm.measuring.worker_process import Ready, Refusal, Reply, Request, Setup
 
 __all__ = ["Worker"]
+
+_LOG = logging.getLogger(__name__)
 
 # sys.path travels as an argument: whatever can be imported here must be importable there before anything is unpickled.
 _START = (
@@ -227,8 +230,7 @@ class Worker:
                 answer = replies.recv()
         if isinstance(answer, Ready):
             return _Child(process=process, requests=requests, replies=replies, stderr=stderr, ready=answer)
-        process.kill()
-        process.wait()
+        _end(process)
         words = _last_words(stderr)
         for stream in (requests, replies, stderr):
             stream.close()
@@ -242,10 +244,18 @@ class Worker:
         child, self._child = self._child, None
         if child is None:
             return
-        child.process.kill()
-        child.process.wait()
+        _end(child.process)
         for stream in (child.requests, child.replies, child.stderr):
             stream.close()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process; where it hangs in a driver, which no signal ends, leave it there."""
+    process.kill()
+    try:
+        process.wait(_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        _LOG.warning("The measuring process %d was killed and does not end.", process.pid)
 
 
 def _send(child: _Child, request: Request) -> bool:
