@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -17,13 +17,16 @@ from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.measuring import worker
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
+from dippm.measuring.protocol import Plan as CallPlan
 
 
 class FakeWorker:
     busy_s = 0.0
+    failing: ClassVar[set[int]] = set()
+    limits: ClassVar[list[tuple[float, float]]] = []
 
-    def __init__(self, device: str, *, configuration_limit_s: float) -> None:
-        pass
+    def __init__(self, device: str, *, configuration_limit_s: float, plan: CallPlan) -> None:
+        self.limits.append((configuration_limit_s, plan.budget_s))
 
     def __enter__(self) -> Self:
         return self
@@ -34,7 +37,7 @@ class FakeWorker:
     def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
         for configuration in configurations:
             yield Measurement(
-                outcome=Outcome.OK,
+                outcome=Outcome.FAILED if configuration.batch in self.failing else Outcome.OK,
                 device="",
                 measured_at="2026-01-01T00:00:00+00:00",
                 latency_ms=float(configuration.batch),
@@ -45,6 +48,8 @@ class FakeWorker:
 @pytest.fixture(autouse=True)
 def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "Worker", FakeWorker)
+    monkeypatch.setattr(FakeWorker, "failing", set())
+    monkeypatch.setattr(FakeWorker, "limits", [])
     monkeypatch.setattr(graph_hashes.GraphHashes, "add", lambda self, recipe: None)
 
 
@@ -66,6 +71,48 @@ def test_a_campaign_is_resumed_only_when_asked(store: Path) -> None:
     assert other.found == 0
     with LabelStore.open(store) as labels:
         assert len(labels) == first.measured + second.measured + other.measured
+
+
+def test_rows_that_failed_are_measured_again_when_asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = load_collection("cpu-small")[3].batch
+    monkeypatch.setattr(FakeWorker, "failing", {batch})
+    first = api.measure_collection("cpu-small", store=store, limit=20)
+    failed = first.by_outcome["failed"]
+    monkeypatch.setattr(FakeWorker, "failing", set())
+    with pytest.raises(UsageError):
+        api.measure_collection("cpu-small", store=store, limit=20, retry=["failed"])
+    assert api.measure_collection("cpu-small", store=store, limit=20, resume=True, retry=["timed-out"]).measured == 0
+    again = api.measure_collection("cpu-small", store=store, limit=20, resume=True, retry=["failed", "timed-out"])
+    assert again.by_outcome["ok"] == again.measured >= failed >= 1
+    assert again.found == first.measured - failed
+    with LabelStore.open(store) as labels:
+        assert {label.measurement.outcome for label in labels.labels()} == {Outcome.OK}
+        assert len(labels) == again.planned
+
+
+def test_rows_of_other_campaigns_are_not_retried(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeWorker, "failing", set(range(1, 9)))
+    training = api.measure_collection("cpu-small", store=store, limit=2, modes=["training"])
+    assert training.by_outcome == {"failed": training.measured}
+    api.measure_collection("cpu-small", store=store, limit=1)
+    api.measure_collection("cpu-small", store=store, limit=1, resume=True, retry=["failed"])
+    with LabelStore.open(store) as labels:
+        assert len(labels) == training.measured + 1
+
+
+def test_the_limit_of_a_row_sets_the_time_of_its_calls(store: Path) -> None:
+    api.measure_collection("cpu-small", store=store, limit=1)
+    api.measure_collection("cpu-small", store=store, limit=1, resume=True, row_limit_s=20.0)
+    assert FakeWorker.limits == [(120.0, 30.0), (20.0, 5.0)]
+
+
+def test_graphs_are_read_unless_told_otherwise(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(graph_hashes.GraphHashes, "add", lambda self, recipe: asked.append(recipe))
+    api.measure_collection("cpu-small", store=store, limit=2, graphs=False)
+    assert asked == []
+    api.measure_collection("cpu-small", store=store, limit=2, resume=True)
+    assert len({recipe.model_key for recipe in asked}) == 2
 
 
 def test_every_combination_with_a_meaning_is_measured(store: Path) -> None:
@@ -109,6 +156,7 @@ def test_onnxruntime_alone_does_not_train(store: Path) -> None:
         ({"engines": ["tvm"]}, "engine.unknown"),
         ({"collection": "no-such"}, "collection.unknown"),
         ({"device": "tpu"}, "device.unavailable"),
+        ({"retry": ["ok"]}, "retry.unknown"),
     ],
 )
 def test_wrong_options_leave_no_store_behind(options: dict[str, Any], code: str, store: Path) -> None:

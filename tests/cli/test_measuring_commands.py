@@ -18,15 +18,19 @@ from onnx import TensorProto, helper
 
 from dippm.cli import main
 from dippm.datasets.campaign import graph_hashes
+from dippm.datasets.campaign import run as campaign_run
+from dippm.errors import UnsupportedError
 from dippm.measuring import device_names, worker
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
+from dippm.measuring.protocol import Plan
 
 
 class FakeWorker:
     busy_s = 0.0
+    is_gone = False
 
-    def __init__(self, device: str, *, configuration_limit_s: float) -> None:
+    def __init__(self, device: str, *, configuration_limit_s: float, plan: Plan | None = None) -> None:
         pass
 
     def __enter__(self) -> Self:
@@ -36,6 +40,8 @@ class FakeWorker:
         pass
 
     def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        if self.is_gone:
+            raise UnsupportedError("The device is gone.", code="device.unavailable")
         for configuration in configurations:
             is_full = configuration.batch > 100
             yield Measurement(
@@ -184,6 +190,28 @@ def test_a_campaign_from_start_to_statistics(tmp_path: Path, capsys: pytest.Capt
     assert sum(int(row["rows"]) for row in rows) == report["measured"]
     assert {row["mode"] for row in rows} == {"inference", "training"}
     assert f"{report['measured']} labels" in err
+
+
+@pytest.mark.parametrize("json_option", [(), ("--json",)])
+def test_a_campaign_that_an_error_ends_leaves_its_report(
+    json_option: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeWorker, "is_gone", True)
+    monkeypatch.setattr(campaign_run, "_START_PAUSES_S", (0.0,))
+    words = ("dataset", "measure", "--recipe", "cpu-small", "--store", str(tmp_path / "labels.sqlite"), "--limit", "3")
+    assert main([*words, "--no-graphs", "--row-limit", "20s", "--out", str(tmp_path / "out"), *json_option]) == 4
+    printed = capsys.readouterr()
+    assert "The device is gone." in printed.out + printed.err
+    if json_option:
+        assert json.loads(printed.out)["error"]["code"] == "device.unavailable"
+    else:
+        assert "failed after" in printed.out
+    saved = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert (saved["stopped"], saved["measured"], saved["remaining"]) == ("failed", 0, 3)
+    assert "failed after" in (tmp_path / "out" / "report.txt").read_text(encoding="utf-8")
+    # With the device back, the same command and --resume go on.
+    monkeypatch.setattr(FakeWorker, "is_gone", False)
+    assert run_json(capsys, *words, "--resume", "--retry", "failed,timed-out")["measured"] >= 3
 
 
 def test_statistics_as_a_table(

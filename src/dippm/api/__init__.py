@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dippm.api.operator_table import operators
     from dippm.api.prediction import inspect, load, predict
     from dippm.api.training import load_predictor, train
-    from dippm.datasets.campaign.report import CampaignReport
+    from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError
     from dippm.datasets.campaign.run import Progress as CampaignProgress
     from dippm.datasets.graph_cache import GraphFailure
     from dippm.datasets.statistics import LabelStatistics
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CampaignProgress",
     "CampaignReport",
+    "CampaignStoppedError",
     "CollectionInfo",
     "DeviceSpec",
     "DippmError",
@@ -100,6 +101,7 @@ __all__ = [
 _HOMES = {
     "CampaignProgress": "dippm.datasets.campaign.run",
     "CampaignReport": "dippm.datasets.campaign.report",
+    "CampaignStoppedError": "dippm.datasets.campaign.report",
     "CollectionInfo": "dippm.api.datasets",
     "DeviceSpec": "dippm.devices",
     "DippmError": "dippm.errors",

@@ -18,12 +18,14 @@ from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 
 if TYPE_CHECKING:
-    from dippm.datasets.campaign.plan import Request
+    from dippm.datasets.campaign.plan import Plan, Request
     from dippm.datasets.campaign.report import CampaignReport
     from dippm.datasets.campaign.run import Progress
     from dippm.datasets.graph_cache import GraphFailure
     from dippm.datasets.statistics import LabelStatistics
     from dippm.datasets.store.label import Label
+    from dippm.datasets.store.label_store import LabelStore
+    from dippm.measuring.measurement import Outcome
 
 __all__ = [
     "CollectionInfo",
@@ -37,7 +39,7 @@ __all__ = [
     "plot_labels",
 ]
 
-_CONFIGURATION_LIMIT_S = 120.0
+_ROW_LIMIT_S = 120.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _SOURCE = "dippm"
@@ -94,7 +96,9 @@ def measure_collection(
     store: str | os.PathLike[str],
     device: str = "cpu",
     budget_s: float | None = None,
+    row_limit_s: float = _ROW_LIMIT_S,
     resume: bool = False,
+    retry: Sequence[str] = (),
     modes: Sequence[str] = ("inference",),
     precisions: Sequence[str] = ("fp32",),
     layouts: Sequence[str] = ("nchw",),
@@ -102,6 +106,7 @@ def measure_collection(
     optimizers: Sequence[str] = ("sgd",),
     limit: int | None = None,
     seed: int = 0,
+    graphs: bool = True,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CampaignReport:
     """Measure the recipes of a collection under every combination of conditions, and keep every row as it comes.
@@ -115,7 +120,11 @@ def measure_collection(
         store: Path of an SQLite file, or the URL of a PostgreSQL database.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         budget_s: Time to end within, s; None for no limit.
+        row_limit_s: Wall time after which a row is given up, building the model included, s; the time for its calls
+            is in proportion, 30 s of the usual 120.
         resume: Go on where the store holds rows of this campaign already.
+        retry: Outcomes of which rows are measured again, ``failed`` or ``timed-out``: such rows of this campaign are
+            removed from the store first.
         modes: ``inference``, ``training``.
         precisions: See :func:`dippm.predict`.
         layouts: ``nchw``, ``nhwc``.
@@ -123,9 +132,11 @@ def measure_collection(
         optimizers: For training: ``sgd``, ``momentum``, ``adam``, ``adamw``.
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
         seed: Seed of the recipes.
+        graphs: Whether the models' graphs are read too, for the hash that goes with each row.
         on_progress: Called after every row.
 
     Raises:
+        CampaignStoppedError: An error ended it; the error holds the report.
         UsageError: A name or option is wrong, or ``campaign.not_resumed``.
         UnsupportedError: The device is not there, or no combination can be run.
         MissingExtraError: A package is not installed.
@@ -137,9 +148,11 @@ def measure_collection(
     from dippm.datasets.recipes.collections import load_collection
     from dippm.datasets.store.label_store import LabelStore
     from dippm.measuring.device_names import describe_device
+    from dippm.measuring.protocol import Plan as CallPlan
     from dippm.measuring.worker import Worker
 
     began_s = time.monotonic()
+    retried = _parse_retried(retry)
     requests = _make_requests(modes, precisions, layouts, engines, optimizers)
     recipes = load_collection(collection, seed)[: _check_limit(limit)]
     plan = make_plan(recipes, requests, device=describe_device(device))
@@ -152,14 +165,16 @@ def measure_collection(
                 code="campaign.not_resumed",
                 cure="Add --resume to go on with it, or name another store.",
             )
-        measurer = stack.enter_context(Worker(device, configuration_limit_s=_CONFIGURATION_LIMIT_S))
-        graphs = stack.enter_context(GraphHashes())
+        call_plan = CallPlan(budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S)
+        measurer = stack.enter_context(Worker(device, configuration_limit_s=row_limit_s, plan=call_plan))
+        if retried:
+            _remove_rows(labels, plan, retried)
         campaign = Campaign(
             plan,
             measurer=measurer,
             store=labels,
             known=labels.labels(device=plan.device, source=_SOURCE),
-            graphs=graphs,
+            graphs=stack.enter_context(GraphHashes()) if graphs else None,
             # A processor that is being measured must not read graphs beside.
             graphs_beside=device != "cpu",
             budget_s=budget_s,
@@ -209,11 +224,16 @@ def export_labels(store: str | os.PathLike[str], path: str | os.PathLike[str]) -
         How many.
 
     Raises:
-        UsageError: ``labels.missing``.
+        UsageError: ``labels.missing``, or ``labels.name`` for a file whose name does not end in ``.parquet``, by which
+            it is told from a store when it is read.
         DippmError: The store cannot be read or the file not written.
     """
     from dippm.datasets.store.parquet import export_parquet
 
+    if Path(path).suffix != ".parquet":
+        raise UsageError(
+            f"The name of a Parquet file must end in .parquet. Got '{os.fspath(path)}' instead.", code="labels.name"
+        )
     with open_labels(store) as labels:
         return export_parquet(labels, Path(path))
 
@@ -358,6 +378,25 @@ def _make_requests(
                         )
                         requests.append(Request(conditions=conditions, engine=engine))
     return requests
+
+
+def _parse_retried(names: Sequence[str]) -> frozenset[Outcome]:
+    from dippm.datasets.campaign.report import NO_RESULT
+
+    unknown = [name for name in names if name not in NO_RESULT]
+    if unknown:
+        raise UsageError(
+            f"Rows can be measured again that ended as {' or '.join(NO_RESULT)}. Got '{unknown[0]}' instead.",
+            code="retry.unknown",
+        )
+    return frozenset(outcome for outcome in NO_RESULT if outcome in names)
+
+
+def _remove_rows(labels: LabelStore, plan: Plan, outcomes: frozenset[Outcome]) -> None:
+    """Make rows of a campaign that ended so rows to be measured."""
+    keys = frozenset(plan.label_keys())
+    found = labels.labels(device=plan.device, source=_SOURCE)
+    labels.remove([row.key for row in found if row.measurement.outcome in outcomes and row.key in keys])
 
 
 def _check_limit(limit: int | None) -> int | None:

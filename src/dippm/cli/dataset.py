@@ -16,7 +16,7 @@ from dippm.cli.progress import CampaignLines, CountBar
 from dippm.errors import DippmError, UsageError
 
 if TYPE_CHECKING:
-    from dippm.api import CampaignReport, CollectionInfo
+    from dippm.api import CampaignReport, CampaignStoppedError, CollectionInfo
 
 __all__ = ["HELP", "dataset"]
 
@@ -68,6 +68,18 @@ def measure(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a campaign that the store holds rows of.")
     ] = False,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            "--retry",
+            metavar="OUTCOMES",
+            help="Measure rows again that ended so: failed, timed-out.",
+            show_default=False,
+        ),
+    ] = None,
+    row_limit: Annotated[
+        str, typer.Option("--row-limit", metavar="TIME", help="Time after which a row is given up.")
+    ] = "120s",
     mode: Annotated[
         str, typer.Option("--mode", "-m", help="inference, training, or both joined by a comma.")
     ] = "inference",
@@ -79,6 +91,9 @@ def measure(
     optimizer: Annotated[str, typer.Option("--optimizer", help="For training: sgd, momentum, adam, adamw.")] = "sgd",
     limit: LimitOption = None,
     seed: SeedOption = 0,
+    no_graphs: Annotated[
+        bool, typer.Option("--no-graphs", help="Read no graphs: the device has the machine to itself.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FOLDER", help="Write report.json and report.txt here.", show_default=False),
@@ -89,13 +104,16 @@ def measure(
     from dippm import api
 
     lines = CampaignLines()
+    error: CampaignStoppedError | None = None
     try:
         report = api.measure_collection(
             recipe,
             store=store,
             device=device,
             budget_s=None if budget is None else api.parse_duration(budget),
+            row_limit_s=api.parse_duration(row_limit),
             resume=resume,
+            retry=() if retry is None else _split(retry),
             modes=_split(mode),
             precisions=_split(precision),
             layouts=_split(layout),
@@ -103,16 +121,23 @@ def measure(
             optimizers=_split(optimizer),
             limit=limit,
             seed=seed,
+            graphs=not no_graphs,
             on_progress=lines.show,
         )
+    except api.CampaignStoppedError as exc:
+        report, error = exc.report, exc
     finally:
         lines.close()
     if out is not None:
         _write_report(report, out)
+    if error is not None and as_json:
+        raise error  # stdout has one object: the error
     if as_json:
         print_json({"schema": SCHEMA, **report.to_dict()})
     else:
         make_console().print(make_printable(str(report)), soft_wrap=True)
+    if error is not None:
+        raise error
 
 
 @dataset.command("graphs")

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections import Counter
+from itertools import islice
 from typing import Any
 
-from dippm.datasets.campaign.plan import is_chosen_for_repeat, make_plan
+from dippm.costs.conditions import Conditions
+from dippm.datasets.campaign.plan import Request, is_chosen_for_repeat, make_plan
+from dippm.datasets.recipes.collections import load_collection
 from dippm.datasets.store.label import Label
 from dippm.measuring.measurement import Measurement, Outcome
 
@@ -48,3 +52,33 @@ def test_another_device_is_another_plan_and_doubles_count_once(recipes: Any, inf
     plan = make_plan(once + once, [inference(), inference()], device="D")
     assert sum(1 for _ in plan.tasks()) == len(once)
     assert not set(plan.label_keys()) & set(make_plan(once, [inference()], device="E").label_keys())
+
+
+def test_a_thousand_rows_of_the_zoo_are_of_hundreds_of_models_in_all_families() -> None:
+    requests = [
+        Request(conditions=Conditions.parse(mode=mode, precision=precision, optimizer=optimizer))
+        for mode, optimizer in (("inference", None), ("training", "sgd"))
+        for precision in ("fp32", "amp")
+    ]
+    tasks = list(islice(make_plan(load_collection("dippm-zoo"), requests, device="D").tasks(), 1000))
+    assert len({task.recipe.model_key for task in tasks}) >= 200
+    families = Counter(task.recipe.family for task in tasks)
+    assert len(families) == 10
+    assert min(families.values()) >= 60
+    assert len({task.recipe.batch for task in tasks}) == 14
+    assert set(Counter(task.configuration.conditions for task in tasks).values()) == {250}
+    # All conditions of a model at a batch stand together: one built model serves them.
+    for place in range(0, 1000, 4):
+        assert len({task.recipe.key for task in tasks[place : place + 4]}) == 1
+
+
+def test_a_model_that_the_collection_comes_back_to_is_planned_again(recipes: Any, inference: Any) -> None:
+    mixed = sorted(recipes(2, batches=(4, 1)), key=lambda recipe: -recipe.batch)
+    plan = make_plan(mixed, [inference(), inference("amp")], device="D")
+    assert [(model.recipe.arguments["width"], model.recipe.batch) for model in plan.models] == [
+        (0, 4),
+        (1, 4),
+        (0, 1),
+        (1, 1),
+    ]
+    assert len(set(plan.label_keys())) >= 8

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from dippm.datasets.campaign import run as campaign_run
 from dippm.datasets.campaign.graph_hashes import GraphHash
 from dippm.datasets.campaign.plan import Plan, make_plan
-from dippm.datasets.campaign.report import CampaignReport
+from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError
 from dippm.datasets.campaign.run import Campaign
 from dippm.datasets.campaign.stopping import StopReason
-from dippm.errors import DippmError
+from dippm.errors import DippmError, UnsupportedError
 from dippm.measuring.measurement import Outcome
 
 DEVICE = "Test Device"
@@ -81,6 +82,106 @@ def test_larger_batches_are_not_tried_after_one_ran_out_of_memory(
     second = run(plan, again, store)
     assert again.measured == []
     assert (second.not_tried, second.found, second.measured) == (20, report.measured, 0)
+
+
+def test_smaller_batches_are_tried_after_a_larger_one_ran_out_of_memory(
+    recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    in_rounds = sorted(recipes(5, batches=(4, 1, 8, 2)), key=lambda recipe: (4, 1, 8, 2).index(recipe.batch))
+    plan = make_plan(in_rounds, [inference()], device=DEVICE)
+    device.rule = lambda recipe, configuration: (
+        Outcome.OUT_OF_MEMORY if configuration.batch >= 2 and recipe.arguments["width"] == 3 else Outcome.OK
+    )
+    report = run(plan, device, store)
+    asked = [(key, configuration.batch) for key, configuration in device.measured]
+    full = next(recipe.model_key for recipe in in_rounds if recipe.arguments["width"] == 3)
+    assert [batch for key, batch in dict.fromkeys(asked) if key == full] == [4, 1, 2]
+    assert (report.not_tried, report.remaining) == (1, 0)
+    # What an earlier run found to be full counts from the first row on, wherever it stands in the order.
+    again = type(device)(rule=device.rule)
+    reordered = make_plan(in_rounds[::-1], [inference()], device=DEVICE)
+    second = run(reordered, again, store)
+    assert (again.measured, second.not_tried, second.remaining) == ([], 1, 0)
+
+
+def test_row_after_row_that_fails_ends_it_with_the_report(
+    recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    plan = make_plan(recipes(300), [inference()], device=DEVICE)
+    device.rule = lambda recipe, configuration: Outcome.FAILED if recipe.arguments["width"] >= 5 else Outcome.OK
+    with pytest.raises(CampaignStoppedError, match="--retry failed") as caught:
+        run(plan, device, store)
+    report = caught.value.report
+    assert caught.value.code == "campaign.failing"
+    assert (report.stopped, report.by_outcome) == (StopReason.FAILED, {"ok": 15, "failed": 10})
+    assert report.measured + report.remaining == report.planned
+    assert len(store.rows) == 25
+
+
+@pytest.mark.parametrize("between", [Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT])
+def test_what_is_not_failed_neither_counts_as_failed_nor_as_running(
+    between: Outcome, recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    plan = make_plan(recipes(60, batches=(1, 2)), [inference()], device=DEVICE)
+    device.rule = lambda recipe, configuration: Outcome.FAILED if configuration.batch == 1 else between
+    with pytest.raises(CampaignStoppedError) as caught:
+        run(plan, device, store)
+    assert caught.value.report.by_outcome == {"failed": 10, between.value: 9}
+
+
+def test_one_bad_model_of_many_rows_ends_nothing(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    plan = make_plan(recipes(4, batches=range(1, 21)), [inference()], device=DEVICE)
+    device.rule = lambda recipe, configuration: Outcome.FAILED if recipe.arguments["width"] in (1, 2) else Outcome.OK
+    report = run(plan, device, store)
+    assert (report.stopped, report.by_outcome["failed"]) == (StopReason.FINISHED, 40)
+
+
+def refuse_starts(device: Any, times: int) -> list[float]:
+    """Let a device refuse its first starts; the list fills with the moments."""
+    moments: list[float] = []
+
+    def refuse() -> None:
+        moments.append(time.monotonic())
+        if len(moments) <= times:
+            raise UnsupportedError("It did not start.", code="device.unavailable")
+
+    device.on_measure = refuse
+    return moments
+
+
+def test_a_bad_start_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    monkeypatch.setattr(campaign_run, "_START_PAUSES_S", (0.05, 0.05))
+    moments = refuse_starts(device, times=2)
+    report = run(make_plan(recipes(2), [inference()], device=DEVICE), device, store)
+    assert (report.stopped, report.by_outcome) == (StopReason.FINISHED, {"ok": report.planned})
+    assert moments[1] - moments[0] >= 0.05 <= moments[2] - moments[1]
+
+
+def test_a_device_that_is_gone_ends_it_with_the_report(
+    monkeypatch: pytest.MonkeyPatch, recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    monkeypatch.setattr(campaign_run, "_START_PAUSES_S", (0.0, 0.0))
+    plan = make_plan(recipes(3), [inference()], device=DEVICE)
+    run(make_plan(recipes(1), [inference()], device=DEVICE), device, store)
+    found = len(store.rows)
+    moments = refuse_starts(device, times=100)
+    with pytest.raises(CampaignStoppedError, match="did not start") as caught:
+        run(plan, device, store)
+    assert (caught.value.code, caught.value.exit_status, len(moments)) == ("device.unavailable", 4, 3)
+    assert (caught.value.report.found, caught.value.report.measured) == (found, 0)
+
+
+def test_the_pause_before_another_start_ends_with_the_budget(
+    recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    refuse_starts(device, times=100)
+    began = time.monotonic()
+    # The first row needs 2 s by guess; the pause is longer.
+    report = run(make_plan(recipes(3), [inference()], device=DEVICE), device, store, budget_s=2.5)
+    assert time.monotonic() - began < 4.0
+    assert (report.stopped, report.measured) == (StopReason.BUDGET, 0)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NOT_FINITE])
@@ -246,7 +347,18 @@ def test_report_as_json_and_text(recipes: Any, inference: Any, device: Any, stor
     assert values["stopped"] == "finished"
     assert values["measured"] == report.measured
     assert f"{report.measured} measured" in str(report)
+    assert "measuring 100 %" in str(report)
     assert DEVICE in str(report)
+
+
+def test_the_speed_counts_results_alone(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    device.on_measure = lambda: time.sleep(0.005)
+    outcomes = {1: Outcome.OK, 2: Outcome.FAILED, 3: Outcome.TIMED_OUT, 4: Outcome.OUT_OF_MEMORY}
+    device.rule = lambda recipe, configuration: outcomes[configuration.batch]
+    report = run(make_plan(recipes(8, batches=(1, 2, 3, 4)), [inference()], device=DEVICE), device, store)
+    results = report.by_outcome["ok"] + report.by_outcome["out-of-memory"]
+    assert report.by_outcome["failed"] == report.by_outcome["timed-out"] == 8
+    assert report.rows_per_minute == pytest.approx(60 * results / report.measuring_s)
 
 
 def test_two_campaigns_may_share_a_store(recipes: Any, inference: Any, device: Any, store: Any) -> None:

@@ -50,15 +50,17 @@ def _collections() -> dict[str, tuple[Recipe, ...]]:
     return {name: load_collection(name) for name in list_collections()}
 
 
-def by_model(recipes: tuple[Recipe, ...]) -> list[list[Recipe]]:
-    models: list[list[Recipe]] = []
-    previous = ""
+def by_round(recipes: tuple[Recipe, ...]) -> list[list[Recipe]]:
+    """The order cut where a model comes again."""
+    rounds: list[list[Recipe]] = []
+    seen: set[str] = set()
     for recipe in recipes:
-        if recipe.model_key != previous:
-            models.append([])
-            previous = recipe.model_key
-        models[-1].append(recipe)
-    return models
+        if recipe.model_key in seen or not rounds:
+            rounds.append([])
+            seen = set()
+        seen.add(recipe.model_key)
+        rounds[-1].append(recipe)
+    return rounds
 
 
 def test_counts(collections) -> None:
@@ -89,24 +91,39 @@ def test_the_held_out_family_is_in_no_other_collection(collections) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_the_batches_of_a_model_stand_together_in_ascending_order(collections, name: str) -> None:
-    models = by_model(collections[name])
-    assert len(models) == len({recipe.model_key for recipe in collections[name]})
-    for model in models:
-        assert 3 <= len(model) <= 8
-        assert [recipe.batch for recipe in model] == sorted({recipe.batch for recipe in model})
-        assert 1 <= model[0].batch <= model[-1].batch <= 128
+def test_every_round_gives_each_model_another_batch(collections, name: str) -> None:
+    batches: dict[str, set[int]] = {}
+    for recipe in collections[name]:
+        batches.setdefault(recipe.model_key, set()).add(recipe.batch)
+    rounds = by_round(collections[name])
+    assert len(rounds) == max(map(len, batches.values()))
+    assert sum(map(len, batches.values())) == len(collections[name])
+    for turn, recipes in enumerate(rounds, start=1):
+        assert {recipe.model_key for recipe in recipes} == {key for key, own in batches.items() if len(own) >= turn}
+    for own in batches.values():
+        assert 3 <= len(own) <= 8
+        assert 1 <= min(own) <= max(own) <= 128
 
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_any_prefix_has_every_family_in_proportion(collections, name: str) -> None:
-    families = [model[0].family for model in by_model(collections[name])]
+    families = [recipe.family for recipe in by_round(collections[name])[0]]
     totals = Counter(families)
     seen: Counter[str] = Counter()
     for length, family in enumerate(families, start=1):
         seen[family] += 1
         for other, total in totals.items():
             assert abs(seen[other] - length * total / len(families)) <= 1.5, (length, other)
+
+
+@pytest.mark.parametrize("length", [250, 500, 1000, 3000, 6000])
+def test_any_prefix_of_the_zoo_has_all_batches_in_proportion(collections, length: int) -> None:
+    recipes = collections["dippm-zoo"]
+    for low, high in ((1, 3), (4, 12), (16, 48), (64, 128)):
+        whole = sum(low <= recipe.batch <= high for recipe in recipes) / len(recipes)
+        found = sum(low <= recipe.batch <= high for recipe in recipes[:length]) / length
+        # Two standard errors of a sample drawn at random.
+        assert abs(found - whole) <= 2 * (whole * (1 - whole) / length) ** 0.5, (low, high)
 
 
 def test_zoo_families_have_many_models_and_many_batches(collections) -> None:

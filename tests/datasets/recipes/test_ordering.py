@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from dippm.datasets.recipes.ordering import interleave, spread
@@ -36,16 +38,26 @@ def groups(family: str, count: int) -> list[tuple[tuple[Recipe, ...], float]]:
     return [((recipe(place, 1), recipe(place, 8)), float(place)) for place in range(count)]
 
 
-def test_families_come_in_proportion_and_models_stay_whole() -> None:
+def test_every_round_has_each_model_once_and_families_in_proportion() -> None:
     counts = {"a": 50, "b": 10, "c": 33, "d": 1}
     order = interleave({family: groups(family, count) for family, count in counts.items()}, collection="x", seed=0)
-    assert len(order) == 2 * sum(counts.values())
-    assert all(order[place].model_key == order[place + 1].model_key for place in range(0, len(order), 2))
-    families = [recipe.family for recipe in order[::2]]
-    for length in range(1, len(families) + 1):
-        for family, count in counts.items():
-            share = length * count / len(families)
-            assert abs(families[:length].count(family) - share) <= 1.01, (length, family)
+    models = sum(counts.values())
+    assert len({recipe.key for recipe in order}) == len(order) == 2 * models
+    for turn in (order[:models], order[models:]):
+        assert len({recipe.model_key for recipe in turn}) == models
+        families = [recipe.family for recipe in turn]
+        for length in range(1, models + 1):
+            for family, count in counts.items():
+                share = length * count / models
+                assert abs(families[:length].count(family) - share) <= 1.01, (length, family)
+
+
+def test_the_first_batches_are_small_and_large_ones_for_small_and_large_models() -> None:
+    order = interleave({"a": groups("a", 120)}, collection="x", seed=0)
+    for length in (24, 60, 120):
+        cells = Counter((recipe.arguments["place"] >= 60, recipe.batch) for recipe in order[:length])
+        for cell in ((False, 1), (False, 8), (True, 1), (True, 8)):
+            assert abs(cells[cell] - length / 4) <= 4, (length, cell)
 
 
 def test_the_order_depends_on_the_seed_and_on_nothing_else() -> None:

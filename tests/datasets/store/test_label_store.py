@@ -49,6 +49,19 @@ def test_the_first_label_of_a_key_stays(target: str, make_label: Maker) -> None:
         assert [label.measurement.latency_ms for label in store.labels()] == [1.0, 2.0]
 
 
+def test_labels_are_removed_by_their_keys(target: str, make_label: Maker) -> None:
+    with LabelStore.open(target) as store:
+        store.add_all(make_label(number, latency_ms=1.0) for number in range(1, 5))
+        first, _, third, fourth = [label.key for label in store.labels()]
+        store.remove([])
+        assert len(store) == 4
+        store.remove([first, third, "0" * 16])
+        assert [label.key for label in store.labels()][1:] == [fourth]
+        # What was removed may come again.
+        assert store.add(make_label(1, latency_ms=2.0))
+        assert len(store) == 3
+
+
 def test_many_at_once_keep_their_order_and_count_the_new(
     target: str, make_label: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

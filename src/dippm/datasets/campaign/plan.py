@@ -12,7 +12,7 @@ from dippm.datasets.store.label import Label
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.measurement import Measurement, Outcome
 
-__all__ = ["ModelPlan", "Plan", "Request", "Task", "is_chosen_for_repeat", "make_plan"]
+__all__ = ["ModelPlan", "Plan", "Request", "Task", "is_chosen_for_repeat", "make_plan", "series_of"]
 
 _ONE_IN = 50  # 2 % of the configurations are measured twice
 
@@ -49,14 +49,12 @@ class Task:
     @property
     def series(self) -> tuple[str, Request]:
         """What tasks share that differ in their batch alone."""
-        configuration = self.configuration
-        request = Request(conditions=configuration.conditions, engine=configuration.engine)
-        return self.recipe.model_key, request
+        return series_of(self.recipe, self.configuration)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPlan:
-    """All tasks of one model: it is built once for them.
+    """Tasks of one model that stand together: it is built once for them.
 
     Args:
         recipe: A recipe of the model, to build it from.
@@ -73,7 +71,8 @@ class Plan:
 
     Args:
         device: The device's name, as its labels carry it.
-        models: The models in the order of their collection, of which every prefix is a balanced sample.
+        models: The models in the order of their collection, of which every prefix is a balanced sample. A model comes
+            again where the collection comes back to it with another batch.
     """
 
     device: str
@@ -96,7 +95,7 @@ def make_plan(recipes: Iterable[Recipe], requests: Sequence[Request], *, device:
     """Cross recipes with conditions.
 
     Args:
-        recipes: In stratified order, those of one model next to each other.
+        recipes: In stratified order; those of one model that stand next to each other share one built model.
         requests: How to run each of them.
         device: The device's name, as its labels will carry it.
     """
@@ -114,6 +113,11 @@ def make_plan(recipes: Iterable[Recipe], requests: Sequence[Request], *, device:
         if tasks:
             models.append(ModelPlan(recipe=members[0], tasks=tuple(tasks)))
     return Plan(device=device, models=tuple(models))
+
+
+def series_of(recipe: Recipe, configuration: Configuration) -> tuple[str, Request]:
+    """What configurations of a model share that differ in their batch alone."""
+    return recipe.model_key, Request(conditions=configuration.conditions, engine=configuration.engine)
 
 
 def is_chosen_for_repeat(key: str) -> bool:

@@ -9,9 +9,13 @@ from dataclasses import asdict, dataclass, field
 from dippm.datasets.campaign.stopping import StopReason
 from dippm.datasets.statistics import NoiseFloor
 from dippm.datasets.store.label import Label
+from dippm.errors import DippmError
 from dippm.measuring.measurement import Outcome
 
-__all__ = ["CampaignReport", "Tally"]
+__all__ = ["NO_RESULT", "CampaignReport", "CampaignStoppedError", "Tally"]
+
+NO_RESULT = (Outcome.FAILED, Outcome.TIMED_OUT)
+"""Outcomes that may tell more of the machine's state than of the model: such rows may be measured again."""
 
 _LONGEST_REASON = 200
 _REASONS_SHOWN = 15
@@ -63,7 +67,8 @@ class CampaignReport:
         remaining: Rows of the plan that are still to be measured.
         wall_s: Time of the whole run, s.
         measuring_s: The part of it in which rows were to be measured, s; the rest went to graphs.
-        busy_s: Time that the device ran measured or warm-up work, s.
+        busy_s: The part of that in which models ran, by the host's clock, s: warm-up, measured calls and the windows of
+            energy, waiting between them included; the rest went to building models and to starting processes.
         budget_s: Time that the run was given, s; None for no limit.
         by_outcome: Rows of this run by how they ended.
         by_family: Rows of this run by family.
@@ -96,12 +101,13 @@ class CampaignReport:
 
     @property
     def rows_per_minute(self) -> float:
-        """Rows measured per minute of measuring."""
-        return 60.0 * self.measured / self.measuring_s if self.measuring_s > 0 else 0.0
+        """Rows with a result per minute of measuring; what failed or timed out is none."""
+        results = self.measured - sum(self.by_outcome.get(outcome, 0) for outcome in NO_RESULT)
+        return 60.0 * results / self.measuring_s if self.measuring_s > 0 else 0.0
 
     @property
     def busy_share(self) -> float:
-        """Share of the time of measuring in which the device was busy, 0 to 1."""
+        """Share of the time of measuring in which models ran, 0 to 1: the host's view, not the device's load."""
         return min(self.busy_s / self.measuring_s, 1.0) if self.measuring_s > 0 else 0.0
 
     @property
@@ -146,7 +152,7 @@ class CampaignReport:
             + ("" if left is None else f", {left:.0f} s of the budget left"),
             f"  rows       {self.measured} measured ({self.repeats} for the second time), {self.found} there before, "
             f"{self.not_tried} not tried, {self.remaining} of {self.planned} to go",
-            f"  speed      {self.rows_per_minute:.1f} rows a minute, device busy {100 * self.busy_share:.0f} % of "
+            f"  speed      {self.rows_per_minute:.1f} results a minute, measuring {100 * self.busy_share:.0f} % of "
             f"{self.measuring_s:.0f} s",
             f"  noise      {_describe_noise(self.noise)}",
             f"  graphs     {self.graphs} read, {len(self.graphs_failed)} failed, {self.graphs_pending} to go",
@@ -158,6 +164,20 @@ class CampaignReport:
         if len(self.failures) > _REASONS_SHOWN:
             lines.append(f"          and {len(self.failures) - _REASONS_SHOWN} more reasons")
         return "\n".join(lines)
+
+
+class CampaignStoppedError(DippmError):
+    """A campaign that an error has ended. Its code and exit status are those of the error.
+
+    Args:
+        cause: The error.
+        report: What was measured until then; all of it is in the store.
+    """
+
+    def __init__(self, cause: DippmError, *, report: CampaignReport) -> None:
+        super().__init__(str(cause), code=cause.code)
+        self.exit_status = cause.exit_status
+        self.report = report
 
 
 def _describe_noise(floors: tuple[NoiseFloor, ...]) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dippm.datasets.campaign.graph_hashes import GraphHashes
-from dippm.datasets.campaign.plan import ModelPlan, Plan, Task, is_chosen_for_repeat
-from dippm.datasets.campaign.report import CampaignReport, Tally
+from dippm.datasets.campaign.plan import ModelPlan, Plan, Task, is_chosen_for_repeat, series_of
+from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError, Tally
 from dippm.datasets.campaign.stopping import Stopper, StopReason, StopRequested
 from dippm.datasets.recipes.building import RecipeSource
 from dippm.datasets.statistics import find_noise_floors
 from dippm.datasets.store.label import Label
+from dippm.errors import DippmError, UnsupportedError
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
 from dippm.measuring.model_source import ModelSource
@@ -25,6 +27,10 @@ _REPEAT_DISTANCE = 300
 _FIRST_GUESS_S = 2.0
 _SMOOTHING = 0.1
 _GRAPH_WAIT_S = 0.5
+# A process that cannot start on the device is tried again: a driver or a neighbour may need a moment.
+_START_PAUSES_S = (5.0, 15.0)
+# So many failures on end, of more than one or two bad models, are the machine's fault.
+_FAILED_ROWS, _FAILED_MODELS = 10, 3
 # What remains of a budget when measuring stops at the latest: ending the measuring process and reporting take time.
 _CLOSING_SHARE, _CLOSING_AT_MOST_S = 0.05, 3.0
 
@@ -114,6 +120,7 @@ class Campaign:
         self._outcomes: dict[str, Outcome] = {}
         self._graph_hashes: dict[str, str] = {}
         self._measured_twice: list[Label] = []
+        self._full_from: dict[object, int] = {}  # per series the smallest batch that ran out of memory
         for label in known:
             self._note(label)
         self._graphs = graphs
@@ -124,7 +131,7 @@ class Campaign:
         self._found = len(self._keys & self._outcomes.keys())
         self._tally = Tally()
         self._not_tried: set[str] = set()
-        self._full_series: set[object] = set()
+        self._failed_on_end: list[str] = []  # the models of the rows that failed since one ran
         self._repeats: deque[_Repeat] = deque()
         self._row_s = _FIRST_GUESS_S
         self._graph_errors: dict[str, str] = {}
@@ -139,9 +146,11 @@ class Campaign:
         """Measure until the plan or the budget ends, or a signal comes; then read the graphs that are left.
 
         Raises:
-            DippmError: A row cannot be stored. All rows before it are.
+            CampaignStoppedError: A row cannot be stored, the measuring process cannot be started, or row after row
+                fails (``campaign.failing``). It holds the report; all rows before are in the store.
         """
         stopped = StopReason.FINISHED
+        failure: DippmError | None = None
         measuring_from_s = time.monotonic()
         with self._stopper:
             try:
@@ -151,11 +160,18 @@ class Campaign:
                     stopped = StopReason.BUDGET
             except StopRequested:
                 stopped = self._stopper.reason or StopReason.INTERRUPTED
+            except DippmError as exc:
+                failure = exc
             self._tally.measuring_s = time.monotonic() - measuring_from_s
             try:
-                self._finish_graphs()
+                if failure is None:
+                    self._finish_graphs()
             except StopRequested:
                 stopped = self._stopper.reason or StopReason.INTERRUPTED
+            except DippmError as exc:
+                failure = exc
+        if failure is not None:
+            raise CampaignStoppedError(failure, report=self._report(StopReason.FAILED)) from failure
         return self._report(stopped)
 
     def _measure_models(self) -> bool:
@@ -179,18 +195,43 @@ class Campaign:
         # One at a time: what follows depends on the outcome. The measuring process keeps the model that it has built.
         began_s = time.monotonic()
         with self._stopper.waiting():
-            (measurement,) = self._measurer.measure(RecipeSource(task.recipe), [task.configuration])
+            measurement = self._ask(task)
         self._row_s += _SMOOTHING * (time.monotonic() - began_s - self._row_s)
         self._keep(task, measurement, repeat=repeat)
+        self._check_failures(task, measurement)
+
+    def _ask(self, task: Task) -> Measurement:
+        for pause_s in _START_PAUSES_S:
+            with suppress(UnsupportedError):
+                return self._ask_once(task)
+            time.sleep(pause_s)
+        return self._ask_once(task)
+
+    def _ask_once(self, task: Task) -> Measurement:
+        (measurement,) = self._measurer.measure(RecipeSource(task.recipe), [task.configuration])
+        return measurement
+
+    def _check_failures(self, task: Task, measurement: Measurement) -> None:
+        """End the campaign where row after row fails: one fault of the machine must not mark a whole collection."""
+        if measurement.outcome in (Outcome.OK, Outcome.NOT_FINITE):
+            self._failed_on_end.clear()
+        if measurement.outcome is not Outcome.FAILED:
+            return
+        self._failed_on_end.append(task.recipe.model_key)
+        rows, models = len(self._failed_on_end), len(set(self._failed_on_end))
+        if rows >= _FAILED_ROWS and models >= _FAILED_MODELS:
+            raise DippmError(
+                f"{rows} rows of {models} models failed and none ran in between, the last with: {measurement.message}",
+                code="campaign.failing",
+                cure="Mend the cause, then go on with --resume --retry failed.",
+            )
 
     def _is_open(self, task: Task) -> bool:
         """Whether a first measurement is still to be made; notes those that are never made."""
-        outcome = self._outcomes.get(task.key)
-        if outcome is Outcome.OUT_OF_MEMORY:
-            self._full_series.add(task.series)
-        if outcome is not None:
+        if task.key in self._outcomes:
             return False
-        if task.series in self._full_series:
+        # A larger batch may come before a smaller one, which then is tried all the same.
+        if task.recipe.batch > self._full_from.get(task.series, task.recipe.batch):
             self._not_tried.add(task.key)
             return False
         return True
@@ -207,8 +248,6 @@ class Campaign:
         # Another campaign on the same store may have been first.
         is_new = self._store.add(label)
         self._note(label)
-        if measurement.outcome is Outcome.OUT_OF_MEMORY:
-            self._full_series.add(task.series)
         if repeat == 0 and _is_repeatable(task, measurement.outcome):
             self._repeats.append(_Repeat(task=task, position=self._tally.rows))
         if is_new:
@@ -221,6 +260,9 @@ class Campaign:
         """Remember of a stored label what later decisions and the report need."""
         key = label.key
         self._outcomes[key] = label.measurement.outcome
+        if label.measurement.outcome is Outcome.OUT_OF_MEMORY and label.repeat == 0:
+            series, batch = series_of(label.recipe, label.configuration), label.recipe.batch
+            self._full_from[series] = min(batch, self._full_from.get(series, batch))
         if label.graph_hash:
             self._graph_hashes[label.recipe.model_key] = label.graph_hash
         if label.repeat > 0 or is_chosen_for_repeat(key):

@@ -22,6 +22,7 @@ class StopReason(StrEnum):
     FINISHED = "finished"
     BUDGET = "budget spent"
     INTERRUPTED = "interrupted"
+    FAILED = "failed"
 
 
 class StopRequested(Exception):  # noqa: N818 - not an error: the way out of a blocking call

@@ -1,7 +1,9 @@
 """The order in which a collection is measured: any prefix of it is a balanced sample.
 
-The unit is a model with all its batch sizes, because one built model serves them all. Families are interleaved in
-proportion to their number of models; within a family the models are spread over size.
+It goes in rounds: in the first every model comes with one of its batch sizes, in the next with another, so that a
+short campaign meets many models rather than many batches of a few. Families are interleaved in proportion to their
+number of models; within a family the models are spread over size, and which of its batches a model begins with is
+spread over small and large ones.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ __all__ = ["interleave", "spread"]
 
 T = TypeVar("T")
 _GOLDEN = 0.6180339887498949
+# Sizes go by the golden ratio: batches need another irrational step, or large models would always meet large batches.
+_BATCH_STEP = 0.41421356237309515
 
 
 def spread(items: Sequence[tuple[T, float]], *, start: float = 0.0) -> list[T]:
@@ -51,13 +55,24 @@ def interleave(
         seed: Another seed begins elsewhere in each family's range of sizes.
 
     Returns:
-        All recipes; those of one model stand together. Among the first k models, every family has its share of k,
-        give or take about one.
+        All recipes, round by round. In each round a model comes once at most; among the first k models of the first,
+        every family has its share of k, give or take about one.
     """
-    slots: list[tuple[float, str, tuple[Recipe, ...]]] = []
+    slots: list[tuple[float, str, list[Recipe]]] = []
     for family, models in families.items():
         start = seeded(collection, family, seed, "order").random()
+        first_batch = seeded(collection, family, seed, "batches").random()
         for place, recipes in enumerate(spread(models, start=start)):
-            slots.append(((place + 0.5) / len(models), family, recipes))
+            batches = _take_turns(recipes, start=(first_batch + place * _BATCH_STEP) % 1.0)
+            slots.append(((place + 0.5) / len(models), family, batches))
     slots.sort(key=lambda slot: slot[:2])
-    return tuple(recipe for _, _, recipes in slots for recipe in recipes)
+    rounds = max((len(batches) for _, _, batches in slots), default=0)
+    return tuple(batches[turn] for turn in range(rounds) for _, _, batches in slots if turn < len(batches))
+
+
+def _take_turns(recipes: Sequence[Recipe], *, start: float) -> list[Recipe]:
+    """Order the recipes of a model: evenly spread starts give every batch each place in the order equally often."""
+    ranked = sorted(recipes, key=lambda recipe: recipe.batch)
+    first = int(start * len(ranked))
+    turned = ranked[first:] + ranked[:first]
+    return spread([(recipe, float(place)) for place, recipe in enumerate(turned)])

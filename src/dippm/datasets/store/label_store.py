@@ -122,6 +122,17 @@ class LabelStore:
             )
             return result.rowcount
 
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove the labels of these keys, in one transaction; those that are not there are passed over."""
+        from sqlalchemy import bindparam
+
+        from dippm.datasets.store.schema import LABELS
+
+        rows = [{"gone": key} for key in keys]
+        if rows:
+            with self._writing() as connection:
+                connection.execute(LABELS.delete().where(LABELS.c.key == bindparam("gone")), rows)
+
     def keys(self) -> set[str]:
         """Keys of all labels."""
         from sqlalchemy import select
