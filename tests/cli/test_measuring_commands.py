@@ -101,6 +101,8 @@ def test_measured_and_predicted_stand_side_by_side(net: str, capsys: pytest.Capt
         ("8", "ok", "10.0"),
     ]
     assert [float(row["predicted_latency_ms"]) for row in rows] == [each["latency_ms"] for each in predicted]
+    assert all(float(row["predicted_latency_low"]) < float(row["predicted_latency_high"]) for row in rows)
+    assert all(float(row["predicted_energy_low"]) < float(row["predicted_energy_high"]) for row in rows)
     assert rows[0]["energy_j"] == ""
     answer = run_json(capsys, "measure", net, "--batch", "1,8", "--device", "cuda:0")
     assert [each["predicted"] for each in answer["measurements"]] == predicted

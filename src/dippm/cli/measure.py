@@ -31,9 +31,9 @@ EngineOption = Annotated[
 _FIGURES = ("latency_ms", "energy_j", "memory_mb")
 _COLUMNS = (
     "device", "batch", "outcome", "latency_ms", "latency_std_ms", "energy_j", "memory_mb",
-    "predicted_latency_ms", "predicted_latency_ms_low", "predicted_latency_ms_high",
-    "predicted_energy_j", "predicted_energy_j_low", "predicted_energy_j_high",
-    "predicted_memory_mb", "predicted_memory_mb_low", "predicted_memory_mb_high", "message",
+    "predicted_latency_ms", "predicted_latency_low", "predicted_latency_high",
+    "predicted_energy_j", "predicted_energy_low", "predicted_energy_high",
+    "predicted_memory_mb", "predicted_memory_low", "predicted_memory_high", "message",
 )  # fmt: skip
 
 
