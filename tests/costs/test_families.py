@@ -12,7 +12,7 @@ def test_every_kind_has_a_family():
 def test_contractions_have_families_with_multiply_accumulates():
     with_macs = {WorkFamily.GEMM, WorkFamily.CONVOLUTION, WorkFamily.ATTENTION, WorkFamily.RECURRENT}
     assert {kind for kind, family in FAMILY_OF_KIND.items() if family in with_macs} == (
-        CONTRACTION_KINDS | RECURRENT_KINDS
+        CONTRACTION_KINDS | RECURRENT_KINDS | {OpKind.CONV_WEIGHT_GRAD, OpKind.ATTENTION_GRAD, OpKind.RECURRENT_GRAD}
     )
 
 

@@ -21,7 +21,11 @@ __all__ = [
     "RecurrentTable",
 ]
 
-_GATES = {OpKind.LSTM: 4, OpKind.GRU: 3, OpKind.RNN: 1}
+_GATES = {OpKind.LSTM.value: 4, OpKind.GRU.value: 3, OpKind.RNN.value: 1}
+# The backward pass of fused attention computes the scores again: five products where the forward pass has two.
+_ATTENTION_GRADIENT_PRODUCTS = 2.5
+# That of a recurrent layer has one product for each input and one for each weight.
+_RECURRENT_GRADIENT_PRODUCTS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -153,7 +157,8 @@ class AttentionTable:
         both = width + value_width
         return cls(
             table=SizeTable.of(node, [batch, heads, key_heads, queries, keys, width, value_width]),
-            macs=multiply(batch, heads, queries, keys, both),
+            macs=multiply(batch, heads, queries, keys, both)
+            * _factors(nodes, OpKind.ATTENTION_GRAD, _ATTENTION_GRADIENT_PRODUCTS),
             rows=multiply(batch, heads, queries),
             is_causal=np.array([bool(n.attributes.get("is_causal", False)) for n in nodes], dtype=np.bool_),
             has_mask=np.array([len(n.inputs) > 3 and n.inputs[3] >= 0 for n in nodes], dtype=np.bool_),
@@ -229,8 +234,10 @@ class RecurrentTable:
             np.maximum(np.array([_integer(n, name) for n in nodes], dtype=np.float64), 1.0)
             for name in ("hidden_size", "num_layers", "num_directions")
         )
-        gates = np.array([_GATES[n.kind] for n in nodes], dtype=np.float64)
-        is_lstm = gates == _GATES[OpKind.LSTM]
+        is_gradient = np.array([n.kind is OpKind.RECURRENT_GRAD for n in nodes], dtype=np.bool_)
+        names = [str(n.attributes.get("function")) if n.kind is OpKind.RECURRENT_GRAD else n.kind.value for n in nodes]
+        gates = np.array([_GATES.get(name, 1) for name in names], dtype=np.float64)
+        is_lstm = (gates == _GATES[OpKind.LSTM.value]) & ~is_gradient
         # Only an LSTM can project its state, and only its output tells: [..., directions * projection].
         handed_on = sizes.dimension(out, -1)[:, 0] / directions
         is_projected = is_lstm & (handed_on >= 1) & (handed_on < hidden)
@@ -242,7 +249,8 @@ class RecurrentTable:
         first[:, 0] += deeper
         return cls(
             table=SizeTable.of(node, [steps, batch, input_size]),
-            macs=multiply(steps, batch, first * directions[:, None]),
+            macs=multiply(steps, batch, first * directions[:, None])
+            * _factors(nodes, OpKind.RECURRENT_GRAD, _RECURRENT_GRADIENT_PRODUCTS),
             positions=multiply(steps, batch),
             constants=np.stack([hidden, projection, layers, directions, gates]),
         )
@@ -262,6 +270,11 @@ class RecurrentTable:
             directions=directions,
             gates=gates,
         )
+
+
+def _factors(nodes: list[Node], kind: OpKind, factor: float) -> FloatArray:
+    """A factor for the nodes of a kind, 1 for the others, [n, 1]."""
+    return np.array([factor if node.kind is kind else 1.0 for node in nodes], dtype=np.float64)[:, None]
 
 
 def _integer(node: Node, name: str) -> int:

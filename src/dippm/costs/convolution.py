@@ -40,6 +40,7 @@ class ConvolutionSizes:
         dilation_width: Spacing of kernel columns.
         groups: Groups.
         is_transposed: Whether the convolution is transposed.
+        is_weight_gradient: Whether it computes the gradient of its weight; sizes are those of the convolution itself.
         has_bias: Whether a bias is added.
 
     Shapes:
@@ -62,6 +63,7 @@ class ConvolutionSizes:
     dilation_width: FloatArray
     groups: FloatArray
     is_transposed: npt.NDArray[np.bool_]
+    is_weight_gradient: npt.NDArray[np.bool_]
     has_bias: npt.NDArray[np.bool_]
 
 
@@ -73,6 +75,7 @@ class ConvolutionTable:
     macs: FloatArray
     constants: FloatArray
     is_transposed: npt.NDArray[np.bool_]
+    is_weight_gradient: npt.NDArray[np.bool_]
     has_bias: npt.NDArray[np.bool_]
 
     @classmethod
@@ -80,7 +83,17 @@ class ConvolutionTable:
         """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
         source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
         nodes = [sizes.graph.nodes[i] for i in node]
-        is_transposed = np.array([n.kind is OpKind.CONV_TRANSPOSE for n in nodes], dtype=np.bool_)
+        is_weight_gradient = np.array([n.kind is OpKind.CONV_WEIGHT_GRAD for n in nodes], dtype=np.bool_)
+        if is_weight_gradient.any():
+            # It reads the gradient of the output and the input, and writes what is the weight elsewhere.
+            source, weight, out = (
+                np.where(is_weight_gradient, of_gradient, own)
+                for of_gradient, own in ((weight, source), (out, weight), (source, out))
+            )
+        is_transposed = np.array(
+            [n.kind is OpKind.CONV_TRANSPOSE or n.attributes.get("is_transposed") is True for n in nodes],
+            dtype=np.bool_,
+        )
         spatial = np.where(weight >= 0, sizes.rank(weight) - 2, sizes.rank(source) - 2)
         kernel = [sizes.dimension(weight, np.where(spatial > axis, 1 + spatial - axis, 99))[:, 0] for axis in range(3)]
         width, height, depth = kernel
@@ -122,6 +135,7 @@ class ConvolutionTable:
                 ]
             ),
             is_transposed=is_transposed,
+            is_weight_gradient=is_weight_gradient,
             has_bias=np.array([len(n.inputs) > 2 and n.inputs[2] >= 0 for n in nodes], dtype=np.bool_),
         )
 
@@ -146,6 +160,7 @@ class ConvolutionTable:
             dilation_width=dilation_width,
             groups=groups,
             is_transposed=self.is_transposed,
+            is_weight_gradient=self.is_weight_gradient,
             has_bias=self.has_bias,
         )
 

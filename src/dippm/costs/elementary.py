@@ -18,6 +18,8 @@ _PER_OUTPUT = {
     OpKind.HARD_SIGMOID: 4.0, OpKind.CLIP: 2.0,
     OpKind.ADD: 1.0, OpKind.SUB: 1.0, OpKind.MUL: 1.0, OpKind.DIV: 1.0, OpKind.POW: 4.0,
     OpKind.BATCH_NORM: 2.0, OpKind.LOCAL_RESPONSE_NORM: 14.0, OpKind.QUANTIZE: 4.0, OpKind.DEQUANTIZE: 2.0,
+    # A comparison and a scale; the random number is integer arithmetic.
+    OpKind.DROPOUT: 2.0,
     # Four neighbours weighted, and where they lie.
     OpKind.GRID_SAMPLE: 18.0,
 }  # fmt: skip

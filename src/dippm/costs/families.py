@@ -31,9 +31,9 @@ class WorkFamily(StrEnum):
 
 _KINDS_OF_FAMILY: dict[WorkFamily, tuple[OpKind, ...]] = {
     WorkFamily.GEMM: (OpKind.LINEAR, OpKind.MATMUL),
-    WorkFamily.CONVOLUTION: (OpKind.CONV, OpKind.CONV_TRANSPOSE),
-    WorkFamily.ATTENTION: (OpKind.ATTENTION,),
-    WorkFamily.RECURRENT: (OpKind.LSTM, OpKind.GRU, OpKind.RNN),
+    WorkFamily.CONVOLUTION: (OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD),
+    WorkFamily.ATTENTION: (OpKind.ATTENTION, OpKind.ATTENTION_GRAD),
+    WorkFamily.RECURRENT: (OpKind.LSTM, OpKind.GRU, OpKind.RNN, OpKind.RECURRENT_GRAD),
     # At inference batch norm is a scale and a shift per channel.
     WorkFamily.ELEMENTWISE: (
         *ACTIVATION_KINDS,
@@ -45,6 +45,9 @@ _KINDS_OF_FAMILY: dict[WorkFamily, tuple[OpKind, ...]] = {
         OpKind.LOCAL_RESPONSE_NORM,
         OpKind.QUANTIZE,
         OpKind.DEQUANTIZE,
+        OpKind.DROPOUT,
+        OpKind.ELEMENTWISE_GRAD,
+        OpKind.OPTIMIZER,
     ),
     WorkFamily.ROW: (
         OpKind.SOFTMAX,
@@ -53,9 +56,11 @@ _KINDS_OF_FAMILY: dict[WorkFamily, tuple[OpKind, ...]] = {
         OpKind.RMS_NORM,
         OpKind.GROUP_NORM,
         OpKind.INSTANCE_NORM,
+        OpKind.NORM_GRAD,
+        OpKind.SOFTMAX_GRAD,
     ),
     WorkFamily.REDUCTION: (OpKind.REDUCE, OpKind.CUMULATIVE, OpKind.SORT),
-    WorkFamily.POOL: (OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.GLOBAL_POOL),
+    WorkFamily.POOL: (OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.GLOBAL_POOL, OpKind.POOL_GRAD),
     WorkFamily.MOVE: (
         OpKind.COPY,
         OpKind.CONCAT,

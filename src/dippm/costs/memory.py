@@ -1,4 +1,4 @@
-"""Device memory that a process holds at the peak of an inference, in parts."""
+"""Device memory that a process holds at the peak of an inference or of training, in parts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ _LARGEST_BYTES = 2.0**50
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LiveMemory:
-    """Bytes of live tensors over a forward pass, without rounding, context or cuBLAS workspace.
+    """Bytes of live tensors over a forward pass or a training step, without rounding, context or cuBLAS workspace.
 
     Args:
         batches: Batch sizes.
-        live_bytes: Most bytes alive while each node runs.
+        live_bytes: Most bytes alive while each node runs, in any step.
         peak_bytes: The highest of them, at least what is there from the start.
         peak_node: The node that reaches it, -1 for a graph without nodes.
         weight_bytes: Weights and buffers, of the peak.
+        gradient_bytes: Gradients of weights, of the peak.
+        state_bytes: State of the optimizer, of the peak.
         workspace_bytes: Scratch memory of operators, of the peak.
         activation_bytes: Inputs, results and everything else, of the peak.
 
@@ -52,6 +54,8 @@ class LiveMemory:
     peak_bytes: FloatArray
     peak_node: IndexArray
     weight_bytes: FloatArray
+    gradient_bytes: FloatArray
+    state_bytes: FloatArray
     workspace_bytes: FloatArray
     activation_bytes: FloatArray
 
@@ -67,7 +71,8 @@ class MemoryEstimate:
             small for the model, what it would hold on a larger device.
         fits: Whether the device has enough memory, when nothing else runs on it.
         parts_mb: Its parts, which add up to it: ``context``, ``weights``, ``activations`` (inputs and outputs among
-            them), ``workspace`` (cuBLAS, cuDNN and scratch memory), ``slack`` (reserved and not in use at the peak).
+            them), ``gradients`` and ``optimizer`` where the graph trains, ``workspace`` (cuBLAS, cuDNN and scratch
+            memory), ``slack`` (reserved and not in use at the peak).
         peak_live_mb: Weights, activations and scratch memory at the peak.
         peak_node: The node that reaches it.
         assumptions: Which parts rest on assumptions and not on rules, in words for the user.
@@ -129,7 +134,7 @@ def estimate_memory(
     *,
     layout: Layout = Layout.NCHW,
 ) -> list[MemoryEstimate]:
-    """Estimate the memory of an inference on each device.
+    """Estimate the memory of an inference, or of training, on each device.
 
     Devices differ in their context, their cuBLAS workspace and in whether convolutions run on tensor cores; the
     allocator is replayed once for all devices that agree in the last.
@@ -230,9 +235,13 @@ def _assemble(
     held = reserved + _blas_segment(timeline, device)
     workspace = live.workspace_bytes + blas
     context = np.full(len(live.batches), context_mb(device))
+    trained = {}
+    if (timeline.purpose == Purpose.GRADIENT).any():
+        trained = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
     parts = {
         "context": context,
         "weights": live.weight_bytes / BYTES_PER_MIB,
+        **trained,
         "activations": live.activation_bytes / BYTES_PER_MIB,
         "workspace": workspace / BYTES_PER_MIB,
         "slack": (held - live.peak_bytes - blas) / BYTES_PER_MIB,
@@ -264,6 +273,8 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
             peak_bytes=start,
             peak_node=np.full(len(batches), -1),
             weight_bytes=weights,
+            gradient_bytes=none,
+            state_bytes=none,
             workspace_bytes=none,
             activation_bytes=inputs,
         )
@@ -272,16 +283,25 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     peak_event = live.argmax(axis=1)
     rows = np.arange(len(batches))
     peak = live[rows, peak_event]
-    is_workspace = np.isin(purpose[timeline.event_piece], [int(purpose) for purpose in _WORKSPACES])
-    workspace = np.where(is_workspace, change, 0.0).cumsum(axis=1)[rows, peak_event]
+    purpose_of_event = purpose[timeline.event_piece]
+
+    def at_peak(*purposes: Purpose) -> FloatArray:
+        chosen = np.isin(purpose_of_event, [int(each) for each in purposes])
+        taken: FloatArray = np.where(chosen, change, 0.0).cumsum(axis=1)[rows, peak_event]
+        return taken
+
+    workspace, gradients, state = at_peak(*_WORKSPACES), at_peak(Purpose.GRADIENT), at_peak(Purpose.OPTIMIZER_STATE)
+    of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1)
     return LiveMemory(
         batches=batches,
-        live_bytes=np.maximum.reduceat(live, timeline.node_start, axis=1),
+        live_bytes=of_nodes.reshape(len(batches), timeline.steps, -1).max(axis=1),
         peak_bytes=peak,
         peak_node=timeline.event_node[peak_event],
         weight_bytes=weights,
+        gradient_bytes=gradients,
+        state_bytes=state,
         workspace_bytes=workspace,
-        activation_bytes=peak - weights - workspace,
+        activation_bytes=peak - weights - gradients - state - workspace,
     )
 
 

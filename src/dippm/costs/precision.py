@@ -61,6 +61,8 @@ _ARITHMETIC = {
     DType.BFLOAT16: Arithmetic.BF16,
     DType.FLOAT8: Arithmetic.FP8,
 }
+_CUDNN_KINDS = RECURRENT_KINDS | {OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD, OpKind.RECURRENT_GRAD}
+_MATRIX_KINDS = CONTRACTION_KINDS | _CUDNN_KINDS | {OpKind.ATTENTION_GRAD}
 _WHOLE_MODEL = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
 _AUTOCAST = {Precision.AMP: DType.FLOAT16, Precision.AMP_BF16: DType.BFLOAT16}
 _CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
@@ -177,13 +179,11 @@ def _read_type(node: Node, read: list[DType]) -> DType:
 def _arithmetic(node: Node, dtype: DType, precision: Precision) -> Arithmetic:
     if dtype in _ARITHMETIC:
         return _ARITHMETIC[dtype]
-    is_contraction = node.kind in CONTRACTION_KINDS or node.kind in RECURRENT_KINDS
-    if not is_contraction:
+    if node.kind not in _MATRIX_KINDS:
         return Arithmetic.FP32
     if dtype in _INT8:
         return Arithmetic.INT8
-    is_cudnn = node.kind in (OpKind.CONV, OpKind.CONV_TRANSPOSE) or node.kind in RECURRENT_KINDS
-    if precision is Precision.TF32 or (is_cudnn and precision is Precision.FP32):
+    if precision is Precision.TF32 or (node.kind in _CUDNN_KINDS and precision is Precision.FP32):
         return Arithmetic.TF32
     return Arithmetic.FP32
 

@@ -1,4 +1,4 @@
-"""When every piece of device memory of a forward pass is taken and given back."""
+"""When every piece of device memory of a forward pass or a training step is taken and given back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dippm.graph import Graph, OpKind, TensorRole
 __all__ = ["MemoryTimeline", "Purpose"]
 
 _WEIGHT_ROLES = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT})
-_CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE})
+_WRITTEN_ROLES = frozenset({TensorRole.ACTIVATION, TensorRole.GRADIENT})
+_CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD})
 _HALF = frozenset({Arithmetic.FP16, Arithmetic.BF16})
 
 
@@ -27,7 +28,8 @@ class Purpose(IntEnum):
     """What a piece of memory is for.
 
     ``LAYOUT_TF32`` and ``LAYOUT_HALF`` are the copies of its tensors in channels-last order that a convolution on
-    tensor cores makes where images are stored channels-first; which of them exist depends on the device.
+    tensor cores makes where images are stored channels-first; which of them exist depends on the device. ``GRADIENT``
+    is that of a weight, ``OPTIMIZER_STATE`` what the optimizer keeps from step to step.
     """
 
     WEIGHT = 0
@@ -36,6 +38,15 @@ class Purpose(IntEnum):
     SCRATCH = 3
     LAYOUT_TF32 = 4
     LAYOUT_HALF = 5
+    GRADIENT = 6
+    OPTIMIZER_STATE = 7
+
+
+_PURPOSES = {
+    TensorRole.INPUT: Purpose.INPUT,
+    TensorRole.GRADIENT: Purpose.GRADIENT,
+    TensorRole.OPTIMIZER_STATE: Purpose.OPTIMIZER_STATE,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -45,7 +56,8 @@ class MemoryTimeline:
     Weights and inputs are there before the first node and after the last; outputs stay. Every other storage is given
     back where the graph says so (``Graph.has_lifetimes``), else after the last node that uses it or one of its views.
     Outputs that nothing reads are given back at once. A cast that autocast caches stays until the forward ends, any
-    other cast as long as its node runs.
+    other cast as long as its node runs. Where an optimizer keeps state there are two steps: the state is taken when the
+    first one updates the weights, and is there throughout the second.
 
     Args:
         purpose: What each piece is for.
@@ -55,12 +67,13 @@ class MemoryTimeline:
         event_piece: Piece of each event.
         event_sign: 1 where it is taken, -1 where it is given back, 0 for the mark that begins a node's events.
         event_node: Node of each event.
-        node_start: First event of each node, its mark.
+        node_start: First event of each node, its mark, in each step.
+        steps: How often the nodes run.
         runs_blas: Whether any node calls cuBLAS.
 
     Shapes:
         P pieces, E events. purpose: [P]; bytes_of: [P, D]; weights, inputs: indices into P; event_*: [E];
-        node_start: [n_nodes].
+        node_start: [steps * n_nodes].
     """
 
     purpose: npt.NDArray[np.int8]
@@ -71,6 +84,7 @@ class MemoryTimeline:
     event_sign: IndexArray
     event_node: IndexArray
     node_start: IndexArray
+    steps: int
     runs_blas: bool
 
     @classmethod
@@ -113,12 +127,14 @@ class MemoryTimeline:
             casts_of.setdefault(node, []).append(cast)
         is_cached = casts.is_cached.tolist()
         releases = _releases(graph, storage)
-        owned_by_graph = [tensor.role is TensorRole.ACTIVATION for tensor in graph.tensors]
+        owned_by_graph = [tensor.role in _WRITTEN_ROLES for tensor in graph.tensors]
+        is_state = [tensor.role is TensorRole.OPTIMIZER_STATE for tensor in graph.tensors]
+        steps = 1 + any(is_state)
         is_live = [False] * count
         piece: list[int] = []
         sign: list[int] = []
         node_start = []
-        for position, node in enumerate(nodes):
+        for position, node in list(enumerate(nodes)) * steps:
             node_start.append(len(piece))
             piece.append(0)
             sign.append(0)
@@ -128,6 +144,11 @@ class MemoryTimeline:
                 sign.append(1)
                 if not is_cached[cast]:
                     temporary.append(first_cast + cast)
+            for index in node.inputs if steps > 1 else ():
+                if is_state[index] and not is_live[index]:
+                    is_live[index] = True
+                    piece.append(index)
+                    sign.append(1)
             for index in node.outputs:
                 if storage[index] == index and owned_by_graph[index] and not is_live[index]:
                     is_live[index] = True
@@ -152,8 +173,9 @@ class MemoryTimeline:
             inputs=np.flatnonzero((purpose == Purpose.INPUT) & is_owner),
             event_piece=np.array(piece, dtype=np.int64),
             event_sign=np.array(sign, dtype=np.int64),
-            event_node=np.repeat(np.arange(len(nodes), dtype=np.int64), lengths),
+            event_node=np.repeat(np.tile(np.arange(len(nodes), dtype=np.int64), steps), lengths),
             node_start=np.array(node_start, dtype=np.int64),
+            steps=steps,
             runs_blas=any(node.kind in (OpKind.LINEAR, OpKind.MATMUL) for node in nodes),
         )
 
@@ -172,7 +194,7 @@ class MemoryTimeline:
 def _purpose(role: TensorRole) -> Purpose:
     if role in _WEIGHT_ROLES:
         return Purpose.WEIGHT
-    return Purpose.INPUT if role is TensorRole.INPUT else Purpose.ACTIVATION
+    return _PURPOSES.get(role, Purpose.ACTIVATION)
 
 
 def _releases(graph: Graph, storage: list[int]) -> list[list[int]]:

@@ -3,7 +3,8 @@
 An operator reads each distinct input once, weights among them, and writes each output once, in place or not. It reads
 less where it only fetches part of its input: embedding and gather read what they return, at most the whole table once,
 a copy of a slice reads the slice, and a tensor that was expanded over a dimension is read as large as its storage.
-Views move nothing.
+Views move nothing. Norms that train read their input once for the statistics and once more to use them, as their
+gradients do with both of theirs. An optimizer writes what it updates.
 """
 
 from __future__ import annotations
@@ -90,6 +91,10 @@ class Reads:
         is_first = np.zeros(len(node), dtype=np.bool_)
         is_first[np.unique(node * (len(sizes.elements) + 1) + tensor, return_index=True)[1]] = True
         is_read = is_first & ~is_silent[node] & ~(is_in_place[node] & (edges.read_position == 0))
+        is_twice = _read_twice(sizes)[node] & (edges.read_position < 2)
+        is_twice &= (edges.read_position == 0) | _is_kind(sizes, OpKind.NORM_GRAD)[node]
+        whole[is_twice] *= 2.0
+        limit[is_twice] *= 2.0
         is_open = is_read & ~is_at_most(whole, limit)
         is_certain = is_read & ~is_open
         return cls(
@@ -141,7 +146,29 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
     partial = np.flatnonzero(_scatters_in_place(sizes)[node] & (edges.write_position == 0))
     updates = np.array([graph.nodes[i].inputs[-1] for i in node[partial]], dtype=np.int64)
     written[partial] = pad(sizes.elements[updates] * types.tensor_bytes[tensor[partial], None], written.shape[1])
-    return scatter_add(node, written, count=len(graph.nodes))
+    result = scatter_add(node, written, count=len(graph.nodes))
+    for position in np.flatnonzero(_is_kind(sizes, OpKind.OPTIMIZER)).tolist():
+        count = graph.nodes[position].attributes.get("updated", 0)
+        updated = list(graph.nodes[position].inputs[: count if isinstance(count, int) else 0])
+        moved = (sizes.elements[updated] * types.tensor_bytes[updated, None]).sum(axis=0)
+        result[position, : len(moved)] += moved
+    return result
+
+
+def _is_kind(sizes: GraphSizes, kind: OpKind) -> npt.NDArray[np.bool_]:
+    return np.array([node.kind is kind for node in sizes.graph.nodes], dtype=np.bool_)
+
+
+def _read_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+    """Nodes that go over their first inputs twice."""
+    return np.array(
+        [
+            node.kind is OpKind.NORM_GRAD
+            or (node.kind is OpKind.BATCH_NORM and node.attributes.get("is_training") is True)
+            for node in sizes.graph.nodes
+        ],
+        dtype=np.bool_,
+    )
 
 
 def _scatters_in_place(sizes: GraphSizes) -> npt.NDArray[np.bool_]:

@@ -10,6 +10,7 @@ from dippm.graph.op_kind import (
     CONTRACTION_KINDS,
     NORM_KINDS,
     RECURRENT_KINDS,
+    TRAINING_KINDS,
     OpKind,
 )
 
@@ -19,6 +20,7 @@ __all__ = [
     "CONTRACTION_KINDS",
     "NORM_KINDS",
     "RECURRENT_KINDS",
+    "TRAINING_KINDS",
     "Attribute",
     "DType",
     "Dim",

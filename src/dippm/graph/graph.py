@@ -20,7 +20,9 @@ class TensorRole(StrEnum):
     """What a tensor is to the model.
 
     ``PARAMETER`` is trained, ``BUFFER`` is kept with the model and not trained (running means, index tables),
-    ``CONSTANT`` is small and made while the graph was read, ``ACTIVATION`` is computed by a node.
+    ``CONSTANT`` is small and made while the graph was read, ``ACTIVATION`` is computed by a node. Only a training step
+    has the last two: ``GRADIENT`` is that of a parameter and is kept until the step ends, ``OPTIMIZER_STATE`` is made
+    in the first step and kept from then on.
     """
 
     INPUT = "input"
@@ -28,6 +30,8 @@ class TensorRole(StrEnum):
     BUFFER = "buffer"
     CONSTANT = "constant"
     ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,16 +13,22 @@ MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only whe
 ATTENTION           q, k, v [B, H, L, E], mask?          is_causal (bool)
 LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first
 EMBEDDING           weight [V, E], indices               -
-*_NORM              x, scale?, bias?, mean?, var?        groups (GROUP_NORM), axes_size (elements normalised over)
+*_NORM              x, scale?, bias?, mean?, var?        groups (GROUP_NORM), axes_size (elements normalised over),
+                                                         is_training (BATCH_NORM by the batch's own statistics)
 MAX_POOL AVG_POOL   x                                    kernel, stride, padding
 GLOBAL_POOL         x                                    output_size (adaptive pooling; 1x1 is the common case)
 SOFTMAX REDUCE      x                                    axes (tuple, non-negative), function (REDUCE: "mean", ...)
 RESIZE              x                                    mode
+DROPOUT             x                                    (outputs the result and the mask, one byte an element)
 UNARY BINARY        x (, y)                              function ("exp", "maximum", "where", ...)
 VIEW                x                                    function; launches no kernel, output aliases the input
 COPY                x                                    function; a copy in other order or layout
 FILL                -                                    writes its output, reads nothing of size
 CONTROL_FLOW        whatever flows in                    function ("if", "loop", "scan")
+CONV_WEIGHT_GRAD    gradient of the output, x            those of the convolution, is_transposed
+*_GRAD              gradient of the output, then what    function (the kind whose gradient it is), and that
+                    the forward pass has saved           kind's attributes
+OPTIMIZER           what it updates, then what it reads  function, updated (how many of the inputs it updates)
 UNKNOWN             anything                             costed by its bytes, reported as unsupported
 =================== ==================================== ===================================================
 """
@@ -31,7 +37,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["ACTIVATION_KINDS", "ARITHMETIC_KINDS", "CONTRACTION_KINDS", "NORM_KINDS", "RECURRENT_KINDS", "OpKind"]
+__all__ = [
+    "ACTIVATION_KINDS",
+    "ARITHMETIC_KINDS",
+    "CONTRACTION_KINDS",
+    "NORM_KINDS",
+    "RECURRENT_KINDS",
+    "TRAINING_KINDS",
+    "OpKind",
+]
 
 
 class OpKind(StrEnum):
@@ -91,9 +105,18 @@ class OpKind(StrEnum):
     FFT = "fft"
     FILL = "fill"
     RANDOM = "random"
+    DROPOUT = "dropout"
     QUANTIZE = "quantize"
     DEQUANTIZE = "dequantize"
     VIEW = "view"
+    CONV_WEIGHT_GRAD = "conv_weight_grad"
+    ATTENTION_GRAD = "attention_grad"
+    RECURRENT_GRAD = "recurrent_grad"
+    NORM_GRAD = "norm_grad"
+    SOFTMAX_GRAD = "softmax_grad"
+    POOL_GRAD = "pool_grad"
+    ELEMENTWISE_GRAD = "elementwise_grad"
+    OPTIMIZER = "optimizer"
     CONTROL_FLOW = "control_flow"
     UNKNOWN = "unknown"
 
@@ -128,3 +151,16 @@ ACTIVATION_KINDS = frozenset(
     }
 )
 ARITHMETIC_KINDS = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.POW})
+TRAINING_KINDS = frozenset(
+    {
+        OpKind.CONV_WEIGHT_GRAD,
+        OpKind.ATTENTION_GRAD,
+        OpKind.RECURRENT_GRAD,
+        OpKind.NORM_GRAD,
+        OpKind.SOFTMAX_GRAD,
+        OpKind.POOL_GRAD,
+        OpKind.ELEMENTWISE_GRAD,
+        OpKind.OPTIMIZER,
+    }
+)
+"""Kinds that only a training step has."""

@@ -10,7 +10,7 @@ from dippm.graph.op_kind import OpKind
 
 __all__ = ["fold_constants"]
 
-_MADE_ANEW = frozenset({OpKind.RANDOM, OpKind.FILL})
+_MADE_ANEW = frozenset({OpKind.RANDOM, OpKind.DROPOUT, OpKind.FILL})
 
 
 def fold_constants(editor: GraphEditor) -> None:

@@ -1,0 +1,139 @@
+"""The backward pass, as autograd would run it over the forward pass.
+
+Nodes run in the reverse order of their forward twins. A gradient flows along every tensor that depends on a parameter.
+Where several reach one tensor they are added, in place where nothing else needs the memory of the first, as autograd's
+buffers do. A tensor that the rule of an operator reads is kept from the forward pass until then, and nothing else is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from dippm.costs.training_step.step_builder import StepBuilder, count_elements
+from dippm.graph import Attribute, Node, OpKind, TensorRole
+
+__all__ = ["Gradients"]
+
+_NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.SORT, OpKind.QUANTIZE})
+_FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "argmax", "argmin", "detach"})
+
+
+class Gradients:
+    """The gradients that wait to be handed on, and which tensors need one.
+
+    Args:
+        builder: Where the nodes of the backward pass go.
+        nodes: Nodes of the forward pass in their order.
+    """
+
+    def __init__(self, builder: StepBuilder, nodes: Sequence[Node]) -> None:
+        self.builder = builder
+        self._pending: dict[int, int] = {}
+        self._users: Counter[int] = Counter()
+        self._wanted = {
+            index
+            for index, tensor in enumerate(builder.tensors)
+            if tensor.role is TensorRole.PARAMETER and tensor.dtype.is_floating
+        }
+        self.add_wanted(nodes)
+
+    def add_wanted(self, nodes: Sequence[Node]) -> None:
+        """Let what depends on a parameter need a gradient.
+
+        Args:
+            nodes: More nodes of the forward pass, in their order.
+        """
+        for node in nodes:
+            if node.kind in _NO_GRADIENT or node.attributes.get("function") in _FLAT_FUNCTIONS:
+                continue
+            if any(index in self._wanted for index in node.inputs):
+                self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_floating)
+
+    def wants(self, tensor: int) -> bool:
+        """Whether a tensor needs a gradient."""
+        return tensor >= 0 and tensor in self._wanted
+
+    def start(self, tensor: int) -> None:
+        """Begin with the gradient of the loss, which is one."""
+        one = self.builder.new_like(tensor)
+        self.builder.run(OpKind.FILL, (), (one,), function="ones")
+        self._put(tensor, one)
+
+    def take(self, tensors: Sequence[int]) -> list[int | None]:
+        """The gradients of a node's outputs, all contributions added up; None where there is none."""
+        taken = []
+        for tensor in tensors:
+            gradient = self._pending.pop(tensor, None)
+            if gradient is not None:
+                self._users[self.builder.base(gradient)] -= 1
+            taken.append(gradient)
+        return taken
+
+    def of_parameter(self, tensor: int) -> int | None:
+        """The gradient of a parameter once the backward pass is over."""
+        return self._pending.get(tensor)
+
+    def is_shared(self, gradient: int) -> bool:
+        """Whether another tensor's gradient lies in the same memory."""
+        return self._users[self.builder.base(gradient)] > 1
+
+    def give(self, tensor: int, gradient: int) -> None:
+        """Hand a gradient on to a tensor: summed over what was broadcast, in the tensor's type."""
+        if not self.wants(tensor):
+            return
+        builder = self.builder
+        if builder.shape(gradient) != builder.shape(tensor):
+            gradient = self._summed(gradient, tensor)
+        if builder.dtype(gradient) is not builder.dtype(tensor):
+            cast = builder.new_like(tensor)
+            builder.run(OpKind.CAST, (gradient,), (cast,))
+            gradient = cast
+        old = self._pending.get(tensor)
+        if old is None:
+            self._put(tensor, gradient)
+            return
+        base = builder.base(old)
+        is_own = self._users[base] == 1 and base != builder.base(gradient)
+        if is_own and builder.is_whole(old):
+            total = builder.new_tensor(builder.shape(old), builder.dtype(old), alias_of=old)
+        else:
+            total = builder.new_like(tensor)
+        builder.run(OpKind.ADD, (old, gradient), (total,), source_op="accumulate")
+        self._users[base] -= 1
+        self._put(tensor, total)
+
+    def make(
+        self,
+        kind: OpKind,
+        inputs: Sequence[int],
+        tensor: int,
+        function: str,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> int:
+        """Run a node that computes the gradient of a tensor, and return it (not handed on yet)."""
+        gradient = self.builder.new_like(tensor)
+        self.builder.run(kind, inputs, (gradient,), function=function, attributes=attributes)
+        if kind is OpKind.ELEMENTWISE_GRAD and self.builder.is_permuted(inputs[0]):
+            self.builder.permuted.add(gradient)
+        return gradient
+
+    def dense(self, gradient: int) -> int:
+        """A gradient row by row: a copy where it is a piece of another one, was expanded, or is in another order."""
+        if self.builder.is_whole(gradient) and not self.builder.is_permuted(gradient):
+            return gradient
+        copy = self.builder.new_like(gradient)
+        self.builder.run(OpKind.COPY, (gradient,), (copy,), function="contiguous")
+        return copy
+
+    def _put(self, tensor: int, gradient: int) -> None:
+        self._pending[tensor] = gradient
+        self._users[self.builder.base(gradient)] += 1
+
+    def _summed(self, gradient: int, tensor: int) -> int:
+        builder = self.builder
+        if count_elements(builder.shape(gradient)) == count_elements(builder.shape(tensor)):
+            return builder.view(gradient, builder.shape(tensor))
+        total = builder.new_tensor(builder.shape(tensor), builder.dtype(gradient))
+        builder.run(OpKind.REDUCE, (gradient,), (total,), function="sum")
+        return total

@@ -1,0 +1,91 @@
+"""A graph in which every number format is written down: autocast's casts become nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dippm.costs.edges import Edges
+from dippm.costs.precision import Precision, plan_types
+from dippm.graph import DType, Graph, Node, OpKind, TensorSpec
+
+__all__ = ["with_explicit_types"]
+
+_HALF = {
+    Precision.AMP: DType.FLOAT16,
+    Precision.AMP_BF16: DType.BFLOAT16,
+    Precision.FP16: DType.FLOAT16,
+    Precision.BF16: DType.BFLOAT16,
+}
+_CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+_FULL_BYTES = 4.0
+
+
+def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, frozenset[int]]:
+    """Give every tensor the type in which it is stored at a precision, and every cast of autocast a node.
+
+    Args:
+        graph: The model as it was read.
+        precision: Arithmetic of the run.
+
+    Returns:
+        The graph, and the copies of weights that autocast keeps until the forward pass ends.
+    """
+    if precision not in _HALF:
+        return graph, frozenset()
+    half = _HALF[precision]
+    edges = Edges.from_graph(graph)
+    types = plan_types(graph, precision, edges=edges)
+
+    def of_size(dtype: DType, size: float) -> DType:
+        if dtype not in _CASTABLE or size * 8 == dtype.bits:
+            return dtype
+        return DType.FLOAT32 if size == _FULL_BYTES else half
+
+    tensors = [
+        replace(tensor, dtype=of_size(tensor.dtype, size)) if tensor.dtype in _CASTABLE else tensor
+        for tensor, size in zip(graph.tensors, types.tensor_bytes.tolist(), strict=True)
+    ]
+    casts: dict[int, list[tuple[int, DType, bool]]] = {}
+    for node, tensor, size, is_cached in zip(
+        types.casts.node.tolist(),
+        types.casts.tensor.tolist(),
+        types.casts.to_bytes.tolist(),
+        types.casts.is_cached.tolist(),
+        strict=True,
+    ):
+        target = DType.FLOAT32 if size == _FULL_BYTES else half
+        casts.setdefault(node, []).append((tensor, target, is_cached))
+    reads_other: dict[int, set[int]] = {}
+    for node, tensor, size in zip(
+        edges.read_node.tolist(), edges.read_tensor.tolist(), types.read_bytes.tolist(), strict=True
+    ):
+        if size != types.tensor_bytes[tensor]:
+            reads_other.setdefault(node, set()).add(tensor)
+
+    nodes: list[Node] = []
+    kept: dict[int, int] = {}
+    for position, node in enumerate(graph.nodes):
+        copies: dict[int, int] = {}
+        for tensor, target, is_cached in casts.get(position, ()):
+            source = tensors[tensor]
+            tensors.append(TensorSpec(name=f"{source.name}.cast", shape=source.shape, dtype=target))
+            copies[tensor] = len(tensors) - 1
+            if is_cached:
+                kept[tensor] = copies[tensor]
+            nodes.append(
+                Node(
+                    kind=OpKind.CAST,
+                    inputs=(tensor,),
+                    outputs=(copies[tensor],),
+                    scope=node.scope,
+                    source_op="autocast",
+                )
+            )
+        changed = reads_other.get(position, ())
+        if changed:
+            inputs = tuple(
+                copies.get(index, kept.get(index, index)) if index in changed else index for index in node.inputs
+            )
+            node = replace(node, inputs=inputs)
+        nodes.append(node)
+    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes)), frozenset(kept.values())
