@@ -47,3 +47,9 @@ def test_large_sizes_stay_finite(which: int) -> None:
     sizes = [64.0] * 4
     sizes[which] = 1e12
     assert np.isfinite(seconds(*sizes))
+
+
+def test_a_long_sum_into_few_tiles_is_shared() -> None:
+    deep = seconds(1, 64, 32, 1_000_000)
+    assert deep < 0.05 * 1_000_000 / 4000 * seconds(1, 64, 32, 4000)
+    assert deep > 2 * 64 * 32 * 1_000_000 / PEAK

@@ -116,9 +116,10 @@ class AttentionSizes:
         value_width: Width of a head's values.
         is_causal: Whether a kernel may skip the upper triangle; the MACs count it whole all the same.
         has_mask: Whether a mask or bias is added to the scores.
+        products: Products of queries and keys that are computed, over those of a forward pass.
 
     Shapes:
-        node, is_causal, has_mask: [n_attention]; the others: [B, n_attention].
+        node, is_causal, has_mask, products: [n_attention]; the others: [B, n_attention].
     """
 
     node: IndexArray
@@ -131,6 +132,7 @@ class AttentionSizes:
     value_width: FloatArray
     is_causal: npt.NDArray[np.bool_]
     has_mask: npt.NDArray[np.bool_]
+    products: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -142,6 +144,7 @@ class AttentionTable:
     rows: FloatArray
     is_causal: npt.NDArray[np.bool_]
     has_mask: npt.NDArray[np.bool_]
+    products: FloatArray
 
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> AttentionTable:
@@ -155,13 +158,14 @@ class AttentionTable:
         heads = _where(~has_heads, 1.0, sizes.dimension(query, -3))
         key_heads = _where(~has_heads, 1.0, sizes.dimension(key, -3))
         both = width + value_width
+        products = _factors(nodes, OpKind.ATTENTION_GRAD, _ATTENTION_GRADIENT_PRODUCTS)
         return cls(
             table=SizeTable.of(node, [batch, heads, key_heads, queries, keys, width, value_width]),
-            macs=multiply(batch, heads, queries, keys, both)
-            * _factors(nodes, OpKind.ATTENTION_GRAD, _ATTENTION_GRADIENT_PRODUCTS),
+            macs=multiply(batch, heads, queries, keys, both) * products[:, None],
             rows=multiply(batch, heads, queries),
             is_causal=np.array([bool(n.attributes.get("is_causal", False)) for n in nodes], dtype=np.bool_),
             has_mask=np.array([len(n.inputs) > 3 and n.inputs[3] >= 0 for n in nodes], dtype=np.bool_),
+            products=products,
         )
 
     def at(self, batches: FloatArray) -> AttentionSizes:
@@ -178,6 +182,7 @@ class AttentionTable:
             value_width=value_width,
             is_causal=self.is_causal,
             has_mask=self.has_mask,
+            products=self.products,
         )
 
 
@@ -195,9 +200,10 @@ class RecurrentSizes:
         layers: Stacked layers.
         directions: 1, or 2 where the sequence is read both ways.
         gates: 4 for LSTM, 3 for GRU, 1 for RNN.
+        products: Products that are computed, over those of a forward pass.
 
     Shapes:
-        node, hidden_size, projection_size, layers, directions, gates: [n_recurrent]; the others: [B, n_recurrent].
+        node, hidden_size, projection_size, layers, directions, gates, products: [n_recurrent]; the others: [B, n_recurrent].
     """
 
     node: IndexArray
@@ -209,6 +215,7 @@ class RecurrentSizes:
     layers: FloatArray
     directions: FloatArray
     gates: FloatArray
+    products: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -243,22 +250,22 @@ class RecurrentTable:
         is_projected = is_lstm & (handed_on >= 1) & (handed_on < hidden)
         projection = np.where(is_projected, handed_on, hidden)
         recurrent = gates * hidden * projection + np.where(is_projected, hidden * projection, 0.0)
+        products = _factors(nodes, OpKind.RECURRENT_GRAD, _RECURRENT_GRADIENT_PRODUCTS)
         first = gates[:, None] * hidden[:, None] * input_size
         first[:, 0] += recurrent
         deeper = (layers - 1) * (gates * hidden * directions * projection + recurrent)
         first[:, 0] += deeper
         return cls(
             table=SizeTable.of(node, [steps, batch, input_size]),
-            macs=multiply(steps, batch, first * directions[:, None])
-            * _factors(nodes, OpKind.RECURRENT_GRAD, _RECURRENT_GRADIENT_PRODUCTS),
+            macs=multiply(steps, batch, first * directions[:, None]) * products[:, None],
             positions=multiply(steps, batch),
-            constants=np.stack([hidden, projection, layers, directions, gates]),
+            constants=np.stack([hidden, projection, layers, directions, gates, products]),
         )
 
     def at(self, batches: FloatArray) -> RecurrentSizes:
         """Sizes at each batch."""
         steps, batch, input_size = self.table.at(batches)
-        hidden, projection, layers, directions, gates = self.constants
+        hidden, projection, layers, directions, gates, products = self.constants
         return RecurrentSizes(
             node=self.table.node,
             steps=steps,
@@ -269,12 +276,13 @@ class RecurrentTable:
             layers=layers,
             directions=directions,
             gates=gates,
+            products=products,
         )
 
 
 def _factors(nodes: list[Node], kind: OpKind, factor: float) -> FloatArray:
-    """A factor for the nodes of a kind, 1 for the others, [n, 1]."""
-    return np.array([factor if node.kind is kind else 1.0 for node in nodes], dtype=np.float64)[:, None]
+    """A factor for the nodes of a kind, 1 for the others."""
+    return np.array([factor if node.kind is kind else 1.0 for node in nodes], dtype=np.float64)
 
 
 def _integer(node: Node, name: str) -> int:

@@ -266,6 +266,8 @@ class _Timer:
         if plain.any():
             learned = self._plain_convolution(columns[plain])
             result[..., plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
+        slower = np.where(is_thin, self.rates.direct_weight_gradient, self.rates.weight_gradient)
+        result *= np.where(sizes.is_weight_gradient[columns], slower, 1.0)
         traffic = self._traffic_seconds(node)
         result = np.asarray(np.maximum(result, traffic))
         if not self._is_nhwc:
@@ -329,7 +331,7 @@ class _Timer:
         blocks = heads * queries / _ATTENTION_TILE[0]
         waves = np.ceil(blocks / self.sheets.sms) * self.sheets.sms * _ATTENTION_TILE[0]
         flops = 2.0 * waves * keys * (width + value_width)
-        flops = np.where(sizes.is_causal[columns], flops / 2.0, flops)
+        flops = np.where(sizes.is_causal[columns], flops / 2.0, flops) * sizes.products[columns]
         return np.maximum(flops / (peak * self.rates.attention), self._traffic_seconds(node))
 
     def recurrent(self, part: Distinct) -> FloatArray:
@@ -349,7 +351,7 @@ class _Timer:
         deeper = product(one, steps * batch, outputs, np.broadcast_to(directions * handed, steps.shape), peak=peak)
         step = product(one, batch, outputs, np.broadcast_to(handed, steps.shape), peak=peak)
         step = np.maximum(step, self.rates.step_us / 1e6)
-        total = directions * (first + (layers - 1.0) * deeper + layers * steps * step)
+        total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)
         return np.maximum(total, self._traffic_seconds(node))
 
     def row(self, part: Distinct) -> FloatArray:

@@ -73,6 +73,7 @@ class KernelPlan:
         stream_group: Which rate each of ``stream.node`` takes.
         stream_operator: Element-wise table of each of ``stream.node``.
         dispatch_us: Host time to launch each node, casts included, microseconds.
+        is_backward: Whether autograd launches each node and not the model's Python code.
     """
 
     work: Workload
@@ -86,10 +87,11 @@ class KernelPlan:
     stream_group: npt.NDArray[np.str_]
     stream_operator: npt.NDArray[np.str_]
     dispatch_us: FloatArray
+    is_backward: npt.NDArray[np.bool_]
 
     @classmethod
-    def from_workload(cls, work: Workload) -> KernelPlan:
-        """Group the kernels of a workload."""
+    def from_workload(cls, work: Workload, *, is_backward: npt.NDArray[np.bool_] | None = None) -> KernelPlan:
+        """Group the kernels of a workload; without ``is_backward`` no node belongs to a backward pass."""
         arithmetic = np.array([_ARITHMETICS.index(value) for value in work.types.arithmetic], dtype=np.int64)
         traffic_width = max(work.bytes_read.shape[1], work.bytes_written.shape[1])
         traffic = np.concatenate([pad(work.bytes_read, traffic_width), pad(work.bytes_written, traffic_width)], axis=1)
@@ -113,8 +115,12 @@ class KernelPlan:
             work=work,
             arithmetic=arithmetic,
             gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear),
-            convolution=distinct(conv.table.polynomials, conv.table.node, conv.constants.T, conv.is_transposed),
-            attention=distinct(attention.table.polynomials, attention.table.node, attention.is_causal),
+            convolution=distinct(
+                conv.table.polynomials, conv.table.node, conv.constants.T, conv.is_transposed, conv.is_weight_gradient
+            ),
+            attention=distinct(
+                attention.table.polynomials, attention.table.node, attention.is_causal, attention.products
+            ),
             recurrent=distinct(recurrent.table.polynomials, recurrent.table.node, recurrent.constants.T),
             row=distinct(row_sizes.reshape(-1, width), row_node, table_codes),
             stream=Distinct.of(
@@ -126,6 +132,7 @@ class KernelPlan:
             stream_group=group,
             stream_operator=operator,
             dispatch_us=_dispatch_us(work),
+            is_backward=np.zeros(len(arithmetic), dtype=np.bool_) if is_backward is None else is_backward,
         )
 
 

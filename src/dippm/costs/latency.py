@@ -79,7 +79,8 @@ def break_down_latency(
     busy = busy_ms(plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
     # A captured graph is launched as a whole.
     host_scale = 0.0 if conditions.runtime is Runtime.CUDA_GRAPH else rates.host_scale
-    launched = np.cumsum(plan.dispatch_us) * (host_scale / _US_PER_MS)
+    dispatch_us = np.where(plan.is_backward, rates.backward_host, 1.0) * plan.dispatch_us
+    launched = np.cumsum(dispatch_us) * (host_scale / _US_PER_MS)
     share = share_of_latency(busy, launched)
     return [LatencyBreakdown(busy_ms=own, share_ms=part) for own, part in zip(busy, share, strict=True)]
 

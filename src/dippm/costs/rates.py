@@ -32,6 +32,9 @@ class Rates:
         cache_gain: How many times peak bandwidth the L2 cache delivers.
         step_us: Least time of one step of a recurrent layer, microseconds.
         host_scale: Host time per operator over that of the measured host.
+        backward_host: Host time of an operator of the backward pass over that of the same operator called from Python.
+        weight_gradient: Time of the gradient of a convolution's weight over that of the convolution.
+        direct_weight_gradient: The same of depthwise and thinly grouped convolutions.
     """
 
     tensor_gemm: float = 0.75
@@ -48,6 +51,9 @@ class Rates:
     cache_gain: float = 2.5
     step_us: float = 8.0
     host_scale: float = 1.0
+    backward_host: float = 0.5
+    weight_gradient: float = 1.2
+    direct_weight_gradient: float = 2.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

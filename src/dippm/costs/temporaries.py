@@ -66,7 +66,7 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable) ->
     """
     nodes = sizes.graph.nodes
     layers: IndexArray = recurrent.table.node
-    hidden, _, _, directions, gates = recurrent.constants
+    hidden, _, _, directions, gates, _ = recurrent.constants
     width = hidden * directions * gates
     element = np.array([types.tensor_bytes[nodes[i].outputs[0]] if nodes[i].outputs else 4.0 for i in layers])
     all_gates = recurrent.positions * (width * element)[:, None]

@@ -2,7 +2,8 @@
 
 A product of m x k by k x n is cut into output tiles, one per SM at a time. What tiles overhang and what the last wave
 leaves idle is lost; small tiles lose less and run slower, because they reload their operands more often. The library is
-taken to pick the fastest.
+taken to pick the fastest. Where the sum is much longer than the output is large, as in the gradient of a weight, the
+library lets several SMs share a tile: what is deeper than a few thousand counts as spread over all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _TILES = (
 _DEPTH = 32.0
 # Depth at which filling and draining a tile's pipeline takes as long as its work.
 _PIPELINE_DEPTH = 64.0
+# Depth from which a tile's sum is split: an assumption, above what the layers of measured networks have in inference.
+_SPLIT_DEPTH = 4096.0
 
 
 def tensor_gemm_seconds(
@@ -48,8 +51,9 @@ def tensor_gemm_seconds(
     depth = np.ceil(k / _DEPTH) * _DEPTH + _PIPELINE_DEPTH
     best: FloatArray | None = None
     for rows, columns, rate in _TILES:
-        waves = np.ceil(b * np.ceil(m / rows) * np.ceil(n / columns) / sm_count)
-        seconds = waves * (2.0 * rows * columns * sm_count / rate) * depth / peak_flops
+        tiles = b * np.ceil(m / rows) * np.ceil(n / columns) / sm_count
+        steps = np.ceil(tiles) * np.minimum(depth, _SPLIT_DEPTH) + tiles * np.maximum(depth - _SPLIT_DEPTH, 0.0)
+        seconds = steps * (2.0 * rows * columns * sm_count / rate) / peak_flops
         best = seconds if best is None else np.minimum(best, seconds)
     if best is None:
         raise RuntimeError("no tiles")

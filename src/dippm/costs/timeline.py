@@ -145,7 +145,7 @@ class MemoryTimeline:
                 if not is_cached[cast]:
                     temporary.append(first_cast + cast)
             for index in node.inputs if steps > 1 else ():
-                if is_state[index] and not is_live[index]:
+                if index >= 0 and is_state[index] and not is_live[index]:
                     is_live[index] = True
                     piece.append(index)
                     sign.append(1)

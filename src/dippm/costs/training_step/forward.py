@@ -9,7 +9,8 @@ batch norm                 mean and reciprocal deviation of every channel (fp32)
                            over the batch
 layer and group norm       mean and reciprocal deviation of every row (fp32)
 RMS norm                   one number per row (fp32)
-attention                  log-sum-exp of every query (fp32), of the flash and the memory-efficient kernel
+attention                  log-sum-exp of every query (fp32), of the flash and the memory-efficient kernel; a
+                           mask of booleans as numbers
 max pooling                the index of every maximum (int64)
 LSTM, GRU, RNN             the gates of all steps: an assumption on cuDNN's reserve
 in-place activations       a copy of their input, where the gradient needs the input and not the result
@@ -91,8 +92,12 @@ def _instance_statistics(builder: StepBuilder, node: Node) -> _Kept:
     return [(builder.shape(node.inputs[0])[:2], DType.FLOAT32)] * 2
 
 
-def _log_sum_exp(builder: StepBuilder, node: Node) -> _Kept:
-    return [(builder.shape(node.inputs[0])[:-1], DType.FLOAT32)]
+def _of_attention(builder: StepBuilder, node: Node) -> _Kept:
+    query, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else -1
+    kept = [(builder.shape(query)[:-1], DType.FLOAT32)]
+    if mask >= 0 and builder.dtype(mask) is DType.BOOL:
+        kept.append((builder.shape(mask), builder.dtype(query)))
+    return kept
 
 
 def _indices(builder: StepBuilder, node: Node) -> _Kept:
@@ -111,7 +116,7 @@ _EXTRA_OUTPUTS: dict[OpKind, Callable[[StepBuilder, Node], _Kept]] = {
     OpKind.RMS_NORM: _row_statistics(1),
     OpKind.GROUP_NORM: _group_statistics,
     OpKind.INSTANCE_NORM: _instance_statistics,
-    OpKind.ATTENTION: _log_sum_exp,
+    OpKind.ATTENTION: _of_attention,
     OpKind.MAX_POOL: _indices,
     **dict.fromkeys(RECURRENT_KINDS, _reserve),
 }
