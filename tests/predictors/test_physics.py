@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.costs.conditions import Conditions, Runtime
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision
 from dippm.devices import find_device, load_catalog
 from dippm.errors import UnsupportedError
@@ -165,9 +165,8 @@ def test_what_was_measured_in_eager_alone_is_less_sure_elsewhere(network: Graph)
 def test_casts_draw_energy(network: Graph) -> None:
     from dippm.predictors.physics import _Compiled, _Prepared
 
-    prepared = _Prepared.of(
-        _Compiled.of(network, Precision.AMP), batches=[8], conditions=Conditions(precision=Precision.AMP)
-    )
+    conditions = Conditions(precision=Precision.AMP)
+    prepared = _Prepared.of(_Compiled.of(network, conditions), batches=[8], conditions=conditions)
     nodes = (prepared.at.bytes_read + prepared.at.bytes_written).sum()
     assert prepared.traffic_bytes[0] > nodes
 
@@ -179,3 +178,33 @@ def test_operators_without_measurements_widen_the_interval_and_are_named(builder
     low, high = answer.intervals["latency_ms"]
     assert high / low > 7.0
     assert any("sort" in warning for warning in answer.warnings)
+
+
+def test_a_training_step_takes_longer_and_holds_gradients_and_state(network: Graph) -> None:
+    training = {"mode": Mode.TRAINING, "optimizer": Optimizer.ADAM}
+    (forward,) = predict(network, batches=[64], devices=["A100"])
+    (step,) = predict(network, batches=[64], devices=["A100"], **training)
+    assert step.step_time_ms == step.latency_ms > 2 * forward.latency_ms
+    assert step.macs > 2 * forward.macs
+    assert step.energy_j > 2 * forward.energy_j
+    parts = step.memory_parts_mb
+    assert list(parts) == ["context", "weights", "gradients", "optimizer", "activations", "workspace", "slack"]
+    assert sum(parts.values()) == pytest.approx(step.memory_mb)
+    assert parts["optimizer"] == pytest.approx(2 * parts["weights"], rel=0.01)
+
+
+def test_steps_whose_gradients_are_added_take_as_many_times_as_long(network: Graph) -> None:
+    training = {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}
+    (one,) = predict(network, batches=[64], devices=["A100"], **training)
+    (four,) = predict(network, batches=[64], devices=["A100"], **training, accumulation=4)
+    assert 3.5 * one.latency_ms < four.latency_ms < 4.5 * one.latency_ms
+    assert four.memory_mb >= one.memory_mb
+
+
+def test_an_optimizer_that_nobody_measured_is_named(network: Graph) -> None:
+    answers = {
+        optimizer: predict(network, batches=[8], devices=["RTX 3090"], mode=Mode.TRAINING, optimizer=optimizer)[0]
+        for optimizer in (Optimizer.MOMENTUM, Optimizer.ADAMW)
+    }
+    named = {optimizer: any("adamw" in text for text in answer.warnings) for optimizer, answer in answers.items()}
+    assert named == {Optimizer.MOMENTUM: False, Optimizer.ADAMW: True}

@@ -56,6 +56,8 @@ class Conditions:
         layout: Memory order of images.
         runtime: How kernels are launched.
         optimizer: What updates the weights; None outside training.
+        accumulation: Batches whose gradients are added up before one update, in training; 1 elsewhere.
+        is_checkpointed: Whether blocks compute their activations again in the backward pass, in training.
     """
 
     precision: Precision = Precision.FP32
@@ -63,6 +65,8 @@ class Conditions:
     layout: Layout = Layout.NCHW
     runtime: Runtime = Runtime.EAGER
     optimizer: Optimizer | None = None
+    accumulation: int = 1
+    is_checkpointed: bool = False
 
     @classmethod
     def parse(

@@ -203,7 +203,8 @@ class RecurrentSizes:
         products: Products that are computed, over those of a forward pass.
 
     Shapes:
-        node, hidden_size, projection_size, layers, directions, gates, products: [n_recurrent]; the others: [B, n_recurrent].
+        node, hidden_size, projection_size, layers, directions, gates, products: [n_recurrent]; the others:
+        [B, n_recurrent].
     """
 
     node: IndexArray

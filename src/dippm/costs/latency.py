@@ -53,6 +53,10 @@ class LatencyBreakdown:
         result: FloatArray = self.share_ms.sum(axis=1)
         return result
 
+    def repeated(self, times: FloatArray) -> LatencyBreakdown:
+        """The same where each node runs so many times, [n_nodes]."""
+        return LatencyBreakdown(busy_ms=self.busy_ms * times, share_ms=self.share_ms * times)
+
 
 def break_down_latency(
     plan: KernelPlan,

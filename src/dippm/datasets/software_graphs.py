@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from dippm.datasets.store.label import Label
 from dippm.graph import Graph
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 
@@ -14,14 +13,15 @@ _TORCH = re.compile(r"torch (\d+)\.")
 _FIRST_FUSED = 2
 
 
-def as_measured(graph: Graph, label: Label) -> Graph:
+def as_measured(graph: Graph, framework: str) -> Graph:
     """The graph that was measured, where the model was read by newer software.
 
     Fused attention came with PyTorch 2.0: models that were measured before wrote their scores to memory.
 
     Args:
         graph: The model's graph, as it is read today.
-        label: What was measured; its ``framework`` names the release, and today's is meant where it does not.
+        framework: The framework and its release, as labels name them: ``"torch 1.12"``; where it is something else,
+            today's is meant.
     """
-    found = _TORCH.match(label.measurement.software.framework or "")
+    found = _TORCH.match(framework)
     return unfuse_attention(graph) if found and int(found[1]) < _FIRST_FUSED else graph

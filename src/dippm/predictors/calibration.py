@@ -11,10 +11,16 @@ from dippm.costs.energy import PowerModel
 from dippm.costs.rates import Rates
 from dippm.errors import DippmError
 
-__all__ = ["ARTEFACT_PATH", "Calibration"]
+__all__ = ["ARTEFACT_PATH", "CERTAIN_PARTS", "TRAINING_ARTEFACT_PATH", "Calibration"]
 
 #: The shipped calibration.
 ARTEFACT_PATH = Path(__file__).with_name("artefact") / "physics.json"
+
+#: The same for training steps.
+TRAINING_ARTEFACT_PATH = ARTEFACT_PATH.with_name("physics_training.json")
+
+#: Parts of the memory whose size follows from the model alone.
+CERTAIN_PARTS = ("weights", "gradients", "optimizer")
 
 _FORMAT = 1
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Runtime
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.energy import power_w
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
@@ -18,12 +18,13 @@ from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import RECURRENT_KINDS, Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.answerable import check_answerable, name_unsupported
-from dippm.predictors.calibration import Calibration
+from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
 
 __all__ = ["Explanation", "PhysicsPredictor"]
@@ -64,6 +65,7 @@ class Explanation:
 
     Args:
         prediction: The prediction.
+        graph: The graph whose nodes are meant: the model's, or that of the whole training step.
         time_ms: Part of the latency of each node; adds up to it.
         live_mb: Live tensors while each node runs, MiB.
         macs: Multiply-accumulates of each node.
@@ -75,6 +77,7 @@ class Explanation:
     """
 
     prediction: Prediction
+    graph: Graph
     time_ms: FloatArray
     live_mb: FloatArray
     macs: FloatArray
@@ -86,12 +89,13 @@ class PhysicsPredictor:
     """Sums kernel times under a launching host, replays memory, and takes energy from a power model.
 
     Args:
-        calibration: Coefficients and errors.
+        calibration: Coefficients and errors of inference.
+        training: The same of training steps.
         kernels: Learned kernel times.
     """
 
-    def __init__(self, calibration: Calibration, kernels: KernelModel) -> None:
-        self._calibration = calibration
+    def __init__(self, calibration: Calibration, kernels: KernelModel, *, training: Calibration) -> None:
+        self._calibrations = {Mode.INFERENCE: calibration, Mode.TRAINING: training}
         self._kernels = kernels
         self._recent: list[_Compiled] = []
 
@@ -99,7 +103,8 @@ class PhysicsPredictor:
     @cache
     def load() -> PhysicsPredictor:
         """The shipped predictor, read once per process."""
-        return PhysicsPredictor(Calibration.read(), load_kernel_model())
+        training = Calibration.read(TRAINING_ARTEFACT_PATH)
+        return PhysicsPredictor(Calibration.read(), load_kernel_model(), training=training)
 
     def predict(
         self,
@@ -114,7 +119,8 @@ class PhysicsPredictor:
 
         Raises:
             UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where
-                no operator runs; ``graph.too_large`` where its tensors pass a petabyte.
+                no operator runs; ``graph.too_large`` where its tensors pass a petabyte; in training also
+                ``training.nothing_to_train`` and ``training.no_loss``.
         """
         prepared = self._prepare(graph, batches=batches, conditions=conditions)
         memories = estimate_memory(prepared.compiled.timeline, list(batches), devices, layout=conditions.layout)
@@ -138,34 +144,36 @@ class PhysicsPredictor:
         (memory,) = estimate_memory(prepared.compiled.timeline, [batch], [device], layout=conditions.layout)
         (breakdown,) = self._break_down(prepared, [device])
         (prediction,) = self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
-        at = prepared.at
+        at, times = prepared.at, prepared.compiled.times
         return Explanation(
             prediction=prediction,
+            graph=prepared.compiled.plan.work.sizes.graph,
             time_ms=breakdown.share_ms[0],
             live_mb=live_memory(prepared.compiled.timeline, [batch]).live_bytes[0] / 2**20,
-            macs=at.macs[0],
-            flops=at.flops[0],
-            traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) / 2**20,
+            macs=at.macs[0] * times,
+            flops=at.flops[0] * times,
+            traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) * times / 2**20,
         )
 
     def _prepare(self, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
         """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
         check_answerable(graph, batches)
-        compiled = next((c for c in self._recent if c.graph is graph and c.precision is conditions.precision), None)
+        compiled = next((c for c in self._recent if c.graph is graph and c.is_for(conditions)), None)
         if compiled is None:
-            compiled = _Compiled.of(graph, conditions.precision)
+            compiled = _Compiled.of(graph, conditions)
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
         return _Prepared.of(compiled, batches=batches, conditions=conditions)
 
     def _break_down(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
-        return break_down_latency(
+        breakdowns = break_down_latency(
             prepared.compiled.plan,
             prepared.at,
             devices=devices,
             conditions=prepared.conditions,
-            rates=self._calibration.rates,
+            rates=self._calibrations[prepared.conditions.mode].rates,
             kernels=self._kernels,
         )
+        return [each.repeated(prepared.compiled.times) for each in breakdowns]
 
     def _assemble(
         self,
@@ -176,7 +184,7 @@ class PhysicsPredictor:
         *,
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
-        calibration, at = self._calibration, prepared.at
+        calibration, at = self._calibrations[prepared.conditions.mode], prepared.at
         latency_ms = breakdown.latency_ms
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
@@ -184,7 +192,7 @@ class PhysicsPredictor:
             calibration.power,
             device,
             busy_share=busy_share,
-            flops_per_s=at.flops @ prepared.fp32_equivalent(device) / busy_ms * 1e3,
+            flops_per_s=at.flops @ (prepared.fp32_equivalent(device) * prepared.compiled.times) / busy_ms * 1e3,
             bytes_per_s=prepared.traffic_bytes / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
@@ -208,7 +216,7 @@ class PhysicsPredictor:
         warnings = self._warnings(prepared, device, is_measured=is_measured)
         factor = np.exp(spread)
         energy_factor = np.exp(np.hypot(spread, calibration.power_spread))
-        memory_low, memory_high = self._memory_interval(memory)
+        memory_low, memory_high = _memory_interval(memory, calibration)
         parts_mb = [
             dict(zip(memory.parts_mb, row, strict=True))
             for row in np.stack(list(memory.parts_mb.values()), axis=1).tolist()
@@ -254,17 +262,9 @@ class PhysicsPredictor:
             )
         return predictions
 
-    def _memory_interval(self, memory: MemoryEstimate) -> tuple[FloatArray, FloatArray]:
-        """Weights are exact; the context is off by so many MiB, the rest by a factor."""
-        calibration = self._calibration
-        weights = memory.parts_mb["weights"]
-        loose = memory.memory_mb - memory.parts_mb["context"] - weights
-        low = loose * (1.0 - math.exp(-calibration.memory_spread)) + calibration.context_margin_mb
-        high = loose * (math.exp(calibration.memory_spread) - 1.0) + calibration.context_margin_mb
-        return np.maximum(memory.memory_mb - low, weights), memory.memory_mb + high
-
     def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
         graph = prepared.compiled.graph
+        conditions = prepared.conditions
         warnings = list(graph.warnings)
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
@@ -281,9 +281,26 @@ class PhysicsPredictor:
                 f"{device.name} has no unit for {prepared.conditions.precision.value}: FP32 arithmetic on 16-bit "
                 "tensors is assumed."
             )
+        if conditions.mode is Mode.TRAINING and conditions.optimizer is not Optimizer.MOMENTUM:
+            warnings.append(
+                f"No training step with {conditions.optimizer} was measured: its update is costed by bytes."
+            )
         warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
-        warnings.append("Energy comes from a power model fitted on training runs of four boards, none of inference.")
+        ending = "" if conditions.mode is Mode.TRAINING else ", none of inference"
+        warnings.append(f"Energy comes from a power model fitted on training runs of four boards{ending}.")
         return tuple(warnings)
+
+
+def _memory_interval(memory: MemoryEstimate, calibration: Calibration) -> tuple[FloatArray, FloatArray]:
+    """Weights, their gradients and the optimizer's state are exact; the context is off by so many MiB, the rest by a
+    factor.
+    """  # noqa: D205 - one sentence
+    parts = memory.parts_mb
+    certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(memory.memory_mb)))
+    loose = memory.memory_mb - parts["context"] - certain
+    low = loose * (1.0 - math.exp(-calibration.memory_spread)) + calibration.context_margin_mb
+    high = loose * (math.exp(calibration.memory_spread) - 1.0) + calibration.context_margin_mb
+    return np.maximum(memory.memory_mb - low, certain), memory.memory_mb + high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -291,27 +308,47 @@ class _Compiled:
     """What depends on neither batch nor device."""
 
     graph: Graph
-    precision: Precision
+    conditions: Conditions
     plan: KernelPlan
     timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
+    times: FloatArray
     model: ModelInfo
 
     @classmethod
-    def of(cls, graph: Graph, precision: Precision) -> _Compiled:
-        work = Workload.from_graph(graph, precision)
+    def of(cls, graph: Graph, conditions: Conditions) -> _Compiled:
+        if conditions.mode is Mode.TRAINING:
+            settings = TrainingSettings(
+                optimizer=conditions.optimizer or Optimizer.MOMENTUM,
+                precision=conditions.precision,
+                accumulation=conditions.accumulation,
+                is_checkpointed=conditions.is_checkpointed,
+            )
+            training = make_training_graph(graph, settings)
+            nodes, times = training.graph.nodes, training.times
+            work = Workload.from_graph(training.graph, training.precision)
+            plan = KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
+        else:
+            nodes, times = graph.nodes, np.ones(len(graph.nodes))
+            work = Workload.from_graph(graph, conditions.precision)
+            plan = KernelPlan.from_workload(work)
         return cls(
             graph=graph,
-            precision=precision,
-            plan=KernelPlan.from_workload(work),
+            conditions=conditions,
+            plan=plan,
             timeline=MemoryTimeline.from_workload(work),
             is_unsupported=np.array(
-                [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in graph.nodes], dtype=np.bool_
+                [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in nodes], dtype=np.bool_
             ),
-            is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in graph.nodes], dtype=np.bool_),
+            is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in nodes], dtype=np.bool_),
+            times=times,
             model=ModelInfo.of(graph),
         )
+
+    def is_for(self, conditions: Conditions) -> bool:
+        """Whether it holds under these conditions: layout and runtime change nothing of it."""
+        return self.conditions == replace(conditions, layout=self.conditions.layout, runtime=self.conditions.runtime)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -338,8 +375,8 @@ class _Prepared:
             inputs=tuple(
                 {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches
             ),
-            macs=tuple(int(macs) for macs in at.macs.sum(axis=1)),
-            traffic_bytes=(at.bytes_read + at.bytes_written).sum(axis=1)
+            macs=tuple(int(macs) for macs in at.macs @ compiled.times),
+            traffic_bytes=(at.bytes_read + at.bytes_written) @ compiled.times
             + (at.casts.bytes_read + at.casts.bytes_written).sum(axis=1),
         )
 

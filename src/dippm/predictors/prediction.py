@@ -87,7 +87,7 @@ class Prediction:
         conditions: Precision, mode, layout and runtime that the figures hold for.
         batch: Samples per call.
         inputs: Shape of every input, with the batch, by name.
-        macs: Multiply-accumulates of one forward call.
+        macs: Multiply-accumulates of one call (of one training step in training mode).
         latency_ms: Wall time of one call (of one training step in training mode), ms.
         energy_j: Energy that the device draws over one call, idle draw included, J; None where nothing is known of it.
         memory_mb: Device memory that the process holds at its peak, MiB; None where nothing is known of it.

@@ -25,6 +25,7 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,12 +50,22 @@ from dippm.errors import DippmError, MissingExtraError
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.graph import Graph
-from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
+from dippm.predictors.calibration import ARTEFACT_PATH, CERTAIN_PARTS, Calibration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["fit_power", "fit_rates", "main"]
+__all__ = [
+    "Item",
+    "conformal_quantile",
+    "describe_errors",
+    "divide",
+    "fit_memory_spread",
+    "fit_power",
+    "fit_rates",
+    "log_errors",
+    "main",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -118,13 +129,22 @@ def log_errors(items: Sequence[Item], rates: Rates, kernels: KernelModel) -> Flo
     return result
 
 
-def fit_rates(items: Sequence[Item], kernels: KernelModel, *, evaluations: int) -> Rates:
+def fit_rates(
+    items: Sequence[Item],
+    kernels: KernelModel,
+    *,
+    evaluations: int,
+    bounds: Mapping[str, tuple[float, float, float]] | None = None,
+    others: Rates | None = None,
+) -> Rates:
     """Rates that fit measured rows best, within their physical bounds.
 
     Args:
         items: Measured rows.
         kernels: Learned kernel times.
         evaluations: Steps of the least-squares solver.
+        bounds: Start, lowest and highest value of every rate to fit; None for those of inference.
+        others: Where the rates that are not fitted come from; None for the defaults.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -133,12 +153,14 @@ def fit_rates(items: Sequence[Item], kernels: KernelModel, *, evaluations: int) 
         from scipy.optimize import least_squares
     except ImportError as exc:
         raise MissingExtraError(package="scipy", extra="train", purpose="fit the rates") from exc
-    names = list(_BOUNDS)
-    start, low, high = (np.log([bound[place] for bound in _BOUNDS.values()]) for place in range(3))
+    bounds = _BOUNDS if bounds is None else bounds
+    fixed = Rates() if others is None else others
+    names = list(bounds)
+    start, low, high = (np.log([bound[place] for bound in bounds.values()]) for place in range(3))
 
     def rates_of(logarithms: FloatArray) -> Rates:
         values = {name: float(np.exp(value)) for name, value in zip(names, logarithms, strict=True)}
-        return replace(Rates(), **values)
+        return replace(fixed, **values)
 
     def residuals(logarithms: FloatArray) -> FloatArray:
         errors = log_errors(items, rates_of(logarithms), kernels)
@@ -235,7 +257,7 @@ def fit_memory_spread(items: Sequence[Item], *, context_margin_mb: float) -> tup
 def _needed_spread(estimate: MemoryEstimate, place: int, capacity_mb: float, *, margin: float) -> float:
     """log(loose memory / what the capacity leaves for it), the context's margin granted; positive if too large."""
     parts = estimate.parts_mb
-    certain = parts["context"][place] + parts["weights"][place]
+    certain = sum(parts[name][place] for name in ("context", *CERTAIN_PARTS) if name in parts)
     loose = estimate.memory_mb[place] - certain
     room = capacity_mb - certain
     needed = math.log(max(loose, 1.0) / max(room, 1.0))
@@ -268,13 +290,27 @@ def _read_items(names: Sequence[tuple[str, int]], rows: Sequence[TimmRow]) -> di
     return items
 
 
-def _describe(errors: FloatArray) -> dict[str, float]:
+def describe_errors(errors: FloatArray) -> dict[str, float]:
+    """Rows, mean and median absolute percentage error of log errors."""
     relative = np.abs(np.expm1(errors))
     return {
         "rows": len(errors),
         "mape_percent": round(100 * float(relative.mean()), 2),
         "median_ape_percent": round(100 * float(np.median(relative)), 2),
     }
+
+
+def divide(
+    items: Mapping[tuple[str, int], list[Item]],
+) -> tuple[tuple[list[Item], list[Item], list[Item]], dict[str, int]]:
+    """Rows to fit on, to calibrate with and to test on, by model in the order given, and the models of each part."""
+    kept = list(items)
+    cuts = [0, *(int(len(kept) * part) for part in _PARTS), len(kept)]
+    fit, calibration, test = (
+        [item for name in kept[start:stop] for item in items[name]] for start, stop in pairwise(cuts)
+    )
+    counts = dict(zip(("fit", "calibration", "test"), np.diff(cuts).tolist(), strict=True))
+    return (fit, calibration, test), counts
 
 
 def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float) -> Calibration:
@@ -296,12 +332,7 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
     names = sorted({(row.model, row.image_size) for row in rows})
     random.Random(seed).shuffle(names)  # noqa: S311 - a draw of models, not a secret
     items = _read_items(names[:models], rows)
-    kept = list(items)
-    cuts = [int(len(kept) * part) for part in _PARTS]
-    fit, calibration, test = (
-        [item for name in part for item in items[name]]
-        for part in (kept[: cuts[0]], kept[cuts[0] : cuts[1]], kept[cuts[1] :])
-    )
+    (fit, calibration, test), counts = divide(items)
     _LOG.info("fitting on %d rows", len(fit))
     rates = fit_rates(fit, kernels, evaluations=evaluations)
     held_out = log_errors(calibration, rates, kernels)
@@ -349,9 +380,9 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
             "command": f"python -m dippm.training.physics --models {models} --seed {seed} --evaluations {evaluations}",
             "seed": seed,
             "data_sha256": digest.hexdigest(),
-            "models": {"fit": cuts[0], "calibration": cuts[1] - cuts[0], "test": len(kept) - cuts[1]},
-            "fit": _describe(log_errors(fit, rates, kernels)),
-            "test": _describe(tested),
+            "models": counts,
+            "fit": describe_errors(log_errors(fit, rates, kernels)),
+            "test": describe_errors(tested),
             "test_interval_coverage_percent": round(100 * coverage, 1),
             "spread_device_left_out": dict(zip(devices, [round(value, 4) for value in elsewhere], strict=True)),
             "power_error_board_left_out": {name: round(value, 4) for name, value in power_errors.items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -46,7 +48,7 @@ def test_the_backward_pass_is_the_forward_pass_in_reverse(builder):
     training = _train(_network(builder))
     assert _kinds(training, Phase.BACKWARD) == [
         OpKind.FILL,
-        OpKind.SCATTER,  # of the loss
+        OpKind.ELEMENTWISE_GRAD,  # of the loss
         OpKind.SOFTMAX_GRAD,
         OpKind.MATMUL,
         OpKind.VIEW,
@@ -194,3 +196,53 @@ def test_more_samples_never_need_less(builder, precision, optimizer):
     training = _train(_network(builder), precision=precision, optimizer=optimizer)
     timeline = MemoryTimeline.from_workload(Workload.from_graph(training.graph, training.precision))
     assert (np.diff(live_memory(timeline, [1, 2, 4, 64]).peak_bytes) >= 0).all()
+
+
+def _blocks(builder, count=4):
+    """Linear layers and GELUs in numbered modules, with a residual around each."""
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(256, 64)], n, 256)
+    first = len(builder.nodes)
+    scopes = []
+    for block in range(count):
+        y = builder.node(OpKind.LINEAR, [x, builder.weight(256, 256)], n, 256)
+        y = builder.node(OpKind.GELU, [y], n, 256)
+        y = builder.node(OpKind.LINEAR, [y, builder.weight(256, 256)], n, 256)
+        x = builder.node(OpKind.ADD, [x, y], n, 256)
+        scopes += [f"blocks.{block}.mlp"] * 4
+    for position, scope in enumerate(scopes):
+        builder.nodes[first + position] = replace(builder.nodes[first + position], scope=scope)
+    return builder.graph(x)
+
+
+def test_checkpointing_computes_each_block_again(builder):
+    graph = _blocks(builder)
+    plain, checkpointed = (_train(graph, is_checkpointed=value) for value in (False, True))
+    assert _kinds(plain, Phase.BACKWARD).count(OpKind.GELU) == 0
+    assert _kinds(checkpointed, Phase.BACKWARD).count(OpKind.GELU) == 4
+    works = [Workload.from_graph(training.graph).at([1024]).macs.sum() for training in (plain, checkpointed)]
+    assert works[1] - works[0] == 4 * 2 * 1024 * 256 * 256
+    # Each block keeps what flows into it instead of its three results.
+    peaks = [_live(training, 1024) for training in (plain, checkpointed)]
+    assert peaks[1].activation_bytes[0] < 0.65 * peaks[0].activation_bytes[0]
+    gradients = [
+        sum(t.role is TensorRole.GRADIENT for t in training.graph.tensors) for training in (plain, checkpointed)
+    ]
+    assert gradients == [9, 9]
+
+
+def test_checkpointing_needs_numbered_blocks(builder):
+    with pytest.raises(UnsupportedError) as caught:
+        _train(_network(builder), is_checkpointed=True)
+    assert caught.value.code == "training.no_blocks"
+
+
+def test_accumulation_holds_all_gradients_from_the_start_and_repeats_the_passes(builder):
+    graph = _blocks(builder)
+    plain, accumulated = (_train(graph, accumulation=count) for count in (1, 4))
+    weights = 4 * graph.parameter_count
+    before = _live(plain, 1024), _live(accumulated, 1024)
+    assert before[1].gradient_bytes[0] == weights
+    assert before[1].peak_bytes[0] <= before[0].peak_bytes[0] + weights
+    macs = [Workload.from_graph(each.graph).at([1024]).macs[0] @ each.times for each in (plain, accumulated)]
+    assert macs[1] == 4 * macs[0]

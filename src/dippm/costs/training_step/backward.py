@@ -13,7 +13,11 @@ from collections.abc import Mapping, Sequence
 from dippm.costs.training_step.step_builder import StepBuilder, count_elements
 from dippm.graph import Attribute, Node, OpKind, TensorRole
 
-__all__ = ["Gradients"]
+__all__ = ["ACCUMULATE", "Gradients"]
+
+ACCUMULATE = "accumulate"
+"""``source_op`` of the nodes that add up gradients."""
+
 
 _NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.SORT, OpKind.QUANTIZE})
 _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "argmax", "argmin", "detach"})
@@ -58,7 +62,7 @@ class Gradients:
         """Begin with the gradient of the loss, which is one."""
         one = self.builder.new_like(tensor)
         self.builder.run(OpKind.FILL, (), (one,), function="ones")
-        self._put(tensor, one)
+        self.put(tensor, one)
 
     def take(self, tensors: Sequence[int]) -> list[int | None]:
         """The gradients of a node's outputs, all contributions added up; None where there is none."""
@@ -69,6 +73,11 @@ class Gradients:
                 self._users[self.builder.base(gradient)] -= 1
             taken.append(gradient)
         return taken
+
+    def rename(self, old: int, new: int) -> None:
+        """Let the gradient of a tensor be that of another, its second computation."""
+        if old in self._pending:
+            self._pending[new] = self._pending.pop(old)
 
     def of_parameter(self, tensor: int) -> int | None:
         """The gradient of a parameter once the backward pass is over."""
@@ -91,7 +100,7 @@ class Gradients:
             gradient = cast
         old = self._pending.get(tensor)
         if old is None:
-            self._put(tensor, gradient)
+            self.put(tensor, gradient)
             return
         base = builder.base(old)
         is_own = self._users[base] == 1 and base != builder.base(gradient)
@@ -99,9 +108,9 @@ class Gradients:
             total = builder.new_tensor(builder.shape(old), builder.dtype(old), alias_of=old)
         else:
             total = builder.new_like(tensor)
-        builder.run(OpKind.ADD, (old, gradient), (total,), source_op="accumulate")
+        builder.run(OpKind.ADD, (old, gradient), (total,), source_op=ACCUMULATE)
         self._users[base] -= 1
-        self._put(tensor, total)
+        self.put(tensor, total)
 
     def make(
         self,
@@ -126,7 +135,8 @@ class Gradients:
         self.builder.run(OpKind.COPY, (gradient,), (copy,), function="contiguous")
         return copy
 
-    def _put(self, tensor: int, gradient: int) -> None:
+    def put(self, tensor: int, gradient: int) -> None:
+        """Begin a tensor's gradient: what is given to it from then on is added."""
         self._pending[tensor] = gradient
         self._users[self.builder.base(gradient)] += 1
 

@@ -32,17 +32,22 @@ _GATES = {OpKind.LSTM: 4, OpKind.GRU: 3, OpKind.RNN: 1}
 _NEEDS_INPUT = frozenset({OpKind.SILU, OpKind.HARD_SWISH, OpKind.HARD_SIGMOID, OpKind.MISH, OpKind.GELU, OpKind.CLIP})
 
 
-def append_forward_node(builder: StepBuilder, node: Node) -> Node:
+def append_forward_node(builder: StepBuilder, node: Node, *, is_kept: bool = True) -> Node:
     """Append a node of the forward pass with what it keeps for the backward pass.
+
+    Args:
+        builder: Where it goes.
+        node: The node of inference.
+        is_kept: Whether anything is to be kept: not in a block that is computed again.
 
     Returns:
         The node as it was appended.
     """
-    if _overwrites_needed_input(builder, node):
+    if is_kept and _overwrites_needed_input(builder, node):
         copy = builder.new_tensor(builder.shape(node.inputs[0]), builder.dtype(node.inputs[0]), name="saved")
         builder.run(OpKind.COPY, (node.inputs[0],), (copy,), function="clone")
         builder.saved_inputs[node.outputs[0]] = copy
-    extra = _EXTRA_OUTPUTS.get(node.kind)
+    extra = _EXTRA_OUTPUTS.get(node.kind) if is_kept else None
     if node.kind is OpKind.BATCH_NORM:
         node = replace(node, attributes={**node.attributes, "is_training": True})
     if extra is not None and len(node.outputs) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dippm.costs.training_step.backward import Gradients
+from dippm.costs.training_step.gradient_chains import GRADIENT_CHAINS, run_chain
 from dippm.costs.training_step.step_builder import PERMUTING, count_elements
 from dippm.graph import NORM_KINDS, RECURRENT_KINDS, Attribute, Node, OpKind
 
@@ -17,9 +18,10 @@ _KEEPS_RESULT = frozenset({OpKind.RELU, OpKind.SIGMOID, OpKind.TANH})
 _KEEPS_RESULT_IN_PLACE = frozenset({OpKind.LEAKY_RELU, OpKind.ELU})
 _RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "expm1", "tan", "erfinv"})
 _FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real"})
+_CONSTANT_PADS = frozenset({"pad", "constant", "constant_pad_nd", "_pad_circular"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
-_REDUCE_INPUT_FUNCTIONS = frozenset({"var", "std", "var_mean", "std_mean", "prod", "logsumexp", "norm", "max", "min"})
-_PRODUCTS = frozenset({OpKind.MUL, OpKind.DIV, OpKind.POW})
+_REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean"})
+_REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min"})
 
 
 def run_backward(gradients: Gradients, node: Node) -> None:
@@ -241,11 +243,51 @@ def _activation(gradients: Gradients, node: Node, taken: Outputs) -> None:
 def _unary(gradients: Gradients, node: Node, taken: Outputs) -> None:
     function = str(node.attributes.get("function", ""))
     x = node.inputs[0]
+    if function in GRADIENT_CHAINS:
+        _chain(gradients, node, function, taken)
+        return
     if function in _FREE_FUNCTIONS:
         kept: tuple[int, ...] = ()
     else:
         kept = (node.outputs[0],) if function in _RESULT_FUNCTIONS else (x,)
     gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, (_first(taken), *kept), x, function))
+
+
+def _chain(gradients: Gradients, node: Node, name: str, taken: Outputs) -> None:
+    x = node.inputs[0]
+    gradient = _first(taken)
+    builder = gradients.builder
+    if builder.shape(gradient) != builder.shape(x):
+        gradient = _expanded(gradients, gradient, x)
+    operands = {"g": gradient, "x": x, "y": node.outputs[0]}
+    gradients.give(x, run_chain(builder, name, operands, like=x))
+
+
+def _clip(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    if "clamp" in node.source_op:
+        _chain(gradients, node, "clamp", taken)
+    else:
+        _activation(gradients, node, taken)
+
+
+def _power(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    if len(node.inputs) == 1:
+        _chain(gradients, node, "pow", taken)
+    else:
+        _product(gradients, node, taken)
+
+
+def _division(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    gradient = _first(taken)
+    x, *rest = node.inputs
+    if rest and gradients.wants(rest[0]):
+        operands = {"g": gradient, "x": x, "b": rest[0]}
+        divisor = run_chain(gradients.builder, "divisor", operands, like=gradient)
+        gradients.give(rest[0], divisor)
+    if gradients.wants(x):
+        result = gradients.builder.new_like(gradient)
+        gradients.builder.run(OpKind.ELEMENTWISE_GRAD, (gradient, *rest), (result,), function="div")
+        gradients.give(x, result)
 
 
 def _sum(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -304,7 +346,12 @@ def _reduce(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function == "sum":
         gradients.give(x, _expanded(gradients, gradient, x))
         return
-    kept: Sequence[int] = (x, node.outputs[0]) if function in _REDUCE_INPUT_FUNCTIONS else ()
+    if function == "norm":
+        _chain(gradients, node, "norm", taken)
+        return
+    kept: Sequence[int] = (x,) if function in _REDUCE_INPUT_FUNCTIONS else ()
+    if function in _REDUCE_BOTH_FUNCTIONS:
+        kept = (x, node.outputs[0])
     if function in ("max", "min") and len(node.outputs) > 1:
         kept = node.outputs[1:2]
     result = builder.new_like(x)
@@ -318,6 +365,10 @@ def _expanded(gradients: Gradients, gradient: int, tensor: int) -> int:
 
 def _cast(gradients: Gradients, node: Node, taken: Outputs) -> None:
     gradients.give(node.inputs[0], _first(taken))
+
+
+def _cumulative(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    _chain(gradients, node, "cumsum", taken)
 
 
 def _same_again(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -390,12 +441,17 @@ def _concat(gradients: Gradients, node: Node, taken: Outputs) -> None:
 
 def _pad(gradients: Gradients, node: Node, taken: Outputs) -> None:
     x = node.inputs[0]
-    gradients.give(x, gradients.make(OpKind.COPY, (_first(taken),), x, "unpad"))
+    # Padding by what the image holds keeps the image for its shape.
+    kept = () if _function(node) in _CONSTANT_PADS else (x,)
+    gradients.give(x, gradients.make(OpKind.COPY, (_first(taken), *kept), x, "unpad"))
 
 
 def _gather(gradients: Gradients, node: Node, taken: Outputs) -> None:
     x, *indices = node.inputs
     inputs = (_first(taken), *(index for index in indices if index >= 0))
+    if _function(node) == "nll_loss":
+        gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, inputs, x, "nll_loss"))
+        return
     gradients.give(x, gradients.make(OpKind.SCATTER, inputs, x, "add"))
 
 
@@ -449,7 +505,9 @@ _RULES: dict[OpKind, _Rule] = {
     OpKind.REDUCE: _reduce,
     OpKind.ADD: _sum,
     OpKind.SUB: _sum,
-    **dict.fromkeys(_PRODUCTS, _product),
+    OpKind.MUL: _product,
+    OpKind.DIV: _division,
+    OpKind.POW: _power,
     OpKind.UNARY: _unary,
     OpKind.BINARY: _binary,
     OpKind.CAST: _cast,
@@ -457,7 +515,7 @@ _RULES: dict[OpKind, _Rule] = {
     OpKind.CONCAT: _concat,
     OpKind.PAD: _pad,
     OpKind.VIEW: _view,
-    OpKind.CUMULATIVE: _same_again,
+    OpKind.CUMULATIVE: _cumulative,
     OpKind.FFT: _same_again,
     **dict.fromkeys(
         (
@@ -473,8 +531,8 @@ _RULES: dict[OpKind, _Rule] = {
             OpKind.SOFTPLUS,
             OpKind.HARD_SWISH,
             OpKind.HARD_SIGMOID,
-            OpKind.CLIP,
         ),
         _activation,
     ),
+    OpKind.CLIP: _clip,
 }

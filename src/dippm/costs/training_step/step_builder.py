@@ -40,6 +40,7 @@ class StepBuilder:
             permutation is taken to undo the first.
         saved_inputs: For the result of an operator that overwrites an input which its gradient needs, the copy of it.
         twins: Forward node of each node of the backward pass, -1 for others.
+        chain_ends: For each node of a chain, see :mod:`dippm.costs.training_step.gradient_chains`, its last node.
         phase: Phase of the nodes that are appended.
         twin: Their forward node.
         scope: Their scope.
@@ -53,6 +54,7 @@ class StepBuilder:
         self.twins: list[int] = []
         self.permuted: set[int] = set()
         self.saved_inputs: dict[int, int] = {}
+        self.chain_ends: dict[int, int] = {}
         self.phase = 0
         self.twin = -1
         self.scope = ""

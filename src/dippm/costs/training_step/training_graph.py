@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ import numpy.typing as npt
 from dippm.costs.conditions import Optimizer
 from dippm.costs.edges import IndexArray
 from dippm.costs.precision import Precision
-from dippm.costs.training_step.backward import Gradients
+from dippm.costs.training_step.backward import ACCUMULATE, Gradients
+from dippm.costs.training_step.checkpointing import find_blocks, run_block_backward
 from dippm.costs.training_step.explicit_types import with_explicit_types
 from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
@@ -42,10 +44,14 @@ class TrainingSettings:
     Args:
         optimizer: What updates the weights.
         precision: Arithmetic of the forward and the backward pass.
+        accumulation: Forward and backward passes whose gradients are added up before one update, 1 or more.
+        is_checkpointed: Whether blocks drop their activations and compute them again in the backward pass.
     """
 
     optimizer: Optimizer = Optimizer.SGD
     precision: Precision = Precision.FP32
+    accumulation: int = 1
+    is_checkpointed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -75,6 +81,12 @@ class TrainingGraph:
         """The precision at which the graph is to be costed: casts that are nodes are not to be added again."""
         return _EXPLICIT.get(self.settings.precision, self.settings.precision)
 
+    @property
+    def times(self) -> npt.NDArray[np.float64]:
+        """How often each node runs in a step, [n_nodes]: those of forward and backward once for each accumulation."""
+        is_repeated = self.phase != Phase.OPTIMIZER
+        return np.where(is_repeated, float(self.settings.accumulation), 1.0)
+
 
 def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGraph:
     """Mirror a forward graph into a training step, in time linear in the graph.
@@ -85,7 +97,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
 
     Raises:
         UnsupportedError: ``training.nothing_to_train`` where the model has no parameters, ``training.no_loss`` where
-            no output depends on one.
+            no output depends on one, ``training.no_blocks`` where blocks to checkpoint are not named.
     """
     parameters = [
         index
@@ -99,12 +111,15 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             cure="Give a model whose weights are parameters, or predict its inference.",
         )
     explicit, kept_casts = with_explicit_types(graph, settings.precision)
+    blocks = find_blocks(explicit) if settings.is_checkpointed else []
+    dropped = {position for block in blocks for position in block}
     builder = StepBuilder(explicit)
+    earlier = _gradients_of_earlier_passes(builder, parameters) if settings.accumulation > 1 else {}
     free_after: dict[int, int] = {}
     seen: list[tuple[int, Node]] = []
-    for node in explicit.nodes:
+    for position, node in enumerate(explicit.nodes):
         builder.scope = node.scope
-        mirrored = append_forward_node(builder, node)
+        mirrored = append_forward_node(builder, node, is_kept=position not in dropped)
         seen.append((len(builder.nodes) - 1, mirrored))
         for index in node.releases:
             free_after[builder.base(index)] = len(builder.nodes) - 1
@@ -119,14 +134,14 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     for index in (*explicit.outputs, *kept_casts):
         free_after[builder.base(index)] = end
 
+    for parameter, gradient in earlier.items():
+        gradients.put(parameter, gradient)
     builder.phase = Phase.BACKWARD
     start_backward(builder, gradients)
-    for position, node in reversed(seen):
-        builder.twin, builder.scope = position, node.scope
-        run_backward(gradients, node)
+    _append_backward(builder, gradients, seen, blocks)
     builder.twin, builder.scope = -1, "optimizer"
     trained = [index for index in parameters if gradients.of_parameter(index) is not None]
-    kept = [_keep_gradient(builder, gradients, index) for index in trained]
+    kept = [_keep_gradient(builder, gradients, index, earlier.get(index)) for index in trained]
     builder.phase = Phase.OPTIMIZER
     append_update(builder, settings.optimizer, trained, kept)
 
@@ -146,11 +161,40 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     )
 
 
-def _keep_gradient(builder: StepBuilder, gradients: Gradients, parameter: int) -> int:
+def _append_backward(
+    builder: StepBuilder, gradients: Gradients, seen: Sequence[tuple[int, Node]], blocks: Sequence[range]
+) -> None:
+    """The backward pass, the last node first; a block that was dropped is computed again when its turn comes."""
+    stop = len(seen)
+    for block in (*reversed(blocks), range(0)):
+        for position, node in reversed(seen[block.stop : stop]):
+            builder.twin, builder.scope = position, node.scope
+            run_backward(gradients, node)
+        if block:
+            run_block_backward(builder, gradients, seen[block.start : block.stop])
+        stop = block.start
+
+
+def _gradients_of_earlier_passes(builder: StepBuilder, parameters: Sequence[int]) -> dict[int, int]:
+    """Gradients that are there before the forward pass begins; writing them stands for the first pass's sums."""
+    gradients = {
+        index: builder.new_tensor(
+            builder.shape(index), builder.dtype(index), name="accumulated", role=TensorRole.GRADIENT
+        )
+        for index in parameters
+    }
+    builder.scope = "accumulate"
+    builder.run(OpKind.FILL, (), tuple(gradients.values()), function="zeros")
+    return gradients
+
+
+def _keep_gradient(builder: StepBuilder, gradients: Gradients, parameter: int, earlier: int | None) -> int:
     """The gradient of a parameter in memory of its own, which the parameter keeps until the step ends."""
     gradient = gradients.of_parameter(parameter)
     if gradient is None:  # only parameters with a gradient come here
         return -1
+    if earlier is not None:
+        return earlier
     base = builder.base(gradient)
     owner = builder.tensors[base]
     if owner.role is TensorRole.ACTIVATION and builder.is_whole(gradient) and not gradients.is_shared(gradient):
@@ -166,14 +210,18 @@ def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, has_life
     """Each node with the storages that are given back after it.
 
     A storage lives until the last node that uses it or one of its views; where the program that was read keeps it
-    longer, until then. Gradients of parameters live until the last node.
+    longer, until then. An operator's backward pass holds all that it is given until its last node, and a chain of
+    operators its own results until the last of them. Gradients of parameters live until the last node of all.
     """
     last: dict[int, int] = dict(free_after)
-    for position, node in enumerate(builder.nodes):
+    made: dict[int, int] = {}
+    for position, (node, span) in enumerate(zip(builder.nodes, _operator_spans(builder), strict=True)):
         for index in _used(node):
             base = builder.base(index)
-            if last.get(base, -1) < position:
-                last[base] = position
+            is_given = made.setdefault(base, position) < span.start
+            end = span.stop - 1 if is_given else builder.chain_ends.get(position, position)
+            if last.get(base, -1) < end:
+                last[base] = end
     forward = len(builder.graph.tensors)
     releases: list[list[int]] = [[] for _ in builder.nodes]
     for base, position in last.items():
@@ -185,6 +233,17 @@ def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, has_life
         elif role is TensorRole.GRADIENT:
             releases[-1].append(base)
     return tuple(replace(node, releases=tuple(bases)) for node, bases in zip(builder.nodes, releases, strict=True))
+
+
+def _operator_spans(builder: StepBuilder) -> list[range]:
+    """For each node the nodes of the same backward operator; sums of gradients come after it, each by itself."""
+    spans = [range(position, position + 1) for position in range(len(builder.nodes))]
+    for operator, group in groupby(range(len(spans)), builder.twins.__getitem__):
+        own = [position for position in group if builder.nodes[position].source_op != ACCUMULATE]
+        if operator >= 0 and own:
+            for position in own:
+                spans[position] = range(own[0], own[-1] + 1)
+    return spans
 
 
 def _used(node: Node) -> Iterable[int]:

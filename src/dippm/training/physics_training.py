@@ -1,0 +1,188 @@
+"""Fit predictor 0's rates and intervals of training steps on published measurements.
+
+``python -m dippm.training.physics_training --cache FOLDER`` rebuilds the shipped artefact from the measured tables:
+whole image models on an RTX 3090, amp, both layouts, SGD with momentum, PyTorch 1.12. Rates that a training step shares
+with inference start at those of inference and may move, because another release of cuDNN was measured; division of the
+models, intervals and memory as in :mod:`dippm.training.physics`. What was measured is one device: for others the
+interval grows by as much as that of inference does on a device left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.precision import Precision
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
+from dippm.costs.workload import Workload
+from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.imports.timm import labels_of_timm_rows
+from dippm.datasets.location import data_folder
+from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.timm_tables import TimmRow, read_timm_tables
+from dippm.devices import find_device
+from dippm.measuring.measurement import Outcome
+from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.training.physics import (
+    Item,
+    conformal_quantile,
+    describe_errors,
+    divide,
+    fit_memory_spread,
+    fit_rates,
+    log_errors,
+)
+
+__all__ = ["main"]
+
+_LOG = logging.getLogger(__name__)
+# Lowest and highest value of every rate that is fitted; see the bounds of inference. A gradient of a weight may be
+# faster than its convolution (no overhang of small outputs) and has been seen many times slower for depthwise ones.
+_BOUNDS = {
+    "tensor_gemm": (0.3, 1.0),
+    "tensor_conv": (0.3, 1.0),
+    "nchw_shuffle": (0.05, 2.0),
+    "direct_conv": (0.02, 1.0),
+    "direct_conv_nhwc": (0.02, 1.0),
+    "stream": (0.5, 1.2),
+    "norm": (0.5, 1.3),
+    "move": (0.3, 1.2),
+    "pool": (0.3, 1.2),
+    "host_scale": (0.3, 2.0),
+    "backward_host": (0.1, 1.0),
+    "weight_gradient": (0.5, 3.0),
+    "direct_weight_gradient": (0.5, 20.0),
+}
+
+
+def _read_items(
+    rows: Sequence[TimmRow], names: Sequence[tuple[str, int]], cache: GraphCache, *, jobs: int
+) -> dict[tuple[str, int], list[Item]]:
+    labels = {
+        (label.recipe.architecture.removeprefix("zoo:timm:"), label.recipe.inputs.positional[0].shape[-1]): label
+        for label in labels_of_timm_rows(rows)
+        if label.measurement.outcome is Outcome.OK
+    }
+    build_graphs([labels[name].recipe for name in names], cache, jobs=jobs)
+    by_model: dict[tuple[str, int], list[TimmRow]] = {}
+    for row in rows:
+        by_model.setdefault((row.model, row.image_size), []).append(row)
+    items = {}
+    settings = TrainingSettings(optimizer=Optimizer.MOMENTUM, precision=Precision.AMP)
+    for name in names:
+        label = labels[name]
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        if cached is None or cached.graph.fixed_batch is not None:
+            _LOG.warning("left out %s at %d", *name)
+            continue
+        training = make_training_graph(as_measured(cached.graph, label.measurement.software.framework), settings)
+        work = Workload.from_graph(training.graph, training.precision)
+        plan = KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
+        timeline = MemoryTimeline.from_workload(work)
+        items[name] = [
+            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch]), timeline=timeline)
+            for row in by_model[name]
+        ]
+    return items
+
+
+def build(*, models: int, seed: int, evaluations: int, cache: Path, jobs: int) -> Calibration:
+    """Run the whole fit.
+
+    Args:
+        models: Models drawn from the tables.
+        seed: Seed of the draw and of the division.
+        evaluations: Steps of the least-squares solver.
+        cache: Folder of graphs; models that it lacks are read.
+        jobs: Processes that read models.
+    """
+    inference = Calibration.read()
+    folder = data_folder() / "timm"
+    kernels = load_kernel_model()
+    rows = [row for row in read_timm_tables(folder) if row.mode == Mode.TRAINING.value]
+    names = sorted({(row.model, row.image_size) for row in rows})
+    random.Random(seed).shuffle(names)  # noqa: S311 - a draw of models, not a secret
+    items = _read_items(rows, names[:models], GraphCache(cache), jobs=jobs)
+    (fit, calibration, test), counts = divide(items)
+    _LOG.info("fitting on %d rows", len(fit))
+    start = asdict(inference.rates)
+    bounds = {name: (min(max(start[name], low), high), low, high) for name, (low, high) in _BOUNDS.items()}
+    rates = fit_rates(fit, kernels, evaluations=evaluations, bounds=bounds, others=inference.rates)
+    spread = conformal_quantile(np.abs(log_errors(calibration, rates, kernels)))
+    tested = log_errors(test, rates, kernels)
+    elsewhere = spread * inference.latency_spread_elsewhere / inference.latency_spread
+    margin = inference.context_margin_mb
+    memory_spread, memory_counts = fit_memory_spread([*fit, *calibration, *test], context_margin_mb=margin)
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("benchmark-train-*.csv")):
+        digest.update(path.read_bytes())
+    return Calibration(
+        version=inference.version,
+        rates=rates,
+        power=inference.power,
+        measured_devices=tuple(sorted({item.device.name for item in fit})),
+        measured_precisions=(Precision.AMP.value,),
+        latency_spread=round(spread, 4),
+        latency_spread_elsewhere=round(elsewhere, 4),
+        power_spread=inference.power_spread,
+        memory_spread=round(memory_spread, 4),
+        context_margin_mb=margin,
+        labels=(
+            "timm benchmark tables: training steps of image models on RTX 3090, SGD with momentum, amp, PyTorch 1.12, "
+            "CUDA 11.3; memory by which of their batches fitted 24 GB; kernels on A100, V100, T4, P100, P4, FP32, "
+            "PyTorch 2.1, CUDA 12.1; power of training on A40, V100, P100, Quadro RTX 6000"
+        ),
+        provenance={
+            "command": (
+                f"python -m dippm.training.physics_training --models {models} --seed {seed} "
+                f"--evaluations {evaluations} --cache FOLDER"
+            ),
+            "seed": seed,
+            "data_sha256": digest.hexdigest(),
+            "models": counts,
+            "untrained_rates": describe_errors(log_errors(test, inference.rates, kernels)),
+            "fit": describe_errors(log_errors(fit, rates, kernels)),
+            "test": describe_errors(tested),
+            "test_interval_coverage_percent": round(100 * float(np.mean(np.abs(tested) <= spread)), 1),
+            "memory_pairs": memory_counts,
+        },
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: fit, write the artefact, print its provenance."""
+    parser = argparse.ArgumentParser(description="Fit predictor 0's training steps on the measured tables.")
+    parser.add_argument("--models", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--evaluations", type=int, default=8)
+    parser.add_argument("--cache", type=Path, required=True, help="folder of graphs, filled where it lacks models")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=TRAINING_ARTEFACT_PATH)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    calibration = build(
+        models=options.models,
+        seed=options.seed,
+        evaluations=options.evaluations,
+        cache=options.cache,
+        jobs=options.jobs,
+    )
+    calibration.write(options.out)
+    sys.stdout.write(json.dumps(asdict(calibration), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
