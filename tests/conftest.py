@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dippm.costs.conditions import Conditions
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.location import data_folder
 from dippm.datasets.recipes.recipe import Recipe
@@ -27,6 +28,14 @@ from dippm.measuring.measurement import Measurement, Outcome
 from dippm.predictors.network_artefact import NetworkArtefact, write_weights
 
 N = Dim(1, 0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_kept_graphs() -> Iterator[None]:
+    """Models by name are read anew, and nothing is written to the user's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIPPM_CACHE", "")
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -196,6 +205,16 @@ def _labelled_models(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Lab
             labels.append(Label(recipe=recipe, configuration=Configuration(batch=batch), measurement=measurement))
         cache.save(recipe.model_key, graph, fingerprint=fingerprint(graph))
     return labels, folder
+
+
+@pytest.fixture(name="training_labels", scope="session")
+def _training_labels(labelled_models: tuple[list[Label], Path]) -> tuple[list[Label], Path]:
+    """The same networks and figures as labels of training."""
+    labels, folder = labelled_models
+    conditions = Conditions.parse(mode="training", optimizer="momentum")
+    return [
+        replace(label, configuration=replace(label.configuration, conditions=conditions)) for label in labels
+    ], folder
 
 
 _UNSEEN = ("softmax", "other_activation")

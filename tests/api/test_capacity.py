@@ -4,10 +4,8 @@ from typing import Any
 import pytest
 
 import dippm
-from dippm.api.capacity import _batches_beyond
-from dippm.api.prediction import LARGEST_BATCH
 from dippm.errors import UnsupportedError, UsageError
-from dippm.graph import Graph, OpKind
+from dippm.graph import Graph, Node, OpKind
 
 
 @pytest.fixture(name="graph")
@@ -83,11 +81,91 @@ def test_a_model_without_memory_to_speak_of_has_no_bound(builder: Any) -> None:
     assert dippm.max_batch(builder.graph(), device="A100").bound_by == "none"
 
 
-@pytest.mark.parametrize("batch", [1, 3, 40, 5000, 200_000, LARGEST_BATCH - 2, LARGEST_BATCH - 2000])
-def test_batches_beyond(batch: int) -> None:
-    found = _batches_beyond(batch)
-    end = min(batch + max(batch // 4, 4), LARGEST_BATCH)
-    assert found[:1024] == list(range(batch + 1, min(batch + 1024, end) + 1))
-    assert found == sorted(set(found))
-    assert len(found) <= 1024 + 2 * 1024
-    assert end - found[-1] < max(end // 1024, 1)
+@pytest.fixture(name="classifier")
+def _classifier(builder: Any) -> Graph:
+    """A convolution and a linear layer, which can be trained."""
+    n = builder.N
+    x = builder.input(n, 3, 64, 64)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 3, 3, 3)], n, 64, 64, 64, **square)
+    x = builder.node(OpKind.RELU, [x], n, 64, 64, 64)
+    x = builder.node(OpKind.GLOBAL_POOL, [x], n, 64, 1, 1, output_size=(1, 1))
+    flat = builder.tensor(n, 64, alias_of=x)
+    builder.nodes.append(Node(kind=OpKind.VIEW, inputs=(x,), outputs=(flat,), attributes={"function": "view"}))
+    return builder.graph(builder.node(OpKind.LINEAR, [flat, builder.weight(10, 64)], n, 10))
+
+
+def test_several_devices_and_batches_come_in_their_order(graph: Graph) -> None:
+    answers = dippm.fits(graph, device=["T4", "A100"], batch=[1, 5000])
+    assert [(answer.device, answer.batch) for answer in answers] == [
+        ("Tesla T4", 1), ("Tesla T4", 5000), ("A100-SXM4-40GB", 1), ("A100-SXM4-40GB", 5000),
+    ]  # fmt: skip
+    assert [answer.verdict for answer in answers] == ["yes", "no", "yes", "unsure"]
+
+
+def test_with_prices_what_fits_comes_first_and_the_cheapest_of_it(graph: Graph) -> None:
+    devices = ["V100-SXM2-16GB", "A100", "T4", "1g.5gb@A100"]
+    answers = dippm.fits(graph, device=devices, batch=1000, prices={"A100": 1.0, "T4": 1.0})
+    assert [answer.device for answer in answers][:2] == ["A100-SXM4-40GB", "Tesla T4"]
+    assert answers[0].price is not None
+    assert answers[1].price is not None
+    assert answers[0].price.per_sample < answers[1].price.per_sample
+    assert answers[2].price is None
+    assert answers[-1].verdict == "no"
+    largest = dippm.max_batch(graph, device=devices, prices={"T4": 0.01, "A100": 1.0})
+    assert [answer.device for answer in largest][:2] == ["Tesla T4", "A100-SXM4-40GB"]
+
+
+def test_a_price_is_of_the_time_of_a_call(graph: Graph) -> None:
+    (answer,) = dippm.fits(graph, device=["A100"], batch=8, prices={"A100": 3.6})
+    assert answer.price is not None
+    assert answer.price.per_call == pytest.approx(answer.prediction.latency_ms * 1e-6)
+    assert answer.price.per_sample == pytest.approx(answer.price.per_call / 8)
+    assert answer.to_dict()["price"] == answer.price.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("prices", "code"),
+    [({"A100": 0.0}, "price.invalid"), ({"A100": True}, "price.invalid"), ({"T4": 1.0}, "price.unused"),
+     ({"no such": 1.0}, "price.unused")],
+)  # fmt: skip
+def test_wrong_prices_are_refused(graph: Graph, prices: dict[str, float], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        dippm.fits(graph, device="A100", prices=prices)
+    assert caught.value.code == code
+
+
+def test_the_largest_part_of_the_memory_is_named(graph: Graph) -> None:
+    answer = dippm.fits(graph, device="A100", batch=2000)
+    assert answer.largest_part == "activations"
+    assert sum(answer.prediction.memory_parts_mb.values()) == pytest.approx(answer.prediction.memory_mb)
+
+
+def test_training_needs_more_and_holds_fewer(classifier: Graph) -> None:
+    at_inference = dippm.max_batch(classifier, device="1g.5gb@A100")
+    in_training = dippm.max_batch(classifier, device="1g.5gb@A100", mode="training")
+    assert 0 < in_training.batch < at_inference.batch
+    assert {"gradients", "optimizer"} <= set(in_training.prediction.memory_parts_mb)
+    assert in_training.prediction.step_time_ms == in_training.prediction.latency_ms
+
+
+def test_a_bound_on_the_step_time_is_one_on_the_latency(classifier: Graph) -> None:
+    answer = dippm.max_batch(classifier, device="A100", mode="training", step_time_ms=20.0)
+    assert answer == dippm.max_batch(classifier, device="A100", mode="training", latency_ms=20.0)
+    assert answer.bound_by == "step_time"
+    assert answer.prediction.step_time_ms is not None
+    assert answer.prediction.step_time_ms <= 20.0
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"step_time_ms": 5.0}, "step_time.unused"),
+        ({"step_time_ms": 5.0, "latency_ms": 5.0, "mode": "training"}, "latency.twice"),
+        ({"step_time_ms": -1.0, "mode": "training"}, "latency.invalid"),
+    ],
+)
+def test_wrong_bounds_are_refused(classifier: Graph, options: dict[str, Any], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        dippm.max_batch(classifier, device="A100", **options)
+    assert caught.value.code == code

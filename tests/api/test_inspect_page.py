@@ -54,6 +54,7 @@ def make_operator(position: int, **changes: object) -> OperatorCost:
         "position": position,
         "kind": "conv" if position % 3 else "relu",
         "source_op": "Conv" if position % 3 else "Relu",
+        "phase": "forward",
         "scope": f"features.{position // 8}.{position}",
         "output_shape": (8, 64, 56, 56),
         "macs": 1e8 * (position % 3),

@@ -24,6 +24,7 @@ def operator(scope: str, time_ms: float, live_mb: float = 1.0) -> OperatorCost:
         position=0,
         kind="relu",
         source_op="Relu",
+        phase="forward",
         scope=scope,
         output_shape=(1,),
         macs=2.0,

@@ -115,10 +115,18 @@ def test_without_a_predicted_device_the_prediction_is_absent_and_says_why(net: P
 
 @pytest.mark.usefixtures("device_name")
 def test_what_cannot_be_predicted_is_measured_all_the_same(net: Path) -> None:
-    result = dippm.measure(net, device="cuda", mode="training", optimizer="adam", engine="torch")
+    result = dippm.measure(net, device="cuda", runtime="compile", engine="torch")
     assert result.measurement.outcome is Outcome.OK
     assert result.prediction is None
-    assert "training" in result.prediction_note
+    assert "compiled" in result.prediction_note
+
+
+@pytest.mark.usefixtures("device_name")
+def test_a_step_stands_beside_its_prediction(net: Path) -> None:
+    result = dippm.measure(net, device="cuda", mode="training", optimizer="adam", engine="torch")
+    assert result.prediction is not None
+    assert result.prediction.step_time_ms is not None
+    assert result.prediction.conditions == result.configuration.conditions
 
 
 @pytest.mark.usefixtures("device_name")

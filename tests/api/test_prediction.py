@@ -45,12 +45,16 @@ def test_a_wrong_batch_is_refused(graph: Graph, batch: Any) -> None:
         ({"runtime": "warp"}, "runtime.unknown"),
         ({"optimizer": "adam"}, "optimizer.unused"),
         ({"mig_policy": "bold"}, "placement.policy"),
-        ({"mode": "training"}, "mode.unsupported"),
+        ({"mode": "training", "runtime": "cuda-graph"}, "runtime.unsupported"),
+        ({"mode": "training", "optimizer": "lion"}, "optimizer.unknown"),
+        ({"mode": "training", "accumulation": 0}, "accumulation.invalid"),
+        ({"accumulation": 4}, "training.unused"),
+        ({"checkpointing": True}, "training.unused"),
         ({"runtime": "compile"}, "runtime.unsupported"),
         ({"device": "A1000000"}, "device.unknown"),
     ],
 )
-def test_options_are_checked(graph: Graph, options: dict[str, str], code: str) -> None:
+def test_options_are_checked(graph: Graph, options: dict[str, Any], code: str) -> None:
     with pytest.raises((UsageError, UnsupportedError)) as caught:
         dippm.predict(graph, **options)
     assert caught.value.code == code
@@ -72,8 +76,6 @@ def test_a_wrong_device_is_refused(graph: Graph, device: Any) -> None:
 def test_one_inspection_wants_one_batch_and_one_device(graph: Graph, options: Any) -> None:
     with pytest.raises(UsageError):
         dippm.inspect(graph, **options)
-    with pytest.raises(UsageError):
-        dippm.fits(graph, **({"device": "A100"} | options))
 
 
 def test_one_model_must_be_given(graph: Graph, tmp_path: Path) -> None:
@@ -103,6 +105,33 @@ def test_inspection_adds_up_and_lists_what_takes_longest(graph: Graph) -> None:
     assert inspection.top_by_time(1)[0].time_ms == max(operator.time_ms for operator in inspection.operators)
     assert inspection.tree().macs == inspection.prediction.macs
     assert [row[0] for row in inspection.by_kind()] == ["linear", "relu"]
+
+
+def test_training_is_by_momentum_unless_said_otherwise(graph: Graph) -> None:
+    answer = dippm.predict(graph, mode="training")
+    assert answer == dippm.predict(graph, mode="training", optimizer="momentum")
+    assert answer.step_time_ms == answer.latency_ms > dippm.predict(graph).latency_ms
+    parts = answer.memory_parts_mb
+    assert list(parts) == ["context", "weights", "gradients", "optimizer", "activations", "workspace", "slack"]
+    assert sum(parts.values()) == pytest.approx(answer.memory_mb)
+    state = dippm.predict(graph, mode="training", optimizer="adamw").memory_parts_mb["optimizer"]
+    assert state == pytest.approx(2 * parts["optimizer"], rel=0.01)
+    assert answer.to_dict()["step_time_ms"] == answer.to_dict()["latency_ms"]
+
+
+def test_accumulation_repeats_the_passes(graph: Graph) -> None:
+    one, four = (dippm.predict(graph, batch=4096, mode="training", accumulation=passes) for passes in (1, 4))
+    assert 3.5 * one.latency_ms < four.latency_ms < 4.5 * one.latency_ms
+    assert four.macs == 4 * one.macs
+
+
+def test_an_inspected_step_has_three_phases(graph: Graph) -> None:
+    inspection = dippm.inspect(graph, batch=64, mode="training")
+    phases = inspection.by_phase()
+    assert list(phases) == ["forward", "backward", "optimizer"]
+    assert sum(phases.values()) == pytest.approx(inspection.prediction.step_time_ms)
+    assert {operator.phase for operator in inspection.operators if operator.kind == "optimizer"} == {"optimizer"}
+    assert set(dippm.inspect(graph).by_phase()) == {"forward"}
 
 
 def test_every_public_name_is_there() -> None:

@@ -167,7 +167,7 @@ def test_mig_policy(policy: str, slice_name: str, net: str, capsys: pytest.Captu
 
 def test_inspect_json_adds_up(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     answer = run_json(capsys, "inspect", net, "--batch", "2")
-    assert set(answer) == {"schema", "model", "prediction", "operators", "modules"}
+    assert set(answer) == {"schema", "model", "prediction", "phases", "operators", "modules"}
     assert sum(each["macs"] for each in answer["operators"]) == 2 * IMAGE_MACS == answer["prediction"]["macs"]
     total_ms = sum(each["time_ms"] for each in answer["operators"])
     assert total_ms == pytest.approx(answer["prediction"]["latency_ms"], rel=1e-2)

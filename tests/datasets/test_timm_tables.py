@@ -27,6 +27,7 @@ def test_rows_typed_by_hand(tmp_path: Path) -> None:
             device="GeForce RTX 4090",
             torch_version="240",
             cuda_version="124",
+            parameters_m=0.37,
         )
     ]
 

@@ -53,6 +53,7 @@ def test_content_tells_the_framework(tmp_path: Path, name: str, content: bytes, 
         ("m.pt", archive("m/data.pkl")[:20], "model.truncated"),
         ("m.safetensors", b"\x40\0\0\0\0\0\0\0{}", "model.weights_only"),
         ("m.gguf", b"GGUF\x03\0\0\0", "model.weights_only"),
+        ("short.bin", b"\x08", "model.unrecognised"),
     ],
 )
 def test_what_is_no_model_is_named(tmp_path: Path, name: str, content: bytes, code: str) -> None:

@@ -1,4 +1,12 @@
-from dippm.graph import ACTIVATION_KINDS, ARITHMETIC_KINDS, CONTRACTION_KINDS, NORM_KINDS, RECURRENT_KINDS, TRAINING_KINDS, OpKind
+from dippm.graph import (
+    ACTIVATION_KINDS,
+    ARITHMETIC_KINDS,
+    CONTRACTION_KINDS,
+    NORM_KINDS,
+    RECURRENT_KINDS,
+    TRAINING_KINDS,
+    OpKind,
+)
 
 
 def test_groups_of_kinds_do_not_overlap() -> None:

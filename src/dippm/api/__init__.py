@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dippm.api.capacity import MaxBatch, fits, max_batch
+    from dippm.api.capacity import DeviceFit, MaxBatch, fits, max_batch
     from dippm.api.datasets import (
         CollectionInfo,
         cache_graphs,
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
         plot_labels,
     )
     from dippm.api.dippm_evaluation import DippmEvaluation, evaluate_dippm
+    from dippm.api.dnnperf_evaluation import DnnperfEvaluation, evaluate_dnnperf
     from dippm.api.evaluation import evaluate
     from dippm.api.inspection import Inspection, ModuleCost, OperatorCost
     from dippm.api.measuring import Measured, measure
     from dippm.api.operator_table import operators
     from dippm.api.prediction import inspect, load, predict
+    from dippm.api.prices import Price
     from dippm.api.training import load_predictor, train
     from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError
     from dippm.datasets.campaign.run import Progress as CampaignProgress
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from dippm.devices import load_catalog as list_devices
     from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError, UsageError
     from dippm.evaluation.dippm_report import DippmReport
+    from dippm.evaluation.dnnperf_report import DnnperfReport
     from dippm.evaluation.kernels import KernelReport, KernelScore
     from dippm.evaluation.whole_models import WholeModelReport, WholeModelScore
     from dippm.graph import Graph
@@ -47,10 +50,13 @@ __all__ = [
     "CampaignReport",
     "CampaignStoppedError",
     "CollectionInfo",
+    "DeviceFit",
     "DeviceSpec",
     "DippmError",
     "DippmEvaluation",
     "DippmReport",
+    "DnnperfEvaluation",
+    "DnnperfReport",
     "EpochReport",
     "Fit",
     "FitVerdict",
@@ -69,6 +75,7 @@ __all__ = [
     "OperatorCost",
     "PmgnsPredictor",
     "Prediction",
+    "Price",
     "TrainingReport",
     "UnsupportedError",
     "UsageError",
@@ -77,6 +84,7 @@ __all__ = [
     "cache_graphs",
     "evaluate",
     "evaluate_dippm",
+    "evaluate_dnnperf",
     "export_labels",
     "find_device",
     "fits",
@@ -103,10 +111,13 @@ _HOMES = {
     "CampaignReport": "dippm.datasets.campaign.report",
     "CampaignStoppedError": "dippm.datasets.campaign.report",
     "CollectionInfo": "dippm.api.datasets",
+    "DeviceFit": "dippm.api.capacity",
     "DeviceSpec": "dippm.devices",
     "DippmError": "dippm.errors",
     "DippmEvaluation": "dippm.api.dippm_evaluation",
     "DippmReport": "dippm.evaluation.dippm_report",
+    "DnnperfEvaluation": "dippm.api.dnnperf_evaluation",
+    "DnnperfReport": "dippm.evaluation.dnnperf_report",
     "EpochReport": "dippm.training.fit_network",
     "Fit": "dippm.placement.fit",
     "FitVerdict": "dippm.placement.fit",
@@ -125,6 +136,7 @@ _HOMES = {
     "OperatorCost": "dippm.api.inspection",
     "PmgnsPredictor": "dippm.predictors.pmgns",
     "Prediction": "dippm.predictors.prediction",
+    "Price": "dippm.api.prices",
     "TrainingReport": "dippm.training.train_model",
     "UnsupportedError": "dippm.errors",
     "UsageError": "dippm.errors",
@@ -133,6 +145,7 @@ _HOMES = {
     "cache_graphs": "dippm.api.datasets",
     "evaluate": "dippm.api.evaluation",
     "evaluate_dippm": "dippm.api.dippm_evaluation",
+    "evaluate_dnnperf": "dippm.api.dnnperf_evaluation",
     "export_labels": "dippm.api.datasets",
     "find_device": "dippm.devices",
     "fits": "dippm.api.capacity",

@@ -3,25 +3,84 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
-from dippm.api.prediction import LARGEST_BATCH, load, parse_batches, parse_conditions, parse_devices
-from dippm.costs.conditions import Conditions
+from dippm.api.arguments import Batches, Devices, parse_batches, parse_conditions, parse_devices
+from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
+from dippm.api.prediction import load
+from dippm.api.prices import Price, parse_prices
+from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
 from dippm.placement.fit import Fit, FitVerdict
 from dippm.placement.fit import fits as judge
 from dippm.predictors.physics import PhysicsPredictor
-from dippm.predictors.prediction import Prediction
+from dippm.predictors.prediction import Prediction, round_figures
 
-__all__ = ["MaxBatch", "fits", "max_batch"]
+__all__ = ["DeviceFit", "MaxBatch", "fits", "max_batch"]
 
-# How far past the batch that bisection finds is looked: a fourth of it, at least so many.
-_STRETCH = 4
-# Of a longer stretch, so many batches next to it are looked at, and as many spread over the rest.
-_CLOSELY = 1024
+_ORDER = {FitVerdict.YES: 0, FitVerdict.UNSURE: 1, FitVerdict.NO: 2}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceFit:
+    """Whether a model fits one device at one batch.
+
+    Args:
+        device: Canonical name of the device.
+        batch: Samples per call.
+        fit: The verdict and the figures behind it.
+        prediction: The prediction that it follows from.
+        price: What the run costs, where a price of the device was given.
+    """
+
+    device: str
+    batch: int
+    fit: Fit
+    prediction: Prediction
+    price: Price | None = None
+
+    @property
+    def verdict(self) -> FitVerdict:
+        """Yes, no, or unsure."""
+        return self.fit.verdict
+
+    @property
+    def margin_mb(self) -> float:
+        """Capacity less the upper end of what is needed, MiB."""
+        return self.fit.margin_mb
+
+    @property
+    def needed_mb(self) -> tuple[float, float]:
+        """Lower and upper end of the memory that is needed, MiB."""
+        return self.fit.needed_mb
+
+    @property
+    def capacity_mb(self) -> float:
+        """Memory that the device offers to one process, MiB."""
+        return self.fit.capacity_mb
+
+    @property
+    def largest_part(self) -> str:
+        """The part of the memory that decides: the largest one at the peak, such as ``"activations"``."""
+        return _largest_part(self.prediction)
+
+    def to_dict(self) -> dict[str, object]:
+        """The answer for JSON."""
+        answer: dict[str, object] = {
+            "device": self.device,
+            "batch": self.batch,
+            "fits": self.verdict.value,
+            "needed_mb": [round(end, 1) for end in self.needed_mb],
+            "capacity_mb": round(self.capacity_mb, 1),
+            "margin_mb": round(self.margin_mb, 1),
+            "largest_part": self.largest_part,
+            "memory_parts_mb": _parts(self.prediction),
+        }
+        return answer | _price_entry(self.price)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,11 +89,13 @@ class MaxBatch:
 
     Args:
         device: Canonical name of the device.
-        batch: Largest batch whose memory interval fits whole and whose latency keeps the bound; 0 where not even
-            one sample does.
-        batch_at_most: Largest batch whose memory interval does not rule it out (latency bound kept).
-        bound_by: ``"memory"``, ``"latency"``, or ``"none"`` where the largest batch tried still fits.
+        batch: Largest batch whose memory interval fits whole and whose time keeps the bound; 0 where not even one
+            sample does.
+        batch_at_most: Largest batch whose memory interval does not rule it out (bound on time kept).
+        bound_by: ``"memory"``, ``"latency"`` (in training ``"step_time"``), or ``"none"`` where the largest batch tried
+            still fits.
         prediction: The prediction at ``batch``, or at 1 where ``batch`` is 0.
+        price: What the run costs at ``batch``, where a price of the device was given and the batch is not 0.
     """
 
     device: str
@@ -42,162 +103,315 @@ class MaxBatch:
     batch_at_most: int
     bound_by: str
     prediction: Prediction
+    price: Price | None = None
+
+    @property
+    def largest_part(self) -> str:
+        """The part of the memory that decides: the largest one at the peak, such as ``"activations"``."""
+        return _largest_part(self.prediction)
 
     def to_dict(self) -> dict[str, object]:
         """The answer for JSON."""
-        return {
+        answer: dict[str, object] = {
             "device": self.device,
             "batch": self.batch,
             "batch_at_most": self.batch_at_most,
             "bound_by": self.bound_by,
-            "prediction": self.prediction.to_dict(),
+            "largest_part": self.largest_part,
         }
+        return answer | _price_entry(self.price) | {"prediction": self.prediction.to_dict()}
+
+
+@overload
+def fits(  # type: ignore[overload-overlap]  # a str is a Sequence of str as well; the first overload wins
+    model: object,
+    *,
+    device: str | DeviceSpec,
+    batch: int = 1,
+    prices: Mapping[str, float] | None = None,
+    framework: str | None = None,
+    input: object = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+) -> DeviceFit: ...
+
+
+@overload
+def fits(
+    model: object,
+    *,
+    device: Devices,
+    batch: Batches = 1,
+    prices: Mapping[str, float] | None = None,
+    framework: str | None = None,
+    input: object = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+) -> list[DeviceFit]: ...
 
 
 def fits(
     model: object,
     *,
-    device: str | DeviceSpec,
-    batch: int = 1,
+    device: Devices,
+    batch: Batches = 1,
+    prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,  # noqa: A002 - the contract's name
     precision: str = "fp32",
     mode: str = "inference",
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
     trust: bool = False,
-) -> Fit:
-    """Say whether a model fits a device or a MIG slice (``"1g.5gb@A100-SXM4-40GB"``): yes, no or unsure.
+) -> DeviceFit | list[DeviceFit]:
+    """Say whether a model fits devices or MIG slices (``"1g.5gb@A100-SXM4-40GB"``): yes, no or unsure.
 
-    Arguments as in :func:`dippm.predict`.
+    Args:
+        model: As in :func:`dippm.predict`, and so are the others.
+        device: A device, a MIG slice, or a list of them.
+        batch: Samples per call, or a list.
+        prices: Price of a device per hour by its name, in any currency; some may be left out.
+        framework: Framework of the file.
+        input: Shapes of one sample.
+        precision: Arithmetic.
+        mode: ``inference``, or ``training``: one whole step.
+        optimizer: What updates the weights in training; ``momentum`` when left out.
+        accumulation: As in :func:`dippm.predict`.
+        checkpointing: As in :func:`dippm.predict`.
+        layout: Memory order of images.
+        runtime: How kernels are launched.
+        trust: Allow pickles.
+
+    Returns:
+        One answer for one device and one batch; else a list, all batches of the first device first. With prices the
+        list is in the order in which to try: what fits first, then what may, then what does not; the cheapest per
+        sample first among those, devices without a price last.
+
+    Raises:
+        UsageError: As :func:`dippm.predict`, or a price is wrong.
+        DippmError: As :func:`dippm.predict`.
     """
-    conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
-    (size,) = parse_batches(batch, is_single=True)
-    (spec,) = parse_devices(device, is_single=True)
-    graph = load(model, framework=framework, input=input, trust=trust, batch_hint=size)
-    prediction = _predict(graph, size, spec, conditions)
-    return judge(prediction.intervals["memory_mb"], spec.capacity_mb)
+    conditions = parse_conditions(
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
+        layout=layout,
+        runtime=runtime,
+    )
+    batches, specs = parse_batches(batch), parse_devices(device)
+    per_hour = parse_prices(prices, specs)
+    graph = load(model, framework=framework, input=input, trust=trust, mode=mode, batch_hint=batches[0])
+    predictions = PhysicsPredictor.load().predict(graph, batches=batches, devices=specs, conditions=conditions)
+    owners = [spec for spec in specs for _ in batches]
+    answers = [
+        DeviceFit(
+            device=spec.name,
+            batch=prediction.batch,
+            fit=judge(prediction.intervals["memory_mb"], spec.capacity_mb),
+            prediction=prediction,
+            price=Price.of(prediction, per_hour[spec.name]) if spec.name in per_hour else None,
+        )
+        for spec, prediction in zip(owners, predictions, strict=True)
+    ]
+    if _is_one(device, batch):
+        return answers[0]
+    if per_hour:
+        answers.sort(key=lambda answer: (_ORDER[answer.verdict], _per_sample(answer.price)))
+    return answers
+
+
+@overload
+def max_batch(  # type: ignore[overload-overlap]  # as above
+    model: object,
+    *,
+    device: str | DeviceSpec,
+    latency_ms: float | None = None,
+    step_time_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    framework: str | None = None,
+    input: object = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+) -> MaxBatch: ...
+
+
+@overload
+def max_batch(
+    model: object,
+    *,
+    device: Sequence[str | DeviceSpec],
+    latency_ms: float | None = None,
+    step_time_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    framework: str | None = None,
+    input: object = None,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
+    layout: str = "nchw",
+    runtime: str = "eager",
+    trust: bool = False,
+) -> list[MaxBatch]: ...
 
 
 def max_batch(
     model: object,
     *,
-    device: str | DeviceSpec,
+    device: Devices,
     latency_ms: float | None = None,
+    step_time_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,  # noqa: A002 - the contract's name
     precision: str = "fp32",
     mode: str = "inference",
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
     trust: bool = False,
-) -> MaxBatch:
+) -> MaxBatch | list[MaxBatch]:
     """Find the largest batch that fits; the model is read once.
 
-    Memory does not grow evenly with the batch, because the allocator works in segments: past the batch that bisection
-    finds, larger ones are looked at until none of a whole stretch fits, all of the next thousand among them.
+    Memory does not grow evenly with the batch, because the allocator works in segments: past the batch that a search
+    by interpolation finds, larger ones are looked at, the nearest one by one and a sample of a fourth as many again.
 
     Args:
         model: As in :func:`dippm.predict`.
-        device: A device or a MIG slice.
-        latency_ms: Bound on the predicted latency, ms, or None.
-        framework: As in :func:`dippm.predict`, and so are the others.
+        device: A device, a MIG slice, or a list of them.
+        latency_ms: Bound on the predicted time of a call, in training of a step, ms, or None.
+        step_time_ms: The same under training's own name; in training alone.
+        prices: As in :func:`fits`, and so are the others.
+        framework: Framework of the file.
         input: Shapes of one sample.
         precision: Arithmetic.
-        mode: Inference.
-        optimizer: None.
+        mode: ``inference``, or ``training``: one whole step.
+        optimizer: What updates the weights in training; ``momentum`` when left out.
+        accumulation: As in :func:`dippm.predict`.
+        checkpointing: As in :func:`dippm.predict`.
         layout: Memory order of images.
         runtime: How kernels are launched.
         trust: Allow pickles.
 
+    Returns:
+        One answer for one device, else a list in the order of the devices; with prices the cheapest per sample first,
+        then those without a price, then those where nothing fits.
+
     Raises:
         UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only.
-        UsageError: ``latency.invalid`` where the bound is not a positive number.
+        UsageError: ``latency.invalid`` where a bound is not a positive number, ``latency.twice`` where both are given,
+            ``step_time.unused`` outside training.
     """
-    conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
-    if latency_ms is not None and not (math.isfinite(latency_ms) and latency_ms > 0):
-        raise UsageError(f"A latency bound must be above 0 ms. Got {latency_ms!r} instead.", code="latency.invalid")
-    (spec,) = parse_devices(device, is_single=True)
-    graph = load(model, framework=framework, input=input, trust=trust)
+    conditions = parse_conditions(
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
+        layout=layout,
+        runtime=runtime,
+    )
+    bound_ms = _parse_bound(conditions, latency_ms=latency_ms, step_time_ms=step_time_ms)
+    specs = parse_devices(device)
+    per_hour = parse_prices(prices, specs)
+    graph = load(model, framework=framework, input=input, trust=trust, mode=mode)
     if graph.fixed_batch is not None:
         raise UnsupportedError(
             f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}",
             code="graph.fixed_batch",
             cure="Export the model with a dynamic batch.",
         )
+    answers = [_search(graph, spec, conditions, bound_ms, per_hour.get(spec.name)) for spec in specs]
+    if _is_one(device, 1):
+        return answers[0]
+    if per_hour:
+        answers.sort(key=lambda answer: (answer.batch == 0, _per_sample(answer.price)))
+    return answers
 
+
+def _search(
+    graph: Graph, spec: DeviceSpec, conditions: Conditions, bound_ms: float | None, per_hour: float | None
+) -> MaxBatch:
     predictor = PhysicsPredictor.load()
 
-    def judge_many(batches: Sequence[int]) -> list[tuple[FitVerdict, bool]]:
-        try:
-            predictions = predictor.predict(graph, batches=batches, devices=[spec], conditions=conditions)
-        except UnsupportedError as exc:
-            if exc.code != "graph.too_large":
-                raise
-            return [(FitVerdict.NO, True)] * len(batches)
-        return [
-            (
-                judge(prediction.intervals["memory_mb"], spec.capacity_mb).verdict,
-                latency_ms is None or prediction.latency_ms <= latency_ms,
-            )
-            for prediction in predictions
-        ]
+    def predict(batches: Sequence[int]) -> list[Prediction]:
+        return predictor.predict(graph, batches=batches, devices=[spec], conditions=conditions)
 
-    def largest(accepted: Container[FitVerdict]) -> int:
-        def holds(batch: int) -> bool:
-            ((fit, in_time),) = judge_many([batch])
-            return in_time and fit in accepted
-
-        best = _largest(holds)
-        while 0 < best < LARGEST_BATCH:
-            stretch = _batches_beyond(best)
-            further = [
-                batch
-                for batch, (fit, in_time) in zip(stretch, judge_many(stretch), strict=True)
-                if in_time and fit in accepted
-            ]
-            if not further:
-                break
-            best = further[-1]
-        return best
-
-    batch = largest({FitVerdict.YES})
+    search = BatchSearch(predict, capacity_mb=spec.capacity_mb, time_bound_ms=bound_ms)
+    batch = search.largest_certain()
     bound_by = "none"
     if batch < LARGEST_BATCH:
-        bound_by = "memory" if judge_many([batch + 1])[0][1] else "latency"
+        of_time = "step_time" if conditions.mode is Mode.TRAINING else "latency"
+        bound_by = "memory" if search.keeps_time(batch + 1) else of_time
+    (prediction,) = predict([max(batch, 1)])
     return MaxBatch(
         device=spec.name,
         batch=batch,
-        batch_at_most=max(batch, largest({FitVerdict.YES, FitVerdict.UNSURE})),
+        batch_at_most=max(batch, search.largest_possible()),
         bound_by=bound_by,
-        prediction=_predict(graph, max(batch, 1), spec, conditions),
+        prediction=prediction,
+        price=Price.of(prediction, per_hour) if per_hour is not None and batch else None,
     )
 
 
-def _largest(holds: Callable[[int], bool]) -> int:
-    """Largest batch for which a condition holds that fails from some batch on: doubling, then bisection."""
-    if not holds(1):
-        return 0
-    low = 1
-    while low < LARGEST_BATCH and holds(min(2 * low, LARGEST_BATCH)):
-        low = min(2 * low, LARGEST_BATCH)
-    high = min(2 * low, LARGEST_BATCH + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+def _parse_bound(conditions: Conditions, *, latency_ms: float | None, step_time_ms: float | None) -> float | None:
+    if step_time_ms is not None and conditions.mode is not Mode.TRAINING:
+        raise UsageError(
+            "A bound on the step time has a meaning in training mode only.",
+            code="step_time.unused",
+            cure="Give a bound on the latency, or mode training.",
+        )
+    if step_time_ms is not None and latency_ms is not None:
+        raise UsageError("In training the latency is the step time: give one of the two bounds.", code="latency.twice")
+    bound_ms = latency_ms if step_time_ms is None else step_time_ms
+    if bound_ms is not None and not (math.isfinite(bound_ms) and bound_ms > 0):
+        name = "latency" if step_time_ms is None else "step-time"
+        raise UsageError(f"A {name} bound must be above 0 ms. Got {bound_ms!r} instead.", code="latency.invalid")
+    return bound_ms
 
 
-def _batches_beyond(batch: int) -> list[int]:
-    """Larger batches to look at, in order: all of a stretch, or its beginning and a sample of its rest."""
-    end = min(batch + max(batch // _STRETCH, _STRETCH), LARGEST_BATCH)
-    near = min(batch + _CLOSELY, end)
-    step = max((end - near) // _CLOSELY, 1)
-    return [*range(batch + 1, near + 1), *range(near + step, end + 1, step)]
+def _is_one(device: Devices, batch: Batches) -> bool:
+    return isinstance(device, str | DeviceSpec) and not isinstance(batch, Iterable)
 
 
-def _predict(graph: Graph, batch: int, device: DeviceSpec, conditions: Conditions) -> Prediction:
-    (prediction,) = PhysicsPredictor.load().predict(graph, batches=[batch], devices=[device], conditions=conditions)
-    return prediction
+def _largest_part(prediction: Prediction) -> str:
+    parts = prediction.memory_parts_mb
+    return max(parts, key=lambda name: parts[name]) if parts else "unknown"
+
+
+def _parts(prediction: Prediction) -> dict[str, float]:
+    return {name: round_figures(value) for name, value in prediction.memory_parts_mb.items()}
+
+
+def _per_sample(price: Price | None) -> float:
+    return math.inf if price is None else price.per_sample
+
+
+def _price_entry(price: Price | None) -> dict[str, object]:
+    return {} if price is None else {"price": price.to_dict()}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.api.datasets import open_labels
+from dippm.api.kept_trainings import KeptTrainings
+from dippm.api.report_files import describe_file, write_report
 from dippm.api.training import TRAINED_FOLDER
 from dippm.costs.conditions import Conditions
 from dippm.errors import UsageError
@@ -23,7 +22,6 @@ from dippm.training.versions import find_versions
 if TYPE_CHECKING:
     from dippm.datasets.graph_samples import GraphSamples
     from dippm.evaluation.dippm_report import DippmReport
-    from dippm.training.settings import TrainingSettings
 
 __all__ = ["DippmEvaluation", "evaluate_dippm"]
 
@@ -105,8 +103,8 @@ def evaluate_dippm(
     from dippm.evaluation.dippm_protocol import evaluate_dippm as run_protocol
     from dippm.evaluation.dippm_report import ProtocolSettings
     from dippm.evaluation.label_noise import find_noise
+    from dippm.training import train_model
     from dippm.training.settings import ONE_CYCLE, TrainingSettings
-    from dippm.training.train_model import load_samples
 
     if seeds < 1 or leave_families_out < 0:
         raise UsageError(
@@ -122,23 +120,30 @@ def evaluate_dippm(
     folder = Path(out)
     with open_labels(data) as rows:
         labels = list(rows)
-    samples = load_samples(
+    samples = train_model.load_samples(
         labels,
         selection,
         Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
         jobs=jobs,
         on_progress=on_graph,
     )
+    trainings = KeptTrainings(folder / "trainings", train_model.predict_with)
+
+    def predict(
+        samples: GraphSamples, parts: npt.NDArray[np.int8], *, model: str, epochs: int, seed: int
+    ) -> npt.NDArray[np.float64]:
+        return trainings.predict(samples, parts, replace(base, model=model, epochs=epochs, seed=seed))
+
     report = run_protocol(
         samples,
-        _KeptTrainings(folder / "trainings", base),
+        predict,
         ProtocolSettings(
             epochs=epochs, long_epochs=long_epochs, seed=seed, seeds=seeds, left_out_families=leave_families_out
         ),
         noise=find_noise(selection.choose(labels), labels),
         provenance={
             "command": command or "dippm.evaluate_dippm",
-            "labels": f"{Path(data).name}{_describe_file(data)}",
+            "labels": describe_file(data),
             "width": hidden,
             "learning rate": learning_rate,
             "schedule of the learning rate": ONE_CYCLE,
@@ -151,64 +156,15 @@ def evaluate_dippm(
     return DippmEvaluation(report=report, files=_write(report, folder))
 
 
-class _KeptTrainings:
-    """Trains with given settings; what was trained once is read back."""
-
-    def __init__(self, folder: Path, settings: TrainingSettings) -> None:
-        self._folder = folder
-        self._settings = settings
-
-    def __call__(
-        self, samples: GraphSamples, parts: npt.NDArray[np.int8], *, model: str, epochs: int, seed: int
-    ) -> npt.NDArray[np.float64]:
-        """Predictions of a training, [S, 3]."""
-        from dippm.training.train_model import predict_with
-
-        settings = replace(self._settings, model=model, epochs=epochs, seed=seed)
-        decides = json.dumps([samples.key, settings.to_dict()]).encode() + parts.tobytes()
-        folder = self._folder / f"{model}-{hashlib.sha256(decides).hexdigest()[:16]}"
-        path = folder / "predictions.npy"
-        try:
-            kept: npt.NDArray[np.float64] = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            # Not trained yet, or cut off while it was written.
-            pass
-        else:
-            if kept.shape == samples.targets.shape:
-                return kept
-        predictions = predict_with(samples, parts, settings, folder, resume=True)
-        np.save(path, predictions, allow_pickle=False)
-        return predictions
-
-
 def _write(report: DippmReport, folder: Path) -> tuple[Path, ...]:
     from dippm.evaluation.dippm_plots import draw_plots
     from dippm.evaluation.dippm_sections import describe_report, title_of_report
-    from dippm.evaluation.report_page import render_html, render_markdown
 
-    words = f"{report.dataset.device} {report.dataset.conditions}"
-    name = f"dippm_{re.sub(r'[^a-z0-9]+', '-', words.lower()).strip('-')}"
-    plots = draw_plots(report)
-    plot_files = {plot: f"{name}/{plot}.svg" for plot in plots}
-    title, sections = title_of_report(report), describe_report(report)
-    contents = {
-        f"{name}.md": render_markdown(title, sections, plot_files).encode(),
-        f"{name}.html": render_html(title, sections, plots).encode(),
-        f"{name}.json": (json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n").encode(),
-        **{plot_files[plot]: drawn for plot, drawn in plots.items()},
-    }
-    try:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for file_name, content in contents.items():
-            (folder / file_name).write_bytes(content)
-    except OSError as exc:
-        raise UsageError(
-            f"The report cannot be written to '{folder}': {exc.strerror or exc}.", code="report.unwritable"
-        ) from exc
-    return tuple(folder / file_name for file_name in contents)
-
-
-def _describe_file(data: str | os.PathLike[str]) -> str:
-    """Hash of a file of labels, ``""`` for a database."""
-    path = Path(data)
-    return f", SHA-256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else ""
+    return write_report(
+        folder,
+        f"dippm_{report.dataset.device} {report.dataset.conditions}",
+        title=title_of_report(report),
+        sections=describe_report(report),
+        plots=draw_plots(report),
+        figures=report.to_dict(),
+    )

@@ -79,21 +79,23 @@ def render_page(inspection: Inspection) -> str:
 def _header(prediction: Prediction) -> str:
     model, conditions = prediction.model, prediction.conditions
     inputs = ", ".join(f"{name} {_shape(shape)}" for name, shape in prediction.inputs.items())
+    optimizer = "" if conditions.optimizer is None else f" by {conditions.optimizer.value}"
     return (
         f"<header><h1>{_escape(_leaf(model.source))}</h1>"
-        f'<p>{_escape(prediction.device)}, batch {prediction.batch:,}, <span class="soft">{conditions.mode.value}, '
-        f"{conditions.precision.value}, {conditions.layout.value}, {conditions.runtime.value}; "
-        f"{_escape(inputs)}</span></p></header>"
+        f'<p>{_escape(prediction.device)}, batch {prediction.batch:,}, <span class="soft">'
+        f"{conditions.mode.value}{optimizer}, {conditions.precision.value}, {conditions.layout.value}, "
+        f"{conditions.runtime.value}; {_escape(inputs)}</span></p></header>"
     )
 
 
 def _tiles(prediction: Prediction) -> str:
+    time = "latency" if prediction.step_time_ms is None else "step time"
     tiles = [
         _tile(label, "-", "")
         if value is None
         else _tile(label, f"{format_figure(value)} {unit}", _interval(prediction.intervals[name]))
         for label, value, unit, name in (
-            ("latency", prediction.latency_ms, "ms", "latency_ms"),
+            (time, prediction.latency_ms, "ms", "latency_ms"),
             ("energy", prediction.energy_j, "J", "energy_j"),
             ("memory", prediction.memory_mb, "MiB", "memory_mb"),
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dippm.graph import Graph, OpKind
+from dippm.costs.training_step.training_graph import Phase
+from dippm.graph import OpKind
 from dippm.predictors.physics import Explanation
 from dippm.predictors.prediction import Prediction, round_figures
 
@@ -24,6 +25,8 @@ class OperatorCost:
         position: Place in the execution order, from 0.
         kind: What it computes (``OpKind`` value).
         source_op: The framework's name of the operator.
+        phase: Part of a training step that it belongs to: ``"forward"``, as all are at inference, ``"backward"`` or
+            ``"optimizer"``.
         scope: Path of the module that it belongs to, ``""`` where unknown.
         output_shape: Shape of its first output at the inspected batch.
         macs: Multiply-accumulates.
@@ -36,6 +39,7 @@ class OperatorCost:
     position: int
     kind: str
     source_op: str
+    phase: str
     scope: str
     output_shape: tuple[int, ...]
     macs: float
@@ -50,6 +54,7 @@ class OperatorCost:
             "position": self.position,
             "kind": self.kind,
             "source_op": self.source_op,
+            "phase": self.phase,
             "scope": self.scope,
             "output_shape": list(self.output_shape),
             "macs": int(self.macs),
@@ -122,14 +127,16 @@ class Inspection:
     weights_mb: float
 
     @classmethod
-    def of(cls, graph: Graph, *, explanation: Explanation) -> Inspection:
+    def of(cls, explanation: Explanation) -> Inspection:
         """Put the nodes of a graph beside what they add to its prediction."""
-        prediction = explanation.prediction
+        prediction, graph = explanation.prediction, explanation.graph
+        phases = {int(phase): phase.name.lower() for phase in Phase}
         operators = tuple(
             OperatorCost(
                 position=position,
                 kind=node.kind.value,
                 source_op=node.source_op,
+                phase=phases[explanation.phase[position]],
                 scope=node.scope,
                 output_shape=tuple(dim.at(prediction.batch) for dim in graph.tensors[node.outputs[0]].shape)
                 if node.outputs
@@ -164,6 +171,13 @@ class Inspection:
                 module.add(operator)
         return root
 
+    def by_phase(self) -> dict[str, float]:
+        """Time of each phase in ms, in the order in which they run; at inference there is one."""
+        sums: dict[str, float] = {}
+        for operator in self.operators:
+            sums[operator.phase] = sums.get(operator.phase, 0.0) + operator.time_ms
+        return sums
+
     def by_kind(self) -> list[tuple[str, float, float, int]]:
         """(kind, time in ms, MACs, number of operators) for every kind, longest first."""
         sums: dict[str, list[float]] = {}
@@ -181,6 +195,7 @@ class Inspection:
             "schema": 1,
             "model": self.prediction.model.to_dict(),
             "prediction": self.prediction.to_dict(),
+            "phases": {phase: round_figures(time_ms) for phase, time_ms in self.by_phase().items()},
             "operators": [operator.to_dict() for operator in self.operators],
             "modules": self.tree().to_dict(),
         }

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, overload
 
-from dippm.api.prediction import Batches, load, parse_batches, parse_conditions
+from dippm.api.arguments import Batches, parse_batches, parse_conditions
+from dippm.api.prediction import load
 from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
@@ -164,7 +165,7 @@ def measure(
     chosen = _own_engine(source) if engine is None else parse_engine(engine)
     configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
     device_name = describe_device(device)
-    graph, note = _read_graph(name, shapes, batches, trust=trust)
+    graph, note = _read_graph(name, shapes, batches, mode=mode, trust=trust)
     is_cpu = device == "cpu" and device_spec is None
     predictions: list[Prediction] = []
     if graph is not None and not is_cpu:
@@ -211,14 +212,16 @@ def _own_engine(source: ModelSource) -> Engine:
     return Engine.ONNXRUNTIME if is_onnx else Engine.TORCH
 
 
-def _read_graph(model: str, shapes: InputShapes, batches: list[int], *, trust: bool) -> tuple[Graph | None, str]:
+def _read_graph(
+    model: str, shapes: InputShapes, batches: list[int], *, mode: str, trust: bool
+) -> tuple[Graph | None, str]:
     """The graph, or why there is none: what cannot be predicted may still be measured.
 
     Raises:
         DippmError: Where the model is not there or cannot be read, so that it cannot be measured either.
     """
     try:
-        return load(model, input=shapes, trust=trust, batch_hint=batches[0]), ""
+        return load(model, input=shapes, trust=trust, mode=mode, batch_hint=batches[0]), ""
     except UnsupportedError as exc:
         if exc.code.startswith("zoo."):
             raise
@@ -230,7 +233,7 @@ def _predict(
 ) -> tuple[list[Prediction], str]:
     """Predictions of all batches; where there are none, why not."""
     try:
-        parse_conditions(
+        asked = parse_conditions(
             precision=conditions.precision,
             mode=conditions.mode,
             optimizer=conditions.optimizer,
@@ -240,7 +243,7 @@ def _predict(
         spec = find_device(device) if isinstance(device, str) else device
         predictor = PhysicsPredictor.load()
         return predictor.predict(
-            graph, batches=batches, devices=[spec], conditions=conditions, mig_policy=MigPolicy.SAFE
+            graph, batches=batches, devices=[spec], conditions=asked, mig_policy=MigPolicy.SAFE
         ), ""
     except UnsupportedError as exc:
         return [], str(exc)

@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from operator import index
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from dippm.api.arguments import (
+    Batches,
+    Devices,
+    as_list,
+    parse_batches,
+    parse_conditions,
+    parse_devices,
+    parse_mig_policy,
+)
 from dippm.api.inspection import Inspection
-from dippm.costs.conditions import Conditions, Mode, Runtime
-from dippm.devices import DeviceSpec, find_device
-from dippm.errors import UnsupportedError, UsageError
+from dippm.api.named_models import read_kept
+from dippm.costs.conditions import Conditions
+from dippm.devices import DeviceSpec
+from dippm.errors import UsageError
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
+from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
-from dippm.placement.mig import MigPolicy
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
 if TYPE_CHECKING:
     from dippm.predictors.pmgns import PmgnsPredictor
 
-__all__ = ["LARGEST_BATCH", "inspect", "load", "parse_batches", "parse_conditions", "parse_devices", "predict"]
-
-Batches = int | Sequence[int]
-Devices = str | DeviceSpec | Sequence[str | DeviceSpec]
+__all__ = ["inspect", "load", "predict"]
 
 _DEVICE = "A100"
-
-#: More samples in one call are taken for a slip.
-LARGEST_BATCH = 2**24
 
 
 def load(
@@ -40,6 +43,7 @@ def load(
     framework: str | None = None,
     input: object = None,  # noqa: A002 - the contract's name
     trust: bool = False,
+    mode: str = "inference",
     batch_hint: int | None = None,
 ) -> Graph:
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
@@ -53,6 +57,8 @@ def load(
             a dict by name; an entry may be ``(shape, dtype)``. May be left out where the file fixes it.
         trust: Allow pickled files, which run code from the file when opened.
             Without it TorchScript runs as well, on shapes alone and without files, but without a limit in time.
+        mode: ``inference``, or ``training``: the forward pass as it runs in a training step, with dropout, batch
+            statistics and the heads that only training has. A graph holds for one of the two.
         batch_hint: The batch to read a model for that cannot be read for every batch.
 
     Raises:
@@ -67,7 +73,14 @@ def load(
         model = fspath(path)
     elif isinstance(model, PathLike):
         model = fspath(model)
-    return open_model(model, input=parse_input_shapes(input), framework=framework, trust=trust, batch_hint=batch_hint)
+    shapes, read_for = parse_input_shapes(input), Conditions.parse(mode=mode).mode
+
+    def read() -> Graph:
+        return open_model(model, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
+
+    if isinstance(model, str) and is_zoo_name(model):
+        return read_kept(model, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
+    return read()
 
 
 @overload
@@ -82,6 +95,8 @@ def predict(  # type: ignore[overload-overlap]  # a str is a Sequence of str as 
     precision: str | None = None,
     mode: str | None = None,
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
     trust: bool = False,
@@ -102,6 +117,8 @@ def predict(
     precision: str | None = None,
     mode: str | None = None,
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
     trust: bool = False,
@@ -122,6 +139,8 @@ def predict(
     precision: str | None = None,
     mode: str | None = None,
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
     trust: bool = False,
@@ -141,6 +160,8 @@ def predict(
     precision: str | None = None,
     mode: str | None = None,
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
     trust: bool = False,
@@ -158,10 +179,14 @@ def predict(
         device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them; an A100 when left out.
         precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``, ``bf16``;
             ``fp32`` when left out.
-        mode: ``inference``, as when left out; ``training`` is refused by this version.
-        optimizer: Optimizer of the training mode.
+        mode: ``inference``, as when left out, or ``training``: one whole step, forward, loss, backward and optimizer.
+        optimizer: What updates the weights in training: ``sgd``, ``momentum`` (SGD with momentum 0.9, as when left
+            out), ``adam`` or ``adamw``.
+        accumulation: Batches whose gradients are added up before one update, in training; a step is all of them.
+        checkpointing: Whether the blocks of the model drop their activations and compute them again in the backward
+            pass, in training.
         layout: ``nchw``, as when left out, or ``nhwc``.
-        runtime: ``eager``, as when left out, or ``cuda-graph``; ``compile`` is refused by this version.
+        runtime: ``eager``, as when left out, or ``cuda-graph`` at inference; ``compile`` is refused by this version.
         trust: See :func:`load`.
         mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
@@ -182,13 +207,22 @@ def predict(
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
     if predictor is not None:
-        trained = _load_for(predictor, None if device is None else _as_list(device), given)
+        trained = _load_for(predictor, None if device is None else as_list(device), given)
+        _refuse_unlearned(accumulation=accumulation, checkpointing=checkpointing)
         graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
         predictions = trained.predict(graph, batches=batches, mig_policy=policy)
     else:
-        conditions = parse_conditions(**given)
+        conditions = parse_conditions(accumulation=accumulation, checkpointing=checkpointing, **given)
         devices = parse_devices(_DEVICE if device is None else device)
-        graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
+        graph = load(
+            model,
+            path=path,
+            framework=framework,
+            input=input,
+            trust=trust,
+            mode=conditions.mode,
+            batch_hint=batches[0],
+        )
         predictions = PhysicsPredictor.load().predict(
             graph, batches=batches, devices=devices, conditions=conditions, mig_policy=policy
         )
@@ -207,6 +241,8 @@ def inspect(
     precision: str = "fp32",
     mode: str = "inference",
     optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
     trust: bool = False,
@@ -216,79 +252,23 @@ def inspect(
 
     The operators' times add up to the predicted latency.
     """
-    conditions = parse_conditions(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
+    conditions = parse_conditions(
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
+        layout=layout,
+        runtime=runtime,
+    )
     policy = parse_mig_policy(mig_policy)
     (size,) = parse_batches(batch, is_single=True)
     (spec,) = parse_devices(device, is_single=True)
-    graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=size)
-    return Inspection.of(
-        graph,
-        explanation=PhysicsPredictor.load().explain(
-            graph, batch=size, device=spec, conditions=conditions, mig_policy=policy
-        ),
+    graph = load(model, path=path, framework=framework, input=input, trust=trust, mode=conditions.mode, batch_hint=size)
+    explanation = PhysicsPredictor.load().explain(
+        graph, batch=size, device=spec, conditions=conditions, mig_policy=policy
     )
-
-
-def parse_batches(batch: object, *, is_single: bool = False) -> list[int]:
-    """Batch sizes as a list.
-
-    Args:
-        batch: What the caller gave: a whole number or, unless ``is_single``, several.
-        is_single: Whether exactly one is wanted.
-
-    Raises:
-        UsageError: ``batch.invalid`` where one is not a whole number from 1 to 2^24, or there are none or too many.
-    """
-    given = _as_list(batch)
-    if not given or (is_single and len(given) > 1):
-        raise UsageError(
-            f"Give {'one batch size' if is_single else 'at least one batch size'}. Got {batch!r} instead.",
-            code="batch.invalid",
-        )
-    batches = []
-    for size in given:
-        try:
-            # True counts as 1 in Python, and is a slip here.
-            number = 0 if isinstance(size, bool) else index(size)  # type: ignore[arg-type]
-        except TypeError:
-            number = 0
-        if not 1 <= number <= LARGEST_BATCH:
-            raise UsageError(
-                f"A batch size must be a whole number from 1 to {LARGEST_BATCH}. Got {size!r} instead.",
-                code="batch.invalid",
-            )
-        batches.append(number)
-    return batches
-
-
-def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec]:
-    """Devices as a list; names are looked up in the catalogue.
-
-    Raises:
-        UsageError: ``device.invalid`` where one is neither a name nor a :class:`~dippm.devices.DeviceSpec`, or there
-            are none or too many.
-        UnsupportedError: ``device.unknown``.
-    """
-    given = _as_list(device)
-    if not given or (is_single and len(given) > 1):
-        raise UsageError(
-            f"Give {'one device' if is_single else 'at least one device'}. Got {device!r} instead.",
-            code="device.invalid",
-        )
-    found = []
-    for item in given:
-        if not isinstance(item, str | DeviceSpec):
-            raise UsageError(
-                f"A device must be a name such as 'A100', or a DeviceSpec. Got {item!r} instead.", code="device.invalid"
-            )
-        found.append(find_device(item) if isinstance(item, str) else item)
-    return found
-
-
-def _as_list(given: object) -> list[object]:
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        return list(given)
-    return [given]
+    return Inspection.of(explanation)
 
 
 def _drop_none(**options: str | None) -> dict[str, str]:
@@ -304,7 +284,7 @@ def _load_for(folder: str | PathLike[str], devices: list[object] | None, given: 
     from dippm.predictors.pmgns import PmgnsPredictor
 
     trained = PmgnsPredictor.load(folder)
-    held = {name: value for name, value in asdict(trained.conditions).items() if value is not None}
+    held: dict[str, Any] = {k: value for k, value in asdict(trained.conditions).items() if isinstance(value, str)}
     asked = Conditions.parse(**(held | given))
     names = [each.name if isinstance(each, DeviceSpec) else str(each) for each in devices or [trained.device]]
     if devices == [] or asked != trained.conditions or len(names) > 1 or not trained.is_for(names[0]):
@@ -317,45 +297,10 @@ def _load_for(folder: str | PathLike[str], devices: list[object] | None, given: 
     return trained
 
 
-def parse_conditions(
-    *,
-    precision: str = "fp32",
-    mode: str = "inference",
-    optimizer: str | None = None,
-    layout: str = "nchw",
-    runtime: str = "eager",
-) -> Conditions:
-    """Conditions by the names that users write.
-
-    Raises:
-        UsageError: A name is unknown, or an optimizer is given without training.
-        UnsupportedError: Training or the compiled runtime is asked for.
-    """
-    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime)
-    if conditions.mode is Mode.TRAINING:
-        raise UnsupportedError(
-            "This version predicts inference; a training step is not supported yet.",
-            code="mode.unsupported",
-            cure="Use mode inference.",
-        )
-    if optimizer is not None:
-        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
-    if conditions.runtime is Runtime.COMPILE:
-        raise UnsupportedError(
-            "The compiled runtime is not supported yet.", code="runtime.unsupported", cure="Use eager or cuda-graph."
-        )
-    return conditions
-
-
-def parse_mig_policy(name: str) -> MigPolicy:
-    """A MIG policy by name.
-
-    Raises:
-        UsageError: ``placement.policy``.
-    """
-    try:
-        return MigPolicy(name)
-    except ValueError as exc:
+def _refuse_unlearned(*, accumulation: int, checkpointing: bool) -> None:
+    if accumulation != 1 or checkpointing:
         raise UsageError(
-            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got '{name}' instead.", code="placement.policy"
-        ) from exc
+            "No trained predictor has learned accumulation or checkpointing.",
+            code="predictor.mismatch",
+            cure="Leave them out, or leave the predictor out.",
+        )

@@ -9,6 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.evaluate_dippm import run_dippm_protocol
+from dippm.cli.evaluate_dnnperf import run_dnnperf_protocol
 from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
 from dippm.errors import UsageError
 
@@ -19,7 +20,8 @@ __all__ = ["HELP", "evaluate"]
 
 HELP = "Compare predictions with measurements that no training has seen."
 
-_PANEL = "Protocol dippm"
+_PANEL = "Protocols dippm and dnnperf"
+_TRAINED = ("dippm", "dnnperf")
 _COLUMNS = ("protocol", "table", "device", "method", "mape", "median_ape", "rows")
 
 
@@ -30,7 +32,8 @@ def evaluate(
             "--protocol",
             help="kernels: single operators on shapes, and on devices, that were left out. "
             "whole-models: published latencies on which nothing was fitted. "
-            "dippm: networks trained and compared on --data as in the DIPPM paper; the report goes to --out.",
+            "dippm, dnnperf: networks trained and compared on --data as in the paper of that name; "
+            "the report goes to --out.",
         ),
     ] = "kernels",
     seed: Annotated[int, typer.Option("--seed", help="Seed of splits and training; the shipped artefact's is 0.")] = 0,
@@ -75,7 +78,9 @@ def evaluate(
         str | None,
         typer.Option("--source", metavar="NAME", help="Who measured.", show_default=False, rich_help_panel=_PANEL),
     ] = None,
-    mode: Annotated[str, typer.Option("--mode", "-m", help="Of the labels.", rich_help_panel=_PANEL)] = "inference",
+    mode: Annotated[
+        str, typer.Option("--mode", "-m", help="Of the labels; dnnperf is of training.", rich_help_panel=_PANEL)
+    ] = "inference",
     precision: Annotated[
         str, typer.Option("--precision", "-p", help="Of the labels.", rich_help_panel=_PANEL)
     ] = "fp32",
@@ -83,9 +88,12 @@ def evaluate(
     optimizer: Annotated[
         str | None, typer.Option("--optimizer", help="Of the labels.", show_default=False, rich_help_panel=_PANEL)
     ] = None,
-    epochs: Annotated[int, typer.Option("--epochs", help="Of the comparison.", rich_help_panel=_PANEL)] = 10,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", help="Of the comparison: 10, dnnperf 30.", show_default=False, rich_help_panel=_PANEL),
+    ] = None,
     long_epochs: Annotated[
-        int, typer.Option("--long-epochs", help="Of the long runs, at most.", rich_help_panel=_PANEL)
+        int, typer.Option("--long-epochs", help="Of the long runs of dippm, at most.", rich_help_panel=_PANEL)
     ] = 200,
     seeds: Annotated[int, typer.Option("--seeds", help="Seeds of the comparison.", rich_help_panel=_PANEL)] = 1,
     leave_families_out: Annotated[
@@ -97,7 +105,12 @@ def evaluate(
             rich_help_panel=_PANEL,
         ),
     ] = 0,
-    hidden: Annotated[int, typer.Option("--hidden", help="Width of the networks.", rich_help_panel=_PANEL)] = 512,
+    hidden: Annotated[
+        int | None,
+        typer.Option(
+            "--hidden", help="Width of the networks: 512, dnnperf 64.", show_default=False, rich_help_panel=_PANEL
+        ),
+    ] = None,
     learning_rate: Annotated[
         str, typer.Option("--lr", metavar="RATE|auto", help="Learning rate.", rich_help_panel=_PANEL)
     ] = "0.003",
@@ -109,9 +122,31 @@ def evaluate(
     """Run ``dippm evaluate``."""
     from dippm import api
 
-    if protocol == "dippm":
+    if protocol in _TRAINED:
         if data is None or out is None:
-            raise UsageError("The protocol dippm needs labels and a folder: --data and --out.", code="usage.invalid")
+            raise UsageError(
+                f"The protocol {protocol} needs labels and a folder: --data and --out.", code="usage.invalid"
+            )
+        if protocol == "dnnperf":
+            run_dnnperf_protocol(
+                data,
+                out,
+                cache=cache,
+                device=device,
+                source=source,
+                precision=precision,
+                layout=layout,
+                optimizer=optimizer,
+                epochs=30 if epochs is None else epochs,
+                seeds=seeds,
+                seed=seed,
+                leave_families_out=leave_families_out,
+                hidden=64 if hidden is None else hidden,
+                learning_rate=learning_rate,
+                jobs=jobs,
+                as_json=as_json,
+            )
+            return
         run_dippm_protocol(
             data,
             out,
@@ -122,12 +157,12 @@ def evaluate(
             precision=precision,
             layout=layout,
             optimizer=optimizer,
-            epochs=epochs,
+            epochs=10 if epochs is None else epochs,
             long_epochs=long_epochs,
             seeds=seeds,
             seed=seed,
             leave_families_out=leave_families_out,
-            hidden=hidden,
+            hidden=512 if hidden is None else hidden,
             learning_rate=learning_rate,
             jobs=jobs,
             as_json=as_json,
@@ -137,14 +172,14 @@ def evaluate(
 
     if protocol not in PROTOCOLS:
         raise UsageError(
-            f"The protocol must be one of {', '.join((*PROTOCOLS, 'dippm'))}. Got '{protocol}' instead.",
+            f"The protocol must be one of {', '.join((*PROTOCOLS, *_TRAINED))}. Got '{protocol}' instead.",
             code="protocol.unknown",
         )
     if data is not None or out is not None:
         raise UsageError(
             f"The protocol '{protocol}' takes no --data and no --out.",
             code="usage.invalid",
-            cure="Add --protocol dippm to train and compare networks on labels.",
+            cure="Add --protocol dippm or dnnperf to train and compare networks on labels.",
         )
     if not as_json:
         print_note("Comparing with the measured tables" + ("; training takes minutes ..." if retrain else " ..."))

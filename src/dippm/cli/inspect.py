@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,18 @@ __all__ = ["HELP", "inspect"]
 
 HELP = "Show which operators and modules the time and memory go to."
 
-_COLUMNS = ("position", "kind", "source_op", "scope", "output_shape", "macs", "traffic_mb", "time_ms", "live_mb")
+_COLUMNS = (
+    "position",
+    "kind",
+    "source_op",
+    "phase",
+    "scope",
+    "output_shape",
+    "macs",
+    "traffic_mb",
+    "time_ms",
+    "live_mb",
+)
 _LONGEST_SCOPE = 48
 
 
@@ -36,6 +48,8 @@ def inspect(
     precision: options.PrecisionOption = "fp32",
     mode: options.ModeOption = "inference",
     optimizer: options.OptimizerOption = None,
+    accumulation: options.AccumulationOption = 1,
+    checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOption = "nchw",
     runtime: options.RuntimeOption = "eager",
     trust_pickle: options.TrustOption = False,
@@ -62,6 +76,8 @@ def inspect(
         precision=precision,
         mode=mode,
         optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
         trust=trust_pickle,
@@ -113,6 +129,9 @@ def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
 
     console = make_console()
     console.print(make_table([inspection.prediction]))
+    phases = inspection.by_phase()
+    if len(phases) > 1:
+        console.print(_phase_line(phases))
     if top:
         console.print()
         console.print(_operator_table("Operators by time", inspection.top_by_time(top), inspection))
@@ -120,6 +139,14 @@ def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
     if depth:
         console.print(Text("Modules", style="bold"))
         console.print(_module_tree(inspection, depth=depth))
+
+
+def _phase_line(phases: Mapping[str, float]) -> Text:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure
+
+    return Text("step = " + " + ".join(f"{name} {format_figure(time_ms)}" for name, time_ms in phases.items()) + " ms")
 
 
 def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspection) -> Table:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from dippm.api import DeviceSpec
 
 __all__ = [
+    "AccumulationOption",
     "BatchOption",
+    "CheckpointingOption",
     "DeviceFileOption",
     "DeviceOption",
     "FrameworkOption",
@@ -30,6 +32,7 @@ __all__ = [
     "PrecisionOption",
     "PrecisionOrHeldOption",
     "PredictorOption",
+    "PriceOption",
     "RuntimeOption",
     "RuntimeOrHeldOption",
     "TrustOption",
@@ -38,6 +41,7 @@ __all__ = [
     "parse_batches",
     "parse_inputs",
     "parse_one_batch",
+    "parse_prices",
     "parse_rate",
 ]
 
@@ -91,17 +95,35 @@ PrecisionOption = Annotated[str, typer.Option("--precision", "-p", help=_PRECISI
 PrecisionOrHeldOption = Annotated[
     str | None, typer.Option("--precision", "-p", help=_PRECISION_HELP, show_default="fp32")
 ]
-_MODE_HELP = "inference; training, one whole step, is refused by this version."
+_MODE_HELP = "inference, or training: one whole step."
 ModeOption = Annotated[str, typer.Option("--mode", "-m", help=_MODE_HELP)]
 ModeOrHeldOption = Annotated[str | None, typer.Option("--mode", "-m", help=_MODE_HELP, show_default="inference")]
 OptimizerOption = Annotated[
     str | None,
-    typer.Option("--optimizer", help="For training: sgd, momentum, adam or adamw.", show_default=False),
+    typer.Option(
+        "--optimizer",
+        help="For training: sgd, momentum, adam or adamw; SGD with momentum when left out.",
+        show_default=False,
+    ),
+]
+AccumulationOption = Annotated[
+    int,
+    typer.Option(
+        "--accumulation",
+        metavar="N",
+        help="For training: batches whose gradients are added up before one update; a step is all of them.",
+    ),
+]
+CheckpointingOption = Annotated[
+    bool,
+    typer.Option(
+        "--checkpointing", help="For training: blocks drop their activations and compute them again on the way back."
+    ),
 ]
 _LAYOUT_HELP = "Memory order of images: nchw or nhwc."
 LayoutOption = Annotated[str, typer.Option("--layout", help=_LAYOUT_HELP)]
 LayoutOrHeldOption = Annotated[str | None, typer.Option("--layout", help=_LAYOUT_HELP, show_default="nchw")]
-_RUNTIME_HELP = "eager or cuda-graph; compile is refused by this version."
+_RUNTIME_HELP = "eager, or cuda-graph at inference; compile is refused by this version."
 RuntimeOption = Annotated[str, typer.Option("--runtime", help=_RUNTIME_HELP)]
 RuntimeOrHeldOption = Annotated[str | None, typer.Option("--runtime", help=_RUNTIME_HELP, show_default="eager")]
 PredictorOption = Annotated[
@@ -111,6 +133,15 @@ PredictorOption = Annotated[
         metavar="FOLDER",
         help="Predict by the network that dippm train wrote there. It holds for the device and the conditions of its "
         "labels, which then are the defaults.",
+        show_default=False,
+    ),
+]
+PriceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="NAME=PRICE[,...]",
+        help="What a device costs per hour, in any currency, as A100=1.2,T4=0.35: the cheapest per sample comes first.",
         show_default=False,
     ),
 ]
@@ -215,6 +246,29 @@ def parse_inputs(given: list[str] | None) -> str | list[str] | dict[str, str] | 
             raise UsageError(f"The input '{name}' is given twice.", code="input.repeated")
         named[name] = shape
     return named
+
+
+def parse_prices(text: str | None) -> dict[str, float] | None:
+    """Read ``A100=1.2,T4=0.35``; whether a price is possible is for the API to say.
+
+    Raises:
+        UsageError: ``price.invalid``, or ``price.repeated`` where a device comes twice.
+    """
+    if text is None:
+        return None
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, price = (piece.strip() for piece in part.partition("="))
+        if name in prices:
+            raise UsageError(f"There are two prices for '{name}'.", code="price.repeated")
+        try:
+            prices[name] = float(price)
+        except ValueError as exc:
+            raise UsageError(
+                f"Prices must be written as NAME=PRICE joined by commas, such as A100=1.2. Got '{text}' instead.",
+                code="price.invalid",
+            ) from exc
+    return prices
 
 
 def parse_rate(text: str) -> float | str:

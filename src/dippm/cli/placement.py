@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json
+from dippm.cli.output import (
+    SCHEMA,
+    is_terminal,
+    make_console,
+    make_printable,
+    print_columns,
+    print_json,
+    print_note,
+)
 
 if TYPE_CHECKING:
-    from dippm.api import DeviceSpec, Fit, MaxBatch
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from dippm.api import DeviceFit, MaxBatch, Price
 
 __all__ = ["FITS_HELP", "MAX_BATCH_HELP", "fits", "max_batch"]
 
 FITS_HELP = "Say whether a model fits: yes, no, or unsure where the capacity lies inside the interval."
 MAX_BATCH_HELP = "Find the largest batch that fits."
 
-_FIT_COLUMNS = ("device", "batch", "fits", "needed_low", "needed_high", "capacity_mb", "margin_mb")
-_MAX_BATCH_COLUMNS = ("device", "batch", "batch_at_most", "bound_by")
+_FIT_COLUMNS = ("device", "batch", "fits", "needed_low", "needed_high", "capacity_mb", "margin_mb", "largest_part")
+_MAX_BATCH_COLUMNS = ("device", "batch", "batch_at_most", "bound_by", "largest_part")
+_PRICE_COLUMNS = ("price_per_hour", "price_per_call", "price_per_sample")
 _DEVICE_WIDTH = 21
+_NARROW_WIDTH = 9
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
+_MILLION = 1e6
 
 
 def fits(
@@ -30,9 +46,12 @@ def fits(
     input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
+    price: options.PriceOption = None,
     precision: options.PrecisionOption = "fp32",
     mode: options.ModeOption = "inference",
     optimizer: options.OptimizerOption = None,
+    accumulation: options.AccumulationOption = 1,
+    checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOption = "nchw",
     runtime: options.RuntimeOption = "eager",
     trust_pickle: options.TrustOption = False,
@@ -41,81 +60,30 @@ def fits(
     """Run ``dippm fits``."""
     from dippm import api
 
-    batches = options.parse_batches(batch)
-    specs = options.find_devices(device, device_file)
-    graph = api.load(
+    answers = api.fits(
         model,
+        device=options.find_devices(device, device_file),
+        batch=options.parse_batches(batch),
+        prices=options.parse_prices(price),
         framework=framework,
         input=options.parse_inputs(input),
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
+        layout=layout,
+        runtime=runtime,
         trust=trust_pickle,
-        batch_hint=batches[0],
     )
-    answers = [
-        (
-            spec,
-            size,
-            api.fits(
-                graph,
-                device=spec,
-                batch=size,
-                precision=precision,
-                mode=mode,
-                optimizer=optimizer,
-                layout=layout,
-                runtime=runtime,
-            ),
-        )
-        for spec in specs
-        for size in batches
-    ]
     if as_json:
-        print_json({"schema": SCHEMA, "fits": [_fit_to_dict(*answer) for answer in answers]})
+        print_json({"schema": SCHEMA, "fits": [answer.to_dict() for answer in answers]})
     elif is_terminal():
-        _print_fits(answers)
+        console = make_console()
+        console.print(_fit_table(answers))
+        _print_notes(console, answers)
     else:
-        print_columns(_FIT_COLUMNS, (_fit_row(*answer) for answer in answers))
-
-
-def _fit_to_dict(spec: DeviceSpec, batch: int, fit: Fit) -> dict[str, object]:
-    return {
-        "device": spec.name,
-        "batch": batch,
-        "fits": fit.verdict.value,
-        "needed_mb": [round(end, 1) for end in fit.needed_mb],
-        "capacity_mb": round(fit.capacity_mb, 1),
-        "margin_mb": round(fit.margin_mb, 1),
-    }
-
-
-def _fit_row(spec: DeviceSpec, batch: int, fit: Fit) -> list[object]:
-    low, high = (round(end, 1) for end in fit.needed_mb)
-    return [spec.name, batch, fit.verdict.value, low, high, round(fit.capacity_mb, 1), round(fit.margin_mb, 1)]
-
-
-def _print_fits(answers: list[tuple[DeviceSpec, int, Fit]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from dippm.cli.figures import format_interval
-    from dippm.cli.output import make_printable
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("device", overflow="fold", min_width=_DEVICE_WIDTH)
-    table.add_column("batch", justify="right")
-    table.add_column("fits")
-    for title in ("needs, MiB", "has, MiB", "margin, MiB"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for spec, batch, fit in answers:
-        table.add_row(
-            Text(make_printable(spec.name)),
-            f"{batch:,}",
-            Text(fit.verdict.value, style=_STYLES[fit.verdict.value]),
-            format_interval(fit.needed_mb),
-            f"{fit.capacity_mb:,.0f}",
-            f"{fit.margin_mb:+,.0f}",
-        )
-    make_console().print(table)
+        _print_rows(_FIT_COLUMNS, answers, [_fit_row(answer) for answer in answers])
 
 
 def max_batch(
@@ -125,11 +93,18 @@ def max_batch(
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     latency_ms: Annotated[
-        float | None, typer.Option("--latency-ms", help="Take no longer than this.", show_default=False)
+        float | None, typer.Option("--latency-ms", help="Take no longer than this for a call.", show_default=False)
     ] = None,
+    step_time_ms: Annotated[
+        float | None,
+        typer.Option("--step-time-ms", help="Take no longer than this for a training step.", show_default=False),
+    ] = None,
+    price: options.PriceOption = None,
     precision: options.PrecisionOption = "fp32",
     mode: options.ModeOption = "inference",
     optimizer: options.OptimizerOption = None,
+    accumulation: options.AccumulationOption = 1,
+    checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOption = "nchw",
     runtime: options.RuntimeOption = "eager",
     trust_pickle: options.TrustOption = False,
@@ -138,61 +113,156 @@ def max_batch(
     """Run ``dippm max-batch``."""
     from dippm import api
 
-    specs = options.find_devices(device, device_file)
-    graph = api.load(model, framework=framework, input=options.parse_inputs(input), trust=trust_pickle)
-    answers = [
-        api.max_batch(
-            graph,
-            device=spec,
-            latency_ms=latency_ms,
-            precision=precision,
-            mode=mode,
-            optimizer=optimizer,
-            layout=layout,
-            runtime=runtime,
-        )
-        for spec in specs
-    ]
+    answers = api.max_batch(
+        model,
+        device=options.find_devices(device, device_file),
+        latency_ms=latency_ms,
+        step_time_ms=step_time_ms,
+        prices=options.parse_prices(price),
+        framework=framework,
+        input=options.parse_inputs(input),
+        precision=precision,
+        mode=mode,
+        optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
+        layout=layout,
+        runtime=runtime,
+        trust=trust_pickle,
+    )
     if as_json:
         print_json({"schema": SCHEMA, "max_batches": [answer.to_dict() for answer in answers]})
     elif is_terminal():
-        _print_max_batches(answers)
-    else:
-        print_columns(
-            _MAX_BATCH_COLUMNS, ([getattr(answer, name) for name in _MAX_BATCH_COLUMNS] for answer in answers)
+        console = make_console()
+        console.print(_max_batch_table(answers))
+        _print_notes(
+            console,
+            answers,
+            "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out.",
         )
+    else:
+        rows = [[getattr(answer, name) for name in _MAX_BATCH_COLUMNS] for answer in answers]
+        _print_rows(_MAX_BATCH_COLUMNS, answers, rows)
 
 
-def _print_max_batches(answers: list[MaxBatch]) -> None:
-    from rich import box
-    from rich.table import Table
+def _fit_row(answer: DeviceFit) -> list[object]:
+    figures = (*answer.needed_mb, answer.capacity_mb, answer.margin_mb)
+    return [
+        answer.device,
+        answer.batch,
+        answer.verdict.value,
+        *(round(figure, 1) for figure in figures),
+        answer.largest_part,
+    ]
+
+
+def _print_rows(
+    columns: tuple[str, ...], answers: Sequence[DeviceFit | MaxBatch], rows: Sequence[list[object]]
+) -> None:
+    """Rows for a pipe; what they cost in columns of their own where prices were given."""
+    if any(answer.price is not None for answer in answers):
+        columns += _PRICE_COLUMNS
+        for row, answer in zip(rows, answers, strict=True):
+            entries = {} if answer.price is None else answer.price.to_dict()
+            row += [entries.get(name.removeprefix("price_")) for name in _PRICE_COLUMNS]
+    print_columns(columns, rows)
+    for note in _file_notes(answers):
+        print_note(f"! {note}")
+
+
+def _print_notes(console: Console, answers: Sequence[DeviceFit | MaxBatch], note: str = "") -> None:
     from rich.text import Text
 
-    from dippm.cli.figures import format_figure, format_interval
-    from dippm.cli.output import make_printable
+    priced = (
+        "price: of a million samples, on a device that never waits for data, and of an hour as given; the cheapest "
+        "comes first."
+    )
+    for text in (note, priced if any(answer.price is not None for answer in answers) else ""):
+        if text:
+            console.print(Text(text, style="dim"))
+    for warning in _file_notes(answers):
+        console.print(Text(f"! {make_printable(warning)}", style="yellow"))
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("device", overflow="fold", min_width=_DEVICE_WIDTH)
-    for title in ("batch", "at most"):
-        table.add_column(title, justify="right")
-    table.add_column("bound by")
-    for title in ("latency, ms", "memory, MiB"):
-        table.add_column(title, justify="right")
+
+def _file_notes(answers: Sequence[DeviceFit | MaxBatch]) -> list[str]:
+    """What keeps a verdict from holding whatever the device: warnings that all answers share."""
+    shared = list(answers[0].prediction.warnings)
+    for answer in answers[1:]:
+        shared = [warning for warning in shared if warning in answer.prediction.warnings]
+    return shared
+
+
+def _fit_table(answers: Sequence[DeviceFit]) -> Table:
+    from rich.text import Text
+
+    table = _make_table(answers, ("batch", "fits", "needs, MiB", "has, MiB", "margin, MiB"))
+    for answer in answers:
+        table.add_row(
+            Text(make_printable(answer.device)),
+            f"{answer.batch:,}",
+            Text(answer.verdict.value, style=_STYLES[answer.verdict.value]),
+            _memory(answer.needed_mb, answer),
+            f"{answer.capacity_mb:,.0f}",
+            f"{answer.margin_mb:+,.0f}",
+            *_price_cells(answers, answer.price),
+        )
+    return table
+
+
+def _max_batch_table(answers: Sequence[MaxBatch]) -> Table:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure
+
+    table = _make_table(answers, ("batch", "at most", "bound by", "time, ms", "memory, MiB"))
     for answer in answers:
         prediction = answer.prediction
         table.add_row(
             Text(make_printable(answer.device)),
             Text(f"{answer.batch:,}", style="bold green" if answer.batch else "bold red"),
             f"{answer.batch_at_most:,}",
-            answer.bound_by,
+            answer.bound_by.replace("_", " "),
             format_figure(prediction.latency_ms) if answer.batch else "",
-            format_interval(prediction.intervals["memory_mb"]) if answer.batch else "",
+            _memory(prediction.intervals["memory_mb"], answer) if answer.batch else "",
+            *_price_cells(answers, answer.price),
         )
-    console = make_console()
-    console.print(table)
-    console.print(
-        Text(
-            "batch: its whole memory interval fits, and latency and memory are those at it; at most: not ruled out.",
-            style="dim",
-        )
-    )
+    return table
+
+
+def _make_table(answers: Sequence[DeviceFit | MaxBatch], columns: tuple[str, ...]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    has_prices = any(answer.price is not None for answer in answers)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("device", overflow="fold", min_width=_NARROW_WIDTH if has_prices else _DEVICE_WIDTH)
+    for title in columns:
+        table.add_column(title, justify="left" if title in ("fits", "bound by") else "right", no_wrap=True)
+    if has_prices:
+        table.add_column("price", justify="right", no_wrap=True)
+    return table
+
+
+def _memory(interval_mb: tuple[float, float], answer: DeviceFit | MaxBatch) -> Text:
+    """The memory that is needed; below it the part that decides, with its share."""
+    from rich.text import Text
+
+    from dippm.cli.figures import format_interval
+
+    parts, name = answer.prediction.memory_parts_mb, answer.largest_part
+    total = sum(parts.values())
+    share = f"{name} {100 * parts[name] / total:.0f} %" if name in parts and total else name
+    return Text.assemble(format_interval(interval_mb), "\n", (share, "dim"))
+
+
+def _price_cells(answers: Sequence[DeviceFit | MaxBatch], price: Price | None) -> list[Text]:
+    from rich.text import Text
+
+    from dippm.cli.figures import format_figure
+
+    if all(answer.price is None for answer in answers):
+        return []
+    if price is None:
+        return [Text("-", style="dim")]
+    per_million = f"{format_figure(price.per_sample * _MILLION)}/M"
+    return [Text.assemble(per_million, "\n", (f"{format_figure(price.per_hour)}/h", "dim"))]

@@ -37,6 +37,8 @@ def predict(
     precision: options.PrecisionOrHeldOption = None,
     mode: options.ModeOrHeldOption = None,
     optimizer: options.OptimizerOption = None,
+    accumulation: options.AccumulationOption = 1,
+    checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOrHeldOption = None,
     runtime: options.RuntimeOrHeldOption = None,
     predictor: options.PredictorOption = None,
@@ -56,6 +58,8 @@ def predict(
         precision=precision,
         mode=mode,
         optimizer=optimizer,
+        accumulation=accumulation,
+        checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
         trust=trust_pickle,
@@ -134,7 +138,8 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     longest = max(len(prediction.device) for prediction in predictions)
     table.add_column("device", overflow="fold", min_width=min(longest, _DEVICE_WIDTH))
     table.add_column("batch", justify="right", no_wrap=True, min_width=len("batch"))
-    for title in ("latency, ms", "energy, J", "memory, MiB"):
+    time = "latency, ms" if first.step_time_ms is None else "step, ms"
+    for title in (time, "energy, J", "memory, MiB"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("MIG", no_wrap=True, min_width=max(len(each.mig or "none") for each in predictions))
     previous = None
@@ -168,12 +173,17 @@ def _title(prediction: Prediction) -> Text:
     from dippm.cli.figures import format_count, format_shape
 
     model, conditions = prediction.model, prediction.conditions
+    step = "" if conditions.optimizer is None else f" by {conditions.optimizer.value}"
+    if conditions.accumulation > 1:
+        step += f", {conditions.accumulation} batches a step"
+    if conditions.is_checkpointed:
+        step += ", checkpointed"
     inputs = ", ".join(f"{make_printable(name)} {format_shape(shape[1:])}" for name, shape in prediction.inputs.items())
     return Text.assemble(
         (make_printable(model.source), "bold"),
         f"\n{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
         f"{format_count(prediction.macs / prediction.batch)}MACs a sample"
-        f"\n{conditions.mode.value}, {conditions.precision.value}, {conditions.layout.value}, "
+        f"\n{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",
     )
 

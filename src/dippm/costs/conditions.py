@@ -77,6 +77,8 @@ class Conditions:
         layout: str = "nchw",
         runtime: str = "eager",
         optimizer: str | None = None,
+        accumulation: int = 1,
+        is_checkpointed: bool = False,
     ) -> Conditions:
         """Read the names that users write.
 
@@ -90,6 +92,8 @@ class Conditions:
             layout=_choose(Layout, layout, what="layout"),
             runtime=_choose(Runtime, runtime, what="runtime"),
             optimizer=None if optimizer is None else _choose(Optimizer, optimizer, what="optimizer"),
+            accumulation=accumulation,
+            is_checkpointed=is_checkpointed,
         )
 
 

@@ -124,7 +124,7 @@ def reserved_bytes(
     """
     sizes = as_batches(batches)
     pieces = timeline.piece_bytes(sizes, without=without)
-    return _Replay.of(timeline, without).reserve(pieces, capacity_bytes)
+    return _replay_of(timeline, without).reserve(pieces, capacity_bytes)
 
 
 def estimate_memory(

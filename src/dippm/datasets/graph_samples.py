@@ -7,21 +7,20 @@ are kept in a file that knows what made it, and are read back where nothing has 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dippm.datasets.array_file import read_arrays, write_arrays
 from dippm.datasets.graph_cache import CachedGraph, GraphCache, build_graphs
 from dippm.datasets.selection import read_targets
 from dippm.datasets.splits import Split, split_by_graph
@@ -30,7 +29,17 @@ from dippm.errors import DippmError, UsageError
 from dippm.features.cost_sums import COST_COLUMNS, compute_cost_sums
 from dippm.features.pmgns import EdgeMode, PmgnsSample, compute_features_of_batches
 
-__all__ = ["FRACTIONS", "GraphSamples", "Part", "assign_parts", "build_samples", "parts_of_split"]
+__all__ = [
+    "FRACTIONS",
+    "GraphSamples",
+    "Part",
+    "SampleTable",
+    "assign_parts",
+    "build_samples",
+    "graphs_of_model",
+    "parts_of_split",
+    "to_offsets",
+]
 
 _FORMAT = 2
 FRACTIONS = (0.7, 0.15, 0.15)
@@ -47,6 +56,49 @@ class Part(IntEnum):
     VALIDATION = 1
     TEST = 2
     NONE = 3
+
+
+class SampleTable(Protocol):
+    """What splits and reports need of samples, whatever features they hold; fields as of :class:`GraphSamples`."""
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        """The label of each sample."""
+        ...
+
+    @property
+    def targets(self) -> npt.NDArray[np.float64]:
+        """Measured figures, [S, 3]."""
+        ...
+
+    @property
+    def cost_sums(self) -> npt.NDArray[np.float64]:
+        """Summed costs, [S, C]."""
+        ...
+
+    @property
+    def node_counts(self) -> npt.NDArray[np.int64]:
+        """Operators of each sample."""
+        ...
+
+    @property
+    def families(self) -> npt.NDArray[np.str_]:
+        """Family of each sample."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Hash of all that made them."""
+        ...
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Models whose graph cannot be read: model key to reason."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -102,13 +154,13 @@ class GraphSamples:
 
 
 def assign_parts(
-    samples: GraphSamples, *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
+    samples: SampleTable, *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
 ) -> npt.NDArray[np.int8]:
     """Part of each sample, see :class:`Part`: random by model, all batches of a graph in one part."""
     return parts_of_split(samples, split_by_graph(samples.labels, fractions=fractions, seed=seed))
 
 
-def parts_of_split(samples: GraphSamples, split: Split) -> npt.NDArray[np.int8]:
+def parts_of_split(samples: SampleTable, split: Split) -> npt.NDArray[np.int8]:
     """Part of each sample under a split of its labels."""
     part_of = {
         label.key: code
@@ -172,7 +224,7 @@ def _compute(
     made: dict[int, tuple[PmgnsSample, npt.NDArray[np.float64], str]] = {}
     for done, (model_key, members) in enumerate(positions.items()):
         report(done, len(positions))
-        for cached, held in _by_graph(labels, members, cache):
+        for cached, held in graphs_of_model(labels, members, cache):
             if cached is None:
                 unread.setdefault(model_key, "The cache has lost it.")
                 continue
@@ -195,8 +247,8 @@ def _compute(
     arrays: dict[str, npt.NDArray[Any]] = {
         "node_features": np.concatenate([sample.node_features for sample in features]),
         "edge_index": np.concatenate([sample.edge_index for sample in features], axis=1),
-        "node_offsets": _offsets([len(sample.node_features) for sample in features]),
-        "edge_offsets": _offsets([sample.edge_index.shape[1] for sample in features]),
+        "node_offsets": to_offsets([len(sample.node_features) for sample in features]),
+        "edge_offsets": to_offsets([sample.edge_index.shape[1] for sample in features]),
         "static_features": np.stack([sample.static_features for sample in features]),
         "cost_sums": np.stack([made[position][1] for position in kept]),
         "kept": kept,
@@ -206,7 +258,7 @@ def _compute(
     return _assemble(labels, arrays, key=key)
 
 
-def _by_graph(
+def graphs_of_model(
     labels: Sequence[Label], members: list[int], cache: GraphCache
 ) -> Iterator[tuple[CachedGraph | None, list[int]]]:
     """Graphs of one model with the positions of the labels that each is for: one graph, or one for each batch."""
@@ -235,44 +287,29 @@ def _assemble(labels: Sequence[Label], arrays: Mapping[str, npt.NDArray[Any]], *
     )
 
 
-def _offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
+def to_offsets(counts: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Where the rows of each sample begin, and the end."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
 def _read(path: Path, labels: Sequence[Label], *, key: str) -> GraphSamples | None:
     """The samples of a file, or None where there is none in good order."""
+    stored = read_arrays(path)
     try:
-        # NumPy leaves a file open that it cannot read.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return _assemble(labels, dict(stored), key=key)
-    except FileNotFoundError:
-        return None
-    except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError, zipfile.BadZipFile):
-        # Cut off or damaged: it is made again.
+        return None if stored is None else _assemble(labels, stored, key=key)
+    except (ValueError, TypeError, KeyError, IndexError):
+        # Damaged: it is made again.
         return None
 
 
 def _write(path: Path, samples: GraphSamples, labels: Sequence[Label]) -> None:
     position_of = {label.key: position for position, label in enumerate(labels)}
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as stream:
-            np.savez(
-                stream,
-                allow_pickle=False,
-                kept=np.array([position_of[label.key] for label in samples.labels]),
-                graph_hashes=np.array([label.graph_hash for label in samples.labels]),
-                unread=np.array(json.dumps(samples.unread)),
-                **{name: getattr(samples, name) for name in _ARRAYS},
-            )
-        unfinished.replace(path)
-    except OSError as exc:
-        raise UsageError(
-            f"The samples cannot be written to '{path}': {exc.strerror or exc}.",
-            code="samples.unwritable",
-            cure="Give a cache folder on a disk with room.",
-        ) from exc
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    write_arrays(
+        path,
+        {
+            "kept": np.array([position_of[label.key] for label in samples.labels]),
+            "graph_hashes": np.array([label.graph_hash for label in samples.labels]),
+            "unread": np.array(json.dumps(samples.unread)),
+            **{name: getattr(samples, name) for name in _ARRAYS},
+        },
+    )

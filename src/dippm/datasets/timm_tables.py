@@ -42,6 +42,7 @@ class TimmRow:
         device: Canonical device name, as in the catalogue.
         torch_version: Release digits as published, such as ``"240"`` for 2.4.0.
         cuda_version: Digits of the CUDA release as published, such as ``"124"`` for 12.4.
+        parameters_m: Weights of the model that was measured, millions; 0 where the table does not say.
     """
 
     model: str
@@ -55,6 +56,7 @@ class TimmRow:
     device: str
     torch_version: str
     cuda_version: str = ""
+    parameters_m: float = 0.0
 
 
 def read_timm_tables(folder: Path) -> list[TimmRow]:
@@ -93,4 +95,5 @@ def _read_table(path: Path) -> Iterator[TimmRow]:
                 device=_DEVICES[found["device"]],
                 torch_version=found["torch"],
                 cuda_version=found["cuda"] or "",
+                parameters_m=float(record.get("param_count") or 0.0),
             )

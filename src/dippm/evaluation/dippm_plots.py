@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dippm.datasets.statistics_plots import BLUE, GREY, INK, open_figure
+from dippm.datasets.statistics_plots import BLUE, INK, open_figure
 from dippm.evaluation.dippm_report import DippmReport
+from dippm.evaluation.plot_parts import METRIC_TITLES, MOST_MARKS, draw_actual_against_predicted, tidy, write_plainly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 __all__ = ["DISTRIBUTION", "FAMILIES", "FIGURE_4", "SIZES", "TABLE_4", "draw_plots"]
@@ -21,10 +21,7 @@ __all__ = ["DISTRIBUTION", "FAMILIES", "FIGURE_4", "SIZES", "TABLE_4", "draw_plo
 FIGURE_4, TABLE_4, FAMILIES = "actual_against_predicted", "networks", "families"
 SIZES, DISTRIBUTION = "graph_sizes", "error_distribution"
 
-_TITLES = {"latency_ms": "latency, ms", "energy_j": "energy, J", "memory_mb": "memory, MiB"}
 _MOST_FAMILIES = 40
-# Beyond it a plot of separate marks is larger than its picture.
-_MOST_MARKS = 1000
 
 
 def draw_plots(report: DippmReport) -> dict[str, bytes]:
@@ -56,14 +53,7 @@ def _draw_figure_4(figure: Figure, report: DippmReport) -> None:
         rows = [row for row in report.rows if metric in row.measured]
         measured = np.array([row.measured[metric] for row in rows])
         predicted = np.array([row.predicted[metric] for row in rows])
-        ends = np.array([min(measured.min(), predicted.min()) / 1.2, max(measured.max(), predicted.max()) * 1.2])
-        panel.fill_between(ends, ends * 0.8, ends * 1.2, color=GREY, alpha=0.2, linewidth=0)
-        panel.plot(ends, ends, color=GREY, linewidth=0.8)
-        panel.scatter(measured, predicted, s=7, color=INK, alpha=0.5, linewidths=0, rasterized=len(rows) > _MOST_MARKS)
-        panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-        _write_plainly(panel.xaxis)
-        _write_plainly(panel.yaxis)
-        panel.set(xlabel=f"actual {_TITLES[metric]}", ylabel="predicted")
+        draw_actual_against_predicted(panel, measured, predicted, title=METRIC_TITLES[metric])
 
 
 def _draw_networks(figure: Figure, report: DippmReport) -> None:
@@ -79,7 +69,7 @@ def _draw_networks(figure: Figure, report: DippmReport) -> None:
     panel.set_ylabel("mean absolute error, %")
     # Above the bars, which reach as high as they like.
     figure.legend(frameon=False, loc="outside upper right", ncols=2)
-    _tidy(panel, "y")
+    tidy(panel, "y")
 
 
 def _draw_families(figure: Figure, report: DippmReport) -> None:
@@ -91,7 +81,7 @@ def _draw_families(figure: Figure, report: DippmReport) -> None:
     panel.set_yticks(places, labels=[f"{each.name} ({each.rows})" for each in families])
     panel.set_ylim(-0.6, len(families) - 0.4)
     panel.set_xlabel("mean absolute error, % (rows in brackets)")
-    _tidy(panel, "x")
+    tidy(panel, "x")
 
 
 def _draw_sizes(figure: Figure, report: DippmReport) -> None:
@@ -99,13 +89,15 @@ def _draw_sizes(figure: Figure, report: DippmReport) -> None:
         rows = [row for row in report.rows if metric in row.measured]
         sizes = [row.operators for row in rows]
         errors = [100.0 * abs(row.predicted[metric] / row.measured[metric] - 1.0) for row in rows]
-        panel.scatter(sizes, errors, s=7, color=INK, alpha=0.5, linewidths=0, rasterized=len(rows) > _MOST_MARKS)
-        panel.set(xscale="log", xlabel="operators", ylabel=f"absolute error of {_TITLES[metric].split(',')[0]}, %")
+        panel.scatter(sizes, errors, s=7, color=INK, alpha=0.5, linewidths=0, rasterized=len(rows) > MOST_MARKS)
+        panel.set(
+            xscale="log", xlabel="operators", ylabel=f"absolute error of {METRIC_TITLES[metric].split(',')[0]}, %"
+        )
         panel.set_yscale("symlog", linthresh=1.0)
         panel.set_ylim(bottom=0)
-        _write_plainly(panel.xaxis)
-        _write_plainly(panel.yaxis)
-        _tidy(panel, "y")
+        write_plainly(panel.xaxis)
+        write_plainly(panel.yaxis)
+        tidy(panel, "y")
 
 
 def _draw_distribution(figure: Figure, report: DippmReport) -> None:
@@ -117,13 +109,13 @@ def _draw_distribution(figure: Figure, report: DippmReport) -> None:
             if metric in row.measured
         )
         shares = 100.0 * np.arange(1, len(errors) + 1) / max(len(errors), 1)
-        panel.step(errors, shares, where="post", color=INK, linestyle=style, linewidth=1.2, label=_TITLES[metric])
+        panel.step(errors, shares, where="post", color=INK, linestyle=style, linewidth=1.2, label=METRIC_TITLES[metric])
     panel.set(xlabel="absolute error, %", ylabel="test rows below it, %", ylim=(0, 102))
     panel.set_xscale("symlog", linthresh=10.0)
     panel.set_xlim(left=0)
-    _write_plainly(panel.xaxis)
+    write_plainly(panel.xaxis)
     panel.legend(frameon=False)
-    _tidy(panel, "both")
+    tidy(panel, "both")
 
 
 def _panels(figure: Figure, report: DippmReport) -> list[tuple[Axes, str]]:
@@ -131,17 +123,3 @@ def _panels(figure: Figure, report: DippmReport) -> list[tuple[Axes, str]]:
     metrics = [name for name in report.dataset.metrics if any(name in row.measured for row in report.rows)]
     panels = figure.subplots(1, max(len(metrics), 1), squeeze=False)[0]
     return list(zip(panels, metrics, strict=False))
-
-
-def _write_plainly(axis: Axis) -> None:
-    """Numbers without powers of ten, and some between them where a scale has less than a decade."""
-    from matplotlib.ticker import FuncFormatter, LogFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
-
-
-def _tidy(panel: Axes, axis: str) -> None:
-    panel.grid(axis=axis, color="#d9dee3", linewidth=0.6)  # type: ignore[arg-type]
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dippm.datasets.graph_samples import GraphSamples
+from dippm.datasets.graph_samples import SampleTable
 from dippm.datasets.selection import METRICS, merge_repeats, read_targets
 from dippm.datasets.store.label import Label
 from dippm.evaluation.dippm_report import DatasetSummary, SourceNoise
@@ -72,7 +72,7 @@ def _compare(first: Sequence[Label], second: Sequence[Label], *, name: str) -> l
     return found
 
 
-def summarize_dataset(samples: GraphSamples, noise: Sequence[SourceNoise]) -> DatasetSummary:
+def summarize_dataset(samples: SampleTable, noise: Sequence[SourceNoise]) -> DatasetSummary:
     """Describe samples of one selection."""
     first = samples.labels[0]
     conditions = first.configuration.conditions

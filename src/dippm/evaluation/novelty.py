@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from dippm.datasets.graph_samples import FRACTIONS, GraphSamples, Part, assign_parts, parts_of_split
+from dippm.datasets.graph_samples import FRACTIONS, Part, SampleTable, assign_parts, parts_of_split
 from dippm.datasets.splits import Split, leave_family_out, split_by_graph
 from dippm.errors import UsageError
 
@@ -32,7 +32,7 @@ class Novelty(StrEnum):
     UNSEEN = "unseen"
 
 
-def split_for(samples: GraphSamples, novelty: Novelty, *, seed: int) -> PartArray | None:
+def split_for(samples: SampleTable, novelty: Novelty, *, seed: int) -> PartArray | None:
     """Parts of each sample, 70/15/15, such that test rows of this novelty are among them.
 
     Seen rows come from a split at random by row, partly seen ones from the split at random by model that
@@ -58,12 +58,12 @@ def split_for(samples: GraphSamples, novelty: Novelty, *, seed: int) -> PartArra
     return parts
 
 
-def leave_out_family(samples: GraphSamples, family: str, *, seed: int) -> PartArray | None:
+def leave_out_family(samples: SampleTable, family: str, *, seed: int) -> PartArray | None:
     """Parts whose test rows are all of one family, with none of it in training; None where nothing else is left."""
     return _without(samples, (family,), seed=seed)
 
 
-def novelty_of_samples(samples: GraphSamples, parts: PartArray) -> npt.NDArray[np.str_]:
+def novelty_of_samples(samples: SampleTable, parts: PartArray) -> npt.NDArray[np.str_]:
     """Novelty of every sample, as seen from the training part."""
     training = [label for label, part in zip(samples.labels, parts, strict=True) if part == Part.TRAINING]
     graphs = {label.graph_hash for label in training}
@@ -80,7 +80,7 @@ def novelty_of_samples(samples: GraphSamples, parts: PartArray) -> npt.NDArray[n
     )
 
 
-def _by_row(samples: GraphSamples, *, seed: int) -> PartArray:
+def _by_row(samples: SampleTable, *, seed: int) -> PartArray:
     order = sorted(range(len(samples)), key=lambda index: _draw(seed, samples.labels[index].key))
     ends = np.round(np.cumsum(FRACTIONS) * len(samples)).astype(int)
     parts = np.full(len(samples), Part.TEST, dtype=np.int8)
@@ -89,7 +89,7 @@ def _by_row(samples: GraphSamples, *, seed: int) -> PartArray:
     return parts
 
 
-def _by_family(samples: GraphSamples, *, seed: int) -> PartArray | None:
+def _by_family(samples: SampleTable, *, seed: int) -> PartArray | None:
     families = samples.families
     drawn: list[str] = []
     for family in sorted(set(families.tolist()), key=lambda name: _draw(seed, name)):
@@ -99,7 +99,7 @@ def _by_family(samples: GraphSamples, *, seed: int) -> PartArray | None:
     return _without(samples, tuple(drawn), seed=seed)
 
 
-def _without(samples: GraphSamples, families: tuple[str, ...], *, seed: int) -> PartArray | None:
+def _without(samples: SampleTable, families: tuple[str, ...], *, seed: int) -> PartArray | None:
     try:
         held_out = leave_family_out(samples.labels, families)
     except UsageError as exc:

@@ -93,6 +93,7 @@ OPERATOR_CLASSES: dict[str, tuple[OpKind, ...]] = {
         OpKind.CAST,
         OpKind.QUANTIZE,
         OpKind.DEQUANTIZE,
+        OpKind.DROPOUT,
     ),
     "pooling": (OpKind.MAX_POOL, OpKind.AVG_POOL),
     "reduction": (OpKind.GLOBAL_POOL, OpKind.REDUCE, OpKind.CUMULATIVE, OpKind.SORT),

@@ -106,7 +106,12 @@ def _detect_head(path: Path, head: bytes) -> Framework:
         return Framework.PADDLE
     if head[0] in _ONNX_TAGS and (
         path.suffix == ".onnx"
-        or (head[0] == _ONNX_IR_VERSION_TAG and 0 < head[1] < _HIGHEST_IR_VERSION and head[2] in _ONNX_TAGS)
+        or (
+            len(head) > 2
+            and head[0] == _ONNX_IR_VERSION_TAG
+            and 0 < head[1] < _HIGHEST_IR_VERSION
+            and head[2] in _ONNX_TAGS
+        )
     ):
         return Framework.ONNX
     if path.suffix == ".onnx":

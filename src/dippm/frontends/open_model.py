@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from dippm.costs.conditions import Mode
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
@@ -21,6 +22,7 @@ def open_model(
     input: InputShapes,  # noqa: A002 - the public verbs call it input
     framework: str | None = None,
     trust: bool = False,
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read a model.
@@ -31,6 +33,7 @@ def open_model(
         input: Shapes that the caller gave.
         framework: Name of the framework, or None to tell it from the content.
         trust: Allow opening pickles, which runs code from the file.
+        mode: Whether to read the forward pass as it runs at inference or in training. A file is read as it is.
         batch_hint: The batch to read a model for that cannot be read for every batch.
 
     Raises:
@@ -39,18 +42,19 @@ def open_model(
     if isinstance(model, Graph):
         return model
     if isinstance(model, str) and model.startswith(_ZOOS):
-        return _open_zoo(model, input=input, batch_hint=batch_hint)
+        return _open_zoo(model, input=input, mode=mode, batch_hint=batch_hint)
     if isinstance(model, str | Path):
-        return _open_path(Path(model), input=input, framework=framework, trust=trust, batch_hint=batch_hint)
-    return _open_object(model, input=input, batch_hint=batch_hint)
+        return _open_path(Path(model), input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
+    return _open_object(model, input=input, mode=mode, batch_hint=batch_hint)
 
 
-def _open_zoo(name: str, *, input: InputShapes, batch_hint: int | None) -> Graph:  # noqa: A002
+def _open_zoo(name: str, *, input: InputShapes, mode: Mode, batch_hint: int | None) -> Graph:  # noqa: A002
     from dippm.frontends import zoo
     from dippm.frontends.torch import read_module
 
     module, default_input = zoo.build(name)
-    return read_module(module, input=default_input if input.is_empty else input, source=name, batch_hint=batch_hint)
+    given = default_input if input.is_empty else input
+    return read_module(module, input=given, source=name, mode=mode, batch_hint=batch_hint)
 
 
 def _open_path(
@@ -59,6 +63,7 @@ def _open_path(
     input: InputShapes,  # noqa: A002
     framework: str | None,
     trust: bool,
+    mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
     found = detect_framework(path) if framework is None else parse_framework(framework)
@@ -67,11 +72,11 @@ def _open_path(
     if found is Framework.ONNX:
         from dippm.frontends.onnx import read_onnx
 
-        return read_onnx(path, input=input, batch_hint=batch_hint)
+        return read_onnx(path, input=input, mode=mode, batch_hint=batch_hint)
     if found is Framework.PYTORCH:
         from dippm.frontends.torch import read_torch_file
 
-        return read_torch_file(path, input=input, trust=trust, batch_hint=batch_hint)
+        return read_torch_file(path, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
     raise UnsupportedError(
         f"'{path}' is a model of {found.value}; this version reads ONNX and PyTorch files.",
         code="framework.unsupported",
@@ -90,17 +95,17 @@ def _refuse_mismatch(path: Path, *, named: Framework) -> None:
         )
 
 
-def _open_object(model: object, *, input: InputShapes, batch_hint: int | None) -> Graph:  # noqa: A002
+def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: int | None) -> Graph:  # noqa: A002
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from dippm.frontends.torch import read_module
 
-        return read_module(model, input=input, source=type(model).__name__, batch_hint=batch_hint)
+        return read_module(model, input=input, source=type(model).__name__, mode=mode, batch_hint=batch_hint)
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(model, onnx.ModelProto):
         from dippm.frontends.onnx import read_onnx
 
-        return read_onnx(model, input=input, batch_hint=batch_hint)
+        return read_onnx(model, input=input, mode=mode, batch_hint=batch_hint)
     raise UsageError(
         f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module or an onnx.ModelProto. "
         f"Got {type(model).__name__} instead.",

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import MissingExtraError, UnsupportedError
+from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.graph import DType
@@ -24,7 +25,7 @@ from dippm.graph import DType
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build", "is_zoo_name"]
+__all__ = ["build", "is_zoo_name", "library_of"]
 
 _META = "meta"
 _SEQUENCE_LENGTH = 128
@@ -35,6 +36,11 @@ _VIDEO_FRAMES = 16
 def is_zoo_name(name: str) -> bool:
     """Whether a model is named by a library's prefix rather than by a path."""
     return name.partition(":")[0] in _BUILDERS and ":" in name
+
+
+def library_of(name: str) -> str | None:
+    """The package that builds a model by name, such as ``"timm"``; None for a path."""
+    return _PACKAGES.get(name.partition(":")[0]) if is_zoo_name(name) else None
 
 
 def build(
@@ -71,13 +77,17 @@ def build(
     for needed in ("torch", package):
         if find_spec(needed) is None:
             raise MissingExtraError(package=needed, extra="zoo", purpose=f"build {name}")
-    with PROCESS_LOCK, warnings.catch_warnings():
+    with PROCESS_LOCK, collection_paused(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from dippm.frontends.torch.late_compiler import compiler_postponed
+
         if find_spec("torchvision") is not None:
             from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 
             import_torchvision_ops()
-        return builder(import_module(package), model, device, dict(options or {}))
+        with compiler_postponed():
+            library = import_module(package)
+        return builder(library, model, device, dict(options or {}))
 
 
 def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str, Any]) -> tuple[nn.Module, InputShapes]:
@@ -189,9 +199,11 @@ def _make_on(device: str, make: Callable[[], nn.Module], *, name: str) -> nn.Mod
     """Build a module on a device; on the meta device, for real where its constructor needs values."""
     import torch
 
+    from dippm.frontends.torch.valueless import WithoutValues
+
     with torch.random.fork_rng(devices=[]):
         try:
-            with torch.device(device):
+            with torch.device(device), WithoutValues():
                 module = make()
         except (RuntimeError, NotImplementedError):
             try:

@@ -66,6 +66,7 @@ class Explanation:
     Args:
         prediction: The prediction.
         graph: The graph whose nodes are meant: the model's, or that of the whole training step.
+        phase: Phase of each node, see :class:`~dippm.costs.training_step.training_graph.Phase`; 0 at inference.
         time_ms: Part of the latency of each node; adds up to it.
         live_mb: Live tensors while each node runs, MiB.
         macs: Multiply-accumulates of each node.
@@ -78,6 +79,7 @@ class Explanation:
 
     prediction: Prediction
     graph: Graph
+    phase: npt.NDArray[np.int8]
     time_ms: FloatArray
     live_mb: FloatArray
     macs: FloatArray
@@ -148,6 +150,7 @@ class PhysicsPredictor:
         return Explanation(
             prediction=prediction,
             graph=prepared.compiled.plan.work.sizes.graph,
+            phase=prepared.compiled.phase,
             time_ms=breakdown.share_ms[0],
             live_mb=live_memory(prepared.compiled.timeline, [batch]).live_bytes[0] / 2**20,
             macs=at.macs[0] * times,
@@ -313,6 +316,7 @@ class _Compiled:
     timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
+    phase: npt.NDArray[np.int8]
     times: FloatArray
     model: ModelInfo
 
@@ -326,11 +330,12 @@ class _Compiled:
                 is_checkpointed=conditions.is_checkpointed,
             )
             training = make_training_graph(graph, settings)
-            nodes, times = training.graph.nodes, training.times
+            nodes, phase, times = training.graph.nodes, training.phase, training.times
             work = Workload.from_graph(training.graph, training.precision)
             plan = KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
         else:
             nodes, times = graph.nodes, np.ones(len(graph.nodes))
+            phase = np.full(len(nodes), Phase.FORWARD, dtype=np.int8)
             work = Workload.from_graph(graph, conditions.precision)
             plan = KernelPlan.from_workload(work)
         return cls(
@@ -342,6 +347,7 @@ class _Compiled:
                 [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in nodes], dtype=np.bool_
             ),
             is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in nodes], dtype=np.bool_),
+            phase=phase,
             times=times,
             model=ModelInfo.of(graph),
         )

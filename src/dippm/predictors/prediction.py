@@ -134,6 +134,14 @@ class Prediction:
             "precision": self.conditions.precision.value,
             "layout": self.conditions.layout.value,
             "runtime": self.conditions.runtime.value,
+        }
+        if self.conditions.optimizer is not None:
+            answer |= {
+                "optimizer": self.conditions.optimizer.value,
+                "accumulation": self.conditions.accumulation,
+                "checkpointing": self.conditions.is_checkpointed,
+            }
+        answer |= {
             "batch": self.batch,
             "inputs": {name: list(shape) for name, shape in self.inputs.items()},
             "macs": self.macs,
@@ -155,9 +163,10 @@ class Prediction:
 
     def __str__(self) -> str:
         conditions = self.conditions
+        optimizer = "" if conditions.optimizer is None else f" by {conditions.optimizer.value}"
         lines = [
             f"{self.model.source} · batch {self.batch} · {self.device} · {conditions.precision.value} "
-            f"{conditions.layout.value} {conditions.mode.value}, {conditions.runtime.value}"
+            f"{conditions.layout.value} {conditions.mode.value}{optimizer}, {conditions.runtime.value}"
         ]
         for label, value, unit, interval in self._rows():
             lines.append(f"  {label:<8} {value:>10} {unit:<4} {f'[{interval}]' if interval else ''}".rstrip())

@@ -11,22 +11,31 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from dippm.datasets.graph_samples import GraphSamples, Part
 from dippm.errors import DippmError, UsageError
 from dippm.features.scaling import Scaling
 from dippm.models.registry import make_network
-from dippm.training.graph_batches import GraphTensors
-from dippm.training.graph_network import MONITORED, GraphData, NetworkModule, predict_samples
+from dippm.training.graph_batches import BatchedSamples, GraphTensors
+from dippm.training.graph_network import (
+    GRAPHS_PER_PASS,
+    MONITORED,
+    GraphData,
+    NetworkModule,
+    TargetScaling,
+    predict_samples,
+)
 from dippm.training.learning_rate import find_learning_rate
 from dippm.training.lightning import pl
 from dippm.training.settings import TrainingSettings
 
-__all__ = ["EpochReport", "FittedNetwork", "fit_network"]
+__all__ = ["EpochReport", "FittedNetwork", "check_training", "fit_network", "fit_samples"]
 
 _RUN_FILE = "run.json"
 _CHECKPOINTS = "checkpoints"
@@ -54,10 +63,11 @@ class EpochReport:
 
 
 OnEpoch = Callable[[EpochReport], None]
+_Scaling = TypeVar("_Scaling", bound=TargetScaling)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FittedNetwork:
+class FittedNetwork(Generic[_Scaling]):
     """A trained network: the weights of its best epoch.
 
     Args:
@@ -75,7 +85,7 @@ class FittedNetwork:
     """
 
     weights: Mapping[str, npt.NDArray[np.float32]]
-    scaling: Scaling
+    scaling: _Scaling
     learning_rate: float
     epochs: int
     best_epoch: int
@@ -92,7 +102,7 @@ def fit_network(
     *,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
-) -> FittedNetwork:
+) -> FittedNetwork[Scaling]:
     """Train a network, or go on with its training.
 
     Args:
@@ -110,32 +120,75 @@ def fit_network(
             ``train.no_gpu`` where a GPU is asked for and there is none.
         DippmError: ``train.no_rate`` where no learning rate can be found, ``train.diverged``, ``train.no_checkpoint``.
     """
-    began = time.monotonic()
-    _check(parts, settings)
-    rate = _open_run(folder, samples, settings, resume=resume)
+    check_training(parts, settings)
     chosen = np.flatnonzero(parts == Part.TRAINING)
     scaling = Scaling.fit(samples.nodes_of(chosen), samples.static_features[chosen], samples.targets[chosen])
-    tensors = GraphTensors.of(samples, scaling)
+    return fit_samples(
+        GraphTensors.of(samples, scaling),
+        parts,
+        settings,
+        folder,
+        data_hash=samples.key,
+        scaling=scaling,
+        make=lambda: make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout),
+        resume=resume,
+        on_epoch=on_epoch,
+    )
+
+
+def fit_samples(
+    samples: BatchedSamples,
+    parts: npt.NDArray[np.int8],
+    settings: TrainingSettings,
+    folder: Path,
+    *,
+    data_hash: str,
+    scaling: _Scaling,
+    make: Callable[[], nn.Module],
+    graphs_per_pass: int = GRAPHS_PER_PASS,
+    resume: bool = False,
+    on_epoch: OnEpoch | None = None,
+) -> FittedNetwork[_Scaling]:
+    """Train a network on samples that are scaled already; settings, errors and resume as of :func:`fit_network`.
+
+    Args:
+        samples: All samples, scaled.
+        parts: Part of each.
+        settings: How to train.
+        folder: For checkpoints and logs.
+        data_hash: Names the data, so that a resume goes on with the same.
+        scaling: How the targets were scaled.
+        make: Makes the network, with weights from torch's global generator, which ``settings.seed`` seeds.
+        graphs_per_pass: Graphs that are predicted at once.
+        resume: Go on with the run that the folder holds.
+        on_epoch: Called after every epoch.
+    """
+    began = time.monotonic()
+    check_training(parts, settings)
+    rate = _open_run(folder, data_hash, settings, resume=resume)
+    chosen = np.flatnonzero(parts == Part.TRAINING)
     with _quiet_lightning(), torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        network = make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout)
+        network = make()
         device = "cuda" if _is_on_gpu(settings) else "cpu"
         if rate is None:
             rate = find_learning_rate(
-                network.to(device), tensors.to(device), chosen, batch_size=settings.batch_size, seed=settings.seed
+                network.to(device), samples.to(device), chosen, batch_size=settings.batch_size, seed=settings.seed
             )
-            _write_run(folder, samples, settings, learning_rate=rate)
+            _write_run(folder, data_hash, settings, learning_rate=rate)
         module = NetworkModule(
             network.cpu(), scaling=scaling, learning_rate=rate, schedule=settings.schedule, seed=settings.seed
         )
-        data = GraphData(tensors, parts, batch_size=settings.batch_size, seed=settings.seed)
+        data = GraphData(
+            samples, parts, batch_size=settings.batch_size, seed=settings.seed, graphs_per_pass=graphs_per_pass
+        )
         last = folder / _CHECKPOINTS / f"{_LAST}.ckpt"
         best = _best_checkpoint(folder)
         trainer = _make_trainer(settings, folder, best, on_epoch)
         trainer.fit(module, datamodule=data, ckpt_path=last if last.is_file() else None, weights_only=True)
         weights, best_epoch = _read_best(Path(best.best_model_path))
         network.load_state_dict(weights)
-        predictions = predict_samples(network, tensors, scaling, device=device)
+        predictions = predict_samples(network, samples, scaling, device=device, graphs_per_pass=graphs_per_pass)
     if not np.isfinite(predictions[(parts == Part.TRAINING) | (parts == Part.VALIDATION)]).all():
         raise DippmError(
             "The training diverged: predictions of its own samples are not numbers.",
@@ -154,7 +207,12 @@ def fit_network(
     )
 
 
-def _check(parts: npt.NDArray[np.int8], settings: TrainingSettings) -> None:
+def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings) -> None:
+    """See that there is something to train on, and the devices that the settings name.
+
+    Raises:
+        UsageError: ``train.too_few``, ``train.no_gpu``.
+    """
     for part in (Part.TRAINING, Part.VALIDATION):
         if not (parts == part).any():
             raise UsageError(
@@ -178,13 +236,13 @@ def _is_on_gpu(settings: TrainingSettings) -> bool:
     return torch.cuda.is_available() and settings.accelerator != "cpu"
 
 
-def _open_run(folder: Path, samples: GraphSamples, settings: TrainingSettings, *, resume: bool) -> float | None:
+def _open_run(folder: Path, data_hash: str, settings: TrainingSettings, *, resume: bool) -> float | None:
     """Begin a run in a folder, or find the one that is in it; returns the learning rate where it is known."""
     rate = settings.learning_rate
     path = folder / _RUN_FILE
     if not path.is_file():
         known = rate if isinstance(rate, float) else None
-        _write_run(folder, samples, settings, learning_rate=known)
+        _write_run(folder, data_hash, settings, learning_rate=known)
         return known
     if not resume:
         raise UsageError(
@@ -194,7 +252,7 @@ def _open_run(folder: Path, samples: GraphSamples, settings: TrainingSettings, *
         )
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        is_same = stored["data"] == samples.key and settings.describes_run(stored["settings"])
+        is_same = stored["data"] == data_hash and settings.describes_run(stored["settings"])
         found = stored["learning_rate"]
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise UsageError(f"The run '{path}' cannot be read: {exc!r}.", code="train.other_run") from exc
@@ -207,8 +265,8 @@ def _open_run(folder: Path, samples: GraphSamples, settings: TrainingSettings, *
     return None if found is None else float(found)
 
 
-def _write_run(folder: Path, samples: GraphSamples, settings: TrainingSettings, *, learning_rate: float | None) -> None:
-    content = {"settings": settings.to_dict(), "data": samples.key, "learning_rate": learning_rate}
+def _write_run(folder: Path, data_hash: str, settings: TrainingSettings, *, learning_rate: float | None) -> None:
+    content = {"settings": settings.to_dict(), "data": data_hash, "learning_rate": learning_rate}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dippm.datasets.graph_samples import GraphSamples, Part
+from dippm.datasets.graph_samples import Part, SampleTable
 from dippm.datasets.selection import METRICS
 from dippm.errors import MissingExtraError
 
@@ -58,7 +58,7 @@ class FittedTrees:
             (folder / f"{metric}.txt").write_text(text, encoding="utf-8")
 
 
-def fit_trees(samples: GraphSamples, parts: npt.NDArray[np.int8], *, seed: int = 0) -> FittedTrees:
+def fit_trees(samples: SampleTable, parts: npt.NDArray[np.int8], *, seed: int = 0) -> FittedTrees:
     """Train on the logarithms of the figures; the validation split says how many trees there are.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,25 @@ from torch.utils.data import Dataset, Sampler
 from dippm.datasets.graph_samples import GraphSamples
 from dippm.features.scaling import Scaling
 
-__all__ = ["EpochBatches", "GraphBatch", "GraphTensors"]
+__all__ = ["BatchedSamples", "EpochBatches", "GraphBatch", "GraphTensors", "gather_rows"]
 
 IndexArray = npt.NDArray[np.int64]
+
+
+class BatchedSamples(Protocol):
+    """Scaled samples on a device; indexed by a list of samples they give what a network is called with, and targets."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on another device."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def __getitem__(self, chosen: IndexArray | list[int]) -> tuple[Tensor, ...]:
+        """The arguments of a network in its order, and as the last one the scaled targets, NaN where there is none."""
+        ...
 
 
 class GraphBatch(NamedTuple):
@@ -82,8 +98,8 @@ class GraphTensors(Dataset[GraphBatch]):
 
     def __getitem__(self, chosen: IndexArray | list[int]) -> GraphBatch:
         index = torch.as_tensor(chosen, dtype=torch.int64, device=self.targets.device)
-        graph_ids, nodes, first_node = _gather(self.node_offsets, index)
-        graph_of_edge, edges, _ = _gather(self.edge_offsets, index)
+        graph_ids, nodes, first_node = gather_rows(self.node_offsets, index)
+        graph_of_edge, edges, _ = gather_rows(self.edge_offsets, index)
         return GraphBatch(
             node_features=self.node_features[nodes],
             edge_index=self.edge_index[:, edges] + first_node[graph_of_edge],
@@ -134,8 +150,12 @@ class EpochBatches(Sampler[list[int]]):
         yield from batches[self._rank :: self._processes]
 
 
-def _gather(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def gather_rows(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of the chosen samples, one sample after the other.
+
+    Args:
+        offsets: Where the rows of each sample begin, and the end.
+        index: The chosen samples.
 
     Returns:
         For each row the place of its sample in the batch, and its own place in the arrays; for each sample the place

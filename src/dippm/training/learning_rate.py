@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dippm.errors import DippmError
-from dippm.training.graph_batches import EpochBatches, GraphTensors
+from dippm.training.graph_batches import BatchedSamples, EpochBatches
 from dippm.training.graph_network import masked_huber_loss
 
 __all__ = ["choose_rate", "find_learning_rate"]
@@ -30,7 +30,7 @@ _SAFETY = 0.1
 
 
 def find_learning_rate(
-    network: nn.Module, tensors: GraphTensors, chosen: npt.NDArray[np.int64], *, batch_size: int, seed: int
+    network: nn.Module, samples: BatchedSamples, chosen: npt.NDArray[np.int64], *, batch_size: int, seed: int
 ) -> float:
     """Find a rate for Adam: let it grow from step to step, and see where the loss is least.
 
@@ -39,7 +39,7 @@ def find_learning_rate(
 
     Args:
         network: The network, on the device of the samples.
-        tensors: All samples.
+        samples: All samples.
         chosen: Samples to train on.
         batch_size: Graphs in a step.
         seed: Seed of the order of the samples.
@@ -58,9 +58,9 @@ def find_learning_rate(
         for batch_of in order:
             if len(losses) == len(_RATES):
                 break
-            batch = tensors[batch_of]
+            batch = samples[batch_of]
             optimizer.param_groups[0]["lr"] = float(_RATES[len(losses)])
-            loss = masked_huber_loss(network(*batch[:4]), batch.targets)
+            loss = masked_huber_loss(network(*batch[:-1]), batch[-1])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

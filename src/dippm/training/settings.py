@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dippm.errors import UsageError
 from dippm.models.registry import NETWORKS
@@ -28,7 +28,7 @@ class TrainingSettings:
     """What decides a training, beside its data. Defaults are those of Table 3 of the paper where it gives them.
 
     Args:
-        model: One of :data:`MODELS`.
+        model: One of :attr:`models`.
         epochs: Passes over the training split, at least 1; trees have none.
         hidden: Width of the network.
         dropout: Share of activations dropped while training, from 0 to below 1.
@@ -46,6 +46,8 @@ class TrainingSettings:
         UsageError: ``train.settings`` where a value is out of its range.
     """
 
+    models: ClassVar[tuple[str, ...]] = MODELS
+
     model: str = "pmgns"
     epochs: int = 10
     hidden: int = 512
@@ -62,7 +64,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         rate = self.learning_rate
         rules = (
-            ("model", self.model in MODELS, f"one of {', '.join(MODELS)}"),
+            ("model", self.model in self.models, f"one of {', '.join(self.models)}"),
             ("epochs", self.epochs >= 1, "1 or more"),
             ("hidden", self.hidden >= 1, "1 or more"),
             ("dropout", 0 <= self.dropout < 1, "at least 0 and below 1"),

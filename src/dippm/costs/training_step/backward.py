@@ -8,15 +8,18 @@ buffers do. A tensor that the rule of an operator reads is kept from the forward
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dippm.costs.training_step.step_builder import StepBuilder, count_elements
 from dippm.graph import Attribute, Node, OpKind, TensorRole
 
-__all__ = ["ACCUMULATE", "Gradients"]
+__all__ = ["ACCUMULATE", "RESHAPE", "Gradients", "Outputs", "Rule", "first_of", "function_of"]
 
 ACCUMULATE = "accumulate"
 """``source_op`` of the nodes that add up gradients."""
+
+RESHAPE = "reshape_backward"
+"""``source_op`` of the copies of gradients that go back through a view."""
 
 
 _NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.SORT, OpKind.QUANTIZE})
@@ -127,12 +130,12 @@ class Gradients:
             self.builder.permuted.add(gradient)
         return gradient
 
-    def dense(self, gradient: int) -> int:
+    def dense(self, gradient: int, source_op: str = "") -> int:
         """A gradient row by row: a copy where it is a piece of another one, was expanded, or is in another order."""
         if self.builder.is_whole(gradient) and not self.builder.is_permuted(gradient):
             return gradient
         copy = self.builder.new_like(gradient)
-        self.builder.run(OpKind.COPY, (gradient,), (copy,), function="contiguous")
+        self.builder.run(OpKind.COPY, (gradient,), (copy,), source_op, function="contiguous")
         return copy
 
     def put(self, tensor: int, gradient: int) -> None:
@@ -147,3 +150,21 @@ class Gradients:
         total = builder.new_tensor(builder.shape(tensor), builder.dtype(gradient))
         builder.run(OpKind.REDUCE, (gradient,), (total,), function="sum")
         return total
+
+
+Outputs = Sequence[int | None]
+"""The gradient of each output of a node, None where there is none."""
+
+Rule = Callable[[Gradients, Node, Outputs], None]
+"""Appends what runs for a node, and hands its inputs their gradients."""
+
+
+def first_of(taken: Outputs) -> int:
+    """The gradient of the first output that has one."""
+    return next(gradient for gradient in taken if gradient is not None)
+
+
+def function_of(node: Node) -> str:
+    """What a node computes, in one word."""
+    function: Attribute = node.attributes.get("function", "")
+    return str(function) if function else node.kind.value

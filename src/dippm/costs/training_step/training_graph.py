@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Optimizer
 from dippm.costs.edges import IndexArray
 from dippm.costs.precision import Precision
-from dippm.costs.training_step.backward import ACCUMULATE, Gradients
+from dippm.costs.training_step.backward import ACCUMULATE, RESHAPE, Gradients
 from dippm.costs.training_step.checkpointing import find_blocks, run_block_backward
 from dippm.costs.training_step.explicit_types import with_explicit_types
 from dippm.costs.training_step.forward import append_forward_node
@@ -26,6 +26,7 @@ from dippm.graph import Graph, Node, OpKind, TensorRole
 
 __all__ = ["Phase", "TrainingGraph", "TrainingSettings", "make_training_graph"]
 
+_ALONE = frozenset({ACCUMULATE, RESHAPE})
 _EXPLICIT = {Precision.AMP: Precision.FP32, Precision.AMP_BF16: Precision.FP32}
 
 
@@ -145,7 +146,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     builder.phase = Phase.OPTIMIZER
     append_update(builder, settings.optimizer, trained, kept)
 
-    nodes = _with_releases(builder, free_after, has_lifetimes=explicit.has_lifetimes)
+    kept_by_program = len(graph.tensors) if graph.has_lifetimes else 0
+    nodes = _with_releases(builder, free_after, kept_by_program=kept_by_program)
     joint = replace(
         explicit,
         tensors=tuple(builder.tensors),
@@ -206,7 +208,7 @@ def _keep_gradient(builder: StepBuilder, gradients: Gradients, parameter: int, e
     return own
 
 
-def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, has_lifetimes: bool) -> tuple[Node, ...]:
+def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, kept_by_program: int) -> tuple[Node, ...]:
     """Each node with the storages that are given back after it.
 
     A storage lives until the last node that uses it or one of its views; where the program that was read keeps it
@@ -222,13 +224,12 @@ def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, has_life
             end = span.stop - 1 if is_given else builder.chain_ends.get(position, position)
             if last.get(base, -1) < end:
                 last[base] = end
-    forward = len(builder.graph.tensors)
     releases: list[list[int]] = [[] for _ in builder.nodes]
     for base, position in last.items():
         role = builder.tensors[base].role
         if role is TensorRole.ACTIVATION:
-            # What the program never gave back stays.
-            if not has_lifetimes or base >= forward or base in free_after:
+            # What the program that was read never gave back stays.
+            if base >= kept_by_program or base in free_after:
                 releases[position].append(base)
         elif role is TensorRole.GRADIENT:
             releases[-1].append(base)
@@ -236,10 +237,13 @@ def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, has_life
 
 
 def _operator_spans(builder: StepBuilder) -> list[range]:
-    """For each node the nodes of the same backward operator; sums of gradients come after it, each by itself."""
+    """For each node the nodes of the same backward operator.
+
+    Sums of gradients come after it, and copies for a view before it, each by itself.
+    """
     spans = [range(position, position + 1) for position in range(len(builder.nodes))]
     for operator, group in groupby(range(len(spans)), builder.twins.__getitem__):
-        own = [position for position in group if builder.nodes[position].source_op != ACCUMULATE]
+        own = [position for position in group if builder.nodes[position].source_op not in _ALONE]
         if operator >= 0 and own:
             for position in own:
                 spans[position] = range(own[0], own[-1] + 1)

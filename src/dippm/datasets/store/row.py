@@ -28,6 +28,9 @@ SCHEMA_VERSION = 1
 
 Scalar = str | int | float | None
 
+# No measurement has them: labels are of one batch a step, and keep every activation.
+_NOT_STORED = ("accumulation", "is_checkpointed")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
@@ -95,7 +98,9 @@ def row_to_label(row: Mapping[str, Any]) -> Label:
                 "batch": batch,
             }
         )
-        conditions = Conditions.parse(**{field.name: row[field.name] for field in fields(Conditions)})
+        conditions = Conditions.parse(
+            **{field.name: row[field.name] for field in fields(Conditions) if field.name not in _NOT_STORED}
+        )
         measured = {
             field.name: row[field.name] for field in fields(Measurement) if field.name not in ("state", "software")
         }
@@ -156,7 +161,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(name="inputs", kind=str),
     Column(name="batch", kind=int),
     Column(name="engine", kind=str),
-    *_columns_of(Conditions),
+    *_columns_of(Conditions, leave_out=_NOT_STORED),
     *_columns_of(Measurement, leave_out=("state", "software")),
     *_columns_of(DeviceState),
     *_columns_of(SoftwareStack),

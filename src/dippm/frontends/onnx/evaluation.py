@@ -192,7 +192,10 @@ class Evaluator:
         ]
         while indices and indices[-1] == -1:
             indices.pop()
-        is_static = all(value is None or value.is_static for value in inputs) and kind is not OpKind.RANDOM
+        is_static = all(value is None or value.is_static for value in inputs) and kind not in (
+            OpKind.RANDOM,
+            OpKind.DROPOUT,
+        )
         results = []
         for shape, dtype in outputs:
             value = Value(shape, dtype, is_static=is_static)

@@ -111,6 +111,7 @@ class Program:
         declared: Type and shape that the file states for values between operators; -1 for an open dimension.
         opset: Version of the standard opset.
         warnings: What to tell the user.
+        is_training: Whether it is run as in training, where dropout is active.
     """
 
     ops: list[Op]
@@ -122,3 +123,4 @@ class Program:
     declared: dict[int, tuple[DType, tuple[int, ...] | None]] = field(default_factory=dict)
     opset: int = 0
     warnings: list[str] = field(default_factory=list)
+    is_training: bool = False

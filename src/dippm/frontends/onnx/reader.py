@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, TypeVar
 
+from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
+from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.onnx.evaluation import Evaluator
 from dippm.frontends.onnx.external_data import ExternalFiles
@@ -20,6 +20,7 @@ from dippm.frontends.onnx.lowering import lower
 from dippm.frontends.onnx.program import Program
 from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.values import DATA_LIMIT
+from dippm.frontends.trace_of_training import check_training
 from dippm.graph import Graph
 from dippm.graph.passes.canonicalize import canonicalize
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
@@ -42,6 +43,7 @@ def read_onnx(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
     input: InputShapes = _NO_INPUT,  # noqa: A002 (the word of the public interface)
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read an ONNX model without its weights.
@@ -53,6 +55,8 @@ def read_onnx(
         source: A path, the file's bytes, or a parsed ModelProto.
         input: Shapes that the caller gives, per sample; needed where the file leaves a dimension other than the batch
             open.
+        mode: In training, the dropout that the file holds is active; a warning says where nothing in it belongs to
+            training.
         batch_hint: The batch to read the model at where it cannot be read for every batch, at least 1; where it can,
             the reading is checked at this batch if it is large.
 
@@ -68,24 +72,13 @@ def read_onnx(
         raise UsageError(
             f"The batch must be at least 1. Got {batch_hint}.", code="batch.invalid", cure="Give a positive number."
         )
-    with _collection_paused():
+    with collection_paused():
         model, name, folder = load_model(source)
         program = lower(model, ExternalFiles(folder))
+        program.is_training = mode is Mode.TRAINING
         del model
         plan = plan_inputs(program.inputs, input)
-        return canonicalize(_read(program, plan, name, batch_hint))
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Reading makes many small objects and no cycles; the collector would walk them all again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        return check_training(canonicalize(_read(program, plan, name, batch_hint)), mode)
 
 
 def _read(program: Program, plan: InputPlan, name: str, batch_hint: int | None) -> Graph:

@@ -101,6 +101,11 @@ class Call:
         """Most elements of a tensor whose values are evaluated in this run."""
         return self.evaluator.data_limit
 
+    @property
+    def is_training(self) -> bool:
+        """Whether the program runs as in training."""
+        return self.evaluator.program.is_training
+
     # Inputs and attributes -----------------------------------------------------------------------------------------
 
     def optional(self, position: int) -> Value | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from dippm.costs.conditions import Mode
 from dippm.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def read_module(
     *,
     input: InputShapes,  # noqa: A002
     source: str = "",
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read an ``nn.Module`` into a graph; see :func:`dippm.frontends.torch.reader.read_module`.
@@ -33,7 +35,7 @@ def read_module(
     _require_torch("read a PyTorch module")
     from dippm.frontends.torch.reader import read_module as read
 
-    return read(module, input=input, source=source, batch_hint=batch_hint)
+    return read(module, input=input, source=source, mode=mode, batch_hint=batch_hint)
 
 
 def read_torch_file(
@@ -41,6 +43,7 @@ def read_torch_file(
     *,
     input: InputShapes,  # noqa: A002
     trust: bool = False,
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read a file that PyTorch wrote; see :func:`dippm.frontends.torch.torch_file.read_torch_file`.
@@ -51,7 +54,7 @@ def read_torch_file(
     _require_torch("read a PyTorch file")
     from dippm.frontends.torch.torch_file import read_torch_file as read
 
-    return read(path, input=input, trust=trust, batch_hint=batch_hint)
+    return read(path, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
 
 
 def _require_torch(purpose: str) -> None:

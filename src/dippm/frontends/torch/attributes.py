@@ -62,6 +62,11 @@ def _per_channel(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dic
     return {"axes_size": int(shape[1]) if len(shape) > 1 else 1}
 
 
+def _batch_norm(arguments: _Arguments, outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    attributes = _per_channel(arguments, outputs)
+    return attributes | {"is_training": True} if arguments["training"] else attributes
+
+
 def _normalized_shape(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
     size = 1
     for extent in arguments["normalized_shape"]:
@@ -105,6 +110,7 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "attention": _attention,
     "recurrent": _recurrent,
     "per_channel": _per_channel,
+    "batch_norm": _batch_norm,
     "normalized_shape": _normalized_shape,
     "group_norm": _group_norm,
     "pool": _pool,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.torch.archive import EntryReader
@@ -44,6 +45,7 @@ def read_exported_file(
     *,
     path: Path,
     input: InputShapes,  # noqa: A002
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read a ``torch.export`` archive.
@@ -52,6 +54,8 @@ def read_exported_file(
         archive: The open archive.
         path: Where it lies, for messages.
         input: Shapes of one sample; empty to take those that it was exported with.
+        mode: In training, weights that were frozen when the program was exported are buffers; its operators are what
+            they are.
         batch_hint: See :func:`dippm.frontends.torch.reader.read_module`.
 
     Raises:
@@ -75,15 +79,15 @@ def read_exported_file(
             cure="Export the model again with torch.export.save.",
         ) from exc
     if dynamic or batch is None:
-        return read_module(module, input=inputs, source=str(path), batch_hint=batch_hint)
-    return _read_fixed(module, inputs, path=path, batch=batch)
+        return read_module(module, input=inputs, source=str(path), mode=mode, batch_hint=batch_hint)
+    return _read_fixed(module, inputs, path=path, mode=mode, batch=batch)
 
 
-def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, batch: int) -> Graph:
+def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, mode: Mode, batch: int) -> Graph:
     """Read a program with a batch size written into it, for every batch size where that can be shown to be right."""
-    exported = read_module(module, input=inputs, source=str(path), batches=(batch,))
+    exported = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch,))
     try:
-        graph = read_module(module, input=inputs, source=str(path), batches=(batch + 1, batch + 2))
+        graph = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch + 1, batch + 2))
     except DippmError as exc:
         reason = f"It was exported for batch {batch} and cannot run at another one: {exc}"
     else:

@@ -70,8 +70,10 @@ class ExportedModule(nn.Module):
                     argument = spec[kind]["arg"]["name"]
                     first = shared.get(name, name)
                     if first not in by_name:
-                        tensor = meta_tensor(self._graph["tensor_values"][argument])
-                        by_name[first] = nn.Parameter(tensor, requires_grad=False) if kind == "parameter" else tensor
+                        meta = self._graph["tensor_values"][argument]
+                        tensor = meta_tensor(meta)
+                        is_trained = bool(meta.get("requires_grad", True)) and tensor.is_floating_point()
+                        by_name[first] = nn.Parameter(tensor, is_trained) if kind == "parameter" else tensor
                     table[name] = by_name[first]  # type: ignore[assignment]
                     self._weights[argument] = by_name[first]
             if "tensor_constant" in spec:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from dippm.errors import UsageError
+
 __all__ = ["ModuleState"]
 
 _CONTAINERS = (dict, list, set)
@@ -25,6 +27,7 @@ class ModuleState:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self._root = module
         self._modules = list(module.modules())
         self._is_training = [bool(getattr(child, "training", False)) for child in self._modules]
         self._saved = self._capture()
@@ -34,6 +37,21 @@ class ModuleState:
         for child, was_training in zip(self._modules, self._is_training, strict=True):
             if was_training:
                 child.training = False
+
+    def train(self) -> None:
+        """Put the module in training mode by its own ``train``, which may keep some of its layers out of it.
+
+        Raises:
+            UsageError: ``torch.train_failed`` where that raises.
+        """
+        try:
+            self._root.train()
+        except Exception as exc:
+            raise UsageError(
+                f"{type(self._root).__name__}.train() fails: {type(exc).__name__}: {exc}.",
+                code="torch.train_failed",
+                cure="A module that can be trained must take train(); give one that does.",
+            ) from exc
 
     def fingerprint(self) -> list[tuple[int, ...]]:
         """Identities of all that the modules hold; equal as long as nothing is stored in them."""
@@ -54,8 +72,8 @@ class ModuleState:
                 else:
                     container.update(content)
         for child, was_training in zip(self._modules, self._is_training, strict=True):
-            if was_training:
-                child.training = True
+            if bool(getattr(child, "training", False)) != was_training:
+                child.training = was_training
 
     def _capture(self) -> list[tuple[nn.Module, dict[str, Any], list[tuple[Any, Any]]]]:
         captured = []

@@ -89,7 +89,7 @@ OPERATORS: Mapping[str, OpRule] = {
     "batch_norm": OpRule(
         kind=OpKind.BATCH_NORM,
         inputs=("input", "weight", "bias", "running_mean", "running_var"),
-        attributes="per_channel",
+        attributes="batch_norm",
     ),
     "instance_norm": OpRule(
         kind=OpKind.INSTANCE_NORM,
@@ -124,6 +124,7 @@ OPERATORS: Mapping[str, OpRule] = {
     "nms": OpRule(kind=OpKind.SORT, function="nms"),
     **_plain(OpKind.RELU, "relu"),
     **_plain(OpKind.LEAKY_RELU, "leaky_relu"),
+    "rrelu_with_noise": OpRule(kind=OpKind.LEAKY_RELU, inputs=("self",)),
     **_plain(OpKind.PRELU, "_prelu_kernel prelu"),
     **_plain(OpKind.ELU, "elu celu selu"),
     **_plain(OpKind.GELU, "gelu"),
@@ -190,8 +191,9 @@ OPERATORS: Mapping[str, OpRule] = {
     **_named(
         OpKind.RANDOM,
         "rand rand_like randn randn_like randint randint_like randperm bernoulli multinomial uniform normal "
-        "native_dropout exponential random poisson",
+        "exponential random poisson",
     ),
+    "native_dropout": OpRule(kind=OpKind.DROPOUT, inputs=("input",)),
     **_named(OpKind.QUANTIZE, "quantize_per_tensor quantize_per_channel fake_quantize_per_tensor_affine"),
     **_named(OpKind.QUANTIZE, "fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"),
     **_named(OpKind.DEQUANTIZE, "dequantize"),

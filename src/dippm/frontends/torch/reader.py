@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
+import random
 import sys
 import traceback
 import warnings
@@ -12,10 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
@@ -23,7 +26,7 @@ from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
-from dippm.graph import Graph, TensorRole
+from dippm.graph import Graph, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 __all__ = ["read_module"]
@@ -40,15 +43,21 @@ def read_module(
     *,
     input: InputShapes,  # noqa: A002
     source: str = "",
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
     batches: tuple[int, ...] | None = None,
 ) -> Graph:
-    """Read a module by recording the operators of its forward pass in evaluation mode, on tensors without data.
+    """Read a module by recording the operators of its forward pass, on tensors without data.
+
+    In training mode that is the forward pass of a training step: dropout is active, batch norm takes the batch's own
+    statistics, heads that only training has are there, and the weights that are frozen (``requires_grad`` is False) are
+    buffers. Nothing is differentiated; see :mod:`dippm.costs.training_step` for that.
 
     Args:
         module: Any module; it is left as it was, and its weights are not touched.
         input: Shapes of one sample, by position or by forward's names.
         source: Where the module came from, for messages.
+        mode: Whether to read the module as it runs in evaluation mode or in training.
         batch_hint: The batch size to read at where the module cannot be read for every batch size.
         batches: Batch sizes to read at, two for every batch size or one for that one alone; None to choose.
 
@@ -66,8 +75,13 @@ def read_module(
     with PROCESS_LOCK:
         state = ModuleState(module)
         try:
-            state.evaluate()
-            reading = _Reading(module=module, input=input, source=source or type(module).__name__, state=state)
+            if mode is Mode.TRAINING:
+                state.train()
+            else:
+                state.evaluate()
+            reading = _Reading(
+                module=module, input=input, source=source or type(module).__name__, mode=mode, state=state
+            )
             if batches is not None and len(batches) == 1:
                 return reading.read_settled(batches[0])
             return reading.read_any_batch(batch_hint=batch_hint, choices=_BATCHES if batches is None else (batches,))
@@ -82,6 +96,7 @@ class _Reading:
     module: nn.Module
     input: InputShapes
     source: str
+    mode: Mode
     state: ModuleState
     integer_inputs: frozenset[int] = frozenset()
 
@@ -174,12 +189,13 @@ class _Reading:
         with _recording_conditions():
             result = self._call(recorder, positional, named)
             outputs = tuple(dict.fromkeys(recorder.index_of(tensor) for tensor in _output_tensors(result)))
+            tensors = self._without_frozen(recorder)
             recorder.table.close()
         unsupported = dict(recorder.unsupported)
         return Graph(
             source=self.source,
             framework="pytorch",
-            tensors=recorder.tensors,
+            tensors=tensors,
             nodes=recorder.nodes(),
             inputs=inputs,
             outputs=outputs,
@@ -194,6 +210,20 @@ class _Reading:
                 ),
             ),
         )
+
+    def _without_frozen(self, recorder: Recorder) -> tuple[TensorSpec, ...]:
+        """The recorded tensors; in training, weights that are not trained are buffers.
+
+        A frozen weight has no gradient and no optimizer state, and autocast does not keep its cast copy: it treats it
+        as it treats a buffer.
+        """
+        tensors = list(recorder.tensors)
+        if self.mode is Mode.TRAINING:
+            for parameter in self.module.parameters():
+                if not parameter.requires_grad:
+                    index = recorder.index_of(parameter)
+                    tensors[index] = dataclasses.replace(tensors[index], role=TensorRole.BUFFER)
+        return tuple(tensors)
 
     def _call(self, recorder: Recorder, positional: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]) -> Any:
         try:
@@ -240,14 +270,19 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _recording_conditions() -> Iterator[None]:
-    """Make a recording repeatable: no fused attention shortcut, no garbage collection, no warnings of a real run."""
+    """Make a recording repeatable: no fused attention shortcut, no garbage collection, no warnings of a real run.
+
+    Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones each time.
+    """
     with ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        random.seed(0)
+        stack.callback(np.random.set_state, np.random.get_state())
+        np.random.seed(0)
         had_fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, had_fastpath)
-        if gc.isenabled():
-            gc.disable()
-            stack.callback(gc.enable)
+        stack.enter_context(collection_paused())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield

@@ -171,8 +171,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return EXPANSIONS[name](*args, **kwargs)
         if name in SAME_TENSOR:
             return self._same_tensor(func, args, kwargs)
-        if name in DROPOUTS and not args[2]:
-            return args[0]
+        if name in DROPOUTS:
+            return self._drop_out(func, plan, *args)
         if name == "linear" and not is_linear_whole(args[0]):
             with self:
                 return linear_of_copy(*args, **kwargs)
@@ -187,6 +187,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if indices.dtype.is_floating_point:
                 raise FloatIndicesError(self.table.slot(indices).storage.base)
         return self._run(func, plan, args, kwargs, arguments)
+
+    def _drop_out(self, func: Any, plan: OpPlan, x: torch.Tensor, share: float, is_active: bool) -> torch.Tensor:
+        """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place."""
+        if not is_active or share == 0 or not x.numel():
+            return x
+        with self:
+            if plan.name == "dropout" and not plan.is_in_place and share < 1:
+                result: torch.Tensor = torch.ops.aten.native_dropout.default(x, share, True)[0]
+            else:
+                result = func._op_dk(_COMPOSITE, x, share, is_active)
+        return result
 
     def _adopt_argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -240,10 +251,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = list(_tensors_in((result,)))
         if values is None and all(is_small(output) for output in outputs):
             values = self._compute_values(func, plan, args, kwargs, inputs)
+        if plan.name == "rand" and outputs[0].numel() == 1:
+            values = self._assume_draw(outputs[0])
         if values is None and func._schema.is_mutable:
             self._forget_written_values(func, args)
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(_tensors_in((values,))))
         return result
+
+    def _assume_draw(self, drawn: torch.Tensor) -> torch.Tensor:
+        """The mean in place of one random number, by which models decide whether to leave out a layer."""
+        self.assumptions.append("A random number of the forward pass is taken as 0.5, where it decides what runs.")
+        return torch.full(drawn.shape, 0.5, dtype=drawn.dtype)
 
     def _forget_written_values(self, func: Any, args: tuple[Any, ...]) -> None:
         for argument, value in zip(func._schema.arguments, args, strict=False):

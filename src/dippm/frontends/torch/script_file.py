@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dippm.costs.conditions import Mode
 from dippm.errors import ModelReadError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.torch.archive import EntryReader
@@ -41,6 +42,7 @@ def read_script_file(
     *,
     path: Path,
     input: InputShapes,  # noqa: A002
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read a TorchScript archive; its weights stay on disk.
@@ -49,6 +51,7 @@ def read_script_file(
         archive: The open archive.
         path: Where it lies.
         input: Shapes of one sample.
+        mode: See :func:`dippm.frontends.torch.reader.read_module`.
         batch_hint: See :func:`dippm.frontends.torch.reader.read_module`.
 
     Raises:
@@ -88,7 +91,7 @@ def read_script_file(
                 cure="Script a module whose forward takes one fixed set of inputs.",
             )
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            return read_module(module, input=input, source=str(path), batch_hint=batch_hint)
+            return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
 
 
 def _opens_files(code: bytes) -> bool:

@@ -86,6 +86,11 @@ def _like_input(arguments: Mapping[str, Any]) -> torch.Tensor:
     return empty_like(x)
 
 
+def _dropout(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    x = arguments["input"]
+    return empty_like(x), empty_like(x, dtype=torch.bool)
+
+
 def _attention(arguments: Mapping[str, Any]) -> torch.Tensor:
     query, key, value = arguments["query"], arguments["key"], arguments["value"]
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
@@ -343,6 +348,7 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "batch_norm": _like_input,
     "instance_norm": _like_input,
     "rms_norm": _like_input,
+    "native_dropout": _dropout,
     "convolution": _convolution,
     "_convolution": _convolution,
     "max_pool2d_with_indices": _max_pool2d,

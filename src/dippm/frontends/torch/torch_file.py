@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dippm.costs.conditions import Mode
 from dippm.errors import ModelReadError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
@@ -19,6 +20,7 @@ from dippm.frontends.torch.pickle_scan import PickleScan, scan_pickles
 from dippm.frontends.torch.reader import read_module
 from dippm.frontends.torch.script_file import is_script_archive, read_script_file
 from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
+from dippm.frontends.trace_of_training import check_training
 from dippm.graph import Graph
 
 __all__ = ["read_torch_file"]
@@ -36,6 +38,7 @@ def read_torch_file(
     *,
     input: InputShapes,  # noqa: A002
     trust: bool = False,
+    mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
 ) -> Graph:
     """Read a TorchScript archive, a ``torch.export`` archive, or, if trusted, a pickled module.
@@ -48,6 +51,8 @@ def read_torch_file(
         path: The file.
         input: Shapes of one sample; may be empty for a ``torch.export`` archive.
         trust: Whether a pickle may be unpickled, which runs whatever code it names.
+        mode: See :func:`dippm.frontends.torch.reader.read_module`. A traced or exported program is read as it is: a
+            warning says where nothing in it belongs to training.
         batch_hint: The batch size to read at where the model cannot be read for every batch size.
 
     Raises:
@@ -59,7 +64,7 @@ def read_torch_file(
         UnsupportedError: see :func:`dippm.frontends.torch.reader.read_module`.
     """
     with PROCESS_LOCK:
-        return _read(Path(path), input=input, trust=trust, batch_hint=batch_hint)
+        return _read(Path(path), input=input, trust=trust, mode=mode, batch_hint=batch_hint)
 
 
 def _read(
@@ -67,6 +72,7 @@ def _read(
     *,
     input: InputShapes,  # noqa: A002
     trust: bool,
+    mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
     start = _first_bytes(path)
@@ -74,9 +80,11 @@ def _read(
         with open_archive(path) as archive:
             names = archive.namelist()
             if is_exported_archive(names):
-                return read_exported_file(archive, path=path, input=input, batch_hint=batch_hint)
+                exported = read_exported_file(archive, path=path, input=input, mode=mode, batch_hint=batch_hint)
+                return check_training(exported, mode)
             if is_script_archive(names):
-                return read_script_file(archive, path=path, input=input, batch_hint=batch_hint)
+                script = read_script_file(archive, path=path, input=input, mode=mode, batch_hint=batch_hint)
+                return check_training(script, mode)
             scan = _scan_archive(archive, names)
         if scan is None:
             raise _not_recognised(path)
@@ -87,7 +95,7 @@ def _read(
         raise _state_dict(path, "safetensors")
     else:
         raise _not_recognised(path)
-    return _read_pickle(path, scan, input=input, trust=trust, batch_hint=batch_hint)
+    return _read_pickle(path, scan, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -118,6 +126,7 @@ def _read_pickle(
     *,
     input: InputShapes,  # noqa: A002
     trust: bool,
+    mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
     if not scan.is_complete:
@@ -139,7 +148,7 @@ def _read_pickle(
     if any(name.partition(".")[0] in _TORCHVISION_USERS for name in scan.foreign) and find_spec("torchvision"):
         import_torchvision_ops()
     module = _find_module(path, _unpickle(path))
-    return read_module(module, input=input, source=str(path), batch_hint=batch_hint)
+    return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
 
 
 def _unpickle(path: Path) -> Any:

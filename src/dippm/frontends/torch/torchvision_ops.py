@@ -13,6 +13,8 @@ from importlib import import_module
 
 import torch
 
+from dippm.frontends.torch.late_compiler import compiler_postponed
+
 __all__ = ["import_torchvision_ops"]
 
 _SCHEMAS = {
@@ -75,7 +77,7 @@ def import_torchvision_ops() -> None:
         if _LIBRARIES:
             return
         try:
-            import_module("torchvision")
+            _import_torchvision()
         except RuntimeError as exc:
             if "torchvision::" not in str(exc):
                 raise
@@ -91,11 +93,16 @@ def import_torchvision_ops() -> None:
                     library.impl(name, _KERNELS[name], "Meta")  # type: ignore[no-untyped-call]
         # The library must outlive this call: its operators go when it does.
         _LIBRARIES.append(library)
-        import_module("torchvision")
+        _import_torchvision()
         for name, module in list(sys.modules.items()):
             # torchvision's functions ask this before they call an operator; each of its modules has its own reference.
             if name.startswith("torchvision.") and hasattr(module, "_has_ops"):
                 vars(module)["_has_ops"] = _has_ops
+
+
+def _import_torchvision() -> None:
+    with compiler_postponed():
+        import_module("torchvision")
 
 
 def _has_ops() -> bool:

@@ -41,7 +41,7 @@ def bias_add(call: Call) -> Value:
 
 @rule("BiasDropout", "BitmaskDropout", domain=MICROSOFT)
 def bias_dropout(call: Call) -> list[Value]:
-    """An addition and a residual; the dropout is idle at inference."""
+    """An addition and a residual; the dropout of these kernels is taken as idle, in training too."""
     x = call.required(0)
     for position in (1, 2):
         other = call.optional(position)

@@ -7,7 +7,7 @@ import numpy as np
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, broadcast, normalize_axis, numel
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
 
 __all__ = ["turn"]
 
@@ -20,9 +20,17 @@ def identity(call: Call) -> Value:
 
 @rule("Dropout")
 def dropout(call: Call) -> list[Value]:
-    """The input itself: at inference PyTorch launches nothing."""
+    """The input itself at inference, where PyTorch launches nothing; in training a result and its mask.
+
+    Whether the file asks for training (``training_mode``, from opset 12 on) does not matter: a framework that trains
+    the model turns its dropout on.
+    """
     x = call.required(0)
-    return [x, x]
+    given = call.optional(1)
+    share = call.float_attribute("ratio", 0.5) if given is None or given.data is None else given.number()
+    if not call.is_training or share == 0:
+        return [x, x]
+    return call.emit_many(OpKind.DROPOUT, [x], [(x.shape, x.dtype), (x.shape, DType.BOOL)])
 
 
 @rule("Shape")

@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 @rule("BatchNormalization")
 def batch_norm(call: Call) -> list[Value]:
-    """Each channel by stored statistics."""
+    """Each channel by stored statistics, or by the batch's own where the file was exported for training."""
     x = call.required(0)
     if len(x.shape) < 2:
         raise ShapeError("it needs at least two dimensions")
@@ -19,7 +19,10 @@ def batch_norm(call: Call) -> list[Value]:
     weights = [call.required(position) for position in range(1, 5)]
     if any(weight.shape != (channels,) for weight in weights):
         raise ShapeError(f"its weights do not have {channels} channels")
-    result = call.emit(OpKind.BATCH_NORM, [x, *weights], x.shape, x.dtype)
+    # Since opset 14 an attribute says so; before, the outputs that only training has.
+    is_training = bool(call.int_attribute("training_mode")) or (call.op.version < 14 and len(call.op.outputs) > 1)
+    attributes = {"is_training": True} if call.is_training and is_training else {}
+    result = call.emit(OpKind.BATCH_NORM, [x, *weights], x.shape, x.dtype, **attributes)
     # Training outputs: the new running statistics, and in old opsets the batch's own.
     return [result, weights[2], weights[3], weights[2], weights[3]]
 

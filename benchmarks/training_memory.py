@@ -1,0 +1,293 @@
+"""Peak memory of a training step, beside PyTorch's own tracker; writes ``docs/reports/training_memory.md``.
+
+    .venv/bin/python benchmarks/training_memory.py
+
+The truth is ``torch.distributed._tools.mem_tracker.MemTracker`` over two whole steps (forward, loss, backward,
+optimizer, gradients given up) on fake CUDA tensors: the bytes of live tensors, without workspaces and the allocator's
+cache. Both sides work on the same module in the same process, in turn; times are medians.
+"""
+
+from __future__ import annotations
+
+import fake_cuda  # noqa: F401  # isort: skip - before torch
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.memory import live_memory
+from dippm.costs.precision import Precision
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.costs.workload import Workload
+from dippm.datasets.recipes.architectures.recurrent import RecurrentClassifier
+from dippm.datasets.recipes.architectures.unet import UNet
+from dippm.frontends import zoo
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.torch import read_module
+from dippm.graph import RECURRENT_KINDS, Dim, Graph, OpKind
+from dippm.measuring.training import Loss
+
+HERE = Path(__file__).resolve().parent
+MIB = 2**20
+STEPS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model to train: its name in a library or how to build it, and the batch."""
+
+    name: str
+    batch: int
+    build: Callable[[], nn.Module] | None = None
+    shape: tuple[int, ...] = ()
+    options: Mapping[str, object] | None = None
+
+    def make(self) -> tuple[nn.Module, InputShapes]:
+        """The module without values, in training mode and without dropout, and the shapes of its inputs."""
+        if self.build is None:
+            module, inputs = zoo.build(self.name, options=self.options)
+        else:
+            with torch.device("meta"):
+                module, inputs = self.build(), InputShapes(positional=(InputEntry(shape=self.shape),))
+        for each in module.modules():
+            if isinstance(each, nn.Dropout):
+                each.p = 0.0
+        return module.train(), inputs
+
+
+_SMALL_LLAMA = {
+    "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "num_key_value_heads": 12, "use_cache": False,
+}  # fmt: skip
+_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False}
+MODELS = (
+    Model(name="timm:resnet50", batch=32),
+    Model(name="torchvision:vgg16", batch=32),
+    Model(name="timm:mobilenetv3_large_100", batch=64),
+    Model(name="timm:efficientnet_b0", batch=32),
+    Model(name="torchvision:densenet121", batch=32),
+    Model(name="timm:regnety_032", batch=32),
+    Model(name="timm:convnext_tiny", batch=32),
+    Model(name="timm:vit_base_patch16_224", batch=16),
+    Model(name="timm:swin_tiny_patch4_window7_224", batch=16),
+    Model(name="timm:mixer_b16_224", batch=32),
+    Model(name="hf:BertForMaskedLM", batch=16, options=_NO_DROPOUT),
+    Model(name="hf:GPT2LMHeadModel", batch=8, options=_GPT2),
+    Model(name="hf:LlamaForCausalLM", batch=8, options=_SMALL_LLAMA),
+    Model(
+        name="U-Net",
+        batch=8,
+        build=lambda: UNet(channels=32, levels=5, convolutions=2, transposed=True, in_chans=3, classes=21),
+        shape=(3, 256, 256),
+    ),
+    Model(
+        name="LSTM",
+        batch=64,
+        build=lambda: RecurrentClassifier(
+            cell="lstm", features=256, hidden=512, layers=2, bidirectional=False, classes=100
+        ),
+        shape=(128, 256),
+    ),
+)
+OPTIMIZERS: Mapping[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9, foreach=True),
+    Optimizer.ADAMW: lambda weights: torch.optim.AdamW(weights, lr=0.01, foreach=True),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One model and optimizer; MiB and seconds."""
+
+    model: str
+    optimizer: str
+    batch: int
+    tracked_mb: float
+    predicted_mb: float
+    deviation_percent: float
+    parts_mb: dict[str, float]
+    tracker_s: float
+    reading_s: float
+    graph_s: float
+
+
+def main() -> None:
+    """Run all models with both optimizers, print the report and write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", type=Path, default=HERE.parent / "docs" / "reports" / "training_memory.md")
+    parser.add_argument("--json", type=Path, help="where the rows are written as JSON")
+    parser.add_argument("--models", nargs="*", help="only models whose name contains one of these words")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for model in MODELS:
+        if options.models and not any(word in model.name for word in options.models):
+            continue
+        for row in compare(model, rounds=options.rounds):
+            rows.append(row)
+            print(f"{row.model:36} {row.optimizer:9} {row.tracked_mb:9.1f} {row.predicted_mb:9.1f} "
+                  f"{row.deviation_percent:+6.2f} %", flush=True)  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+    if not options.models:
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        options.report.write_text(report(rows, rounds=options.rounds), encoding="utf-8")
+
+
+def compare(model: Model, *, rounds: int) -> list[Row]:
+    """Track and predict a model with every optimizer, in turn."""
+    module, inputs = model.make()
+    reading_s, graph = timed(lambda: read_module(module, input=inputs, source=model.name, mode=Mode.TRAINING), rounds)
+    rows = []
+    for optimizer in OPTIMIZERS:
+        tracked = [track(model, optimizer) for _ in range(rounds)]
+        graph_s, predicted = timed(lambda chosen=optimizer: predict(graph, chosen, model.batch), rounds)
+        parts, _ = tracked[0]
+        total = parts["Total"]
+        rows.append(
+            Row(
+                model=model.name,
+                optimizer=optimizer.value,
+                batch=model.batch,
+                tracked_mb=total,
+                predicted_mb=predicted,
+                deviation_percent=100 * (predicted / total - 1),
+                parts_mb=parts,
+                tracker_s=statistics.median(seconds for _, seconds in tracked),
+                reading_s=reading_s,
+                graph_s=graph_s,
+            )
+        )
+    return rows
+
+
+def track(model: Model, optimizer: Optimizer) -> tuple[dict[str, float], float]:
+    """Peak of two training steps on fake CUDA tensors in parts, MiB, and the seconds that the steps took."""
+    # Reference cycles would keep tensors of an earlier run alive in this one's.
+    gc.collect()
+    module, inputs = model.make()
+    with FakeTensorMode():
+        _move(module)
+        positional = [_batch(entry, model.batch) for entry in inputs.positional]
+        named = {name: _batch(entry, model.batch) for name, entry in (inputs.named or {}).items()}
+        updater = OPTIMIZERS[optimizer](list(module.parameters()))
+        loss_of = Loss()
+        tracker = MemTracker()
+        tracker.track_external(module, updater, *positional, *named.values())
+        start = time.perf_counter()
+        with tracker:
+            for _ in range(STEPS):
+                loss_of(module(*positional, **named)).backward()
+                updater.step()
+                updater.zero_grad(set_to_none=True)
+                tracker.reset_mod_stats()
+        seconds = time.perf_counter() - start
+        parts = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]
+    return {str(getattr(part, "value", part)): size / MIB for part, size in parts.items()}, seconds
+
+
+def predict(graph: Graph, optimizer: Optimizer, batch: int) -> float:
+    """Peak of live tensors of a training step by dippm, MiB."""
+    settings = TrainingSettings(optimizer=optimizer, precision=Precision.FP32)
+    training = make_training_graph(graph, settings)
+    joint = _without_reserve(training.graph)
+    timeline = MemoryTimeline.from_workload(Workload.from_graph(joint, training.precision))
+    return float(live_memory(timeline, batch).peak_bytes[0]) / MIB
+
+
+def _without_reserve(graph: Graph) -> Graph:
+    """What cuDNN keeps of a recurrent layer, and its workspace, made empty: fake tensors know neither."""
+    tensors, nodes = list(graph.tensors), list(graph.nodes)
+    for position, node in enumerate(nodes):
+        if node.kind in RECURRENT_KINDS:
+            tensors[node.outputs[-1]] = replace(tensors[node.outputs[-1]], shape=(Dim(0, 0),))
+        if node.kind in RECURRENT_KINDS or node.kind is OpKind.RECURRENT_GRAD:
+            nodes[position] = replace(node, kind=OpKind.UNKNOWN)
+    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
+
+
+def report(rows: list[Row], *, rounds: int) -> str:
+    """The report in Markdown."""
+    lines = [
+        "# Memory of a training step, beside PyTorch's tracker",
+        "",
+        "Written by `python benchmarks/training_memory.py`. Peak of live tensors over two steps in fp32: forward,",
+        "loss, backward, optimizer (foreach), by `MemTracker` on fake CUDA tensors and by dippm from its graph.",
+        f"Seconds are medians of {rounds} runs in one process: the tracker's two steps without building the module;",
+        "dippm from the module (reading it, the training graph, the peak) and from the graph once it is read. What",
+        "cuDNN keeps of recurrent layers has no rule in fake tensors and is left out of both sides.",
+        "",
+        f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}.",
+        "",
+        "| model | optimizer | batch | tracker, MiB | dippm, MiB | difference | tracker, s | dippm from module, s "
+        "| ratio | dippm from graph, s | ratio |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        whole = row.reading_s + row.graph_s
+        lines.append(
+            f"| {row.model} | {row.optimizer} | {row.batch} | {row.tracked_mb:.1f} | {row.predicted_mb:.1f} "
+            f"| {row.deviation_percent:+.2f} % | {row.tracker_s:.2f} | {whole:.2f} | {row.tracker_s / whole:.1f} "
+            f"| {row.graph_s:.3f} | {row.tracker_s / row.graph_s:.0f} |"
+        )
+    worst = max(rows, key=lambda row: abs(row.deviation_percent))
+    over = sum(abs(row.deviation_percent) > 3 for row in rows)
+    lines += [
+        "",
+        f"{len(rows)} rows, {over} more than 3 % off; the farthest is {worst.model} with {worst.optimizer} "
+        f"({worst.deviation_percent:+.2f} %). From the graph dippm is at least "
+        f"{min(row.tracker_s / row.graph_s for row in rows):.0f} times faster, from the module at least "
+        f"{min(row.tracker_s / (row.reading_s + row.graph_s) for row in rows):.1f} times.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def timed(run: Callable[[], Any], rounds: int) -> tuple[float, Any]:
+    """Median seconds of a call, and its last result."""
+    seconds = []
+    result = None
+    for _ in range(rounds):
+        start = time.perf_counter()
+        result = run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), result
+
+
+def _move(module: nn.Module) -> None:
+    """Put a module's weights on the fake device; ``Module.to`` cannot swap fake tensors that anything refers to."""
+    moved: dict[int, torch.Tensor] = {}
+    for each in module.modules():
+        for table in (each._parameters, each._buffers):
+            for name, tensor in table.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in moved:
+                    twin = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+                    moved[id(tensor)] = nn.Parameter(twin, tensor.requires_grad) if table is each._parameters else twin
+                table[name] = moved[id(tensor)]  # type: ignore[assignment]
+
+
+def _batch(entry: InputEntry, batch: int) -> torch.Tensor:
+    dtype = torch.float32 if entry.dtype is None else getattr(torch, entry.dtype.value)
+    return torch.zeros((batch, *entry.shape), dtype=dtype, device="cuda")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The arguments of the public verbs: what users write becomes what the layers below take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import index
+
+from dippm.api.batch_search import LARGEST_BATCH
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.devices import DeviceSpec, find_device
+from dippm.errors import UnsupportedError, UsageError
+from dippm.placement.mig import MigPolicy
+
+__all__ = ["Batches", "Devices", "as_list", "parse_batches", "parse_conditions", "parse_devices", "parse_mig_policy"]
+
+Batches = int | Sequence[int]
+Devices = str | DeviceSpec | Sequence[str | DeviceSpec]
+
+_OPTIMIZER = Optimizer.MOMENTUM
+_MOST_PASSES = 2**16
+
+
+def parse_batches(batch: object, *, is_single: bool = False) -> list[int]:
+    """Batch sizes as a list.
+
+    Args:
+        batch: What the caller gave: a whole number or, unless ``is_single``, several.
+        is_single: Whether exactly one is wanted.
+
+    Raises:
+        UsageError: ``batch.invalid`` where one is not a whole number from 1 to 2^24, or there are none or too many.
+    """
+    given = as_list(batch)
+    if not given or (is_single and len(given) > 1):
+        raise UsageError(
+            f"Give {'one batch size' if is_single else 'at least one batch size'}. Got {batch!r} instead.",
+            code="batch.invalid",
+        )
+    batches = []
+    for size in given:
+        try:
+            # True counts as 1 in Python, and is a slip here.
+            number = 0 if isinstance(size, bool) else index(size)  # type: ignore[arg-type]
+        except TypeError:
+            number = 0
+        if not 1 <= number <= LARGEST_BATCH:
+            raise UsageError(
+                f"A batch size must be a whole number from 1 to {LARGEST_BATCH}. Got {size!r} instead.",
+                code="batch.invalid",
+            )
+        batches.append(number)
+    return batches
+
+
+def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec]:
+    """Devices as a list; names are looked up in the catalogue.
+
+    Raises:
+        UsageError: ``device.invalid`` where one is neither a name nor a :class:`~dippm.devices.DeviceSpec`, or there
+            are none or too many.
+        UnsupportedError: ``device.unknown``.
+    """
+    given = as_list(device)
+    if not given or (is_single and len(given) > 1):
+        raise UsageError(
+            f"Give {'one device' if is_single else 'at least one device'}. Got {device!r} instead.",
+            code="device.invalid",
+        )
+    found = []
+    for item in given:
+        if not isinstance(item, str | DeviceSpec):
+            raise UsageError(
+                f"A device must be a name such as 'A100', or a DeviceSpec. Got {item!r} instead.", code="device.invalid"
+            )
+        found.append(find_device(item) if isinstance(item, str) else item)
+    return found
+
+
+def as_list(given: object) -> list[object]:
+    """One thing or several as a list; a text is one."""
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return list(given)
+    return [given]
+
+
+def parse_conditions(
+    *,
+    precision: str = "fp32",
+    mode: str = "inference",
+    optimizer: str | None = None,
+    accumulation: int = 1,
+    checkpointing: bool = False,
+    layout: str = "nchw",
+    runtime: str = "eager",
+) -> Conditions:
+    """Conditions by the names that users write; training without an optimizer is by SGD with momentum.
+
+    Raises:
+        UsageError: A name is unknown, or an optimizer is given without training.
+        UnsupportedError: The compiled runtime is asked for, or training by any other runtime than eager.
+    """
+    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
+    if conditions.mode is Mode.TRAINING:
+        if conditions.runtime is not Runtime.EAGER:
+            raise UnsupportedError(
+                f"A training step by the runtime {conditions.runtime.value} is not supported yet.",
+                code="runtime.unsupported",
+                cure="Use eager.",
+            )
+        if isinstance(accumulation, bool) or not isinstance(accumulation, int) or not 1 <= accumulation <= _MOST_PASSES:
+            raise UsageError(
+                f"The accumulation must be a whole number from 1 to {_MOST_PASSES}. Got {accumulation!r} instead.",
+                code="accumulation.invalid",
+            )
+        conditions = replace(
+            conditions,
+            optimizer=conditions.optimizer or _OPTIMIZER,
+            accumulation=accumulation,
+            is_checkpointed=checkpointing,
+        )
+    elif optimizer is not None:
+        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
+    elif accumulation != 1 or checkpointing:
+        raise UsageError("Accumulation and checkpointing have a meaning in training mode only.", code="training.unused")
+    if conditions.runtime is Runtime.COMPILE:
+        raise UnsupportedError(
+            "The compiled runtime is not supported yet.", code="runtime.unsupported", cure="Use eager or cuda-graph."
+        )
+    return conditions
+
+
+def parse_mig_policy(name: str) -> MigPolicy:
+    """A MIG policy by name.
+
+    Raises:
+        UsageError: ``placement.policy``.
+    """
+    try:
+        return MigPolicy(name)
+    except ValueError as exc:
+        raise UsageError(
+            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got '{name}' instead.", code="placement.policy"
+        ) from exc

@@ -1,0 +1,196 @@
+"""The largest batch that holds, from few predictions.
+
+Memory grows nearly evenly with the batch, and not quite: the allocator works in segments, and what it holds beyond the
+live tensors, the slack, goes up and down. The search finds a bracket by interpolation, then looks at larger batches. It
+ends where none can hold, slack or not: live tensors at their peak are the largest of many straight lines, so that
+past two batches they grow at least as fast as between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dippm.errors import UnsupportedError
+from dippm.predictors.prediction import Prediction
+
+__all__ = ["LARGEST_BATCH", "BatchSearch"]
+
+#: More samples in one call are taken for a slip.
+LARGEST_BATCH = 2**24
+
+_LOW, _HIGH = 0, 1
+_SECOND_LOOK = 16
+# How far past the batch that is found is looked at most: a fourth of it, at least so many.
+_STRETCH = 4
+# Of a longer stretch, so many batches next to it are looked at, and as many spread over the rest.
+_CLOSELY = 8
+_AT_ONCE = 4
+_INFINITE = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Trial:
+    """One batch that was looked at.
+
+    Args:
+        memory_mb: Ends of the memory interval.
+        live_mb: The predicted memory without its slack.
+        held_mb: The predicted memory.
+        time_ms: The predicted time.
+    """
+
+    memory_mb: tuple[float, float]
+    live_mb: float
+    held_mb: float
+    time_ms: float
+
+
+_TOO_LARGE = _Trial(memory_mb=(_INFINITE, _INFINITE), live_mb=_INFINITE, held_mb=_INFINITE, time_ms=_INFINITE)
+
+
+class BatchSearch:
+    """Looks for the largest batch on one device; what it has looked at once it knows.
+
+    Args:
+        predict: Gives a prediction for each batch.
+        capacity_mb: Memory that the device offers, MiB.
+        time_bound_ms: Bound on the predicted time, or None.
+    """
+
+    def __init__(
+        self, predict: Callable[[Sequence[int]], list[Prediction]], *, capacity_mb: float, time_bound_ms: float | None
+    ) -> None:
+        self._predict = predict
+        self._capacity_mb = capacity_mb
+        self._bound_ms = time_bound_ms
+        self._trials: dict[int, _Trial] = {}
+
+    @property
+    def batches_tried(self) -> int:
+        """Number of batches that were predicted."""
+        return len(self._trials)
+
+    def largest_certain(self) -> int:
+        """Largest batch whose memory interval fits whole and whose time keeps the bound, 0 where none does."""
+        return self._largest(_HIGH)
+
+    def largest_possible(self) -> int:
+        """Largest batch whose memory interval is not ruled out and whose time keeps the bound, 0 where all are."""
+        return self._largest(_LOW)
+
+    def keeps_time(self, batch: int) -> bool:
+        """Whether a batch keeps the bound on time."""
+        self._look_at([batch])
+        return self._bound_ms is None or self._trials[batch].time_ms <= self._bound_ms
+
+    def _largest(self, end: int) -> int:
+        best = self._bracket(end)
+        while 0 < best < LARGEST_BATCH:
+            further = self._look_beyond(best, end)
+            if further == best:
+                break
+            best = further
+        return best
+
+    def _strain(self, batch: int, end: int) -> float:
+        """What the batch asks for as a share of what there is: of memory or of time, whichever is scarcer."""
+        trial = self._trials[batch]
+        memory = trial.memory_mb[end] / self._capacity_mb
+        return memory if self._bound_ms is None else max(memory, trial.time_ms / self._bound_ms)
+
+    def _bracket(self, end: int) -> int:
+        """A batch that holds while the next one does not."""
+        self._look_at([1])
+        if self._strain(1, end) > 1.0:
+            return 0
+        low, high = 1, LARGEST_BATCH + 1
+        for batch in self._trials:
+            if self._strain(batch, end) <= 1.0:
+                low = max(low, batch)
+        high = min((b for b in self._trials if b > low and self._strain(b, end) > 1.0), default=high)
+        halving = False
+        while high - low > 1:
+            middle = self._halve(low, high) if halving else self._interpolate(low, high, end)
+            width = high - low
+            self._look_at([middle])
+            if self._strain(middle, end) <= 1.0:
+                low = middle
+            else:
+                high = middle
+            # Interpolation that closes in from one side alone is slow; every second step then halves.
+            halving = not halving and high - low > width / 2
+        return low
+
+    def _interpolate(self, low: int, high: int, end: int) -> int:
+        """Where the strain would reach 1 on a straight line through two batches that were looked at."""
+        if low == 1 and high > LARGEST_BATCH:
+            return min(_SECOND_LOOK, LARGEST_BATCH)
+        other = high if high in self._trials and self._trials[high] is not _TOO_LARGE else 1
+        if other == low:
+            return self._halve(low, high)
+        growth = (self._strain(other, end) - self._strain(low, end)) / (other - low)
+        if growth <= 0:
+            return self._halve(low, high)
+        guess = low + (1.0 - self._strain(low, end)) / growth
+        if high > LARGEST_BATCH:
+            # Past what is known: a little further, to have the answer between two batches.
+            guess = max(guess * 1.02, low + 1)
+        return int(min(max(guess, low + 1), high - 1))
+
+    @staticmethod
+    def _halve(low: int, high: int) -> int:
+        """The middle, by factors while the batch is not known to a factor of two."""
+        return min(2 * low, high - 1) if high > 4 * low else (low + high) // 2
+
+    def _look_beyond(self, best: int, end: int) -> int:
+        """The largest batch of the stretch past ``best`` that holds, or ``best``."""
+        found = best
+        stretch = _batches_beyond(best)
+        for start in range(0, len(stretch), _AT_ONCE):
+            chunk = stretch[start : start + _AT_ONCE]
+            if self._is_past_all(best, chunk[0], end):
+                break
+            self._look_at(chunk)
+            found = max([found, *(batch for batch in chunk if self._strain(batch, end) <= 1.0)])
+        return found
+
+    def _is_past_all(self, best: int, batch: int, end: int) -> bool:
+        """Whether the live tensors alone, without any slack, rule out this batch and all larger ones."""
+        before = max((known for known in self._trials if known < best), default=None)
+        if before is None:
+            return False
+        near, far = self._trials[before], self._trials[best]
+        live_mb = far.live_mb + (far.live_mb - near.live_mb) / (best - before) * (batch - best)
+        # The ends of the interval lie on a straight line over the predicted memory, as weights are exact.
+        one = self._trials[1]
+        slope = (far.memory_mb[end] - one.memory_mb[end]) / max(far.held_mb - one.held_mb, 1.0)
+        return far.memory_mb[end] + slope * (live_mb - far.held_mb) > self._capacity_mb
+
+    def _look_at(self, batches: Sequence[int]) -> None:
+        missing = [batch for batch in batches if batch not in self._trials]
+        if not missing:
+            return
+        try:
+            predictions = self._predict(missing)
+        except UnsupportedError as exc:
+            if exc.code != "graph.too_large":
+                raise
+            self._trials.update(dict.fromkeys(missing, _TOO_LARGE))
+            return
+        for batch, prediction in zip(missing, predictions, strict=True):
+            held_mb = prediction.memory_mb or 0.0
+            self._trials[batch] = _Trial(
+                memory_mb=prediction.intervals["memory_mb"],
+                live_mb=held_mb - prediction.memory_parts_mb.get("slack", 0.0),
+                held_mb=held_mb,
+                time_ms=prediction.latency_ms,
+            )
+
+
+def _batches_beyond(batch: int) -> list[int]:
+    """Larger batches to look at, in order: all of a stretch, or its beginning and a sample of its rest."""
+    end = min(batch + max(batch // _STRETCH, _STRETCH), LARGEST_BATCH)
+    near = min(batch + _CLOSELY, end)
+    step = max((end - near) // _CLOSELY, 1)
+    return [*range(batch + 1, near + 1), *range(near + step, end + 1, step)]

@@ -1,0 +1,158 @@
+"""The evaluation of the DNNPerf paper on measured labels of training: train, compare, write the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.api.datasets import open_labels
+from dippm.api.kept_trainings import KeptTrainings
+from dippm.api.report_files import describe_file, write_report
+from dippm.api.training import TRAINED_FOLDER
+from dippm.costs.conditions import Conditions
+from dippm.errors import UsageError
+from dippm.training.versions import find_versions
+
+if TYPE_CHECKING:
+    from dippm.evaluation.dnnperf_report import DnnperfReport
+
+__all__ = ["DnnperfEvaluation", "evaluate_dnnperf"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DnnperfEvaluation:
+    """A report and its files.
+
+    Args:
+        report: The figures.
+        files: The Markdown page, the HTML page, the figures as JSON, and the plots of the Markdown page.
+    """
+
+    report: DnnperfReport
+    files: tuple[Path, ...]
+
+
+def evaluate_dnnperf(
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    source: str | None = None,
+    precision: str = "fp32",
+    layout: str = "nchw",
+    optimizer: str | None = None,
+    epochs: int = 30,
+    seeds: int = 1,
+    seed: int = 0,
+    leave_families_out: int = 0,
+    hidden: int = 64,
+    learning_rate: float | str = 0.003,
+    jobs: int = 1,
+    command: str = "",
+    on_graph: Callable[[int, int], None] | None = None,
+    on_run: Callable[[int, int, str], None] | None = None,
+) -> DnnperfEvaluation:
+    """Compare ANEE with other networks, and with itself less its parts, as the DNNPerf paper does; write the report.
+
+    Every training is kept in ``out``, so that a run that was cut goes on where it was, and one that is repeated with
+    the same data and settings reads its predictions back.
+
+    Args:
+        data: A label store or a Parquet file of labels.
+        out: Folder of the report and the trainings.
+        cache: Folder of graphs; ``dippm-trained/graphs`` when left out.
+        device: Device of the labels, or a part of its name; needed where they are of several.
+        source: Who measured; needed where the labels come from several.
+        precision: Precision of the labels.
+        layout: Layout of the labels.
+        optimizer: Optimizer of the labels; needed where they are of several.
+        epochs: Epochs of every network.
+        seeds: Seeds of comparison and ablation.
+        seed: The first of them.
+        leave_families_out: How many families are left out in turn, those of most rows first.
+        hidden: Width of the networks.
+        learning_rate: Adam's, or ``"auto"``, the highest of a one-cycle schedule.
+        jobs: Processes that read models of which there is no graph yet.
+        command: The command that this call comes from, for the report.
+        on_graph: Called with the number of models read and their total.
+        on_run: Called before each training with the number done, their total and what comes.
+
+    Returns:
+        The figures and the files.
+
+    Raises:
+        UsageError: A setting is out of its range, no label or labels of several kinds are chosen, the labels are too
+            few to split, or the folder cannot be written to.
+        MissingExtraError: A package for training or plots is not installed.
+        DippmError: The labels cannot be read, or a training diverged.
+    """
+    from dippm.datasets.selection import LabelSelection, merge_repeats
+    from dippm.datasets.training_samples import build_training_samples
+    from dippm.evaluation.dnnperf_protocol import evaluate_dnnperf as run_protocol
+    from dippm.evaluation.dnnperf_report import DnnperfSettings
+    from dippm.evaluation.label_noise import find_noise
+    from dippm.training import dnnperf as training
+
+    if seeds < 1 or leave_families_out < 0:
+        raise UsageError(
+            f"The seeds must be 1 or more and the families 0 or more. Got {seeds} and {leave_families_out} instead.",
+            code="evaluation.settings",
+        )
+    base = training.DnnperfTrainingSettings(
+        epochs=epochs, hidden=hidden, learning_rate=learning_rate, patience=epochs, seed=seed
+    )
+    conditions = Conditions.parse(precision=precision, mode="training", layout=layout, optimizer=optimizer)
+    folder = Path(out)
+    with open_labels(data) as rows:
+        labels = list(rows)
+    chosen = LabelSelection(conditions=conditions, device=device, source=source).choose(labels)
+    samples = build_training_samples(
+        merge_repeats(chosen),
+        Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
+        jobs=jobs,
+        on_progress=on_graph,
+    )
+    trainings = KeptTrainings(folder / "trainings", training.predict_steps)
+
+    def predict(parts: npt.NDArray[np.int8], *, model: str, seed: int) -> npt.NDArray[np.float64]:
+        return trainings.predict(samples, parts, replace(base, model=model, seed=seed))
+
+    report = run_protocol(
+        samples,
+        predict,
+        DnnperfSettings(epochs=epochs, seed=seed, seeds=seeds, left_out_families=leave_families_out),
+        noise=find_noise(chosen, labels),
+        provenance={
+            "command": command or "dippm.evaluate_dnnperf",
+            "labels": describe_file(data),
+            "width": hidden,
+            "learning rate": learning_rate,
+            "schedule of the learning rate": base.schedule,
+            "graphs in a step": base.batch_size,
+            "dropout": base.dropout,
+            "software": find_versions(),
+        },
+        on_run=on_run,
+    )
+    return DnnperfEvaluation(report=report, files=_write(report, folder))
+
+
+def _write(report: DnnperfReport, folder: Path) -> tuple[Path, ...]:
+    from dippm.evaluation.dnnperf_plots import draw_dnnperf_plots
+    from dippm.evaluation.dnnperf_sections import describe_dnnperf_report, title_of_dnnperf_report
+
+    return write_report(
+        folder,
+        f"dnnperf_{report.dataset.device} {report.dataset.conditions}",
+        title=title_of_dnnperf_report(report),
+        sections=describe_dnnperf_report(report),
+        plots=draw_dnnperf_plots(report),
+        figures=report.to_dict(),
+    )

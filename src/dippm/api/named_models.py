@@ -1,0 +1,116 @@
+"""Graphs of models by name, kept between runs: what a library builds under a name does not change until it does.
+
+Importing PyTorch and a library of models takes seconds; reading a kept graph takes milliseconds and imports neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import dippm.frontends
+import dippm.graph
+from dippm.costs.conditions import Mode
+from dippm.datasets.graph_cache import GraphCache
+from dippm.errors import UsageError
+from dippm.frontends.inputs import InputShapes
+from dippm.frontends.zoo import library_of
+from dippm.graph import Graph
+from dippm.graph.fingerprint import fingerprint
+
+__all__ = ["FOLDER_VARIABLE", "read_kept"]
+
+_logger = logging.getLogger(__name__)
+
+#: Where the graphs are kept; set and empty, they are not.
+FOLDER_VARIABLE = "DIPPM_CACHE"
+_MOST_ENTRIES = 256
+_DISTRIBUTIONS = ("torch", "torchvision")
+# A reader proves a graph at this batch or at the caller's, whichever is larger.
+_PROOF_BATCH = 64
+
+
+def read_kept(
+    name: str,
+    read: Callable[[], Graph],
+    *,
+    shapes: InputShapes,
+    mode: Mode,
+    batch_hint: int | None,
+) -> Graph:
+    """The graph of a model by name: the kept one where there is one, else the one that is read, which is then kept.
+
+    A kept graph holds for the versions of PyTorch, of the library and of the code that reads models. Where the library
+    is imported already, a program may have changed what it builds, and nothing is kept.
+
+    Args:
+        name: ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``.
+        read: Reads it.
+        shapes: Shapes that the caller gave.
+        mode: What it is read for.
+        batch_hint: The batch to read it for where it cannot be read for every batch.
+    """
+    folder = _folder()
+    library = library_of(name)
+    if folder is None or library is None or library in sys.modules:
+        return read()
+    batch = batch_hint or 1
+    described = (name, repr(shapes), mode.value, max(batch, _PROOF_BATCH), _versions(library), _state_of_readers())
+    key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+    kept = GraphCache(folder)
+    entry = kept.load(key, batch=batch)
+    if entry is not None:
+        return entry.graph
+    graph = read()
+    try:
+        kept.save(key, graph, fingerprint=fingerprint(graph))
+        _drop_oldest(folder)
+    except (UsageError, OSError) as exc:
+        # A home that cannot be written to is no reason to fail.
+        _logger.debug("the graph of %s is not kept: %s", name, exc)
+    return graph
+
+
+def _folder() -> Path | None:
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given is not None:
+        return Path(given) / "graphs" if given else None
+    home = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(home) if home else Path.home() / ".cache") / "dippm" / "graphs"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def _versions(library: str) -> dict[str, str]:
+    found = {}
+    for distribution in dict.fromkeys((*_DISTRIBUTIONS, library)):
+        try:
+            found[distribution] = version(distribution)
+        except PackageNotFoundError:
+            found[distribution] = ""
+    return found
+
+
+@cache
+def _state_of_readers() -> str:
+    """Sizes and times of the files that read models, so that a kept graph never outlives a change of them."""
+    digest = hashlib.sha256()
+    for package in (dippm.frontends, dippm.graph):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            state = path.stat()
+            digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _drop_oldest(folder: Path) -> None:
+    entries = sorted(folder.glob("??/*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in entries[_MOST_ENTRIES:]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,199 @@
+"""Backward passes of element-wise operators and reductions, in eager PyTorch on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_of, function_of
+from dippm.costs.training_step.gradient_chains import GRADIENT_CHAINS, run_chain
+from dippm.graph import ACTIVATION_KINDS, Node, OpKind
+
+__all__ = ["ELEMENTWISE_RULES", "gradients_of_inputs", "reduce_gradient"]
+
+# Element-wise operators whose gradient needs the result and not the input.
+_KEEPS_RESULT = frozenset({OpKind.RELU, OpKind.SIGMOID, OpKind.TANH})
+_KEEPS_RESULT_IN_PLACE = frozenset({OpKind.LEAKY_RELU, OpKind.ELU})
+_RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "expm1", "tan", "erfinv"})
+_FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real"})
+_MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
+_REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean"})
+_REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min"})
+
+
+def _activation(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    x, *others = node.inputs
+    is_in_place = gradients.builder.base(x) == gradients.builder.base(node.outputs[0])
+    keeps_result = node.kind in _KEEPS_RESULT or (is_in_place and node.kind in _KEEPS_RESULT_IN_PLACE)
+    gradient = first_of(taken)
+    kept = node.outputs[0] if keeps_result else gradients.builder.saved_inputs.get(node.outputs[0], x)
+    gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, (gradient, kept), x, node.kind.value))
+    for other in others:
+        if gradients.wants(other):
+            full = gradients.make(OpKind.ELEMENTWISE_GRAD, (gradient, kept), x, node.kind.value)
+            gradients.give(other, full)
+
+
+def _unary(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    function = str(node.attributes.get("function", ""))
+    x = node.inputs[0]
+    if function in GRADIENT_CHAINS:
+        _chain(gradients, node, function, taken)
+        return
+    if function in _FREE_FUNCTIONS:
+        kept: tuple[int, ...] = ()
+    else:
+        kept = (node.outputs[0],) if function in _RESULT_FUNCTIONS else (x,)
+    gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, (first_of(taken), *kept), x, function))
+
+
+def _chain(gradients: Gradients, node: Node, name: str, taken: Outputs) -> None:
+    x = node.inputs[0]
+    gradient = first_of(taken)
+    builder = gradients.builder
+    if builder.shape(gradient) != builder.shape(x):
+        gradient = _expanded(gradients, gradient, x)
+    operands = {"g": gradient, "x": x, "y": node.outputs[0]}
+    gradients.give(x, run_chain(builder, name, operands, like=x))
+
+
+def _clip(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    if "clamp" in node.source_op:
+        _chain(gradients, node, "clamp", taken)
+    else:
+        _activation(gradients, node, taken)
+
+
+def _power(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    if len(node.inputs) == 1:
+        _chain(gradients, node, "pow", taken)
+    else:
+        _product(gradients, node, taken)
+
+
+def _division(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    gradient = first_of(taken)
+    x, *rest = node.inputs
+    if rest and gradients.wants(rest[0]):
+        operands = {"g": gradient, "x": x, "b": rest[0]}
+        divisor = run_chain(gradients.builder, "divisor", operands, like=gradient)
+        gradients.give(rest[0], divisor)
+    if gradients.wants(x):
+        result = gradients.builder.new_like(gradient)
+        gradients.builder.run(OpKind.ELEMENTWISE_GRAD, (gradient, *rest), (result,), function="div")
+        gradients.give(x, result)
+
+
+def _sum(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    gradient = first_of(taken)
+    for position, index in enumerate(node.inputs):
+        if not gradients.wants(index):
+            continue
+        if node.kind is OpKind.SUB and position == 1:
+            negated = gradients.make(OpKind.UNARY, (gradient,), gradient, "neg")
+            gradients.give(index, negated)
+        else:
+            gradients.give(index, gradient)
+
+
+def _product(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    gradients_of_inputs(gradients, node, first_of(taken), kept=node.inputs)
+
+
+def gradients_of_inputs(gradients: Gradients, node: Node, gradient: int, *, kept: Sequence[int]) -> None:
+    """Hand each input its gradient, from that of the output and the other inputs.
+
+    Args:
+        gradients: The gradients so far.
+        node: A node of the forward pass.
+        gradient: The gradient of its output.
+        kept: The inputs that the gradients are computed from, in the node's order.
+    """
+    given = [index for index in kept if index >= 0]
+    for position, index in enumerate(node.inputs):
+        if not gradients.wants(index):
+            continue
+        if node.kind is OpKind.MUL:
+            others = [other for place, other in enumerate(node.inputs) if place != position and other >= 0]
+        elif node.kind is OpKind.DIV and position == 0:
+            others = given[1:]
+        else:
+            others = given
+        result = gradients.builder.new_like(gradient, dtype=gradients.builder.dtype(gradient))
+        gradients.builder.run(
+            OpKind.ELEMENTWISE_GRAD, (gradient, *dict.fromkeys(others)), (result,), function=function_of(node)
+        )
+        gradients.give(index, result)
+
+
+def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    kept: Sequence[int] = node.inputs
+    if node.attributes.get("function") in _MASK_FUNCTIONS:
+        kept = [index for index in kept if index >= 0 and not gradients.builder.dtype(index).is_floating]
+    gradients_of_inputs(gradients, node, first_of(taken), kept=kept)
+
+
+def _dropout(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    x = node.inputs[0]
+    inputs = (first_of(taken), *node.outputs[1:])
+    gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, inputs, x, node.kind.value))
+
+
+def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """The rule of reductions, which global pooling shares."""
+    x = node.inputs[0]
+    builder = gradients.builder
+    function = function_of(node)
+    gradient = first_of(taken)
+    if function == "sum":
+        gradients.give(x, _expanded(gradients, gradient, x))
+        return
+    if function == "norm":
+        _chain(gradients, node, "norm", taken)
+        return
+    kept: Sequence[int] = (x,) if function in _REDUCE_INPUT_FUNCTIONS else ()
+    if function in _REDUCE_BOTH_FUNCTIONS:
+        kept = (x, node.outputs[0])
+    if function in ("max", "min") and len(node.outputs) > 1:
+        kept = node.outputs[1:2]
+    result = builder.new_like(x)
+    builder.run(OpKind.ELEMENTWISE_GRAD, (_expanded(gradients, gradient, x), *kept), (result,), function=function)
+    gradients.give(x, result)
+
+
+def _expanded(gradients: Gradients, gradient: int, tensor: int) -> int:
+    return gradients.builder.view(gradient, gradients.builder.shape(tensor), "expand")
+
+
+def _cast(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    gradients.give(node.inputs[0], first_of(taken))
+
+
+def _cumulative(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    _chain(gradients, node, "cumsum", taken)
+
+
+def _same_again(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """Operators whose gradient is an operator of the same kind on the gradient."""
+    x = node.inputs[0]
+    result = gradients.builder.new_like(x)
+    gradients.builder.run(node.kind, (first_of(taken),), (result,), node.source_op, attributes=node.attributes)
+    gradients.give(x, result)
+
+
+ELEMENTWISE_RULES: Mapping[OpKind, Rule] = {
+    **dict.fromkeys(ACTIVATION_KINDS, _activation),
+    OpKind.CLIP: _clip,
+    OpKind.ADD: _sum,
+    OpKind.SUB: _sum,
+    OpKind.MUL: _product,
+    OpKind.DIV: _division,
+    OpKind.POW: _power,
+    OpKind.UNARY: _unary,
+    OpKind.BINARY: _binary,
+    OpKind.DROPOUT: _dropout,
+    OpKind.CAST: _cast,
+    OpKind.REDUCE: reduce_gradient,
+    OpKind.CUMULATIVE: _cumulative,
+    OpKind.FFT: _same_again,
+}
+"""The rule of each kind."""

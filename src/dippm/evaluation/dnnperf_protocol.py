@@ -1,0 +1,263 @@
+"""The evaluation of the DNNPerf paper on one data set of training steps.
+
+Gao et al., "Runtime Performance Prediction for Deep Learning Models with Graph Neural Network" (ICSE-SEIP 2023): ANEE
+beside BiRNN, ARNN, MLP, boosted trees and BRP-NAS; ANEE with parts taken out or exchanged; architectures that training
+has nothing of. Errors are the paper's, mean relative error and root mean squared error. Beyond the paper, families are
+left out in turn.
+
+Training is the caller's: this module lies below it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.datasets.graph_samples import FRACTIONS, Part, SampleTable, assign_parts, parts_of_split
+from dippm.datasets.selection import METRICS
+from dippm.datasets.splits import Split, split_by_graph
+from dippm.datasets.store.label import Label
+from dippm.errors import DippmError, UsageError
+from dippm.evaluation.dippm_report import SourceNoise
+from dippm.evaluation.dnnperf_report import (
+    OVERALL,
+    ComparedStep,
+    DnnperfReport,
+    DnnperfSettings,
+    ErrorPair,
+    StepScore,
+    UnseenScore,
+)
+from dippm.evaluation.label_noise import summarize_dataset
+from dippm.evaluation.novelty import leave_out_family
+from dippm.evaluation.relative_errors import absolute_errors
+from dippm.models.dnnperf_registry import ABLATIONS, ANEE, BASELINES, DNNPERF_MODELS, TREES
+
+__all__ = ["HELD_OUT_MODELS", "PredictSteps", "evaluate_dnnperf"]
+
+#: Architectures that the paper keeps out of training, and how families of labels, or names of the timm zoo, call them.
+UNSEEN: Mapping[str, tuple[str, ...]] = {
+    "AlexNet": ("alexnet",),
+    "VGG": ("vgg",),
+    "OverFeat": ("overfeat",),
+    "ResNet-V2": ("resnet-v2", "resnetv2"),
+    "GRU": ("gru",),
+}
+HELD_OUT_MODELS = (ANEE, TREES)
+"""What is trained where models are held out."""
+
+_GROUPS = {"dnnperf-hpo": "HPO", "dnnperf-nas": "NAS"}
+
+FloatArray = npt.NDArray[np.float64]
+PartArray = npt.NDArray[np.int8]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class PredictSteps(Protocol):
+    """Trains on the training part and predicts every sample."""
+
+    def __call__(self, parts: PartArray, *, model: str, seed: int) -> FloatArray:
+        """Train and predict, [S, 3]; ``model`` is one of :data:`DNNPERF_MODELS`."""
+        ...
+
+
+OnRun = Callable[[int, int, str], None]
+"""Called with trainings done, their total, and what comes next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Run:
+    model: str
+    seed: int
+    parts: PartArray
+    predicted: FloatArray
+
+
+def evaluate_dnnperf(
+    samples: SampleTable,
+    predict: PredictSteps,
+    settings: DnnperfSettings,
+    *,
+    noise: Sequence[SourceNoise] = (),
+    provenance: Mapping[str, Any] | None = None,
+    on_run: OnRun | None = None,
+) -> DnnperfReport:
+    """Run the protocol.
+
+    Args:
+        samples: Samples of one selection of labels of training.
+        predict: Trains on these samples.
+        settings: How long, from which seed.
+        noise: The labels' own noise, for the report.
+        provenance: Command, versions and the like, for the report.
+        on_run: Called before each training and at the end.
+
+    Raises:
+        UsageError: ``evaluation.too_few`` where there are no test rows.
+        DippmError: ``evaluation.not_finite`` where a training came to nothing; whatever ``predict`` raises.
+    """
+    unseen_names = _name_unseen(samples.labels)
+    unseen_parts = _hold_out(samples, unseen_names != "", seed=settings.seed)
+    families = [family for family, _ in Counter(samples.families.tolist()).most_common(settings.left_out_families)]
+    left_out = {family: leave_out_family(samples, family, seed=settings.seed) for family in families}
+    plan: list[tuple[PartArray, str, int]] = []
+    for seed in range(settings.seed, settings.seed + settings.seeds):
+        parts = assign_parts(samples, seed=seed)
+        if not np.isfinite(samples.targets[parts == Part.TEST]).any():
+            raise UsageError(
+                f"The test split of {len(samples)} samples is empty.",
+                code="evaluation.too_few",
+                cure="Evaluate on labels of more models.",
+            )
+        plan += [(parts, model, seed) for model in DNNPERF_MODELS]
+    held_out = [parts for parts in (unseen_parts, *left_out.values()) if parts is not None]
+    plan += [(parts, model, settings.seed) for parts in held_out for model in HELD_OUT_MODELS]
+    runs = list(_train(samples, predict, plan, on_run))
+    compared, held = runs[: settings.seeds * len(DNNPERF_MODELS)], iter(runs[settings.seeds * len(DNNPERF_MODELS) :])
+    pairs = zip(held, held, strict=True)
+    unseen: list[UnseenScore] = []
+    if unseen_parts is not None:
+        runs_of_unseen = next(pairs)
+        unseen = [
+            _score_unseen(samples, runs_of_unseen, unseen_names == name, name)
+            for name in UNSEEN
+            if (unseen_names == name).any()
+        ]
+    by_family = [
+        _score_unseen(samples, next(pairs), parts == Part.TEST, family)
+        for family, parts in left_out.items()
+        if parts is not None
+    ]
+    return DnnperfReport(
+        dataset=summarize_dataset(samples, noise),
+        settings=settings,
+        comparison=tuple(_score(samples, run) for run in compared if run.model in (ANEE, *BASELINES)),
+        ablation=tuple(_score(samples, run) for run in compared if run.model in ABLATIONS),
+        unseen=tuple(unseen),
+        left_out=tuple(sorted(by_family, key=lambda each: -_first_error(each))),
+        rows=tuple(_compare(samples, compared[0])),
+        provenance=dict(provenance or {}),
+    )
+
+
+def _train(
+    samples: SampleTable, predict: PredictSteps, plan: Sequence[tuple[PartArray, str, int]], on_run: OnRun | None
+) -> Iterator[_Run]:
+    for done, (parts, model, seed) in enumerate(plan):
+        if on_run is not None:
+            on_run(done, len(plan), f"{model}, seed {seed}")
+        predicted = predict(parts, model=model, seed=seed)
+        is_learned = np.isfinite(samples.targets[parts == Part.TRAINING]).any(axis=0)
+        # What a network says of a figure that it was never shown is no prediction.
+        predicted = np.where(is_learned, predicted, np.nan)
+        if not np.isfinite(predicted[:, is_learned]).all():
+            raise DippmError(
+                f"The {model} of seed {seed} predicts figures that are no numbers.",
+                code="evaluation.not_finite",
+                cure="Use a smaller learning rate.",
+            )
+        yield _Run(model=model, seed=seed, parts=parts, predicted=predicted)
+    if on_run is not None:
+        on_run(len(plan), len(plan), "")
+
+
+def _name_unseen(labels: Sequence[Label]) -> npt.NDArray[np.str_]:
+    """Name of the paper's unseen architecture that each label is of, ``""`` for most."""
+    names = []
+    for label in labels:
+        recipe = label.recipe
+        # A model of the timm zoo is named by its architecture; families of its labels put ResNet-V2 with ResNet.
+        known_as = recipe.architecture.rsplit(":", 1)[-1] if recipe.architecture.startswith("zoo:") else recipe.family
+        found = (name for name, words in UNSEEN.items() if any(known_as.startswith(word) for word in words))
+        names.append(next(found, ""))
+    return np.array(names)
+
+
+def _hold_out(samples: SampleTable, is_held: BoolArray, *, seed: int) -> PartArray | None:
+    """Parts whose test rows are the held ones; None where there are none, or nothing else to train on.
+
+    Other rows whose graph or model is held out too, under another name, fall in no part.
+    """
+    held = [label for label, is_out in zip(samples.labels, is_held, strict=True) if is_out]
+    names = {label.graph_hash for label in held} | {label.recipe.model_key for label in held}
+    rest = [label for label in samples.labels if not names & {label.graph_hash, label.recipe.model_key}]
+    if not held or not rest:
+        return None
+    training, validation, _ = FRACTIONS
+    known = training + validation
+    split = split_by_graph(rest, fractions=(training / known, validation / known, 0.0), seed=seed)
+    parts = parts_of_split(samples, Split(training=split.training, validation=split.validation, test=tuple(held)))
+    return parts if (parts == Part.TRAINING).any() and (parts == Part.VALIDATION).any() else None
+
+
+def _errors(predicted: FloatArray, measured: FloatArray) -> dict[str, ErrorPair]:
+    """Errors of each metric that was measured and predicted."""
+    relative = absolute_errors(predicted, measured)
+    found = {}
+    for column, metric in enumerate(METRICS):
+        is_known = np.isfinite(relative[:, column])
+        if is_known.any():
+            difference = predicted[is_known, column] - measured[is_known, column]
+            found[metric] = ErrorPair(
+                mre_percent=float(relative[is_known, column].mean()),
+                rmse=float(np.sqrt((difference**2).mean())),
+            )
+    return found
+
+
+def _score(samples: SampleTable, run: _Run) -> StepScore:
+    is_test = run.parts == Part.TEST
+    collections = np.array([label.recipe.collection for label in samples.labels])
+    groups: dict[str, BoolArray] = {OVERALL: is_test}
+    names = sorted(set(collections.tolist()))
+    if len(names) > 1:
+        groups |= {_GROUPS.get(name, name): is_test & (collections == name) for name in names}
+    groups = {name: chosen for name, chosen in groups.items() if chosen.any()}
+    fitted = {}
+    for name, part in (("training", Part.TRAINING), ("validation", Part.VALIDATION)):
+        errors = _errors(run.predicted[run.parts == part], samples.targets[run.parts == part])
+        fitted[name] = {metric: pair.mre_percent for metric, pair in errors.items()}
+    return StepScore(
+        model=run.model,
+        seed=run.seed,
+        rows={part.name.lower(): int((run.parts == part).sum()) for part in Part if part is not Part.NONE},
+        fitted_percent=fitted,
+        test={name: _errors(run.predicted[chosen], samples.targets[chosen]) for name, chosen in groups.items()},
+        group_rows={name: int(chosen.sum()) for name, chosen in groups.items()},
+    )
+
+
+def _score_unseen(samples: SampleTable, runs: Sequence[_Run], chosen: BoolArray, name: str) -> UnseenScore:
+    return UnseenScore(
+        name=name,
+        rows=int(chosen.sum()),
+        errors={run.model: _errors(run.predicted[chosen], samples.targets[chosen]) for run in runs},
+    )
+
+
+def _first_error(score: UnseenScore) -> float:
+    errors = score.errors[ANEE]
+    return errors["latency_ms"].mre_percent if "latency_ms" in errors else 0.0
+
+
+def _compare(samples: SampleTable, run: _Run) -> Iterator[ComparedStep]:
+    for index in np.flatnonzero(run.parts == Part.TEST).tolist():
+        recipe = samples.labels[index].recipe
+        known = [
+            column
+            for column in range(len(METRICS))
+            if np.isfinite(samples.targets[index, column]) and np.isfinite(run.predicted[index, column])
+        ]
+        yield ComparedStep(
+            model=f"{recipe.architecture} {recipe.model_key[:8]}",
+            family=recipe.family,
+            batch=recipe.batch,
+            operators=int(samples.node_counts[index]),
+            measured={METRICS[column]: float(samples.targets[index, column]) for column in known},
+            predicted={METRICS[column]: float(run.predicted[index, column]) for column in known},
+        )

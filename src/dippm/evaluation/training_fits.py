@@ -1,0 +1,231 @@
+"""Whether a training step fits: dippm's verdicts against published runs that did and did not.
+
+    python -m dippm.evaluation.training_fits --cache GRAPHS
+
+What a step needs is the smallest memory with which the replayed allocator gets through two of them. Against it stands
+what the device leaves: its usable memory less what one process holds beside tensors, which is not published and is
+chosen, with the margins of a sure verdict, on one part of the models and judged on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dippm.costs.conditions import Layout
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.location import data_folder
+from dippm.datasets.splits import split_by_graph
+from dippm.devices import find_device
+from dippm.errors import UsageError
+from dippm.evaluation.border_pairs import BORDER_DEVICE, BorderPair, border_pairs
+from dippm.evaluation.report_page import Section, Table, render_markdown
+from dippm.placement.fit import FitVerdict, fits
+
+__all__ = ["FitRule", "FitScore", "choose_rule", "main", "score_rule", "sections_of", "split_pairs"]
+
+_FRACTIONS = (0.5, 0.0, 0.5)
+# Stricter than what is asked for on unseen models, 3 %.
+_WRONG_SHARE = 0.02
+_WORST = 10
+_CAUSES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitRule:
+    """When a step fits a device.
+
+    Args:
+        room_mb: Memory for tensors, MiB: what a device offers less what a process holds beside tensors.
+        more: By how much more than predicted a step may need, as a share; it fits for sure only with that.
+        less: By how much less it may need.
+    """
+
+    room_mb: float
+    more: float
+    less: float
+
+    def judge(self, needed: float) -> FitVerdict:
+        """Yes, no or unsure for what a step needs, MiB."""
+        return fits((needed * (1.0 - self.less), needed * (1.0 + self.more)), self.room_mb).verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitScore:
+    """How a rule did on pairs; shares from 0 to 1.
+
+    Args:
+        pairs: Number of pairs; there are twice as many batches.
+        right: Batches called right, of all.
+        right_of_decided: Batches called right, of those that were not called unsure.
+        unsure: Batches called unsure, of all.
+        wrong_yes: Batches called a fit, of those that failed.
+        wrong_no: Batches called no fit, of those that fitted.
+    """
+
+    pairs: int
+    right: float
+    right_of_decided: float
+    unsure: float
+    wrong_yes: float
+    wrong_no: float
+
+
+def choose_rule(pairs: Sequence[BorderPair]) -> FitRule:
+    """The rule that does best on pairs.
+
+    The room is where a bare threshold calls most batches right; each margin is the least with which no more than 2 %
+    are called wrong.
+
+    Raises:
+        UsageError: ``labels.none`` where there are no pairs.
+    """
+    if not pairs:
+        raise UsageError("There are no pairs to choose a rule on.", code="labels.none")
+    fitted = np.sort([pair.fitted_mb for pair in pairs])
+    failed = np.sort([pair.failed_mb for pair in pairs])
+    candidates = np.sort(np.concatenate([fitted, failed]))
+    right = np.searchsorted(fitted, candidates, side="right") - np.searchsorted(failed, candidates, side="right")
+    best = candidates[right >= right.max() - 1]
+    room = float(np.median(best))
+    more = room / float(np.quantile(failed, _WRONG_SHARE)) - 1.0
+    less = 1.0 - room / float(np.quantile(fitted, 1.0 - _WRONG_SHARE))
+    return FitRule(room_mb=room, more=max(more, 0.0), less=max(less, 0.0))
+
+
+def score_rule(rule: FitRule, pairs: Sequence[BorderPair]) -> FitScore:
+    """Judge both batches of every pair."""
+    fitted = [rule.judge(pair.fitted_mb) for pair in pairs]
+    failed = [rule.judge(pair.failed_mb) for pair in pairs]
+    right = fitted.count(FitVerdict.YES) + failed.count(FitVerdict.NO)
+    unsure = fitted.count(FitVerdict.UNSURE) + failed.count(FitVerdict.UNSURE)
+    batches = max(2 * len(pairs), 1)
+    return FitScore(
+        pairs=len(pairs),
+        right=right / batches,
+        right_of_decided=right / max(batches - unsure, 1),
+        unsure=unsure / batches,
+        wrong_yes=failed.count(FitVerdict.YES) / max(len(pairs), 1),
+        wrong_no=fitted.count(FitVerdict.NO) / max(len(pairs), 1),
+    )
+
+
+def sections_of(
+    rule: FitRule, fit: Sequence[BorderPair], test: Sequence[BorderPair], left_out: Mapping[str, str]
+) -> list[Section]:
+    """The report: the rule, how it did on both parts, and the batches that it called most wrongly."""
+    device = find_device(BORDER_DEVICE)
+    scores = {
+        "models that the rule was chosen on": score_rule(rule, fit),
+        "other models": score_rule(rule, test),
+        "other models, channels first": score_rule(rule, _of_layout(test, Layout.NCHW)),
+        "other models, channels last": score_rule(rule, _of_layout(test, Layout.NHWC)),
+    }
+    rows = [
+        (name, str(score.pairs), *(_percent(value) for value in (score.right, score.right_of_decided, score.unsure,
+         score.wrong_yes, score.wrong_no)))
+        for name, score in scores.items()
+    ]  # fmt: skip
+    header = (
+        "pairs of", "pairs", "right, %", "right of decided, %", "unsure, %", "yes, of failed, %", "no, of fitted, %",
+    )  # fmt: skip
+    held = device.capacity_mb - rule.room_mb
+    worst = sorted(_misjudged(rule, [*fit, *test]), key=lambda item: -abs(item[2]))[:_WORST]
+    return [
+        Section(
+            title="The rule",
+            text=(
+                f"A step fits for sure where {100 * rule.more:.1f} % more than it is predicted to need still fits in "
+                f"{rule.room_mb:.0f} MiB, and does not fit for sure where {100 * rule.less:.1f} % less does not. Of "
+                f"the {device.capacity_mb:.0f} MiB that the card offers, {held:.0f} MiB are then held beside tensors: "
+                "the CUDA context with all kernels of PyTorch 1.12 (CUDA 11.3 loads them at once), handles and "
+                "workspaces of cuDNN and cuBLAS. Room and margins were chosen on half of the models, the other half "
+                "was not looked at for it.",
+            ),
+        ),
+        Section(
+            title="Verdicts",
+            text=(
+                "Every pair holds two batches, one that fitted and the next larger one of the ladder, which failed.",
+                f"{len(left_out)} models are left out: "
+                + "; ".join(f"{model} ({reason})" for model, reason in sorted(left_out.items())),
+            ),
+            tables=(Table(header=header, rows=rows),),
+        ),
+        Section(
+            title="The ten batches that were called most wrongly",
+            text=("Of all pairs; how far what was predicted lies on the wrong side of the room.",),
+            tables=(
+                Table(
+                    header=("model", "layout", "batch", "it", "predicted, MiB", "off, %", "cause"),
+                    rows=[
+                        (
+                            pair.model,
+                            pair.layout.value,
+                            str(pair.failed_batch if has_failed else pair.label.recipe.batch),
+                            "failed" if has_failed else "fitted",
+                            f"{pair.failed_mb if has_failed else pair.fitted_mb:.0f}",
+                            f"{100 * distance:+.1f}",
+                            _cause(pair.model),
+                        )
+                        for pair, has_failed, distance in worst
+                    ],
+                ),
+            ),
+        ),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the report."""
+    parser = argparse.ArgumentParser(description="Verdicts on training steps at the border of a card's memory.")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of graphs, see dippm.datasets.graph_cache")
+    parser.add_argument("--report", type=Path, default=Path("docs/reports/training_fits.md"))
+    parser.add_argument("--seed", type=int, default=0, help="decides which models the rule is chosen on")
+    options = parser.parse_args(arguments)
+    pairs, left_out = border_pairs(data_folder() / "timm", GraphCache(options.cache))
+    fit, test = split_pairs(pairs, seed=options.seed)
+    text = render_markdown(
+        "Training steps at the border of a card's memory", sections_of(choose_rule(fit), fit, test, left_out), {}
+    )
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(text, encoding="utf-8")
+
+
+def split_pairs(pairs: Sequence[BorderPair], *, seed: int) -> tuple[list[BorderPair], list[BorderPair]]:
+    """Half of the models to choose a rule on, half to judge it on; both layouts of a model are in one part."""
+    split = split_by_graph([pair.label for pair in pairs], fractions=_FRACTIONS, seed=seed)
+    chosen = {label.key for label in split.training}
+    fit = [pair for pair in pairs if pair.label.key in chosen]
+    return fit, [pair for pair in pairs if pair.label.key not in chosen]
+
+
+def _of_layout(pairs: Sequence[BorderPair], layout: Layout) -> list[BorderPair]:
+    return [pair for pair in pairs if pair.layout is layout]
+
+
+def _misjudged(rule: FitRule, pairs: Sequence[BorderPair]) -> Iterator[tuple[BorderPair, bool, float]]:
+    """Batches that are called wrong: the pair, whether it is the one that failed, and the distance from the room."""
+    for pair in pairs:
+        for has_failed, needed, wrong in (
+            (False, pair.fitted_mb, FitVerdict.NO),
+            (True, pair.failed_mb, FitVerdict.YES),
+        ):
+            if rule.judge(needed) is wrong:
+                yield pair, has_failed, needed / rule.room_mb - 1.0
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _cause(model: str) -> str:
+    return next((cause for start, cause in _CAUSES.items() if model.startswith(start)), "not known")
+
+
+if __name__ == "__main__":
+    main()

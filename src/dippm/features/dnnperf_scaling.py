@@ -1,0 +1,130 @@
+"""Scaling of what DNNPerf's networks see and say, learned from training data alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["ColumnScaling", "DnnperfScaling", "Scaler"]
+
+FloatArray = npt.NDArray[np.float64]
+
+# Below it a column does not vary; dividing would blow up rounding errors.
+_LEAST_SPREAD = 1e-6
+
+
+class Scaler(StrEnum):
+    """How columns are scaled: to between 0 and 1, as in the paper, or to mean 0 and deviation 1."""
+
+    MIN_MAX = "min-max"
+    STANDARD = "standard"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ColumnScaling:
+    """Shift and scale of every column: ``(value - shift) / scale``.
+
+    Args:
+        shift: Least value of each column of the training split, or its mean.
+        scale: Its span, or its standard deviation; 1 for a column that does not vary.
+
+    Shapes:
+        shift, scale: [F].
+    """
+
+    shift: FloatArray
+    scale: FloatArray
+
+    @classmethod
+    def fit(cls, values: npt.NDArray[np.floating[Any]], scaler: Scaler) -> ColumnScaling:
+        """Learn from the rows of the training split.
+
+        Shapes:
+            values: [N, F]; of no rows nothing is learned, and the columns stay as they are.
+        """
+        if not len(values):
+            columns = values.shape[1]
+            return cls(shift=np.zeros(columns), scale=np.ones(columns))
+        if scaler is Scaler.MIN_MAX:
+            shift = values.min(axis=0).astype(np.float64)
+            scale = values.max(axis=0) - shift
+        else:
+            shift = values.mean(axis=0, dtype=np.float64)
+            scale = values.std(axis=0, dtype=np.float64)
+        return cls(shift=shift, scale=np.where(scale > _LEAST_SPREAD, scale, 1.0))
+
+    def __call__(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
+        """Scale; values beyond those of the training split come out beyond its range."""
+        return ((values - self.shift) / self.scale).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DnnperfScaling:
+    """Scaling of nodes, edges, sums over graphs, and targets.
+
+    Targets are mean 0 and deviation 1 in their logarithm under either scaler: what is compared is the error relative
+    to the measured figure.
+
+    Args:
+        nodes: Scaling of the node values; the one-hot operator is left as it is.
+        edges: Scaling of the edge values.
+        sums: Scaling of the sums over each graph.
+        target_mean: Means of the logarithms of the targets; 0 for a target without a single value.
+        target_std: Their standard deviations; 1 for a target without spread.
+
+    Shapes:
+        target_mean, target_std: [T].
+    """
+
+    nodes: ColumnScaling
+    edges: ColumnScaling
+    sums: ColumnScaling
+    target_mean: FloatArray
+    target_std: FloatArray
+
+    @classmethod
+    def fit(
+        cls,
+        *,
+        nodes: npt.NDArray[np.floating[Any]],
+        edges: npt.NDArray[np.floating[Any]],
+        sums: npt.NDArray[np.floating[Any]],
+        targets: FloatArray,
+        scaler: Scaler,
+    ) -> DnnperfScaling:
+        """Learn from the training split.
+
+        Args:
+            nodes: Node values of its graphs.
+            edges: Edge values of its graphs.
+            sums: Sums over its graphs.
+            targets: Its targets, NaN where there is none.
+            scaler: How columns are scaled.
+
+        Shapes:
+            nodes: [N, V]; edges: [E, W]; sums: [G, S]; targets: [G, T].
+        """
+        logarithms = np.log(targets)
+        is_known = np.isfinite(logarithms)
+        count = np.maximum(is_known.sum(axis=0), 1)
+        mean = np.where(is_known, logarithms, 0.0).sum(axis=0) / count
+        spread = np.sqrt((np.where(is_known, logarithms - mean, 0.0) ** 2).sum(axis=0) / count)
+        return cls(
+            nodes=ColumnScaling.fit(nodes, scaler),
+            edges=ColumnScaling.fit(edges, scaler),
+            sums=ColumnScaling.fit(sums, scaler),
+            target_mean=mean,
+            target_std=np.where(spread > _LEAST_SPREAD, spread, 1.0),
+        )
+
+    def scale_targets(self, targets: FloatArray) -> npt.NDArray[np.float32]:
+        """Targets for a loss; NaN stays NaN."""
+        return ((np.log(targets) - self.target_mean) / self.target_std).astype(np.float32)
+
+    def unscale_targets(self, outputs: npt.NDArray[np.floating[Any]]) -> FloatArray:
+        """What a network says, in the targets' units."""
+        return np.exp(outputs.astype(np.float64) * self.target_std + self.target_mean)

@@ -1,0 +1,173 @@
+"""Train the additive predictor on published measurements of whole models.
+
+``python -m dippm.training.additive --mode training --cache graphs`` rebuilds the shipped artefact of a mode from the
+measured tables:
+
+1. *Labels*: image models in inference (RTX 3090 and RTX 4090, PyTorch 2.4), or in training (RTX 3090, PyTorch 1.12),
+   amp, both layouts. Graphs are read into the cache where it lacks them; what is no longer the model that was measured
+   is left out.
+2. *Parts*: 80/10/10 at random by model.
+3. *Networks*: some members on the training part; their times are averaged.
+4. *Interval*: the 90 % quantile of the absolute log error on the validation part (split conformal prediction). Errors
+   and coverage are those of the test part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Mode
+from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.location import data_folder
+from dippm.datasets.store.label import Label
+from dippm.features.physical import COLUMNS
+from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, manifest_path, write_tensors
+from dippm.predictors.calibration import Calibration
+from dippm.training.additive_fit import AdditiveSettings, FittedAdditive, fit_additive
+from dippm.training.additive_labels import random_parts, read_measured_models
+from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
+from dippm.training.physics import conformal_quantile
+from dippm.training.versions import find_versions
+
+__all__ = ["describe_errors", "load_samples", "main", "train_additive"]
+
+FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.int64]
+
+_LOG = logging.getLogger(__name__)
+
+
+def load_samples(mode: Mode, *, cache: Path, folder: Path, jobs: int = 1) -> tuple[AdditiveSamples, str]:
+    """The measured models as samples, and the hash of their tables.
+
+    Args:
+        mode: Inference or training.
+        cache: Folder of the graph cache; graphs that it lacks are read.
+        folder: Where the arrays are kept.
+        jobs: Processes that read graphs.
+    """
+    measured = read_measured_models(data_folder(), mode)
+    for failure in build_graphs((label.recipe for label in measured.labels), GraphCache(cache), jobs=jobs):
+        _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
+    samples = build_additive_samples(measured.labels, cache=cache, folder=folder, parameters_m=measured.parameters_m)
+    return samples, measured.data_sha256
+
+
+def describe_errors(predicted_ms: FloatArray, measured_ms: FloatArray) -> dict[str, float]:
+    """Number of rows, mean, median and 90 % quantile of the absolute percentage error."""
+    errors = 100.0 * np.abs(predicted_ms / measured_ms - 1.0)
+    return {
+        "rows": len(errors),
+        "mape_percent": round(float(errors.mean()), 2),
+        "median_ape_percent": round(float(np.median(errors)), 2),
+        "ape_percent_90": round(float(np.quantile(errors, 0.9)), 2),
+    }
+
+
+def train_additive(
+    samples: AdditiveSamples, settings: AdditiveSettings, *, data_sha256: str, command: str
+) -> tuple[AdditiveArtefact, dict[str, npt.NDArray[np.float32]]]:
+    """Fit, calibrate and test.
+
+    Args:
+        samples: All samples.
+        settings: Settings; their seed also draws the parts.
+        data_sha256: Hash of the measured tables.
+        command: The command line, for the record.
+
+    Returns:
+        The manifest, and the weights by name.
+    """
+    training, validation, test = random_parts(samples, seed=settings.seed)
+    fitted = fit_additive(samples, training, settings)
+    scores = np.abs(np.log(fitted.predict_ms(samples, validation) / samples.measured_ms[validation]))
+    spread = round(conformal_quantile(scores), 4)
+    predicted, measured = fitted.predict_ms(samples, test), samples.measured_ms[test]
+    is_inside = np.abs(np.log(predicted / measured)) <= spread
+    artefact = AdditiveArtefact(
+        mode=samples.labels[0].configuration.conditions.mode,
+        columns=COLUMNS,
+        members=settings.members,
+        rates=Calibration.read().rates,
+        spread=spread,
+        measured=_describe_labels([samples.labels[position] for position in samples.usable]),
+        test={
+            **describe_errors(predicted, measured),
+            "interval_coverage_percent": round(100.0 * float(is_inside.mean()), 1),
+        },
+        settings=asdict(settings),
+        provenance={
+            "command": command,
+            "data_sha256": data_sha256,
+            "samples": samples.key,
+            "rows": {"training": len(training), "validation": len(validation), "test": len(test)},
+            "versions": find_versions(),
+        },
+    )
+    return artefact, _tensors(fitted)
+
+
+def _describe_labels(labels: Sequence[Label]) -> dict[str, Any]:
+    conditions = [label.configuration.conditions for label in labels]
+    return {
+        "sources": sorted({label.source for label in labels}),
+        "devices": sorted({label.measurement.device for label in labels}),
+        "precisions": sorted({each.precision.value for each in conditions}),
+        "layouts": sorted({each.layout.value for each in conditions}),
+        "optimizers": sorted({each.optimizer.value for each in conditions if each.optimizer is not None}),
+        "models": len({label.recipe.model_key for label in labels}),
+        "rows": len(labels),
+    }
+
+
+def _tensors(fitted: FittedAdditive) -> dict[str, npt.NDArray[np.float32]]:
+    tensors = {"scale.mean": fitted.scale.mean, "scale.factor": fitted.scale.factor}
+    for member, network in enumerate(fitted.members):
+        for name, values in network.state_dict().items():
+            tensors[f"member{member}.{name}"] = values.numpy().astype(np.float32)
+    return tensors
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: fit, write the artefact, print its errors."""
+    defaults = AdditiveSettings()
+    parser = argparse.ArgumentParser(description="Train the additive predictor on the measured tables.")
+    parser.add_argument("--mode", type=Mode, choices=list(Mode), required=True)
+    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
+    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--members", type=int, default=defaults.members)
+    parser.add_argument("--epochs", type=int, default=defaults.epochs)
+    parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefact")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    samples, data_sha256 = load_samples(options.mode, cache=options.cache, folder=options.folder, jobs=options.jobs)
+    settings = AdditiveSettings(members=options.members, epochs=options.epochs, seed=options.seed)
+    artefact, tensors = train_additive(
+        samples,
+        settings,
+        data_sha256=data_sha256,
+        command=(
+            f"python -m dippm.training.additive --mode {options.mode} --members {options.members} "
+            f"--epochs {options.epochs} --seed {options.seed}"
+        ),
+    )
+    path = manifest_path(options.mode, options.out)
+    artefact.write(path)
+    write_tensors(path, tensors)
+    sys.stdout.write(json.dumps({"test": artefact.test, "spread": artefact.spread}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

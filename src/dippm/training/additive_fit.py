@@ -1,0 +1,248 @@
+"""Fit the additive network: several members, each on the same samples from another start."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dippm.features.physical import COLUMNS, LAUNCH_MS
+from dippm.models.additive import AdditiveNetwork, MessageTensors
+from dippm.training.additive_samples import AdditiveSamples
+
+__all__ = ["AdditiveSettings", "FeatureScale", "FittedAdditive", "SampleTensors", "fit_additive"]
+
+_LOG = logging.getLogger(__name__)
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+IndexArray = npt.NDArray[np.int64]
+
+# A column that does not vary in training says nothing, whatever it is later.
+_LEAST_SPREAD = 1e-6
+# Beyond so many deviations a feature counts as no further away: what no training sample had must not run off.
+_CLIP = 4.0
+_GRADIENT_NORM = 1.0
+_WARM_UP = 0.2
+_PREDICTION_BATCH = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdditiveSettings:
+    """Settings of the training.
+
+    Args:
+        members: Networks whose times are averaged.
+        epochs: Passes over the samples.
+        batch_size: Samples in a step.
+        rate: Largest learning rate of the one-cycle schedule.
+        decay: Weight decay of AdamW.
+        width: Width of the embeddings.
+        dropout: Share of values dropped.
+        average: Memory of the running mean of the weights, which is what is kept.
+        seed: Seed of the first member.
+    """
+
+    members: int = 3
+    epochs: int = 25
+    batch_size: int = 8
+    rate: float = 3e-3
+    decay: float = 1e-2
+    width: int = 64
+    dropout: float = 0.0
+    average: float = 0.995
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FeatureScale:
+    """Shift and scale of the node features; 0 where a column did not vary.
+
+    Shapes:
+        mean, factor: [F].
+    """
+
+    mean: Float32Array
+    factor: Float32Array
+
+    @classmethod
+    def fit(cls, samples: AdditiveSamples, chosen: IndexArray) -> FeatureScale:
+        """Learn from the nodes of the training samples."""
+        features = samples.arrays.node_features
+        offsets = samples.arrays.node_offsets
+        is_chosen = np.zeros(len(samples), dtype=np.bool_)
+        is_chosen[chosen] = True
+        nodes = features[np.repeat(is_chosen, np.diff(offsets))]
+        mean, spread = nodes.mean(axis=0, dtype=np.float64), nodes.std(axis=0, dtype=np.float64)
+        factor = np.where(spread > _LEAST_SPREAD, 1.0 / np.maximum(spread, _LEAST_SPREAD), 0.0)
+        return cls(mean=mean.astype(np.float32), factor=factor.astype(np.float32))
+
+    def apply(self, features: Float32Array) -> Float32Array:
+        """Scaled features."""
+        result: Float32Array = np.clip((features - self.mean) * self.factor, -_CLIP, _CLIP)
+        return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Batch:
+    features: Tensor
+    kernel_ms: Tensor
+    launch_ms: Tensor
+    graph: Tensor
+    graphs: int
+    producers: MessageTensors
+    consumers: MessageTensors
+
+    def log_ms(self, network: nn.Module) -> Tensor:
+        """Logarithm of the time of each graph, [G]."""
+        factors = torch.exp(network(self.features, self.producers, self.consumers))
+        time_ms = self.kernel_ms * factors[:, 0] + self.launch_ms * factors[:, 1]
+        return torch.log(torch.zeros(self.graphs).index_add(0, self.graph, time_ms))
+
+
+class SampleTensors:
+    """Samples as tensors, scaled.
+
+    Args:
+        samples: The samples.
+        scale: Scale of their features.
+    """
+
+    def __init__(self, samples: AdditiveSamples, scale: FeatureScale) -> None:
+        arrays = samples.arrays
+        self._features = torch.from_numpy(scale.apply(arrays.node_features))
+        self._kernel_ms = torch.from_numpy(arrays.kernel_ms * arrays.count)
+        self._launch_ms = torch.from_numpy(arrays.launches * arrays.count * np.float32(LAUNCH_MS))
+        self._nodes = arrays.node_offsets
+        self._producers = _Flat.of(
+            arrays.producer_source, arrays.producer_target, arrays.producer_weight, arrays.producer_offsets
+        )
+        self._consumers = _Flat.of(
+            arrays.consumer_source, arrays.consumer_target, arrays.consumer_weight, arrays.consumer_offsets
+        )
+
+    def batch(self, chosen: IndexArray) -> _Batch:
+        """Some samples, joined into one graph without edges between them."""
+        spans = [slice(int(self._nodes[i]), int(self._nodes[i + 1])) for i in chosen]
+        counts = np.array([span.stop - span.start for span in spans], dtype=np.int64)
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        return _Batch(
+            features=torch.cat([self._features[span] for span in spans]),
+            kernel_ms=torch.cat([self._kernel_ms[span] for span in spans]),
+            launch_ms=torch.cat([self._launch_ms[span] for span in spans]),
+            graph=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)),
+            graphs=len(chosen),
+            producers=self._producers.join(chosen, starts),
+            consumers=self._consumers.join(chosen, starts),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Flat:
+    """Messages of all samples."""
+
+    source: Tensor
+    target: Tensor
+    weight: Tensor
+    offsets: IndexArray
+
+    @classmethod
+    def of(cls, source: IndexArray, target: IndexArray, weight: Float32Array, offsets: IndexArray) -> _Flat:
+        tensors = (torch.from_numpy(array) for array in (source, target, weight))
+        return cls(**dict(zip(("source", "target", "weight"), tensors, strict=True)), offsets=offsets)
+
+    def join(self, chosen: IndexArray, starts: IndexArray) -> MessageTensors:
+        """Messages of some samples, counted from where the nodes of each start."""
+        spans = [slice(int(self.offsets[i]), int(self.offsets[i + 1])) for i in chosen]
+        shifts = starts.tolist()
+        return (
+            torch.cat([self.source[span] + shift for span, shift in zip(spans, shifts, strict=True)]),
+            torch.cat([self.target[span] + shift for span, shift in zip(spans, shifts, strict=True)]),
+            torch.cat([self.weight[span] for span in spans]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class FittedAdditive:
+    """What a training ends with.
+
+    Args:
+        members: The networks.
+        scale: Scale of the features.
+    """
+
+    members: tuple[AdditiveNetwork, ...]
+    scale: FeatureScale
+
+    def predict_ms(self, samples: AdditiveSamples, chosen: IndexArray) -> FloatArray:
+        """Predicted time of samples, the mean over the members, [len(chosen)]."""
+        tensors = SampleTensors(samples, self.scale)
+        total = np.zeros(len(chosen))
+        with torch.no_grad():
+            for first in range(0, len(chosen), _PREDICTION_BATCH):
+                part = slice(first, first + _PREDICTION_BATCH)
+                batch = tensors.batch(chosen[part])
+                for network in self.members:
+                    total[part] += np.exp(batch.log_ms(network).numpy())
+        return total / len(self.members)
+
+
+def fit_additive(samples: AdditiveSamples, chosen: IndexArray, settings: AdditiveSettings) -> FittedAdditive:
+    """Train all members.
+
+    Args:
+        samples: All samples.
+        chosen: Those to train on.
+        settings: Settings.
+    """
+    scale = FeatureScale.fit(samples, chosen)
+    tensors = SampleTensors(samples, scale)
+    measured = torch.from_numpy(np.log(samples.measured_ms)).float()
+    members = tuple(
+        _fit_member(tensors, chosen, measured, settings, seed=settings.seed + member)
+        for member in range(settings.members)
+    )
+    return FittedAdditive(members=members, scale=scale)
+
+
+def _fit_member(
+    tensors: SampleTensors, chosen: IndexArray, measured: Tensor, settings: AdditiveSettings, *, seed: int
+) -> AdditiveNetwork:
+    torch.manual_seed(seed)
+    random = np.random.default_rng(seed)
+    network = AdditiveNetwork(inputs=len(COLUMNS), width=settings.width, dropout=settings.dropout)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=settings.decay)
+    steps = settings.epochs * -(-len(chosen) // settings.batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=settings.rate, total_steps=steps, pct_start=_WARM_UP
+    )
+    mean = copy.deepcopy(network).eval()
+    step = 0
+    for epoch in range(settings.epochs):
+        total = 0.0
+        order = random.permutation(chosen)
+        for first in range(0, len(order), settings.batch_size):
+            part = order[first : first + settings.batch_size]
+            loss = (tensors.batch(part).log_ms(network) - measured[part]).abs().mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(network.parameters(), _GRADIENT_NORM)
+            optimizer.step()
+            schedule.step()
+            step += 1
+            _follow(mean, network, memory=min(settings.average, step / (step + 10)))
+            total += float(loss.detach()) * len(part)
+        if epoch % 5 == 4 or epoch == settings.epochs - 1:
+            _LOG.info("seed %d, epoch %d: mean |log error| %.4f", seed, epoch + 1, total / len(order))
+    return mean
+
+
+def _follow(mean: nn.Module, network: nn.Module, *, memory: float) -> None:
+    with torch.no_grad():
+        for kept, current in zip(mean.parameters(), network.parameters(), strict=True):
+            kept.lerp_(current, 1.0 - memory)

@@ -1,0 +1,107 @@
+"""Errors of the additive network on models and families that it has not seen: fits and their predictions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.training.additive_fit import AdditiveSettings, fit_additive
+from dippm.training.additive_labels import family_folds, random_parts
+from dippm.training.additive_samples import AdditiveSamples
+
+__all__ = ["HeldOut", "predict_families", "predict_random"]
+
+FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class HeldOut:
+    """Predictions of samples that a network was not trained on.
+
+    Args:
+        validation: Samples that choices and intervals may be made on; empty where none were set apart.
+        validation_ms: Their predictions.
+        test: Samples to test on.
+        test_ms: Their predictions.
+    """
+
+    validation: IndexArray
+    validation_ms: FloatArray
+    test: IndexArray
+    test_ms: FloatArray
+
+
+def predict_random(samples: AdditiveSamples, settings: AdditiveSettings, *, folder: Path) -> HeldOut:
+    """Fit on 80 % of the models, drawn by the seed of the settings; predict the others.
+
+    Args:
+        samples: All samples.
+        settings: Settings.
+        folder: Where predictions are kept; what is there of the same samples and settings is read back.
+    """
+    training, validation, test = random_parts(samples, seed=settings.seed)
+    return _predict(samples, training, validation, test, settings, folder=folder)
+
+
+def predict_families(
+    samples: AdditiveSamples, settings: AdditiveSettings, *, folds: int, folder: Path
+) -> list[HeldOut]:
+    """Leave families out, fold by fold, until each was left out once.
+
+    Args:
+        samples: All samples.
+        settings: Settings; each fold is a training of its own.
+        folds: Groups of families.
+        folder: Where predictions are kept.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    return [
+        _predict(samples, training, none, test, settings, folder=folder)
+        for training, test in family_folds(samples, folds=folds)
+    ]
+
+
+def _predict(
+    samples: AdditiveSamples,
+    training: IndexArray,
+    validation: IndexArray,
+    test: IndexArray,
+    settings: AdditiveSettings,
+    *,
+    folder: Path,
+) -> HeldOut:
+    made_of = [samples.key, asdict(settings), training.tolist(), validation.tolist(), test.tolist()]
+    key = hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
+    path = folder / f"predictions-{key}.npz"
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return HeldOut(**{name: stored[name] for name in ("validation", "validation_ms", "test", "test_ms")})
+    except FileNotFoundError:
+        pass
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        # Cut off or damaged: it is made again.
+        path.unlink(missing_ok=True)
+    fitted = fit_additive(samples, training, settings)
+    held = HeldOut(
+        validation=validation,
+        validation_ms=fitted.predict_ms(samples, validation),
+        test=test,
+        test_ms=fitted.predict_ms(samples, test),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        path,
+        allow_pickle=False,
+        validation=held.validation,
+        validation_ms=held.validation_ms,
+        test=held.test,
+        test_ms=held.test_ms,
+    )
+    return held

@@ -1,0 +1,268 @@
+"""Labels with their graphs as physical quantities, in a few large arrays: what the additive network is trained on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import zipfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.store.label import Label
+from dippm.devices import find_device
+from dippm.errors import DippmError, UsageError
+from dippm.features.physical import COLUMNS, PhysicalPlan
+from dippm.graph import Graph
+from dippm.predictors.calibration import Calibration
+
+__all__ = ["AdditiveSamples", "build_additive_samples"]
+
+_LOG = logging.getLogger(__name__)
+
+# Raise with every change of the features.
+_FORMAT = 4
+
+# The tables give millions with two digits.
+_PARAMETER_SLACK, _PARAMETER_ROUNDING = 0.02, 0.02
+
+IndexArray = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SampleArrays:
+    """Arrays of all samples, one below the other.
+
+    Args:
+        node_features: Features of all classes of operators.
+        kernel_ms: Kernel time of each by predictor 0.
+        launches: Kernels that each launches.
+        count: Operators of each class.
+        node_offsets: Where the classes of each sample begin, and the end.
+        producer_source: Messages from producers, counted within their sample; see
+            :class:`dippm.features.physical.Messages`.
+        producer_target: See above.
+        producer_weight: See above.
+        producer_offsets: Where the messages of each sample begin, and the end.
+        consumer_source: Messages from consumers, likewise.
+        consumer_target: See above.
+        consumer_weight: See above.
+        consumer_offsets: See above.
+        parameters_m: Weights of each sample's graph, millions.
+        kept: Position of each sample's label among those given.
+        graph_hashes: Fingerprint of each sample's graph.
+
+    Shapes:
+        node_features: [N, F]; kernel_ms, launches, count: [N]; offsets: [S + 1]; parameters_m, kept,
+        graph_hashes: [S].
+    """
+
+    node_features: Float32Array
+    kernel_ms: Float32Array
+    launches: Float32Array
+    count: Float32Array
+    node_offsets: IndexArray
+    producer_source: IndexArray
+    producer_target: IndexArray
+    producer_weight: Float32Array
+    producer_offsets: IndexArray
+    consumer_source: IndexArray
+    consumer_target: IndexArray
+    consumer_weight: Float32Array
+    consumer_offsets: IndexArray
+    parameters_m: Float32Array
+    kept: IndexArray
+    graph_hashes: npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class AdditiveSamples:
+    """Samples with their labels.
+
+    Args:
+        labels: The label of each sample, with the hash of its graph.
+        arrays: Arrays of all samples.
+        measured_ms: Measured time of each sample, [S].
+        usable: Samples whose graph is of the model that was measured: names change their meaning between releases of
+            a library, and the number of weights tells.
+        key: Hash of all that made them.
+    """
+
+    labels: tuple[Label, ...]
+    arrays: SampleArrays
+    measured_ms: npt.NDArray[np.float64]
+    usable: IndexArray
+    key: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def build_additive_samples(
+    labels: Sequence[Label],
+    *,
+    cache: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    parameters_m: Mapping[str, float],
+) -> AdditiveSamples:
+    """Compute the features of labels, or read them back.
+
+    Labels whose graph the cache lacks are left out.
+
+    Args:
+        labels: Labels with a latency.
+        cache: Folder of the graph cache.
+        folder: Where the arrays are kept.
+        parameters_m: Weights of the measured models by architecture, millions, where they are known.
+
+    Raises:
+        UsageError: ``samples.empty`` where no label has a graph.
+    """
+    labels = [label for label in labels if label.measurement.latency_ms is not None]
+    key = _key_of(labels)
+    path = Path(folder) / f"additive-{key}.npz"
+    arrays = _read(path)
+    if arrays is None:
+        arrays = _compute(labels, GraphCache(cache))
+        _write(path, arrays)
+    kept = [
+        replace(labels[position], graph_hash=str(graph_hash))
+        for position, graph_hash in zip(arrays.kept.tolist(), arrays.graph_hashes, strict=True)
+    ]
+    published = np.array([parameters_m.get(label.recipe.architecture, np.nan) for label in kept])
+    return AdditiveSamples(
+        labels=tuple(kept),
+        arrays=arrays,
+        measured_ms=np.array([label.measurement.latency_ms for label in kept], dtype=np.float64),
+        usable=np.flatnonzero(~_is_other_model(arrays.parameters_m, published)),
+        key=key,
+    )
+
+
+def _is_other_model(own_m: Float32Array, published_m: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Whether graphs have other numbers of weights than the measured models; False where those are not known."""
+    slack = np.maximum(_PARAMETER_SLACK * published_m, _PARAMETER_ROUNDING)
+    result: npt.NDArray[np.bool_] = np.abs(own_m - published_m) > slack
+    return result
+
+
+def _key_of(labels: Sequence[Label]) -> str:
+    made_of = [_FORMAT, COLUMNS, [label.key for label in labels]]
+    return hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+def _compute(labels: Sequence[Label], cache: GraphCache) -> SampleArrays:
+    rates, kernels = Calibration.read().rates, load_kernel_model()
+    groups: dict[tuple[str, Mode, str, Optimizer | None], list[int]] = defaultdict(list)
+    for position, label in enumerate(labels):
+        conditions = label.configuration.conditions
+        groups[label.recipe.model_key, conditions.mode, conditions.precision.value, conditions.optimizer].append(
+            position
+        )
+    parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
+    order: list[int] = []
+    for done, members in enumerate(groups.values()):
+        if done % 200 == 0:
+            _LOG.info("features of %d models of %d", done, len(groups))
+        graphs: dict[str, PhysicalPlan] = {}
+        for position in members:
+            label = labels[position]
+            cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+            if cached is None:
+                continue
+            conditions = label.configuration.conditions
+            try:
+                kind = f"{cached.fingerprint} {label.measurement.software.framework[:8]}"
+                plan = graphs.get(kind)
+                if plan is None:
+                    plan = graphs[kind] = _plan(cached.graph, label)
+                sample = plan.at(
+                    [label.recipe.batch],
+                    device=find_device(label.measurement.device),
+                    conditions=conditions,
+                    rates=rates,
+                    kernels=kernels,
+                )
+            except DippmError as exc:
+                _LOG.warning("left out %s: %s", label.recipe.architecture, exc)
+                continue
+            order.append(position)
+            parts["node_features"].append(sample.node_features[0])
+            parts["kernel_ms"].append(sample.kernel_ms[0])
+            parts["launches"].append(plan.launches)
+            parts["count"].append(plan.count)
+            parts["parameters_m"].append(np.array([cached.graph.parameter_count / 1e6]))
+            parts["graph_hashes"].append(np.array([cached.fingerprint]))
+            for name, messages in (("producer", plan.producers), ("consumer", plan.consumers)):
+                parts[f"{name}_source"].append(messages.source)
+                parts[f"{name}_target"].append(messages.target)
+                parts[f"{name}_weight"].append(messages.weight)
+    if not order:
+        raise UsageError("There is nothing to learn from: the cache has the graph of no label.", code="samples.empty")
+    for name, of in (("node", "count"), ("producer", "producer_source"), ("consumer", "consumer_source")):
+        parts[f"{name}_offsets"] = [_offsets([len(part) for part in parts[of]])]
+    parts["kept"] = [np.array(order, dtype=np.int64)]
+    joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    for name in ("kernel_ms", "launches", "count", "parameters_m"):
+        joined[name] = joined[name].astype(np.float32)
+    return SampleArrays(**joined)
+
+
+def _plan(graph: Graph, label: Label) -> PhysicalPlan:
+    """The graph that ran: that of the label's software, and a training step is a graph of its own."""
+    conditions = label.configuration.conditions
+    graph = as_measured(graph, label.measurement.software.framework)
+    if conditions.mode is Mode.TRAINING:
+        settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.SGD, precision=conditions.precision)
+        return PhysicalPlan.from_graph(make_training_graph(graph, settings), conditions.precision)
+    return PhysicalPlan.from_graph(graph, conditions.precision)
+
+
+def _offsets(counts: Sequence[int]) -> IndexArray:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+
+def _read(path: Path) -> SampleArrays | None:
+    """The arrays of a file, or None where there is none in good order."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            return SampleArrays(**{field.name: stored[field.name] for field in fields(SampleArrays)})
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile):
+        # Cut off or damaged: it is made again.
+        return None
+
+
+def _write(path: Path, arrays: SampleArrays) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished.open("wb") as stream:
+            np.savez(
+                stream, allow_pickle=False, **{field.name: getattr(arrays, field.name) for field in fields(arrays)}
+            )
+        unfinished.replace(path)
+    except OSError as exc:
+        raise UsageError(
+            f"The samples cannot be written to '{path}': {exc.strerror or exc}.",
+            code="samples.unwritable",
+            cure="Give a folder on a disk with room.",
+        ) from exc
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)

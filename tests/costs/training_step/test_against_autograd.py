@@ -1,0 +1,281 @@
+"""Live bytes of a training step, against those of PyTorch's own autograd on fake tensors."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+
+from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.memory import live_memory
+from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
+from dippm.costs.workload import Workload
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.graph import DType
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from dippm.frontends.torch import read_module  # noqa: E402
+from dippm.measuring.training import Loss  # noqa: E402
+
+_BATCH = 4
+_IMAGE = (8, 16, 16)
+_TOKENS = (32, 64)
+# Bytes of scalars: the loss and its gradient, and what PyTorch keeps of constants.
+_SCALARS = 64
+
+
+class _Tracker(TorchDispatchMode):
+    """Live bytes of all storages that operators make, from one operator to the next."""
+
+    def __init__(self):
+        super().__init__()
+        self.live = 0
+        self.highest = 0
+        self._known = weakref.WeakKeyDictionary()
+
+    def add(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage not in self._known:
+            size = storage.nbytes()
+            self._known[storage] = size
+            self.live += size
+            weakref.finalize(storage, self._drop, size)
+
+    def restart(self):
+        """Forget the highest; return what is alive."""
+        self.highest = self.live
+        return self.live
+
+    def _drop(self, size):
+        self.live -= size
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func.namespace == "aten":
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self.add(leaf)
+            self.highest = max(self.highest, self.live)
+        return result
+
+
+class _Between(nn.Module):
+    """A layer whose input and output have gradients: after an element-wise product, before the mean of each sample."""
+
+    def __init__(self, layer, shape):
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(shape))
+        self.layer = layer
+
+    def forward(self, x):
+        y = self.layer(x * self.scale)
+        y = y[0] if isinstance(y, tuple) else y
+        return y.mean(tuple(range(1, y.dim())))
+
+
+class _Call(nn.Module):
+    def __init__(self, function, *shapes):
+        super().__init__()
+        self.function = function
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(shape)) for shape in shapes)
+
+    def forward(self, x):
+        return self.function(x, *self.weights)
+
+
+def _track(make, shape, dtype, optimizer):
+    """Bytes alive after the forward pass, and the highest in the backward pass and in the update."""
+    with FakeTensorMode():
+        module = make().train()
+        x = torch.zeros((_BATCH, *shape), dtype=dtype)
+        updater = optimizer(list(module.parameters()))
+        loss_of = Loss()
+        tracker = _Tracker()
+        for tensor in (*module.parameters(), *module.buffers(), x):
+            tracker.add(tensor)
+        with tracker:
+            for _ in range(2):
+                loss = loss_of(module(x))
+                kept = tracker.restart()
+                loss.backward()
+                backward = tracker.highest
+                del loss
+                tracker.restart()
+                updater.step()
+                update = tracker.highest
+                updater.zero_grad(set_to_none=True)
+    return kept, backward, update
+
+
+def _predict(make, shape, dtype, optimizer):
+    with torch.device("meta"):
+        module = make()
+    graph = read_module(
+        module, input=InputShapes(positional=(InputEntry(shape=shape, dtype=dtype),)), mode=Mode.TRAINING
+    )
+    training = make_training_graph(graph, TrainingSettings(optimizer=optimizer))
+    timeline = MemoryTimeline.from_workload(Workload.from_graph(training.graph, training.precision))
+    live = live_memory(timeline, [_BATCH]).live_bytes[0]
+    backward = live[training.phase == Phase.BACKWARD]
+    return int(backward[0]), int(backward.max()), int(live[training.phase == Phase.OPTIMIZER].max())
+
+
+def _assert_alike(make, shape, optimizer=Optimizer.SGD, dtype=DType.FLOAT32):
+    tracked = _track(make, shape, getattr(torch, dtype.value), _OPTIMIZERS[optimizer])
+    predicted = _predict(make, shape, dtype, optimizer)
+    assert predicted == pytest.approx(tracked, abs=_SCALARS, rel=0)
+
+
+_OPTIMIZERS = {
+    # As PyTorch picks them on CUDA.
+    Optimizer.SGD: lambda weights: torch.optim.SGD(weights, lr=0.1, foreach=True),
+    Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, foreach=True),
+    Optimizer.ADAM: lambda weights: torch.optim.Adam(weights, foreach=True),
+    Optimizer.ADAMW: lambda weights: torch.optim.AdamW(weights, foreach=True),
+}
+
+
+def _attend(x, weight, attend):
+    query, key, value = functional.linear(x, weight).reshape(-1, 32, 3, 4, 16).permute(2, 0, 3, 1, 4).unbind(0)
+    return attend(query, key, value).transpose(1, 2).reshape(x.shape)
+
+
+def _attend_by_hand(query, key, value):
+    return ((query @ key.transpose(-2, -1)) * 0.25).softmax(-1) @ value
+
+
+_LAYERS = {
+    "convolution": lambda: nn.Conv2d(8, 12, 3, padding=1),
+    "convolution without bias": lambda: nn.Conv2d(8, 12, 3, padding=1, bias=False),
+    "depthwise convolution": lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8),
+    "transposed convolution": lambda: nn.ConvTranspose2d(8, 12, 2, 2),
+    "batch norm": lambda: nn.BatchNorm2d(8),
+    "group norm": lambda: nn.GroupNorm(2, 8),
+    "batch norm, ReLU in place": lambda: nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(inplace=True)),
+    "bottleneck": lambda: nn.Sequential(
+        nn.Conv2d(8, 8, 1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(8, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+    ),
+    "max pooling": lambda: nn.MaxPool2d(2),
+    "average pooling": lambda: nn.AvgPool2d(2),
+    "global pooling": lambda: nn.AdaptiveAvgPool2d(1),
+    "adaptive pooling": lambda: nn.AdaptiveAvgPool2d(3),
+    "squeeze and excitation": lambda: _Call(lambda x: x * x.mean((2, 3), keepdim=True)),
+    "concatenation": lambda: _Call(lambda x: torch.cat([x.relu(), x.sigmoid()], 1)),
+    "split and concatenation": lambda: _Call(lambda x: torch.cat([part.relu() for part in x.split(4, 1)], 1)),
+    "bilinear": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
+    "nearest": lambda: nn.Upsample(scale_factor=2),
+    "zero padding": lambda: nn.ZeroPad2d(1),
+    "reflection padding": lambda: nn.ReflectionPad2d(1),
+    "pixel shuffle": lambda: nn.PixelShuffle(2),
+    "local response norm": lambda: nn.LocalResponseNorm(3),
+    "unfold": lambda: nn.Unfold(3, padding=1),
+    "standardised weight": lambda: _Call(
+        lambda x, w: functional.conv2d(
+            x, functional.batch_norm(w.reshape(1, 12, -1), None, None, training=True).reshape_as(w), padding=1
+        ),
+        (12, 8, 3, 3),
+    ),
+}
+
+_TOKEN_LAYERS = {
+    "linear": lambda: nn.Linear(64, 96),
+    "linear without bias": lambda: nn.Linear(64, 96, bias=False),
+    "layer norm": lambda: nn.LayerNorm(64),
+    "layer norm without weights": lambda: nn.LayerNorm(64, elementwise_affine=False),
+    "attention": lambda: _Call(lambda x, w: _attend(x, w, functional.scaled_dot_product_attention), (192, 64)),
+    "attention by hand": lambda: _Call(lambda x, w: _attend(x, w, _attend_by_hand), (192, 64)),
+    "ReLU": nn.ReLU,
+    "ReLU in place": lambda: nn.ReLU(inplace=True),
+    "ReLU6 in place": lambda: nn.ReLU6(inplace=True),
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "SiLU in place": lambda: nn.SiLU(inplace=True),
+    "hard-swish": nn.Hardswish,
+    "hard-swish in place": lambda: nn.Hardswish(inplace=True),
+    "hard-sigmoid": nn.Hardsigmoid,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "leaky ReLU": nn.LeakyReLU,
+    "leaky ReLU in place": lambda: nn.LeakyReLU(inplace=True),
+    "ELU": nn.ELU,
+    "Mish": nn.Mish,
+    "PReLU": nn.PReLU,
+    "softplus": nn.Softplus,
+    "GLU": nn.GLU,
+    "softmax": lambda: nn.Softmax(-1),
+    "log-softmax": lambda: nn.LogSoftmax(-1),
+    # What nn.Dropout runs on CUDA; on a CPU it keeps its noise as numbers and not as a mask.
+    "dropout": lambda: _Call(lambda x: torch.native_dropout(x, 0.1, True)[0]),
+    "mean": lambda: _Call(lambda x: x.mean(1)),
+    "sum": lambda: _Call(lambda x: x.sum(1)),
+    "maximum of a dimension": lambda: _Call(lambda x: x.max(1)[0]),
+    "square of itself": lambda: _Call(lambda x: x * x),
+    "product of two": lambda: _Call(lambda x: x * x.sigmoid()),
+    "scale": lambda: _Call(lambda x, w: x * w, (64,)),
+    "position": lambda: _Call(lambda x, w: x + w, (1, 32, 64)),
+    "quotient": lambda: _Call(lambda x, w: x / w, (32, 64)),
+    "quotient by a number": lambda: _Call(lambda x: x / 2),
+    "product with a number": lambda: _Call(lambda x: x * 2),
+    "difference": lambda: _Call(lambda x, w: x - w, (32, 64)),
+    "one minus": lambda: _Call(lambda x: 1 - x),
+    "power": lambda: _Call(lambda x: x**3),
+    "exponential": lambda: _Call(torch.exp),
+    "logarithm": lambda: _Call(torch.log),
+    "square root": lambda: _Call(torch.sqrt),
+    "reciprocal root": lambda: _Call(torch.rsqrt),
+    "absolute value": lambda: _Call(torch.abs),
+    "clamp": lambda: _Call(lambda x: x.clamp(-1, 1)),
+    "where": lambda: _Call(lambda x, w: torch.where(x > 0, x, w), (32, 64)),
+    "masked fill": lambda: _Call(lambda x: x.masked_fill(x > 0, 0.0)),
+    "unit length": lambda: _Call(lambda x: functional.normalize(x, dim=-1)),
+    "cumulative sum": lambda: _Call(lambda x: x.cumsum(1)),
+    "residual": lambda: _Call(lambda x, w: x + functional.linear(x, w), (64, 64)),
+    "tied weight": lambda: _Call(lambda x, w: functional.linear(functional.linear(x, w), w.t()), (96, 64)),
+    "product with a matrix": lambda: _Call(lambda x, w: x @ w, (64, 32)),
+    "product with itself": lambda: _Call(lambda x: x @ x.transpose(1, 2)),
+    "chunks": lambda: _Call(lambda x: torch.mul(*x.chunk(2, -1))),
+    "stack": lambda: _Call(lambda x: torch.stack([x.relu(), x.sigmoid()], 1)),
+    "slice": lambda: _Call(lambda x: x[:, 1:]),
+    "class token": lambda: _Call(lambda x: x[:, 0]),
+    "roll": lambda: _Call(lambda x: torch.roll(x, 1, 1)),
+    "flip": lambda: _Call(lambda x: torch.flip(x, (1,))),
+    "transposed copy": lambda: _Call(lambda x: x.permute(0, 2, 1).contiguous()),
+    "transposed and flattened": lambda: _Call(lambda x: x.permute(0, 2, 1).flatten(1)),
+}
+
+
+@pytest.mark.parametrize("name", _LAYERS)
+def test_layers_of_images(name):
+    _assert_alike(lambda: _Between(_LAYERS[name](), _IMAGE), _IMAGE)
+
+
+@pytest.mark.parametrize("name", _TOKEN_LAYERS)
+def test_layers_of_tokens(name):
+    _assert_alike(lambda: _Between(_TOKEN_LAYERS[name](), _TOKENS), _TOKENS)
+
+
+@pytest.mark.parametrize("optimizer", Optimizer)
+def test_optimizers(optimizer):
+    _assert_alike(lambda: nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)), (64,), optimizer)
+
+
+def test_embedding_of_tokens():
+    _assert_alike(
+        lambda: nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 1000)), (32,), Optimizer.ADAMW, DType.INT64
+    )
+
+
+def test_images_need_no_gradient():
+    _assert_alike(lambda: nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3)), _IMAGE)

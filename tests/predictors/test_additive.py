@@ -1,0 +1,121 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.devices import find_device
+from dippm.errors import UnsupportedError
+from dippm.features.physical import COLUMNS
+from dippm.graph import Graph, OpKind
+from dippm.models.additive import AdditiveNetwork
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import AdditiveArtefact
+
+_DEVICE = find_device("RTX 3090")
+
+
+def _make(*modes: Mode, members: int = 2, correction: float = 0.3, **changes: Any) -> AdditivePredictor:
+    tensors = {"scale.mean": np.zeros(len(COLUMNS), np.float32), "scale.factor": np.ones(len(COLUMNS), np.float32)}
+    for member in range(members):
+        torch.manual_seed(member)
+        network = AdditiveNetwork(inputs=len(COLUMNS), width=8)
+        torch.nn.init.normal_(network.output.weight, std=correction)
+        tensors |= {f"member{member}.{name}": values.numpy() for name, values in network.state_dict().items()}
+    artefacts = []
+    for mode in modes:
+        values: dict[str, Any] = {
+            "mode": mode,
+            "columns": COLUMNS,
+            "members": members,
+            "rates": Rates(),
+            "spread": 0.1,
+            "measured": {},
+            "test": {},
+            "settings": {},
+            "provenance": {},
+        }
+        artefacts.append((AdditiveArtefact(**{**values, **changes}), tensors))
+    return AdditivePredictor(artefacts, load_kernel_model())
+
+
+@pytest.fixture(name="network")
+def _network(builder: Any) -> Graph:
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 3, 64, 64)
+    for channels_in, channels in ((3, 64), (64, 64), (64, 64)):
+        x = builder.node(OpKind.CONV, [x, builder.weight(channels, channels_in, 3, 3)], n, channels, 64, 64, **square)
+        x = builder.node(OpKind.RELU, [x], n, channels, 64, 64)
+    x = builder.node(OpKind.GLOBAL_POOL, [x], n, 64, 1, 1, output_size=(1, 1))
+    x = builder.node(OpKind.VIEW, [x], n, 64, alias_of=x, function="view")
+    return builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(10, 64)], n, 10))
+
+
+def test_shares_add_up_to_the_prediction(network: Graph) -> None:
+    predictor = _make(Mode.INFERENCE)
+    times = predictor.break_down(network, [1, 64, 512], _DEVICE, Conditions(precision=Precision.AMP))
+    assert times.share_ms.shape == (3, len(network.nodes))
+    assert (times.share_ms >= 0).all()
+    assert times.share_ms.sum(axis=1).tolist() == times.time_ms.tolist()
+    assert (
+        predictor.predict_ms(network, [1, 64, 512], _DEVICE, Conditions(precision=Precision.AMP)).tolist()
+        == times.time_ms.tolist()
+    )
+
+
+def test_batches_do_not_know_each_other(network: Graph) -> None:
+    predictor = _make(Mode.INFERENCE)
+    together = predictor.predict_ms(network, [4, 256], _DEVICE, Conditions())
+    alone = [float(predictor.predict_ms(network, [batch], _DEVICE, Conditions())[0]) for batch in (4, 256)]
+    assert together.tolist() == pytest.approx(alone, rel=1e-5)
+
+
+def test_large_batches_are_bound_by_the_device_and_small_ones_by_the_host(network: Graph) -> None:
+    predictor = _make(Mode.INFERENCE, correction=0.0)
+    small, large = (predictor.break_down(network, [batch], _DEVICE, Conditions()) for batch in (1, 1024))
+    assert small.busy_ms.sum() < 0.5 * small.time_ms[0]
+    assert large.busy_ms.sum() > 0.95 * large.time_ms[0]
+    captured = predictor.predict_ms(network, [1], _DEVICE, Conditions(runtime=Runtime.CUDA_GRAPH))
+    assert captured[0] == pytest.approx(small.busy_ms.sum())
+
+
+def test_accumulation_repeats_all_but_the_update(network: Graph) -> None:
+    predictor = _make(Mode.TRAINING)
+    once, thrice = (
+        predictor.break_down(
+            make_training_graph(network, TrainingSettings(precision=Precision.AMP, accumulation=count)),
+            [256],
+            _DEVICE,
+            Conditions(precision=Precision.AMP, mode=Mode.TRAINING),
+        )
+        for count in (1, 3)
+    )
+    assert thrice.time_ms[0] == pytest.approx(3 * once.time_ms[0], rel=0.05)
+
+
+def test_one_network_of_one_mode_does_not_answer_for_the_other(network: Graph) -> None:
+    predictor = _make(Mode.TRAINING)
+    with pytest.raises(UnsupportedError) as caught:
+        predictor.predict_ms(network, [1], _DEVICE, Conditions())
+    assert caught.value.code == "additive.mode"
+    with pytest.raises(UnsupportedError) as caught:
+        predictor.predict_ms(network, [1], _DEVICE, Conditions(mode=Mode.TRAINING))
+    assert caught.value.code == "additive.graph"
+
+
+def test_compiled_models_are_refused(network: Graph) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        _make(Mode.INFERENCE).predict_ms(network, [1], _DEVICE, Conditions(runtime=Runtime.COMPILE))
+    assert caught.value.code == "additive.runtime"
+
+
+def test_features_of_another_version_are_refused() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        _make(Mode.INFERENCE, columns=(*COLUMNS[:-1], "colour"))
+    assert caught.value.code == "artefact.columns"

@@ -1,0 +1,81 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from dippm.costs.conditions import Mode
+from dippm.costs.rates import Rates
+from dippm.errors import DippmError
+from dippm.predictors.additive_artefact import AdditiveArtefact, manifest_path, read_tensors, write_tensors
+
+
+def _artefact(**changes: Any) -> AdditiveArtefact:
+    values: dict[str, Any] = {
+        "mode": Mode.TRAINING,
+        "columns": ("a", "b"),
+        "members": 2,
+        "rates": Rates(stream=0.5),
+        "spread": 0.1,
+        "measured": {"devices": ["GeForce RTX 3090"]},
+        "test": {"mape_percent": 4.5},
+        "settings": {"epochs": 1},
+        "provenance": {"command": "python"},
+    }
+    return AdditiveArtefact(**{**values, **changes})
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = manifest_path(Mode.TRAINING, tmp_path)
+    written = _artefact()
+    written.write(path)
+    read = AdditiveArtefact.read(path)
+    for name in ("mode", "columns", "members", "rates", "spread", "measured", "test", "settings", "provenance"):
+        assert getattr(read, name) == getattr(written, name), name
+
+
+def test_weights_are_safetensors(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    tensors = {
+        "a.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.array([0.1], dtype=np.float32),
+        "none": np.zeros((0, 4), dtype=np.float32),
+    }
+    write_tensors(path, tensors)
+    by_package = load_file(tmp_path / "some.safetensors")
+    ours = read_tensors(path)
+    assert list(ours) == list(tensors)
+    for name, values in tensors.items():
+        assert (ours[name] == values).all()
+        assert (by_package[name] == values).all()
+        assert ours[name].shape == values.shape
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 8, b"\x02\x00\x00\x00\x00\x00\x00\x00[]", b"\x09" + b"\0" * 7 + b"{}"]
+)
+def test_damaged_weights_are_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "some.safetensors").write_bytes(content)
+    with pytest.raises(DippmError) as caught:
+        read_tensors(tmp_path / "some.json")
+    assert caught.value.code == "artefact.unreadable"
+
+
+def test_weights_cut_off_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    write_tensors(path, {"a": np.ones(100, dtype=np.float32)})
+    whole = (tmp_path / "some.safetensors").read_bytes()
+    (tmp_path / "some.safetensors").write_bytes(whole[:-40])
+    with pytest.raises(DippmError) as caught:
+        read_tensors(path)
+    assert caught.value.code == "artefact.unreadable"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 99}'])
+def test_damaged_manifests_are_an_error(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "some.json"
+    path.write_text(content)
+    with pytest.raises(DippmError) as caught:
+        AdditiveArtefact.read(path)
+    assert caught.value.code == "artefact.unreadable"
