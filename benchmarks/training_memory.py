@@ -4,7 +4,8 @@
 
 The truth is ``torch.distributed._tools.mem_tracker.MemTracker`` over two whole steps (forward, loss, backward,
 optimizer, gradients given up) on fake CUDA tensors: the bytes of live tensors, without workspaces and the allocator's
-cache. Both sides work on the same module in the same process, in turn; times are medians.
+cache. Both sides work on the same module in the same process, in turn; times are medians of the process's CPU time, in
+which other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=HERE.parent / "docs" / "reports" / "training_memory.md")
     parser.add_argument("--json", type=Path, help="where the rows are written as JSON")
     parser.add_argument("--models", nargs="*", help="only models whose name contains one of these words")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -190,14 +191,14 @@ def track(model: Model, optimizer: Optimizer) -> tuple[dict[str, float], float]:
         loss_of = Loss()
         tracker = MemTracker()
         tracker.track_external(module, updater, *positional, *named.values())
-        start = time.perf_counter()
+        start = time.process_time()
         with tracker:
             for _ in range(STEPS):
                 loss_of(module(*positional, **named)).backward()
                 updater.step()
                 updater.zero_grad(set_to_none=True)
                 tracker.reset_mod_stats()
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         parts = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]
     return {str(getattr(part, "value", part)): size / MIB for part, size in parts.items()}, seconds
 
@@ -229,9 +230,9 @@ def report(rows: list[Row], *, rounds: int) -> str:
         "",
         "Written by `python benchmarks/training_memory.py`. Peak of live tensors over two steps in fp32: forward,",
         "loss, backward, optimizer (foreach), by `MemTracker` on fake CUDA tensors and by dippm from its graph.",
-        f"Seconds are medians of {rounds} runs in one process: the tracker's two steps without building the module;",
-        "dippm from the module (reading it, the training graph, the peak) and from the graph once it is read. What",
-        "cuDNN keeps of recurrent layers has no rule in fake tensors and is left out of both sides.",
+        f"Seconds are CPU time in one process (median of runs: {rounds}): the tracker's two steps without building",
+        "the module; dippm from the module (reading it, the training graph, the peak) and from the graph once it is",
+        "read. What cuDNN keeps of recurrent layers has no rule in fake tensors and is left out of both sides.",
         "",
         f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}.",
         "",
@@ -264,9 +265,9 @@ def timed(run: Callable[[], Any], rounds: int) -> tuple[float, Any]:
     seconds = []
     result = None
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         result = run()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return statistics.median(seconds), result
 
 

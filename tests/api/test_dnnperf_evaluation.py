@@ -103,7 +103,7 @@ def test_a_repeated_run_reads_its_trainings_back(
 @pytest.mark.slow
 def test_real_trainings(data: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    report = evaluate(data, tmp_path, epochs=1, leave_families_out=0).report
+    report = evaluate(data, tmp_path, epochs=1, hidden=16, leave_families_out=0).report
     assert [score.model for score in (*report.comparison, *report.ablation)] == list(DNNPERF_MODELS)
     errors = [score.test["overall"]["latency_ms"].mre_percent for score in (*report.comparison, *report.ablation)]
     assert np.isfinite(errors).all()

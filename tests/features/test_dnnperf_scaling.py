@@ -10,10 +10,10 @@ from dippm.features.dnnperf_scaling import ColumnScaling, DnnperfScaling, Scaler
 _VALUES = np.array([[1.0, 5.0, 2.0], [3.0, 5.0, 4.0], [2.0, 5.0, 9.0]], dtype=np.float32)
 
 
-def test_min_max_brings_the_training_split_between_0_and_1():
+def test_min_max_brings_the_training_split_between_minus_1_and_1():
     scaled = ColumnScaling.fit(_VALUES, Scaler.MIN_MAX)(_VALUES)
     assert scaled.dtype == np.float32
-    np.testing.assert_allclose(scaled[:, [0, 2]], [[0, 0], [1, 2 / 7], [0.5, 1]], rtol=1e-6)
+    np.testing.assert_allclose(scaled[:, [0, 2]], [[-1, -1], [1, -3 / 7], [0, 1]], rtol=1e-6)
     # A column that does not vary is 0, and not a division by 0.
     assert not scaled[:, 1].any()
 
@@ -27,7 +27,7 @@ def test_standard_scaling_has_mean_0_and_deviation_1():
 
 def test_values_beyond_the_training_split_are_not_cut():
     scaling = ColumnScaling.fit(_VALUES, Scaler.MIN_MAX)
-    np.testing.assert_allclose(scaling(np.array([[5.0, 6.0, -5.0]]))[0], [2.0, 1.0, -1.0])
+    np.testing.assert_allclose(scaling(np.array([[5.0, 6.0, -5.0]]))[0], [3.0, 1.0, -3.0])
 
 
 def test_no_rows_teach_nothing():

@@ -125,3 +125,26 @@ def test_interpolation_of_small_images_takes_one_thread_per_pixel(new_builder: A
     assert resize_ms("linear", 1024) == pytest.approx(377, rel=0.15)
     assert resize_ms("nearest", 1024) < 5
     assert resize_ms("linear", 512) == pytest.approx(resize_ms("linear", 1024) / 2, rel=0.05)
+
+
+def test_transposed_tokens_and_gradients_interpolate_in_parallel(builder: Any) -> None:
+    n = builder.N
+    tokens = builder.node(OpKind.RELU, [builder.input(n, 49, 512)], n, 49, 512)
+    turned = builder.node(OpKind.VIEW, [tokens], n, 512, 49, alias_of=tokens, function="transpose")
+    image = builder.node(OpKind.VIEW, [turned], n, 512, 7, 7, alias_of=tokens, function="view")
+    graph = builder.graph(builder.node(OpKind.RESIZE, [image], n, 512, 14, 14, mode="linear"))
+    assert _at(PhysicalPlan.from_graph(graph, Precision.AMP), 1024).kernel_ms.sum() < 5
+
+
+def test_gradients_of_interpolation_have_a_thread_per_element(builder: Any) -> None:
+    n = builder.N
+    x = builder.node(OpKind.MUL, [builder.input(n, 512, 14, 14), builder.weight(512, 1, 1)], n, 512, 14, 14)
+    x = builder.node(OpKind.RESIZE, [x], n, 512, 7, 7, mode="linear")
+    step = make_training_graph(builder.graph(x), TrainingSettings())
+    plan = PhysicalPlan.from_graph(step, Precision.FP32)
+    sample = _at(plan, 1024, mode=Mode.TRAINING)
+    is_resize = _column(sample, "is_resize")[0] == 1
+    is_backward = _column(sample, "in_backward")[0] == 1
+    assert (is_resize & is_backward).any()
+    slow, fast = (sample.kernel_ms[0][is_resize & chosen].max() for chosen in (~is_backward, is_backward))
+    assert slow > 50 * fast

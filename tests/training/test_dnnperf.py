@@ -56,7 +56,7 @@ def test_scaling_is_of_the_training_part_alone(steps, parts) -> None:
     tensors, scaling = prepare(steps, parts)
     is_training = np.repeat(parts == Part.TRAINING, steps.node_counts)
     scaled = tensors.node_values.numpy()[is_training]
-    assert scaled.min() == 0
+    assert scaled.min() == pytest.approx(-1)
     assert scaled.max() == pytest.approx(1)
     changed = replace(steps, targets=np.where(parts[:, None] == Part.TEST, 1e6, steps.targets))
     assert prepare(changed, parts)[1].target_mean.tolist() == scaling.target_mean.tolist()

@@ -34,7 +34,8 @@ Nodes are those that do something: views are left out, and what they hand on com
 all tensors that one node hands to another.
 
 The paper scales by minimum and maximum and does not say of what. Here all columns but the one-hot ones are ``ln(1 +
-value)`` first: sizes span nine decades, so that on a plain scale nearly all nodes would lie at 0.
+value)`` first: sizes span nine decades, so that on a plain scale nearly all nodes would be alike. How they are scaled
+after that is :mod:`dippm.features.dnnperf_scaling`'s to say.
 """
 
 from __future__ import annotations

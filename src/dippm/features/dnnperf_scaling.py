@@ -18,7 +18,11 @@ _LEAST_SPREAD = 1e-6
 
 
 class Scaler(StrEnum):
-    """How columns are scaled: to between 0 and 1, as in the paper, or to mean 0 and deviation 1."""
+    """How columns are scaled: by minimum and maximum to between -1 and 1, or to mean 0 and deviation 1.
+
+    The paper scales by minimum and maximum and names no range. Values around 0 are learned from in fewer epochs than
+    those between 0 and 1; the choice was made on a validation part.
+    """
 
     MIN_MAX = "min-max"
     STANDARD = "standard"
@@ -29,8 +33,8 @@ class ColumnScaling:
     """Shift and scale of every column: ``(value - shift) / scale``.
 
     Args:
-        shift: Least value of each column of the training split, or its mean.
-        scale: Its span, or its standard deviation; 1 for a column that does not vary.
+        shift: Middle between least and largest value of each column of the training split, or its mean.
+        scale: Half its span, or its standard deviation; 1 for a column that does not vary.
 
     Shapes:
         shift, scale: [F].
@@ -50,8 +54,8 @@ class ColumnScaling:
             columns = values.shape[1]
             return cls(shift=np.zeros(columns), scale=np.ones(columns))
         if scaler is Scaler.MIN_MAX:
-            shift = values.min(axis=0).astype(np.float64)
-            scale = values.max(axis=0) - shift
+            low, high = values.min(axis=0).astype(np.float64), values.max(axis=0).astype(np.float64)
+            shift, scale = (low + high) / 2, (high - low) / 2
         else:
             shift = values.mean(axis=0, dtype=np.float64)
             scale = values.std(axis=0, dtype=np.float64)

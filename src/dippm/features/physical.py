@@ -233,7 +233,7 @@ class PhysicalPlan:
             consumers=_messages(node, class_of, links.consumers),
             static=static[node],
             is_image=static[node, _AT["output_rank"]] == 4,
-            serial=_serial_resizes(graph, links),
+            serial=_serial_resizes(graph, links, phase),
         )
 
     def at(
@@ -364,17 +364,17 @@ class _Links:
                 owner[index] = position
 
 
-def _serial_resizes(graph: Graph, links: _Links) -> IndexArray:
-    return np.array(
-        [
-            position
-            for position, node in enumerate(graph.nodes)
-            if node.kind is OpKind.RESIZE
-            and node.attributes.get("mode") != "nearest"
-            and not links.reads_reordered[position]
-        ],
-        dtype=np.int64,
-    )
+def _serial_resizes(graph: Graph, links: _Links, phase: npt.NDArray[np.int8] | None) -> IndexArray:
+    """Interpolating resizes of images whose rows lie side by side; their gradients have a thread for each element."""
+    chosen = []
+    for position, node in enumerate(graph.nodes):
+        is_backward = phase is not None and phase[position] == Phase.BACKWARD
+        if node.kind is OpKind.RESIZE and node.attributes.get("mode") != "nearest" and not is_backward:
+            # A cast keeps the order of what it reads.
+            casts = [index for index in links.producers[position] if graph.nodes[index].kind is OpKind.CAST]
+            if not any(links.reads_reordered[index] for index in (position, *casts)):
+                chosen.append(position)
+    return np.array(chosen, dtype=np.int64)
 
 
 def _own_colours(work: Workload, static: Float32Array) -> IndexArray:

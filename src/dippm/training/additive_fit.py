@@ -48,8 +48,8 @@ class AdditiveSettings:
         seed: Seed of the first member.
     """
 
-    members: int = 3
-    epochs: int = 25
+    members: int = 2
+    epochs: int = 20
     batch_size: int = 8
     rate: float = 3e-3
     decay: float = 1e-2

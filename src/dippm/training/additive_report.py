@@ -49,21 +49,20 @@ _HEADER = (
     "half-width %",
 )
 # What was found when the worst were looked at one by one: beginning of the name, layout or "" for both, cause.
-_CAUSES = (
-    (("tresnet",), "nhwc", "right in NCHW; in NHWC the gradients of its depthwise anti-alias filters run on slow kernels"),
-    (("convmixer",), "", "depthwise 7x7 and 9x9: their weight gradients are slow, most of all in NHWC; few others have any"),
-    (
-        ("regnet", "repvgg", "gluon_senet", "senet", "legacy_senet", "skres", "swsl_resnext", "ssl_resnext", "resnext",
-         "gluon_resnext", "visformer", "seresnext", "dpn", "nfnet", "eca_nfnet", "dm_nfnet"),
-        "nhwc",
-        "grouped convolutions: their backward kernels in NHWC vary several times over with the width of a group",
-    ),
-    (("cait", "coat"), "", "products of very few columns per head: tiles overhang, so the plain sum starts too high"),
-    (("efficientnet_cc", "tf_efficientnet_cc"), "", "one weight per sample: the batch becomes groups, no other model does"),
-    (("lambda_resnet",), "", "convolutions over a dimension of heads, which nothing else has"),
-    (("hrnet",), "", "several hundred small kernels side by side: the plain sum is right, the correction is not"),
-    (("ghostnet", "mixnet"), "", "thin depthwise convolutions of several sizes, concatenated"),
+_GROUPED = (
+    "dpn", "eca_botnext", "eca_halonext", "eca_nfnet", "gcresnext", "gluon_resnext", "gluon_senet", "legacy_senet",
+    "nfnet", "regnet", "repvgg", "resnest", "resnext", "senet", "seresnext", "skres", "ssl_resnext", "swsl_resnext",
+    "visformer",
 )  # fmt: skip
+_CAUSES = (
+    (("tresnet",), "nhwc", "right in NCHW; was measured with another norm, whose kernels seem not made for NHWC"),
+    (("convmixer",), "", "depthwise 7x7 and 9x9, of which there are few; slow gradients, most of all in NHWC"),
+    (_GROUPED, "nhwc", "grouped convolutions: backward kernels in NHWC differ several times over by group width"),
+    (("cait",), "", "talking heads: products of four to eight columns, by which tiles overhang"),
+    (("efficientnet_cc", "tf_efficientnet_cc"), "", "a weight per sample: the batch becomes groups, as nowhere else"),
+    (("lambda_resnet",), "", "convolutions along a dimension of heads, as nowhere else"),
+    (("ghostnet",), "", "many small depthwise kernels: the plain sum is at half of what was measured"),
+)
 _UNEXPLAINED = "not found"
 
 
