@@ -152,6 +152,8 @@ def test_a_report_has_all_protocols_and_fits_are_read_back(step_samples: Additiv
         assert one.test_ms.tolist() == other.test_ms.tolist()
     assert len(list(tmp_path.glob("predictions-*.npz"))) == 4
     page = write_report(step_samples, held, families, None, command="made by")
+    tables = [line.count("|") for line in page.splitlines() if line.startswith("|")]
+    assert set(tables) == {9, 11}
     for text in (
         "random, seed 1",
         "families left out, fold 1",

@@ -132,6 +132,21 @@ class AdditivePredictor:
             )
         return self._correctors[mode].artefact
 
+    def covers(self, device: DeviceSpec, conditions: Conditions) -> bool:
+        """Whether a network was trained on steps of this device under these conditions.
+
+        The optimizer is not asked for: its update is a small part of a step, bound by what it moves.
+        """
+        corrector = self._correctors.get(conditions.mode)
+        if corrector is None or conditions.runtime is not Runtime.EAGER or conditions.is_checkpointed:
+            return False
+        measured = corrector.artefact.measured
+        return (
+            device.name in measured["devices"]
+            and conditions.precision.value in measured["precisions"]
+            and conditions.layout.value in measured["layouts"]
+        )
+
     def predict_ms(
         self,
         graph: Graph | TrainingGraph,

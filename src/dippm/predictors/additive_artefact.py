@@ -54,6 +54,15 @@ class AdditiveArtefact:
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
+    @property
+    def labels(self) -> str:
+        """What was measured, in words."""
+        measured = self.measured
+        devices, sources = ", ".join(measured["devices"]), ", ".join(measured["sources"])
+        return (
+            f"{measured['models']} models of {sources} on {devices}, {self.mode}, {', '.join(measured['precisions'])}"
+        )
+
     @classmethod
     def read(cls, path: Path) -> AdditiveArtefact:
         """Read a manifest.

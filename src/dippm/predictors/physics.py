@@ -1,4 +1,8 @@
-"""Predictor 0: the costs of all operators, summed, with a calibrated interval."""
+"""The shipped predictor: the costs of all operators, summed, with a calibrated interval.
+
+Where an additive network was trained on the device and the conditions that are asked for, it corrects the time of each
+operator; everywhere else the sum stands as it is.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,12 @@ from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.timeline import MemoryTimeline
-from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
+from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import RECURRENT_KINDS, Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
+from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
@@ -32,6 +37,7 @@ __all__ = ["Explanation", "PhysicsPredictor"]
 FloatArray = npt.NDArray[np.float64]
 
 _NAME = "physics-0"
+_CORRECTED_NAME = "additive-1"
 _KEPT_GRAPHS = 4
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
@@ -94,9 +100,13 @@ class PhysicsPredictor:
         calibration: Coefficients and errors of inference.
         training: The same of training steps.
         kernels: Learned kernel times.
+        additive: Networks that correct the time of each operator where they were trained.
     """
 
-    def __init__(self, calibration: Calibration, kernels: KernelModel, *, training: Calibration) -> None:
+    def __init__(
+        self, calibration: Calibration, kernels: KernelModel, *, training: Calibration, additive: AdditivePredictor
+    ) -> None:
+        self._additive = additive
         self._calibrations = {Mode.INFERENCE: calibration, Mode.TRAINING: training}
         self._kernels = kernels
         self._recent: list[_Compiled] = []
@@ -106,7 +116,9 @@ class PhysicsPredictor:
     def load() -> PhysicsPredictor:
         """The shipped predictor, read once per process."""
         training = Calibration.read(TRAINING_ARTEFACT_PATH)
-        return PhysicsPredictor(Calibration.read(), load_kernel_model(), training=training)
+        return PhysicsPredictor(
+            Calibration.read(), load_kernel_model(), training=training, additive=AdditivePredictor.load()
+        )
 
     def predict(
         self,
@@ -168,15 +180,30 @@ class PhysicsPredictor:
         return _Prepared.of(compiled, batches=batches, conditions=conditions)
 
     def _break_down(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
-        breakdowns = break_down_latency(
+        is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
+        summed = break_down_latency(
             prepared.compiled.plan,
             prepared.at,
-            devices=devices,
+            devices=[device for device, covered in zip(devices, is_covered, strict=True) if not covered],
             conditions=prepared.conditions,
             rates=self._calibrations[prepared.conditions.mode].rates,
             kernels=self._kernels,
         )
-        return [each.repeated(prepared.compiled.times) for each in breakdowns]
+        others = iter(summed)
+        return [
+            self._corrected(prepared, device) if covered else next(others).repeated(prepared.compiled.times)
+            for device, covered in zip(devices, is_covered, strict=True)
+        ]
+
+    def _corrected(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
+        compiled = prepared.compiled
+        times = self._additive.break_down(
+            compiled.graph if compiled.training is None else compiled.training,
+            prepared.batches,
+            device,
+            prepared.conditions,
+        )
+        return LatencyBreakdown(busy_ms=times.busy_ms, share_ms=times.share_ms)
 
     def _assemble(
         self,
@@ -203,13 +230,19 @@ class PhysicsPredictor:
             breakdown.share_ms[:, chosen].sum(axis=1) / latency_ms
             for chosen in (prepared.compiled.is_unsupported, prepared.compiled.is_unmeasured)
         )
-        is_measured = (
+        is_corrected = self._additive.covers(device, prepared.conditions)
+        is_measured = is_corrected or (
             device.name in calibration.measured_devices
             and prepared.conditions.precision.value in calibration.measured_precisions
             and prepared.conditions.runtime is Runtime.EAGER
         )
+        name, version, labels = _NAME, calibration.version, calibration.labels
+        own_spread = calibration.latency_spread if is_measured else calibration.latency_spread_elsewhere
+        if is_corrected:
+            artefact = self._additive.artefact(prepared.conditions.mode)
+            name, labels, own_spread = _CORRECTED_NAME, f"time: {artefact.labels}; {labels}", artefact.spread
         spread = (
-            (calibration.latency_spread if is_measured else calibration.latency_spread_elsewhere)
+            own_spread
             + _DOUBT_PER_UNSUPPORTED_SHARE * unsupported
             + _DOUBT_PER_UNMEASURED_SHARE * unmeasured
             + _DOUBT_PER_HOST_SHARE * (1.0 - busy_share)
@@ -243,9 +276,7 @@ class PhysicsPredictor:
         for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
             of_row = (*_host_warning(busy), *_capacity_warning(memory_in, device))
             if of_row not in infos:
-                infos[of_row] = PredictorInfo(
-                    name=_NAME, version=calibration.version, labels=calibration.labels, warnings=(*warnings, *of_row)
-                )
+                infos[of_row] = PredictorInfo(name=name, version=version, labels=labels, warnings=(*warnings, *of_row))
             predictions.append(
                 Prediction(
                     model=prepared.compiled.model,
@@ -312,6 +343,7 @@ class _Compiled:
 
     graph: Graph
     conditions: Conditions
+    training: TrainingGraph | None
     plan: KernelPlan
     timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
@@ -329,11 +361,13 @@ class _Compiled:
                 accumulation=conditions.accumulation,
                 is_checkpointed=conditions.is_checkpointed,
             )
-            training = make_training_graph(graph, settings)
-            nodes, phase, times = training.graph.nodes, training.phase, training.times
-            work = Workload.from_graph(training.graph, training.precision)
-            plan = KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
+            step = make_training_graph(graph, settings)
+            training: TrainingGraph | None = step
+            nodes, phase, times = step.graph.nodes, step.phase, step.times
+            work = Workload.from_graph(step.graph, step.precision)
+            plan = KernelPlan.from_workload(work, is_backward=step.phase == Phase.BACKWARD)
         else:
+            training = None
             nodes, times = graph.nodes, np.ones(len(graph.nodes))
             phase = np.full(len(nodes), Phase.FORWARD, dtype=np.int8)
             work = Workload.from_graph(graph, conditions.precision)
@@ -341,6 +375,7 @@ class _Compiled:
         return cls(
             graph=graph,
             conditions=conditions,
+            training=training,
             plan=plan,
             timeline=MemoryTimeline.from_workload(work),
             is_unsupported=np.array(

@@ -1,0 +1,67 @@
+"""The shipped artefact: what it claims, its size, and that it answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.precision import Precision
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.devices import find_device
+from dippm.features.physical import PhysicalPlan
+from dippm.graph import Graph, OpKind
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import manifest_path
+
+_LARGEST_BYTES = 5_000_000
+
+
+@pytest.fixture(name="network")
+def _network(builder: Any) -> Graph:
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 3, 56, 56)
+    for channels_in, channels in ((3, 64), (64, 64), (64, 128)):
+        weights = [builder.weight(channels, channels_in, 3, 3)]
+        x = builder.node(OpKind.CONV, [x, *weights], n, channels, 56, 56, **square)
+        norm = [builder.weight(channels), builder.weight(channels)]
+        x = builder.node(OpKind.BATCH_NORM, [x, *norm], n, channels, 56, 56, axes_size=channels)
+        x = builder.node(OpKind.RELU, [x], n, channels, 56, 56)
+    x = builder.node(OpKind.REDUCE, [x], n, 128, function="mean", axes=(2, 3))
+    return builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(10, 128)], n, 10))
+
+
+def test_the_artefact_is_small_and_says_how_good_it_is() -> None:
+    path = manifest_path(Mode.TRAINING)
+    assert path.stat().st_size + path.with_suffix(".safetensors").stat().st_size < _LARGEST_BYTES
+    artefact = AdditivePredictor.load().artefact(Mode.TRAINING)
+    assert artefact.measured["devices"] == ["GeForce RTX 3090"]
+    assert artefact.test["mape_percent"] < 6.0
+    assert 85.0 <= artefact.test["interval_coverage_percent"] <= 96.0
+    assert artefact.provenance["command"].startswith("python -m dippm.training.additive --mode training")
+
+
+@pytest.mark.parametrize("device", ["RTX 3090", "A100", "T4", "H100"])
+def test_a_training_step_stays_near_the_plain_sum_on_any_device(network: Graph, device: str) -> None:
+    """What was never measured must stay sane."""
+    settings = TrainingSettings(optimizer=Optimizer.MOMENTUM, precision=Precision.AMP)
+    step = make_training_graph(network, settings)
+    for layout in Layout:
+        conditions = Conditions(precision=Precision.AMP, mode=Mode.TRAINING, layout=layout)
+        batches = [16, 32, 64, 128, 256, 512]
+        predictor = AdditivePredictor.load()
+        times = predictor.break_down(step, batches, find_device(device), conditions)
+        assert np.isfinite(times.time_ms).all()
+        assert (times.time_ms[1:] > 0.97 * times.time_ms[:-1]).all()
+        plan = PhysicalPlan.from_graph(step, Precision.AMP)
+        rates = predictor.artefact(Mode.TRAINING).rates
+        plain = plan.at(
+            batches, device=find_device(device), conditions=conditions, rates=rates, kernels=load_kernel_model()
+        )
+        ratio = times.busy_ms.sum(axis=1) / (plain.kernel_ms @ plan.count)
+        assert (ratio > 1 / 3).all()
+        assert (ratio < 3).all()
