@@ -43,7 +43,9 @@ class Calibration:
         power_spread: 90 % quantile over the runs of the board that was predicted worst when left out, in training.
         memory_spread: Of the memory beside context and weights: the least that contradicts at most 5 % of the
             statements that a batch fitted a device or did not. A statement cannot confirm an interval.
-        context_margin_mb: Uncertainty of the CUDA context, MiB; assumed.
+        context_margin_mb: By how much less than estimated a process may hold beside tensors, MiB; assumed.
+        context_margin_high_mb: By how much more it may hold, MiB: 900 leads to what best tells batches that fitted from
+            those that failed on an RTX 3090 in NHWC under PyTorch 2.4, about 1,200 MiB beside tensors.
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
     """
@@ -58,6 +60,7 @@ class Calibration:
     power_spread: float
     memory_spread: float
     context_margin_mb: float
+    context_margin_high_mb: float
     labels: str
     provenance: Mapping[str, object]
 

@@ -92,6 +92,8 @@ _BOUNDS: dict[str, tuple[float, float, float]] = {
     "cache_gain": (2.5, 1.5, 5.0),
 }
 _TRAINING_PASSES = 3.0
+# See Calibration.context_margin_high_mb.
+_CONTEXT_MARGIN_HIGH_MB = 900.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -370,6 +372,7 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
         power_spread=round(max(power_errors.values()), 4),
         memory_spread=round(memory_spread, 4),
         context_margin_mb=context_margin_mb,
+        context_margin_high_mb=_CONTEXT_MARGIN_HIGH_MB,
         labels=(
             "timm benchmark tables: image models on RTX 3090 and RTX 4090, inference, amp, PyTorch 2.4, CUDA 12.4; "
             "memory by which of their batches fitted 24 GB; "

@@ -3,7 +3,7 @@
 ``python -m dippm.training.physics_training --cache FOLDER`` rebuilds the shipped artefact from the measured tables:
 whole image models on an RTX 3090, amp, both layouts, SGD with momentum, PyTorch 1.12. Rates that a training step shares
 with inference start at those of inference and may move, because another release of cuDNN was measured; division of the
-models, intervals and memory as in :mod:`dippm.training.physics`. What was measured is one device: for others the
+models and intervals as in :mod:`dippm.training.physics`. What was measured is one device: for others the
 interval grows by as much as that of inference does on a device left out.
 """
 
@@ -41,7 +41,6 @@ from dippm.training.physics import (
     conformal_quantile,
     describe_errors,
     divide,
-    fit_memory_spread,
     fit_rates,
     log_errors,
 )
@@ -99,13 +98,15 @@ def _read_items(
     return items
 
 
-def build(*, models: int, seed: int, evaluations: int, cache: Path, jobs: int) -> Calibration:
+def build(*, models: int, seed: int, evaluations: int, memory_spread: float, cache: Path, jobs: int) -> Calibration:
     """Run the whole fit.
 
     Args:
         models: Models drawn from the tables.
         seed: Seed of the draw and of the division.
         evaluations: Steps of the least-squares solver.
+        memory_spread: Half-width of the interval of ``log(predicted / measured)`` of the memory beside context,
+            weights, gradients and state.
         cache: Folder of graphs; models that it lacks are read.
         jobs: Processes that read models.
     """
@@ -125,7 +126,6 @@ def build(*, models: int, seed: int, evaluations: int, cache: Path, jobs: int) -
     tested = log_errors(test, rates, kernels)
     elsewhere = spread * inference.latency_spread_elsewhere / inference.latency_spread
     margin = inference.context_margin_mb
-    memory_spread, memory_counts = fit_memory_spread([*fit, *calibration, *test], context_margin_mb=margin)
     digest = hashlib.sha256()
     for path in sorted(folder.glob("benchmark-train-*.csv")):
         digest.update(path.read_bytes())
@@ -138,8 +138,9 @@ def build(*, models: int, seed: int, evaluations: int, cache: Path, jobs: int) -
         latency_spread=round(spread, 4),
         latency_spread_elsewhere=round(elsewhere, 4),
         power_spread=inference.power_spread,
-        memory_spread=round(memory_spread, 4),
+        memory_spread=memory_spread,
         context_margin_mb=margin,
+        context_margin_high_mb=inference.context_margin_high_mb,
         labels=(
             "timm benchmark tables: training steps of image models on RTX 3090, SGD with momentum, amp, PyTorch 1.12, "
             "CUDA 11.3; memory by which of their batches fitted 24 GB; kernels on A100, V100, T4, P100, P4, FP32, "
@@ -148,7 +149,7 @@ def build(*, models: int, seed: int, evaluations: int, cache: Path, jobs: int) -
         provenance={
             "command": (
                 f"python -m dippm.training.physics_training --models {models} --seed {seed} "
-                f"--evaluations {evaluations} --cache FOLDER"
+                f"--evaluations {evaluations} --memory-spread {memory_spread} --cache FOLDER"
             ),
             "seed": seed,
             "data_sha256": digest.hexdigest(),
@@ -157,7 +158,7 @@ def build(*, models: int, seed: int, evaluations: int, cache: Path, jobs: int) -
             "fit": describe_errors(log_errors(fit, rates, kernels)),
             "test": describe_errors(tested),
             "test_interval_coverage_percent": round(100 * float(np.mean(np.abs(tested) <= spread)), 1),
-            "memory_pairs": memory_counts,
+            "memory_spread": "by how much more a step may need: python -m dippm.evaluation.training_fits",
         },
     )
 
@@ -168,6 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evaluations", type=int, default=8)
+    parser.add_argument("--memory-spread", type=float, default=0.044, help="see dippm.evaluation.training_fits")
     parser.add_argument("--cache", type=Path, required=True, help="folder of graphs, filled where it lacks models")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=TRAINING_ARTEFACT_PATH)
@@ -177,6 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models=options.models,
         seed=options.seed,
         evaluations=options.evaluations,
+        memory_spread=options.memory_spread,
         cache=options.cache,
         jobs=options.jobs,
     )
