@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import context_mb
+from dippm.costs.memory import Headroom
 from dippm.devices import find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import OpKind
@@ -175,3 +176,22 @@ def test_the_peak_grows_with_the_batch_and_fits_what_is_reserved(new_builder, wi
     assert (np.diff(live.peak_bytes) > 0).all()
     assert (live.live_bytes.max(axis=1) == live.peak_bytes).all()
     assert (reserved_bytes(timeline, batches, without=everything) >= live.peak_bytes).all()
+
+
+def test_cached_memory_that_can_be_given_back_is_no_reason_to_doubt_a_fit(builder):
+    n = builder.N
+    x = builder.input(n, 1)
+    # Ever larger results, of which no cached segment serves the next.
+    for width in range(2, 40):
+        x = builder.node(OpKind.RELU, [x], n, width * 100_000)
+    timeline = MemoryTimeline.from_workload(Workload.from_graph(builder.graph()))
+    device = find_device("T4")
+    headroom = Headroom(share=0.1, fixed_mb=1000.0)
+    batches = [300, 330, 360, 390]
+    freely = estimate_memory(timeline, batches, [device])[0]
+    careful = estimate_memory(timeline, batches, [device], headroom=headroom)[0]
+    is_above = freely.memory_mb * 1.1 + 1000.0 > device.memory_mb
+    assert is_above.any()
+    assert freely.fits.all()
+    assert (careful.memory_mb[is_above] < freely.memory_mb[is_above]).all()
+    assert (careful.memory_mb <= device.memory_mb).all()

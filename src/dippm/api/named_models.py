@@ -81,10 +81,10 @@ def read_kept(
 def _folder() -> Path | None:
     given = os.environ.get(FOLDER_VARIABLE)
     if given is not None:
-        return Path(given) / "graphs" if given else None
+        return Path(given) / "named-graphs" if given else None
     home = os.environ.get("XDG_CACHE_HOME")
     try:
-        return (Path(home) if home else Path.home() / ".cache") / "dippm" / "graphs"
+        return (Path(home) if home else Path.home() / ".cache") / "dippm" / "named-graphs"
     except RuntimeError:  # a user without a home
         return None
 

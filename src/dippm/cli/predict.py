@@ -24,7 +24,7 @@ _COLUMNS = (
     "device", "batch", "latency_ms", "latency_low", "latency_high", "energy_j", "energy_low", "energy_high",
     "memory_mb", "memory_low", "memory_high", "mig",
 )  # fmt: skip
-_DEVICE_WIDTH = 12
+_DEVICE_WIDTH = 10
 
 
 def predict(
@@ -182,7 +182,7 @@ def _title(prediction: Prediction) -> Text:
     return Text.assemble(
         (make_printable(model.source), "bold"),
         f"\n{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
-        f"{format_count(prediction.macs / prediction.batch)}MACs a sample"
+        f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample"
         f"\n{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",
     )

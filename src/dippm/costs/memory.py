@@ -20,7 +20,7 @@ from dippm.devices.spec import DeviceSpec
 from dippm.errors import UnsupportedError
 from dippm.units import BYTES_PER_MIB
 
-__all__ = ["LiveMemory", "MemoryEstimate", "estimate_memory", "live_memory", "reserved_bytes"]
+__all__ = ["Headroom", "LiveMemory", "MemoryEstimate", "estimate_memory", "live_memory", "reserved_bytes"]
 
 _LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _WORKSPACES = (Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF)
@@ -58,6 +58,26 @@ class LiveMemory:
     state_bytes: FloatArray
     workspace_bytes: FloatArray
     activation_bytes: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Headroom:
+    """What is to stay free for a fit to be certain.
+
+    Args:
+        share: Of what is uncertain, everything beside weights, gradients and state.
+        fixed_mb: In any case, MiB.
+    """
+
+    share: float
+    fixed_mb: float
+
+    def room_bytes(self, capacity_bytes: float, certain_bytes: FloatArray) -> FloatArray:
+        """What the allocator may hold of a capacity."""
+        room: FloatArray = (capacity_bytes - self.fixed_mb * BYTES_PER_MIB + self.share * certain_bytes) / (
+            1.0 + self.share
+        )
+        return room
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -133,6 +153,7 @@ def estimate_memory(
     devices: Sequence[DeviceSpec],
     *,
     layout: Layout = Layout.NCHW,
+    headroom: Headroom | None = None,
 ) -> list[MemoryEstimate]:
     """Estimate the memory of an inference, or of training, on each device.
 
@@ -144,6 +165,7 @@ def estimate_memory(
         batches: Batch sizes.
         devices: The devices.
         layout: Memory order of images.
+        headroom: What is to stay free on a device; None for nothing.
 
     Returns:
         One estimate per device.
@@ -166,7 +188,7 @@ def estimate_memory(
             _refuse_beyond_any_device(live)
             replays[without] = (live, _replay_of(timeline, without).reserve(pieces, None))
         live, reserved = replays[without]
-        held, fits = _squeeze(timeline, sizes, reserved, without, device)
+        held, fits = _squeeze(timeline, sizes, reserved, without, device, live=live, headroom=headroom)
         result.append(_assemble(timeline, live, held, fits, device))
     return result
 
@@ -199,15 +221,28 @@ def _squeeze(
     reserved: npt.NDArray[np.int64],
     without: frozenset[Purpose],
     device: DeviceSpec,
+    *,
+    live: LiveMemory,
+    headroom: Headroom | None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """What the allocator holds on a device of limited memory, and whether that suffices.
 
-    PyTorch gives segments that are wholly free back to the device before it fails.
+    PyTorch gives segments that are wholly free back to the device before it fails. Where it gets through with some
+    memory left free, that is what counts: cached memory that can be given back is no reason to doubt a fit.
     """
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
     capacity = int((usable_mb - context_mb(device)) * BYTES_PER_MIB) - _blas_segment(timeline, device)
     held, fits = reserved.copy(), reserved <= capacity
-    rows = np.flatnonzero(~fits)
+    is_easy = np.zeros(len(held), dtype=np.bool_)
+    if headroom is not None:
+        certain = live.weight_bytes + live.gradient_bytes + live.state_bytes
+        for place, room in enumerate(headroom.room_bytes(capacity, certain).tolist()):
+            if held[place] > room > 0:
+                pieces = timeline.piece_bytes(batches[[place]], without=without)
+                least = int(_replay_of(timeline, without).reserve(pieces, int(room))[0])
+                if least >= 0:
+                    held[place], fits[place], is_easy[place] = least, True, True
+    rows = np.flatnonzero(~fits & ~is_easy)
     if len(rows) and capacity > 0:
         pieces = timeline.piece_bytes(batches[rows], without=without)
         squeezed = _replay_of(timeline, without).reserve(pieces, capacity)

@@ -124,7 +124,18 @@ def _read_entry(path: Path, model_key: str) -> CachedGraph | None:
         return CachedGraph(graph=_graph_from_dict(values["graph"]), fingerprint=str(values["fingerprint"]))
     except FileNotFoundError:
         return None
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, IndexError, DippmError):
+    except (
+        OSError,
+        EOFError,
+        zlib.error,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        DippmError,
+    ):
         # Cut off, damaged, or not an entry at all: it is built again.
         return None
 

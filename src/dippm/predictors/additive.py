@@ -19,7 +19,7 @@ from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, PhysicalPlan, PhysicalSamples
-from dippm.graph import Graph
+from dippm.graph import Graph, OpKind
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, manifest_path, read_tensors
 from dippm.predictors.additive_forward import corrections
 
@@ -69,6 +69,13 @@ class _Corrector:
         self.artefact = artefact
         self._columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
         self._mean, self._factor = tensors["scale.mean"], tensors["scale.factor"]
+        # A column that never varied in training has no scale.
+        self.unseen_kinds = frozenset(
+            kind
+            for kind in OpKind
+            if (name := f"is_{kind.value}") in artefact.columns and self._factor[artefact.columns.index(name)] == 0.0
+        )
+        self._unseen = np.array([COLUMNS.index(f"is_{kind.value}") for kind in self.unseen_kinds], dtype=np.int64)
         self._members = [
             {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith(f"member{member}.")}
             for member in range(artefact.members)
@@ -78,9 +85,12 @@ class _Corrector:
         """Time of one operator of each class at each batch, the mean over the members, [B, C]."""
         features = (sample.node_features[:, :, self._columns] - self._mean) * self._factor
         np.clip(features, -_CLIP, _CLIP, out=features)
+        # What was never trained on keeps its time.
+        is_unseen = (sample.node_features[:, :, self._unseen] > 0).any(axis=2)
         total = np.zeros_like(sample.kernel_ms)
         for weights in self._members:
             factors = np.exp(corrections(weights, features, plan.producers, plan.consumers).astype(np.float64))
+            factors[is_unseen] = 1.0
             total += sample.kernel_ms * factors[:, :, 0] + plan.launches * LAUNCH_MS * factors[:, :, 1]
         result: FloatArray = total / len(self._members)
         return result
@@ -132,13 +142,17 @@ class AdditivePredictor:
             )
         return self._correctors[mode].artefact
 
+    def unseen_kinds(self, mode: Mode) -> frozenset[OpKind]:
+        """Kinds of operators that no model of the training had; they keep the time of the plain sum."""
+        return self._correctors[mode].unseen_kinds
+
     def covers(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether a network was trained on steps of this device under these conditions.
 
         The optimizer is not asked for: its update is a small part of a step, bound by what it moves.
         """
         corrector = self._correctors.get(conditions.mode)
-        if corrector is None or conditions.runtime is not Runtime.EAGER or conditions.is_checkpointed:
+        if corrector is None or conditions.runtime is not Runtime.EAGER:
             return False
         measured = corrector.artefact.measured
         return (

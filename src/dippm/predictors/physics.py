@@ -7,7 +7,7 @@ operator; everywhere else the sum stands as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -19,7 +19,7 @@ from dippm.costs.energy import power_w
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_latency
-from dippm.costs.memory import MemoryEstimate, estimate_memory, live_memory
+from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
@@ -140,7 +140,7 @@ class PhysicsPredictor:
                 ``training.nothing_to_train`` and ``training.no_loss``.
         """
         prepared = self._prepare(graph, batches=batches, conditions=conditions)
-        memories = estimate_memory(prepared.compiled.timeline, list(batches), devices, layout=conditions.layout)
+        memories = self._estimate_memory(prepared, devices)
         return [
             prediction
             for device, memory, breakdown in zip(devices, memories, self._break_down(prepared, devices), strict=True)
@@ -158,7 +158,7 @@ class PhysicsPredictor:
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
         prepared = self._prepare(graph, batches=[batch], conditions=conditions)
-        (memory,) = estimate_memory(prepared.compiled.timeline, [batch], [device], layout=conditions.layout)
+        (memory,) = self._estimate_memory(prepared, [device])
         (breakdown,) = self._break_down(prepared, [device])
         (prediction,) = self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
         at, times = prepared.at, prepared.compiled.times
@@ -181,6 +181,18 @@ class PhysicsPredictor:
             compiled = _Compiled.of(graph, conditions)
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
         return _Prepared.of(compiled, batches=batches, conditions=conditions)
+
+    def _estimate_memory(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[MemoryEstimate]:
+        calibration = self._calibrations[prepared.conditions.mode]
+        return estimate_memory(
+            prepared.compiled.timeline,
+            list(prepared.batches),
+            devices,
+            layout=prepared.conditions.layout,
+            headroom=Headroom(
+                share=math.exp(calibration.memory_spread) - 1.0, fixed_mb=calibration.context_margin_high_mb
+            ),
+        )
 
     def _break_down(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
         is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
@@ -245,6 +257,8 @@ class PhysicsPredictor:
             artefact = self._additive.artefact(prepared.conditions.mode)
             name, labels = _CORRECTED_NAME, f"time: {artefact.labels}; {labels}"
             own_spread = artefact.spread * _UNSEEN_FAMILY
+            is_unseen = prepared.compiled.is_of(self._additive.unseen_kinds(prepared.conditions.mode))
+            unmeasured = unmeasured + breakdown.share_ms[:, is_unseen].sum(axis=1) / latency_ms
         spread = (
             own_spread
             + _DOUBT_PER_UNSUPPORTED_SHARE * unsupported
@@ -319,6 +333,13 @@ class PhysicsPredictor:
                 f"{device.name} has no unit for {prepared.conditions.precision.value}: FP32 arithmetic on 16-bit "
                 "tensors is assumed."
             )
+        if self._additive.covers(device, conditions):
+            unseen = self._additive.unseen_kinds(conditions.mode) - {OpKind.VIEW}
+            kinds = {node.kind for node in prepared.compiled.plan.work.sizes.graph.nodes}
+            if names := ", ".join(sorted(kind.value for kind in unseen & kinds)):
+                warnings.append(f"No model that the time was learned from has these operators: {names}.")
+        if conditions.accumulation > 1 or conditions.is_checkpointed:
+            warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
         if conditions.mode is Mode.TRAINING and conditions.optimizer is not Optimizer.MOMENTUM:
             warnings.append(
                 f"No training step with {conditions.optimizer} was measured: its update is costed by bytes."
@@ -388,6 +409,10 @@ class _Compiled:
             times=times,
             model=ModelInfo.of(graph),
         )
+
+    def is_of(self, kinds: Collection[OpKind]) -> npt.NDArray[np.bool_]:
+        """Which nodes are of one of these kinds, [n_nodes]."""
+        return np.array([node.kind in kinds for node in self.plan.work.sizes.graph.nodes], dtype=np.bool_)
 
     def is_for(self, conditions: Conditions) -> bool:
         """Whether it holds under these conditions: layout and runtime change nothing of it."""

@@ -246,3 +246,33 @@ def test_accumulation_holds_all_gradients_from_the_start_and_repeats_the_passes(
     assert before[1].peak_bytes[0] <= before[0].peak_bytes[0] + weights
     macs = [Workload.from_graph(each.graph).at([1024]).macs[0] @ each.times for each in (plain, accumulated)]
     assert macs[1] == 4 * macs[0]
+
+
+def test_the_first_of_several_passes_hands_its_gradients_over(builder):
+    training = _train(_blocks(builder), accumulation=4)
+    times = {
+        node.source_op or node.kind.value: time for node, time in zip(training.graph.nodes, training.times, strict=True)
+    }
+    assert times["fill"] == 4.0  # the loss's own, the last of its kind
+    assert times["accumulate"] == 3.0
+    assert training.graph.nodes[0].kind is OpKind.FILL
+    assert training.times[0] == 0.0
+
+
+def test_weights_that_get_no_gradient_get_none_by_accumulation(builder):
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 16), builder.weight(16, 16)], n, 16)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 16)], n, 8)
+    graph = builder.graph(x)
+    for accumulation in (1, 2):
+        tensors = _train(graph, accumulation=accumulation, optimizer=Optimizer.ADAM).graph.tensors
+        assert sum(tensor.role is TensorRole.OPTIMIZER_STATE for tensor in tensors) == 2
+
+
+def test_a_single_layer_is_no_block(builder):
+    graph = _blocks(builder)
+    flat = replace(graph, nodes=tuple(replace(n, scope=f"features.{i}") for i, n in enumerate(graph.nodes)))
+    with pytest.raises(UnsupportedError):
+        _train(flat, is_checkpointed=True)
+    whole = replace(graph, nodes=tuple(replace(n, scope=f"0.{n.scope}") for n in graph.nodes))
+    assert _kinds(_train(whole, is_checkpointed=True), Phase.BACKWARD).count(OpKind.GELU) == 4

@@ -23,16 +23,17 @@ __all__ = ["find_blocks", "run_block_backward"]
 def find_blocks(graph: Graph) -> list[range]:
     """Stretches of nodes that belong to one block each, in their order.
 
-    A block is a module whose path ends in a number, the outermost such of each path: ``blocks.3``, ``layer1.0``,
-    ``encoder.layer.11``.
+    A block is a module whose path ends in a number and that has numbered siblings and modules of its own inside, the
+    outermost such of each path: ``blocks.3``, ``layer1.0``, ``encoder.layer.11``.
 
     Raises:
         UnsupportedError: ``training.no_blocks`` where no path has a number.
     """
+    repeated = _repeated_paths({node.scope for node in graph.nodes})
     blocks: list[range] = []
     start, current = 0, ""
     for position, node in enumerate(graph.nodes):
-        block = _block_of(node.scope)
+        block = _block_of(node.scope, repeated)
         if block != current:
             if current:
                 blocks.append(range(start, position))
@@ -48,10 +49,21 @@ def find_blocks(graph: Graph) -> list[range]:
     return blocks
 
 
-def _block_of(scope: str) -> str:
+def _repeated_paths(scopes: set[str]) -> set[str]:
+    """Paths that hold several numbered modules which have modules of their own: a single layer is no block."""
+    children: dict[str, set[str]] = {}
+    for scope in scopes:
+        parts = scope.split(".")
+        for position, part in enumerate(parts[:-1]):
+            if part.isdigit():
+                children.setdefault(".".join(parts[:position]), set()).add(part)
+    return {path for path, numbers in children.items() if len(numbers) > 1}
+
+
+def _block_of(scope: str, repeated: set[str]) -> str:
     parts = scope.split(".")
     for position, part in enumerate(parts):
-        if part.isdigit():
+        if part.isdigit() and ".".join(parts[:position]) in repeated:
             return ".".join(parts[: position + 1])
     return ""
 
@@ -67,7 +79,8 @@ def run_block_backward(builder: StepBuilder, gradients: Gradients, nodes: Sequen
     renamed: dict[int, int] = {}
     again: list[tuple[int, Node]] = []
     for position, node in nodes:
-        builder.twin, builder.scope = position, node.scope
+        # Nodes that run again are no gradients of anything.
+        builder.twin, builder.scope = -1, node.scope
         for index in node.outputs:
             tensor = builder.tensors[index]
             base = builder.base(index)

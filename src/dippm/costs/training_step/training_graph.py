@@ -27,6 +27,7 @@ from dippm.graph import Graph, Node, OpKind, TensorRole
 __all__ = ["Phase", "TrainingGraph", "TrainingSettings", "make_training_graph"]
 
 _ALONE = frozenset({ACCUMULATE, RESHAPE})
+_ACCUMULATE_SCOPE = "accumulate"
 _EXPLICIT = {Precision.AMP: Precision.FP32, Precision.AMP_BF16: Precision.FP32}
 
 
@@ -67,6 +68,7 @@ class TrainingGraph:
         twin: For each node of the backward pass the node of the forward pass whose gradient it computes (several may
             share one: a linear layer has a product for its input and one for its weight); -1 for the others.
         settings: How the model is trained.
+        trained: The parameters that get a gradient.
 
     Shapes:
         phase, twin: [n_nodes].
@@ -76,6 +78,7 @@ class TrainingGraph:
     phase: npt.NDArray[np.int8]
     twin: IndexArray
     settings: TrainingSettings
+    trained: tuple[int, ...] = ()
 
     @property
     def precision(self) -> Precision:
@@ -85,8 +88,20 @@ class TrainingGraph:
     @property
     def times(self) -> npt.NDArray[np.float64]:
         """How often each node runs in a step, [n_nodes]: those of forward and backward once for each accumulation."""
-        is_repeated = self.phase != Phase.OPTIMIZER
-        return np.where(is_repeated, float(self.settings.accumulation), 1.0)
+        passes = float(self.settings.accumulation)
+        times = np.where(self.phase != Phase.OPTIMIZER, passes, 1.0)
+        for position, node in enumerate(self.graph.nodes) if passes > 1 else ():
+            # The first pass hands its gradients over: nothing is filled, and a sum less is taken.
+            if node.scope == _ACCUMULATE_SCOPE:
+                times[position] = 0.0
+            elif node.source_op == ACCUMULATE and self._is_kept(node.outputs[0]):
+                times[position] = passes - 1.0
+        return times
+
+    def _is_kept(self, tensor: int) -> bool:
+        tensors = self.graph.tensors
+        base = tensors[tensor].alias_of
+        return base is not None and tensors[base].role is TensorRole.GRADIENT
 
 
 def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGraph:
@@ -115,7 +130,11 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     blocks = find_blocks(explicit) if settings.is_checkpointed else []
     dropped = {position for block in blocks for position in block}
     builder = StepBuilder(explicit)
-    earlier = _gradients_of_earlier_passes(builder, parameters) if settings.accumulation > 1 else {}
+    earlier: dict[int, int] = {}
+    if settings.accumulation > 1:
+        # Only what a single pass reaches has a gradient to add to.
+        single = make_training_graph(graph, replace(settings, accumulation=1))
+        earlier = _gradients_of_earlier_passes(builder, single.trained)
     free_after: dict[int, int] = {}
     seen: list[tuple[int, Node]] = []
     for position, node in enumerate(explicit.nodes):
@@ -159,6 +178,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
         graph=joint,
         phase=np.array(builder.phases, dtype=np.int8),
         twin=np.array(builder.twins, dtype=np.int64),
+        trained=tuple(trained),
         settings=settings,
     )
 
@@ -185,7 +205,7 @@ def _gradients_of_earlier_passes(builder: StepBuilder, parameters: Sequence[int]
         )
         for index in parameters
     }
-    builder.scope = "accumulate"
+    builder.scope = _ACCUMULATE_SCOPE
     builder.run(OpKind.FILL, (), tuple(gradients.values()), function="zeros")
     return gradients
 
