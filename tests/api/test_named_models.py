@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dippm.api import named_models
-from dippm.api.named_models import FOLDER_VARIABLE, read_kept
+from dippm.api.named_models import FOLDER_VARIABLE, SHIPPED_FOLDER, SHIPPED_NAMES, read_kept, ship_graph
 from dippm.costs.conditions import Mode
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
 from dippm.graph import Graph, OpKind
@@ -29,6 +29,7 @@ def _graph(builder) -> Graph:
 @pytest.fixture(name="folder")
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(named_models, "SHIPPED_FOLDER", tmp_path / "none")
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     return tmp_path
 
@@ -139,3 +140,39 @@ def test_the_second_run_imports_no_framework(tmp_path):
     first, second = run("training"), run("training")
     assert first[:2] == second[:2]
     assert (first[2], second[2]) == (True, False)
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_a_graph_that_comes_with_the_package_is_what_the_library_builds(name, monkeypatch):
+    library = name.partition(":")[0]
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    from dippm.frontends.open_model import open_model
+    from dippm.graph.fingerprint import fingerprint
+
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    for mode in Mode:
+        with monkeypatch.context() as context:
+            context.delitem(sys.modules, library, raising=False)
+            shipped = _ask(pytest.fail, name=name, mode=mode)
+        fresh = open_model(name, input=InputShapes(), mode=mode)
+        assert fingerprint(shipped) == fingerprint(fresh), "run python scripts/ship_named_graphs.py"
+        assert shipped.warnings == fresh.warnings
+
+
+def test_shipped_graphs_are_for_one_version_of_the_library(read, graph, monkeypatch, tmp_path):
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.setattr(named_models, "SHIPPED_FOLDER", tmp_path)
+    ship_graph(_NAME, graph, mode=Mode.INFERENCE, folder=tmp_path)
+    assert _ask(pytest.fail) == graph
+    assert _ask(read, mode=Mode.TRAINING) is graph
+    assert _ask(read, shapes=parse_input_shapes("3,32,32")) is graph
+    assert _ask(read, batch_hint=1000) is graph
+    monkeypatch.setattr(named_models, "version", lambda _name: "0.0")
+    assert _ask(read) is graph
+    assert len(read.calls) == 4
+
+
+def test_the_package_has_all_shipped_graphs():
+    assert len(list(SHIPPED_FOLDER.glob("??/*.json.gz"))) == len(SHIPPED_NAMES) * len(Mode)

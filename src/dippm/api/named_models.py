@@ -1,6 +1,7 @@
 """Graphs of models by name, kept between runs: what a library builds under a name does not change until it does.
 
 Importing PyTorch and a library of models takes seconds; reading a kept graph takes milliseconds and imports neither.
+Graphs of models that many ask for come with the package.
 """
 
 from __future__ import annotations
@@ -25,12 +26,24 @@ from dippm.frontends.zoo import library_of
 from dippm.graph import Graph
 from dippm.graph.fingerprint import fingerprint
 
-__all__ = ["FOLDER_VARIABLE", "read_kept"]
+__all__ = ["FOLDER_VARIABLE", "SHIPPED_FOLDER", "SHIPPED_NAMES", "read_kept", "ship_graph"]
 
 _logger = logging.getLogger(__name__)
 
 #: Where the graphs are kept; set and empty, they are not.
 FOLDER_VARIABLE = "DIPPM_CACHE"
+#: Graphs that come with the package; ``python scripts/ship_named_graphs.py`` makes them anew.
+SHIPPED_FOLDER = Path(__file__).with_name("named_graphs")
+#: Models whose graphs come with the package, for inference and for training.
+SHIPPED_NAMES = (
+    *(f"timm:{name}" for name in (
+        "convnext_tiny", "efficientnet_b0", "mobilenetv3_large_100", "resnet18", "resnet50",
+        "swin_tiny_patch4_window7_224", "vit_base_patch16_224", "vit_small_patch16_224", "vit_tiny_patch16_224",
+    )),
+    *(f"torchvision:{name}" for name in (
+        "densenet121", "mobilenet_v3_large", "resnet18", "resnet50", "vgg16", "vit_b_16",
+    )),
+)  # fmt: skip
 _MOST_ENTRIES = 256
 _DISTRIBUTIONS = ("torch", "torchvision")
 # A reader proves a graph at this batch or at the caller's, whichever is larger.
@@ -47,8 +60,9 @@ def read_kept(
 ) -> Graph:
     """The graph of a model by name: the kept one where there is one, else the one that is read, which is then kept.
 
-    A kept graph holds for the versions of PyTorch, of the library and of the code that reads models. Where the library
-    is imported already, a program may have changed what it builds, and nothing is kept.
+    A kept graph holds for the versions of PyTorch, of the library and of the code that reads models, one that came with
+    the package for the version of the library. Where the library is imported already, a program may have changed what
+    it builds, and neither is used.
 
     Args:
         name: ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``.
@@ -59,9 +73,17 @@ def read_kept(
     """
     folder = _folder()
     library = library_of(name)
-    if folder is None or library is None or library in sys.modules:
+    if library is None or library in sys.modules:
         return read()
     batch = batch_hint or 1
+    if shapes == InputShapes() and batch <= _PROOF_BATCH:
+        shipped = GraphCache(SHIPPED_FOLDER).load(
+            _shipped_key(name, mode, _versions(library).get(library, "")), batch=batch
+        )
+        if shipped is not None:
+            return shipped.graph
+    if folder is None:
+        return read()
     described = (name, repr(shapes), mode.value, max(batch, _PROOF_BATCH), _versions(library), _state_of_readers())
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
     kept = GraphCache(folder)
@@ -76,6 +98,17 @@ def read_kept(
         # A home that cannot be written to is no reason to fail.
         _logger.debug("the graph of %s is not kept: %s", name, exc)
     return graph
+
+
+def ship_graph(name: str, graph: Graph, *, mode: Mode, folder: Path = SHIPPED_FOLDER) -> None:
+    """Put a graph among those that come with the package, for the version of its library that is installed."""
+    library = library_of(name) or ""
+    key = _shipped_key(name, mode, _versions(library).get(library, ""))
+    GraphCache(folder).save(key, graph, fingerprint=fingerprint(graph))
+
+
+def _shipped_key(name: str, mode: Mode, library_version: str) -> str:
+    return hashlib.sha256(json.dumps((name, mode.value, library_version)).encode()).hexdigest()[:16]
 
 
 def _folder() -> Path | None:

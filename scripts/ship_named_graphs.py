@@ -1,0 +1,26 @@
+"""Read the models of ``dippm.api.named_models.SHIPPED_NAMES`` and write their graphs into the package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+# Nothing may come from a graph that was kept or shipped before.
+os.environ["DIPPM_CACHE"] = ""
+
+from dippm.api.named_models import SHIPPED_FOLDER, SHIPPED_NAMES, ship_graph
+from dippm.costs.conditions import Mode
+from dippm.frontends.inputs import InputShapes
+from dippm.frontends.open_model import open_model
+
+
+def main() -> None:
+    """Write all graphs anew."""
+    shutil.rmtree(SHIPPED_FOLDER, ignore_errors=True)
+    for name in SHIPPED_NAMES:
+        for mode in Mode:
+            ship_graph(name, open_model(name, input=InputShapes(), mode=mode), mode=mode)
+
+
+if __name__ == "__main__":
+    main()
