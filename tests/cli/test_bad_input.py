@@ -197,7 +197,7 @@ def test_unknown_zoo_model(name: str, fail: Fail) -> None:
 def test_missing_extra(tmp_path: Path) -> None:
     code = (
         "import sys\nsys.modules['torch'] = None\nfrom dippm.cli import main\n"
-        "raise SystemExit(main(['predict', 'timm:resnet50', '--json']))"
+        "raise SystemExit(main(['predict', 'timm:resnet34', '--json']))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode == 5
