@@ -39,8 +39,8 @@ FloatArray = npt.NDArray[np.float64]
 _NAME = "physics-0"
 _CORRECTED_NAME = "additive-1"
 # With whole families left out of its training the network's 90 % quantile is so many times that on random models: see
-# docs/reports/training_step.md. Of a user's model nobody knows whether its family was measured.
-_UNSEEN_FAMILY = 1.2
+# docs/reports/training_step.md and inference_step.md. Of a user's model nobody knows whether its family was measured.
+_UNSEEN_FAMILY = {Mode.TRAINING: 1.2, Mode.INFERENCE: 3.0}
 _KEPT_GRAPHS = 4
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
@@ -256,7 +256,7 @@ class PhysicsPredictor:
         if is_corrected:
             artefact = self._additive.artefact(prepared.conditions.mode)
             name, labels = _CORRECTED_NAME, f"time: {artefact.labels}; {labels}"
-            own_spread = artefact.spread * _UNSEEN_FAMILY
+            own_spread = artefact.spread * _UNSEEN_FAMILY[prepared.conditions.mode]
             is_unseen = prepared.compiled.is_of(self._additive.unseen_kinds(prepared.conditions.mode))
             unmeasured = unmeasured + breakdown.share_ms[:, is_unseen].sum(axis=1) / latency_ms
         spread = (
