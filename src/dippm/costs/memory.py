@@ -233,7 +233,6 @@ def _squeeze(
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
     capacity = int((usable_mb - context_mb(device)) * BYTES_PER_MIB) - _blas_segment(timeline, device)
     held, fits = reserved.copy(), reserved <= capacity
-    is_easy = np.zeros(len(held), dtype=np.bool_)
     if headroom is not None:
         certain = live.weight_bytes + live.gradient_bytes + live.state_bytes
         for place, room in enumerate(headroom.room_bytes(capacity, certain).tolist()):
@@ -241,8 +240,8 @@ def _squeeze(
                 pieces = timeline.piece_bytes(batches[[place]], without=without)
                 least = int(_replay_of(timeline, without).reserve(pieces, int(room))[0])
                 if least >= 0:
-                    held[place], fits[place], is_easy[place] = least, True, True
-    rows = np.flatnonzero(~fits & ~is_easy)
+                    held[place], fits[place] = least, True
+    rows = np.flatnonzero(~fits)
     if len(rows) and capacity > 0:
         pieces = timeline.piece_bytes(batches[rows], without=without)
         squeezed = _replay_of(timeline, without).reserve(pieces, capacity)
