@@ -169,3 +169,20 @@ def test_wrong_bounds_are_refused(classifier: Graph, options: dict[str, Any], co
     with pytest.raises(UsageError) as caught:
         dippm.max_batch(classifier, device="A100", **options)
     assert caught.value.code == code
+
+
+def test_software_changes_the_verdict(graph: Graph) -> None:
+    batch = dippm.max_batch(graph, device="A100").batch
+    old = {"software": "torch 1.12+cu113"}
+    assert dippm.fits(graph, device="A100", batch=batch).verdict == "yes"
+    answer = dippm.fits(graph, device="A100", batch=batch, **old)
+    assert answer.verdict != "yes"
+    assert answer.to_dict()["software"] == "torch 1.12+cu113"
+    assert dippm.max_batch(graph, device="A100", **old).batch < batch
+
+
+@pytest.mark.parametrize("ask", [dippm.fits, dippm.max_batch])
+def test_software_that_is_not_known_is_refused(graph: Graph, ask: Any) -> None:
+    with pytest.raises(UsageError, match="torch latest") as caught:
+        ask(graph, device="A100", software="torch latest")
+    assert caught.value.code == "software.unknown"

@@ -52,6 +52,7 @@ def test_a_wrong_batch_is_refused(graph: Graph, batch: Any) -> None:
         ({"checkpointing": True}, "training.unused"),
         ({"runtime": "compile"}, "runtime.unsupported"),
         ({"device": "A1000000"}, "device.unknown"),
+        ({"software": "tensorflow 2.4"}, "software.unknown"),
     ],
 )
 def test_options_are_checked(graph: Graph, options: dict[str, Any], code: str) -> None:
@@ -179,3 +180,24 @@ def test_a_trained_predictor_holds_for_nothing_else(
     assert caught.value.code == code
     if code == "predictor.mismatch":
         assert "holds for A100-SXM4-40GB, amp, inference, nhwc, eager. Got " in str(caught.value)
+
+
+def test_the_answer_names_its_software(graph: Graph) -> None:
+    assert dippm.predict(graph).to_dict()["software"] == "torch 2.13+cu130"
+    old = dippm.predict(graph, software="PyTorch 1.12, CUDA 11.3")
+    assert old.to_dict()["software"] == "torch 1.12+cu113"
+    assert "torch 1.12+cu113" in str(old)
+    assert dippm.inspect(graph, software="1.12.1+cu113").prediction.software == old.software
+
+
+@pytest.mark.parametrize("options", [{"software": "torch 2.4"}, {"accumulation": 2}, {"checkpointing": True}])
+def test_a_trained_predictor_refuses_what_it_has_not_learned(
+    options: dict[str, Any], graph: Graph, write_predictor: Any
+) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))) as caught:
+        dippm.predict(graph, predictor=write_predictor(), **options)
+    assert caught.value.code == "predictor.mismatch"
+
+
+def test_a_trained_predictor_leaves_its_software_to_its_labels(graph: Graph, write_predictor: Any) -> None:
+    assert dippm.predict(graph, predictor=write_predictor()).to_dict()["software"] is None

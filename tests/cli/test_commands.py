@@ -75,8 +75,8 @@ def test_predict_json_is_the_contract(net: str, capsys: pytest.CaptureFixture[st
     assert answer["model"]["parameters"] == 16 * 27 + 160
     (prediction,) = answer["predictions"]
     assert set(prediction) == {
-        "device", "mode", "precision", "layout", "runtime", "batch", "inputs", "macs", "latency_ms", "energy_j",
-        "memory_mb", "mig", "intervals", "memory_parts_mb", "predictor",
+        "device", "mode", "precision", "layout", "runtime", "software", "batch", "inputs", "macs", "latency_ms",
+        "energy_j", "memory_mb", "mig", "intervals", "memory_parts_mb", "predictor",
     }  # fmt: skip
     assert set(prediction["predictor"]) == {"name", "version", "labels", "warnings"}
     assert prediction["macs"] == 8 * IMAGE_MACS

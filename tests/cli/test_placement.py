@@ -144,3 +144,24 @@ def test_wrong_options(net: str, capsys: pytest.CaptureFixture[str], words: tupl
     for command in ("fits", "max-batch"):
         assert main([command, net, *words, "--json"]) in (2, 4)
         assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("command", ["predict", "inspect", "fits", "max-batch"])
+def test_every_command_takes_software(net: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (command, net, "--device", "RTX 3090")
+    assert main([*words, "--software", "torch 1.12+cu113"]) == 0
+    assert "torch 1.12+cu113" in capsys.readouterr().err
+    assert main(list(words)) == 0
+    assert "torch" not in capsys.readouterr().err
+    assert main([*words, "--software", "tensorflow 2.4"]) == 2
+    assert "torch 1.12+cu113" in capsys.readouterr().err
+
+
+def test_software_is_in_the_json(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (net, "--device", "RTX 3090", "--software", "1.12+cu113")
+    (answer,) = _json(capsys, "predict", *words)["predictions"]
+    assert answer["software"] == "torch 1.12+cu113"
+    assert answer["memory_parts_mb"]["context"] == pytest.approx(1708)
+    assert _json(capsys, "fits", *words)["fits"][0]["software"] == "torch 1.12+cu113"
+    assert _json(capsys, "max-batch", *words)["max_batches"][0]["prediction"]["software"] == "torch 1.12+cu113"
+    assert _json(capsys, "predict", net)["predictions"][0]["software"] == "torch 2.13+cu130"

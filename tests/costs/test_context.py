@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.costs.context import blas_workspace_bytes, context_mb
+from dippm.costs.context import blas_workspace_bytes, context_mb, eager_margin_mb
+from dippm.costs.software import Software
 from dippm.devices import find_device, load_catalog
 
 
@@ -27,3 +28,25 @@ def test_the_context_of_the_published_device():
 
 def test_a_slice_has_a_smaller_context():
     assert context_mb(find_device("1g.5gb@A100-SXM4-40GB")) < context_mb(find_device("A100-SXM4-40GB")) / 2
+
+
+def test_the_context_with_all_kernels_is_what_was_chosen_for_it():
+    device, software = find_device("RTX 3090"), Software.parse("torch 1.12+cu113")
+    assert context_mb(device, software) == pytest.approx(1708)
+    assert eager_margin_mb(device, software) == 0
+
+
+def test_code_does_not_grow_with_the_device():
+    old = Software.parse("torch 1.12+cu113")
+    grown = [context_mb(find_device(name), old) - context_mb(find_device(name)) for name in ("T4", "RTX 3090", "A100")]
+    assert grown == pytest.approx([grown[0]] * 3)
+    assert grown[0] > 1000
+
+
+@pytest.mark.parametrize(("device", "software"), [("A100", "torch 1.12+cu113"), ("RTX 3090", "torch 1.10+cu113")])
+def test_what_was_not_measured_is_less_sure(device, software):
+    assert eager_margin_mb(find_device(device), Software.parse(software)) > 500
+
+
+def test_cublas_took_memory_of_its_own_once():
+    assert blas_workspace_bytes(find_device("A100"), Software.parse("torch 1.12")) == 0

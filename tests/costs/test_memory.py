@@ -11,6 +11,7 @@ from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_m
 from dippm.costs.conditions import Layout
 from dippm.costs.context import context_mb
 from dippm.costs.memory import Headroom
+from dippm.costs.software import Software
 from dippm.devices import find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import OpKind
@@ -47,6 +48,15 @@ def test_reserved_memory_by_hand(builder):
     timeline = _timeline(builder.graph())
     assert reserved_bytes(timeline, [1]).tolist() == [88 * _MIB]
     assert live_memory(timeline, [1]).peak_bytes.tolist() == [88 * _MIB]
+
+
+def test_a_later_question_is_answered_as_a_first_one(builder):
+    """The first is answered by following all events, later ones pass over what repeats."""
+    network = _network(builder, widths=(16,) * 20)
+    timeline = _timeline(network)
+    later = [reserved_bytes(timeline, [batch]).tolist() for batch in (1, 7, 64)]
+    assert later == [reserved_bytes(_timeline(network), [batch]).tolist() for batch in (1, 7, 64)]
+    assert later[0] < later[2]
 
 
 def test_weights_are_allocated_one_by_one(builder):
@@ -89,6 +99,32 @@ def test_one_device_at_a_time_is_the_same(builder):
     for device, estimate in zip(devices, together, strict=True):
         (alone,) = estimate_memory(timeline, [1, 16], [device])
         assert alone.memory_mb.tolist() == estimate.memory_mb.tolist()
+
+
+def test_older_software_holds_its_kernels_and_lends_cublas_nothing(builder):
+    timeline = _timeline(_network(builder))
+    devices = [find_device("A100"), find_device("1g.5gb@A100")]
+    old = Software.parse("torch 1.12+cu113")
+    for today, before, device in zip(
+        estimate_memory(timeline, [64], devices),
+        estimate_memory(timeline, [64], devices, software=old),
+        devices,
+        strict=True,
+    ):
+        assert before.parts_mb["context"].tolist() == [context_mb(device, old)]
+        assert today.parts_mb["workspace"] - before.parts_mb["workspace"] == pytest.approx(8.125)
+        np.testing.assert_allclose(sum(before.parts_mb.values()), before.memory_mb)
+        # 20 MiB are the segment that cuBLAS's workspace lies in.
+        grown = context_mb(device, old) - context_mb(device) - 20
+        assert (before.memory_mb - today.memory_mb).tolist() == [pytest.approx(grown)]
+
+
+def test_a_device_that_kernels_fill_holds_less(builder):
+    timeline = _timeline(_chain(builder, (100, 60, 120, 80)))
+    device = _device(context_mb(_device(40_000)) + 1000)
+    assert estimate_memory(timeline, [1], [device])[0].fits.tolist() == [True]
+    old = estimate_memory(timeline, [1], [device], software=Software.parse("torch 1.12+cu113"))[0]
+    assert old.fits.tolist() == [False]
 
 
 def _chain(builder, mib_sizes):
@@ -189,7 +225,7 @@ def test_cached_memory_that_can_be_given_back_is_no_reason_to_doubt_a_fit(builde
     headroom = Headroom(share=0.1, fixed_mb=1000.0)
     batches = [300, 330, 360, 390]
     freely = estimate_memory(timeline, batches, [device])[0]
-    careful = estimate_memory(timeline, batches, [device], headroom=headroom)[0]
+    careful = estimate_memory(timeline, batches, [device], headrooms=[headroom])[0]
     is_above = freely.memory_mb * 1.1 + 1000.0 > device.memory_mb
     assert is_above.any()
     assert freely.fits.all()

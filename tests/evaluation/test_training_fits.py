@@ -7,11 +7,20 @@ from dataclasses import replace
 import pytest
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer
+from dippm.costs.software import Software
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
 from dippm.evaluation.border_pairs import BorderPair
-from dippm.evaluation.training_fits import FitRule, choose_rule, score_rule, sections_of, split_pairs
+from dippm.evaluation.fit_scores import PairVerdict
+from dippm.evaluation.training_fits import (
+    FitRule,
+    choose_rule,
+    score_rule,
+    sections_of,
+    shipped_section,
+    split_pairs,
+)
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
@@ -103,4 +112,24 @@ def test_the_report_names_the_farthest_first():
     assert [row[:5] for row in worst] == [
         ("net0", "nchw", "64", "fitted", "21000"),
         ("net1", "nchw", "96", "failed", "19000"),
+    ]
+
+
+def test_the_shipped_verdicts_have_a_row_for_each_software_and_layout():
+    pairs = [_pair(number, 1, 2, layout=layout) for number in range(2) for layout in Layout]
+    good = PairVerdict(fitted=FitVerdict.YES, failed=FitVerdict.NO)
+    bad = PairVerdict(fitted=FitVerdict.NO, failed=FitVerdict.YES)
+    # Channels first goes well, channels last does not.
+    verdicts = [good if pair.layout is Layout.NCHW else bad for pair in pairs]
+    old, new = Software(torch=(1, 12), cuda=(11, 3)), Software(torch=(2, 4), cuda=(12, 4))
+    section = shipped_section({old: verdicts}, pairs, {new: (pairs, verdicts)})
+    training, inference = section.tables
+    assert [(row[0], row[1], row[2], row[5]) for row in training.rows] == [
+        ("torch 1.12+cu113", "4", "50.0", "50.0"),
+        ("torch 1.12+cu113, nchw", "2", "100.0", "0.0"),
+        ("torch 1.12+cu113, nhwc", "2", "0.0", "100.0"),
+    ]
+    assert [row[0] for row in inference.rows] == [
+        "torch 2.4+cu124, GeForce RTX 3090, nchw",
+        "torch 2.4+cu124, GeForce RTX 3090, nhwc",
     ]

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
-from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
+from dippm.costs.workload import Workload
 from dippm.devices import find_device
 from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS
@@ -67,6 +69,24 @@ def test_shares_add_up_to_the_prediction(network: Graph) -> None:
         predictor.predict_ms(network, [1, 64, 512], _DEVICE, Conditions(precision=Precision.AMP)).tolist()
         == times.time_ms.tolist()
     )
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_kernels_that_are_known_give_the_same(network: Graph, mode: Mode) -> None:
+    conditions = Conditions(precision=Precision.AMP, mode=mode)
+    step = make_training_graph(network, TrainingSettings(precision=Precision.AMP)) if mode is Mode.TRAINING else None
+    if step is None:
+        kernels = KernelPlan.from_workload(Workload.from_graph(network, Precision.AMP))
+    else:
+        work = Workload.from_graph(step.graph, step.precision)
+        kernels = KernelPlan.from_workload(work, is_backward=step.phase == Phase.BACKWARD)
+    predictor = _make(mode)
+    expected = predictor.break_down(network if step is None else step, [4, 256], _DEVICE, conditions)
+    times = predictor.break_down_kernels(
+        kernels, kernels.work.at([4, 256]), _DEVICE, conditions, step=step, host=Rates()
+    )
+    assert times.share_ms.tolist() == expected.share_ms.tolist()
+    assert times.busy_ms.tolist() == expected.busy_ms.tolist()
 
 
 def test_batches_do_not_know_each_other(network: Graph) -> None:

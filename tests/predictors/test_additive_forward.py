@@ -8,7 +8,7 @@ from dippm.costs.precision import Precision
 from dippm.features.physical import Messages, PhysicalPlan
 from dippm.graph import OpKind
 from dippm.models.additive import AdditiveNetwork
-from dippm.predictors.additive_forward import corrections
+from dippm.predictors.additive_forward import Ensemble, Neighbours
 
 
 def _draw(random: np.random.Generator, *, nodes: int, edges: int) -> Messages:
@@ -21,25 +21,60 @@ def _draw(random: np.random.Generator, *, nodes: int, edges: int) -> Messages:
     )
 
 
-@pytest.mark.parametrize(("nodes", "edges"), [(50, 0), (50, 1), (50, 200), (600, 1), (600, 2000)])
+def _corrections(members: list[AdditiveNetwork], features: np.ndarray, *messages: Messages) -> np.ndarray:
+    """Corrections by each member, [B, M, N, 2]."""
+    ensemble = Ensemble([{name: values.numpy() for name, values in each.state_dict().items()} for each in members])
+    neighbours = [Neighbours(each, count=features.shape[1]) for each in messages]
+    return ensemble.corrections(ensemble.embed(features), *neighbours)
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [(50, 0), (50, 1), (50, 200), (64, 64 * 64), (600, 1), (600, 2000)])
 def test_numpy_and_torch_agree(nodes: int, edges: int) -> None:
     torch.manual_seed(1)
     random = np.random.default_rng(1)
-    network = AdditiveNetwork(inputs=7, width=16)
-    torch.nn.init.normal_(network.output.weight)
+    networks = [AdditiveNetwork(inputs=7, width=16) for _ in range(2)]
+    for network in networks:
+        torch.nn.init.normal_(network.output.weight)
     producers, consumers = (_draw(random, nodes=nodes, edges=edges) for _ in range(2))
     features = random.normal(size=(3, nodes, 7)).astype(np.float32)
-    weights = {name: values.numpy() for name, values in network.state_dict().items()}
-    ours = corrections(weights, features, producers, consumers)
+    ours = _corrections(networks, features, producers, consumers)
     tensors = [
         (torch.from_numpy(each.source), torch.from_numpy(each.target), torch.from_numpy(each.weight))
         for each in (producers, consumers)
     ]
     with torch.no_grad():
-        theirs = np.stack([network(torch.from_numpy(batch), *tensors).numpy() for batch in features])
+        theirs = np.array(
+            [[network(torch.from_numpy(batch), *tensors).numpy() for network in networks] for batch in features]
+        )
     assert ours.dtype == np.float32
     assert np.abs(theirs).max() > 0.1
     assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("neighbours", [1, 2, 4, 5, 6, 7, 8, 13, 100, 200])
+def test_means_of_one_crowded_operator_among_many(neighbours: int) -> None:
+    random = np.random.default_rng(neighbours)
+    target = np.concatenate([[0], np.full(neighbours, 7), [9, 9, 9]])
+    source = np.concatenate([[3], random.permutation(200)[:neighbours], [1, 2, 7]])
+    weight = random.random(len(target)).astype(np.float32)
+    values = random.normal(size=(2, 200, 4)).astype(np.float32)
+    expected = np.ones_like(values)
+    for own, other, share in zip(target.tolist(), source.tolist(), weight.tolist(), strict=True):
+        expected[:, own] += share * values[:, other]
+    total = np.ones_like(values)
+    Neighbours(Messages(source=source, target=target, weight=weight), count=200).add_means(values, total)
+    assert total == pytest.approx(expected, abs=1e-5)
+
+
+def test_features_can_be_embedded_in_parts() -> None:
+    torch.manual_seed(3)
+    weights = {name: values.numpy() for name, values in AdditiveNetwork(inputs=9, width=8).state_dict().items()}
+    ensemble = Ensemble([weights])
+    features = np.random.default_rng(3).normal(size=(2, 70, 9)).astype(np.float32)
+    columns = np.array([0, 8, 3])
+    rest = np.setdiff1d(np.arange(9), columns)
+    parts = [ensemble.embed(features[..., each], each) for each in (columns, rest)]
+    assert sum(parts) == pytest.approx(ensemble.embed(features), abs=1e-5)
 
 
 def _means(neighbours: list[list[int]]) -> Messages:
@@ -73,8 +108,7 @@ def test_classes_stand_for_all_their_operators(builder: Any) -> None:
     torch.manual_seed(2)
     network = AdditiveNetwork(inputs=plan.static.shape[1], width=16)
     torch.nn.init.normal_(network.output.weight)
-    weights = {name: values.numpy() for name, values in network.state_dict().items()}
-    merged = corrections(weights, plan.static[None], plan.producers, plan.consumers)
-    every = corrections(weights, plan.static[plan.class_of][None], _means(reads), _means(readers))
+    merged = _corrections([network], plan.static[None], plan.producers, plan.consumers)[:, 0]
+    every = _corrections([network], plan.static[plan.class_of][None], _means(reads), _means(readers))[:, 0]
     assert np.ptp(every[0, :, 0]) > 0.1
     assert merged[:, plan.class_of] == pytest.approx(every, abs=1e-5)

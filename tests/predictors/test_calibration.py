@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.devices import find_device
 from dippm.errors import DippmError
-from dippm.predictors.calibration import Calibration
+from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -31,3 +33,18 @@ def test_a_damaged_artefact_is_named(tmp_path: Path, text: str) -> None:
 def test_a_missing_artefact_is_named(tmp_path: Path) -> None:
     with pytest.raises(DippmError, match="cannot be read"):
         Calibration.read(tmp_path / "none.json")
+
+
+def test_margins_beside_tensors_follow_how_kernels_are_loaded() -> None:
+    training = Calibration.read(TRAINING_ARTEFACT_PATH)
+    old = Software.parse("torch 1.12+cu113")
+    lazily = training.context_margins_mb(find_device("RTX 3090"), DEFAULT_SOFTWARE)
+    assert lazily == (training.context_margin_mb, training.context_margin_high_mb)
+    assert training.context_margins_mb(find_device("RTX 3090"), old) == (0, 0)
+    less, more = training.context_margins_mb(find_device("A100"), old)
+    assert less == more > 0
+
+
+def test_a_step_may_need_more_rather_than_less() -> None:
+    training = Calibration.read(TRAINING_ARTEFACT_PATH)
+    assert 0 < training.memory_spread_low < training.memory_spread

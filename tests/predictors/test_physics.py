@@ -6,6 +6,7 @@ import pytest
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device, load_catalog
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
@@ -29,12 +30,20 @@ def _network(builder: Any) -> Graph:
     return builder.graph()
 
 
-def predict(graph: Graph, *, batches: list[int], devices: list[str], **conditions: Any) -> list[Prediction]:
+def predict(
+    graph: Graph,
+    *,
+    batches: list[int],
+    devices: list[str],
+    software: Software = DEFAULT_SOFTWARE,
+    **conditions: Any,
+) -> list[Prediction]:
     return PhysicsPredictor.load().predict(
         graph,
         batches=batches,
         devices=[find_device(name) for name in devices],
         conditions=Conditions(**conditions),
+        software=software,
     )
 
 
@@ -166,7 +175,7 @@ def test_casts_draw_energy(network: Graph) -> None:
     from dippm.predictors.physics import _Compiled, _Prepared
 
     conditions = Conditions(precision=Precision.AMP)
-    prepared = _Prepared.of(_Compiled.of(network, conditions), batches=[8], conditions=conditions)
+    prepared = _Prepared.of(_Compiled.of(network, conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions)
     nodes = (prepared.at.bytes_read + prepared.at.bytes_written).sum()
     assert prepared.traffic_bytes[0] > nodes
 
@@ -208,3 +217,75 @@ def test_an_optimizer_that_nobody_measured_is_named(network: Graph) -> None:
     }
     named = {optimizer: any("adamw" in text for text in answer.warnings) for optimizer, answer in answers.items()}
     assert named == {Optimizer.MOMENTUM: False, Optimizer.ADAMW: True}
+
+
+_OLD = Software(torch=(1, 12), cuda=(11, 3))
+
+
+def test_older_software_holds_more_beside_tensors(network: Graph) -> None:
+    today, old = (
+        predict(network, batches=[8], devices=["RTX 3090"], software=software)[0]
+        for software in (DEFAULT_SOFTWARE, _OLD)
+    )
+    assert old.memory_parts_mb["context"] == pytest.approx(1708)
+    assert old.memory_parts_mb["weights"] == today.memory_parts_mb["weights"]
+    assert old.latency_ms == today.latency_ms
+    assert (today.software, old.software) == (DEFAULT_SOFTWARE, _OLD)
+
+
+def test_what_is_held_beside_tensors_is_less_sure_where_it_was_not_measured(network: Graph) -> None:
+    measured, elsewhere = predict(
+        network, batches=[8], devices=["RTX 3090", "A100"], software=_OLD, mode=Mode.TRAINING,
+        optimizer=Optimizer.MOMENTUM, precision=Precision.AMP,
+    )  # fmt: skip
+
+    def doubt(answer: Prediction) -> float:
+        low, high = answer.intervals["memory_mb"]
+        return high - low
+
+    assert doubt(elsewhere) > doubt(measured) + 1000
+
+
+def test_gradients_stay_before_two(builder: Any) -> None:
+    n = builder.N
+    x = builder.input(n, 1000)
+    for _ in range(4):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(1000, 1000)], n, 1000)
+        x = builder.node(OpKind.GELU, [x], n, 1000)
+    graph = builder.graph(x)
+    before, since = (
+        predict(
+            graph, batches=[2048], devices=["A100"], mode=Mode.TRAINING, optimizer=Optimizer.MOMENTUM,
+            software=Software(torch=torch, cuda=(11, 7)),
+        )[0].memory_parts_mb
+        for torch in ((1, 13), (2, 0))
+    )  # fmt: skip
+    assert before["context"] == since["context"]
+    assert before["gradients"] == pytest.approx(4 * 4e6 / 2**20)
+    assert since["gradients"] < before["gradients"] / 2
+
+
+def test_attention_writes_its_scores_before_two(builder: Any) -> None:
+    n = builder.N
+    query, key, value = (builder.input(n, 8, 1024, 64) for _ in range(3))
+    builder.node(OpKind.ATTENTION, [query, key, value], n, 8, 1024, 64)
+    graph = builder.graph()
+    before, since = (
+        predict(graph, batches=[16], devices=["A100"], software=Software(torch=torch, cuda=(11, 7)))[0]
+        for torch in ((1, 13), (2, 0))
+    )
+    scores_mb = 16 * 8 * 1024 * 1024 * 4 / 2**20
+    assert before.memory_parts_mb["activations"] > since.memory_parts_mb["activations"] + scores_mb
+    assert before.latency_ms > since.latency_ms
+    assert before.model == since.model
+    # The graph is kept with the software that it was laid out for.
+    assert predict(graph, batches=[16], devices=["A100"])[0].memory_mb < before.memory_mb
+
+
+def test_software_is_named_where_it_is_not_the_default(network: Graph) -> None:
+    (plain,) = predict(network, batches=[8], devices=["RTX 4090"])
+    assert not any("torch" in warning for warning in plain.warnings)
+    (labelled,) = predict(network, batches=[8], devices=["RTX 4090"], software=Software(torch=(2, 4)))
+    assert "It holds for torch 2.4." in labelled.warnings
+    (other,) = predict(network, batches=[8], devices=["RTX 4090"], software=_OLD)
+    assert any("torch 1.12+cu113" in warning and "measured with torch 2.4" in warning for warning in other.warnings)

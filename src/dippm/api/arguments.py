@@ -8,11 +8,21 @@ from operator import index
 
 from dippm.api.batch_search import LARGEST_BATCH
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.placement.mig import MigPolicy
 
-__all__ = ["Batches", "Devices", "as_list", "parse_batches", "parse_conditions", "parse_devices", "parse_mig_policy"]
+__all__ = [
+    "Batches",
+    "Devices",
+    "as_list",
+    "parse_batches",
+    "parse_conditions",
+    "parse_devices",
+    "parse_mig_policy",
+    "parse_software",
+]
 
 Batches = int | Sequence[int]
 Devices = str | DeviceSpec | Sequence[str | DeviceSpec]
@@ -128,6 +138,15 @@ def parse_conditions(
             "The compiled runtime is not supported yet.", code="runtime.unsupported", cure="Use eager or cuda-graph."
         )
     return conditions
+
+
+def parse_software(name: str | None) -> Software:
+    """The software by what users write; today's where they write nothing.
+
+    Raises:
+        UsageError: ``software.unknown``.
+    """
+    return DEFAULT_SOFTWARE if name is None else Software.parse(name)
 
 
 def parse_mig_policy(name: str) -> MigPolicy:

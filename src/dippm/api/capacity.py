@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from dippm.api.arguments import Batches, Devices, parse_batches, parse_conditions, parse_devices
+from dippm.api.arguments import Batches, Devices, parse_batches, parse_conditions, parse_devices, parse_software
 from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
 from dippm.api.prediction import load
 from dippm.api.prices import Price, parse_prices
 from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
@@ -73,6 +74,7 @@ class DeviceFit:
         answer: dict[str, object] = {
             "device": self.device,
             "batch": self.batch,
+            "software": str(self.prediction.software),
             "fits": self.verdict.value,
             "needed_mb": [round(end, 1) for end in self.needed_mb],
             "capacity_mb": round(self.capacity_mb, 1),
@@ -138,6 +140,7 @@ def fits(  # type: ignore[overload-overlap]  # a str is a Sequence of str as wel
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
 ) -> DeviceFit: ...
 
@@ -158,6 +161,7 @@ def fits(
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
 ) -> list[DeviceFit]: ...
 
@@ -177,6 +181,7 @@ def fits(
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
 ) -> DeviceFit | list[DeviceFit]:
     """Say whether a model fits devices or MIG slices (``"1g.5gb@A100-SXM4-40GB"``): yes, no or unsure.
@@ -195,6 +200,7 @@ def fits(
         checkpointing: As in :func:`dippm.predict`.
         layout: Memory order of images.
         runtime: How kernels are launched.
+        software: As in :func:`dippm.predict`.
         trust: Allow pickles.
 
     Returns:
@@ -216,9 +222,12 @@ def fits(
         runtime=runtime,
     )
     batches, specs = parse_batches(batch), parse_devices(device)
+    stack = parse_software(software)
     per_hour = parse_prices(prices, specs)
     graph = load(model, framework=framework, input=input, trust=trust, mode=mode, batch_hint=batches[0])
-    predictions = PhysicsPredictor.load().predict(graph, batches=batches, devices=specs, conditions=conditions)
+    predictions = PhysicsPredictor.load().predict(
+        graph, batches=batches, devices=specs, conditions=conditions, software=stack
+    )
     owners = [spec for spec in specs for _ in batches]
     answers = [
         DeviceFit(
@@ -254,6 +263,7 @@ def max_batch(  # type: ignore[overload-overlap]  # as above
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
 ) -> MaxBatch: ...
 
@@ -275,6 +285,7 @@ def max_batch(
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
 ) -> list[MaxBatch]: ...
 
@@ -295,6 +306,7 @@ def max_batch(
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
 ) -> MaxBatch | list[MaxBatch]:
     """Find the largest batch that fits; the model is read once.
@@ -317,6 +329,7 @@ def max_batch(
         checkpointing: As in :func:`dippm.predict`.
         layout: Memory order of images.
         runtime: How kernels are launched.
+        software: As in :func:`dippm.predict`.
         trust: Allow pickles.
 
     Returns:
@@ -339,6 +352,7 @@ def max_batch(
     )
     bound_ms = _parse_bound(conditions, latency_ms=latency_ms, step_time_ms=step_time_ms)
     specs = parse_devices(device)
+    stack = parse_software(software)
     per_hour = parse_prices(prices, specs)
     graph = load(model, framework=framework, input=input, trust=trust, mode=mode)
     if graph.fixed_batch is not None:
@@ -347,7 +361,9 @@ def max_batch(
             code="graph.fixed_batch",
             cure="Export the model with a dynamic batch.",
         )
-    answers = [_search(graph, spec, conditions, bound_ms, per_hour.get(spec.name)) for spec in specs]
+    answers = [
+        _search(graph, spec, conditions, stack, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in specs
+    ]
     if _is_one(device, 1):
         return answers[0]
     if per_hour:
@@ -356,12 +372,18 @@ def max_batch(
 
 
 def _search(
-    graph: Graph, spec: DeviceSpec, conditions: Conditions, bound_ms: float | None, per_hour: float | None
+    graph: Graph,
+    spec: DeviceSpec,
+    conditions: Conditions,
+    software: Software,
+    *,
+    bound_ms: float | None,
+    per_hour: float | None,
 ) -> MaxBatch:
     predictor = PhysicsPredictor.load()
 
     def predict(batches: Sequence[int]) -> list[Prediction]:
-        return predictor.predict(graph, batches=batches, devices=[spec], conditions=conditions)
+        return predictor.predict(graph, batches=batches, devices=[spec], conditions=conditions, software=software)
 
     search = BatchSearch(predict, capacity_mb=spec.capacity_mb, time_bound_ms=bound_ms)
     batch = search.largest_certain()

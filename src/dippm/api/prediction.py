@@ -15,6 +15,7 @@ from dippm.api.arguments import (
     parse_conditions,
     parse_devices,
     parse_mig_policy,
+    parse_software,
 )
 from dippm.api.inspection import Inspection
 from dippm.api.named_models import read_kept
@@ -99,6 +100,7 @@ def predict(  # type: ignore[overload-overlap]  # a str is a Sequence of str as 
     checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
+    software: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
     predictor: str | PathLike[str] | None = None,
@@ -121,6 +123,7 @@ def predict(
     checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
+    software: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
     predictor: str | PathLike[str] | None = None,
@@ -143,6 +146,7 @@ def predict(
     checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
+    software: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
     predictor: str | PathLike[str] | None = None,
@@ -164,6 +168,7 @@ def predict(
     checkpointing: bool = False,
     layout: str | None = None,
     runtime: str | None = None,
+    software: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
     predictor: str | PathLike[str] | None = None,
@@ -187,6 +192,9 @@ def predict(
             pass, in training.
         layout: ``nchw``, as when left out, or ``nhwc``.
         runtime: ``eager``, as when left out, or ``cuda-graph`` at inference; ``compile`` is refused by this version.
+        software: Releases of PyTorch and CUDA, as ``"torch 1.12+cu113"``; those of today when left out. They decide
+            what a process holds beside tensors, whether attention is fused, and whether gradients are given back
+            between steps. No factor on the time between releases is known.
         trust: See :func:`load`.
         mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
@@ -208,12 +216,13 @@ def predict(
     batches = parse_batches(batch)
     if predictor is not None:
         trained = _load_for(predictor, None if device is None else as_list(device), given)
-        _refuse_unlearned(accumulation=accumulation, checkpointing=checkpointing)
+        _refuse_unlearned(accumulation=accumulation, checkpointing=checkpointing, software=software)
         graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
         predictions = trained.predict(graph, batches=batches, mig_policy=policy)
     else:
         conditions = parse_conditions(accumulation=accumulation, checkpointing=checkpointing, **given)
         devices = parse_devices(_DEVICE if device is None else device)
+        stack = parse_software(software)
         graph = load(
             model,
             path=path,
@@ -224,7 +233,7 @@ def predict(
             batch_hint=batches[0],
         )
         predictions = PhysicsPredictor.load().predict(
-            graph, batches=batches, devices=devices, conditions=conditions, mig_policy=policy
+            graph, batches=batches, devices=devices, conditions=conditions, software=stack, mig_policy=policy
         )
     is_single = not isinstance(batch, Iterable) and (device is None or isinstance(device, str | DeviceSpec))
     return predictions[0] if is_single else predictions
@@ -245,6 +254,7 @@ def inspect(
     checkpointing: bool = False,
     layout: str = "nchw",
     runtime: str = "eager",
+    software: str | None = None,
     trust: bool = False,
     mig_policy: str = "safe",
 ) -> Inspection:
@@ -261,12 +271,12 @@ def inspect(
         layout=layout,
         runtime=runtime,
     )
-    policy = parse_mig_policy(mig_policy)
+    policy, stack = parse_mig_policy(mig_policy), parse_software(software)
     (size,) = parse_batches(batch, is_single=True)
     (spec,) = parse_devices(device, is_single=True)
     graph = load(model, path=path, framework=framework, input=input, trust=trust, mode=conditions.mode, batch_hint=size)
     explanation = PhysicsPredictor.load().explain(
-        graph, batch=size, device=spec, conditions=conditions, mig_policy=policy
+        graph, batch=size, device=spec, conditions=conditions, software=stack, mig_policy=policy
     )
     return Inspection.of(explanation)
 
@@ -297,10 +307,10 @@ def _load_for(folder: str | PathLike[str], devices: list[object] | None, given: 
     return trained
 
 
-def _refuse_unlearned(*, accumulation: int, checkpointing: bool) -> None:
-    if accumulation != 1 or checkpointing:
+def _refuse_unlearned(*, accumulation: int, checkpointing: bool, software: str | None) -> None:
+    if accumulation != 1 or checkpointing or software is not None:
         raise UsageError(
-            "No trained predictor has learned accumulation or checkpointing.",
+            "No trained predictor has learned accumulation, checkpointing or other software than that of its labels.",
             code="predictor.mismatch",
             cure="Leave them out, or leave the predictor out.",
         )

@@ -52,6 +52,7 @@ def inspect(
     checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOption = "nchw",
     runtime: options.RuntimeOption = "eager",
+    software: options.SoftwareOption = None,
     trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     top: Annotated[int, typer.Option("--top", min=0, help="How many operators to list.")] = 10,
@@ -80,6 +81,7 @@ def inspect(
         checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
+        software=software,
         trust=trust_pickle,
         mig_policy=mig_policy,
     )

@@ -35,6 +35,7 @@ __all__ = [
     "PriceOption",
     "RuntimeOption",
     "RuntimeOrHeldOption",
+    "SoftwareOption",
     "TrustOption",
     "find_devices",
     "find_one_device",
@@ -126,6 +127,15 @@ LayoutOrHeldOption = Annotated[str | None, typer.Option("--layout", help=_LAYOUT
 _RUNTIME_HELP = "eager, or cuda-graph at inference; compile is refused by this version."
 RuntimeOption = Annotated[str, typer.Option("--runtime", help=_RUNTIME_HELP)]
 RuntimeOrHeldOption = Annotated[str | None, typer.Option("--runtime", help=_RUNTIME_HELP, show_default="eager")]
+SoftwareOption = Annotated[
+    str | None,
+    typer.Option(
+        "--software",
+        metavar="RELEASE",
+        help="Releases of PyTorch and CUDA, as 'torch 1.12+cu113': they change the memory. Today's when left out.",
+        show_default=False,
+    ),
+]
 PredictorOption = Annotated[
     str | None,
     typer.Option(

@@ -54,6 +54,7 @@ def fits(
     checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOption = "nchw",
     runtime: options.RuntimeOption = "eager",
+    software: options.SoftwareOption = None,
     trust_pickle: options.TrustOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -74,6 +75,7 @@ def fits(
         checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
+        software=software,
         trust=trust_pickle,
     )
     if as_json:
@@ -107,6 +109,7 @@ def max_batch(
     checkpointing: options.CheckpointingOption = False,
     layout: options.LayoutOption = "nchw",
     runtime: options.RuntimeOption = "eager",
+    software: options.SoftwareOption = None,
     trust_pickle: options.TrustOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -128,6 +131,7 @@ def max_batch(
         checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
+        software=software,
         trust=trust_pickle,
     )
     if as_json:

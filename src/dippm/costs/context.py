@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices.spec import DeviceSpec
 
-__all__ = ["blas_workspace_bytes", "context_mb"]
+__all__ = ["blas_workspace_bytes", "context_mb", "eager_margin_mb"]
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp (PyTorch 2.13): ":4096:2:16:8" in KiB, 32 MiB on compute capability 9, 10
 # and 12. cublasLt shares it. CUBLAS_WORKSPACE_CONFIG changes it; its default is taken.
@@ -25,17 +26,38 @@ _CONTEXT_MB_PER_THREAD = (426.0 - _CONTEXT_FIXED_MB) / (142 * 1536)
 # Kernels of cuBLAS, cuDNN and PyTorch that a model pulls in under lazy loading: an assumption.
 _KERNELS_MB = 64.0
 
+# Where all kernels are loaded at once. Published training steps that did and did not fit leave 1,708 MiB beside tensors
+# on an RTX 3090 (82 SMs) under PyTorch 1.12 and CUDA 11.3, with the handles and workspaces of cuDNN and cuBLAS: chosen
+# on half of the models by `python -m dippm.evaluation.training_fits`. Code does not grow with the number of SMs.
+_EAGER_DEVICE = "GeForce RTX 3090"
+_EAGER_SOFTWARE = Software(torch=(1, 12), cuda=(11, 3))
+_EAGER_KERNELS_MB = 1708.0 - _CONTEXT_FIXED_MB - _CONTEXT_MB_PER_THREAD * (82 * 1536)
+# Assumed for other devices and releases. A maintainer of PyTorch gives "more than 1,000 MB" for the kernels that were
+# loaded before CUDA 11.7 (github.com/pytorch/pytorch, issue 107667).
+_EAGER_MARGIN_MB = 700.0
 
-def blas_workspace_bytes(device: DeviceSpec) -> int:
+
+def blas_workspace_bytes(device: DeviceSpec, software: Software = DEFAULT_SOFTWARE) -> int:
     """Workspace that PyTorch takes from its caching allocator for cuBLAS, once per stream, bytes."""
+    if not software.has_blas_workspace:
+        return 0
     return _BLAS_BYTES_NEW if device.compute_capability[0] in _NEW_MAJORS else _BLAS_BYTES
 
 
-def context_mb(device: DeviceSpec) -> float:
+def context_mb(device: DeviceSpec, software: Software = DEFAULT_SOFTWARE) -> float:
     """Memory of the CUDA context and the loaded kernels, MiB.
 
-    An estimate, fitted to one published figure (in this module's comments) and scaled by the device's resident
-    threads; the tables that dippm is calibrated on have no figure for it.
+    An estimate, fitted to one published figure for lazy loading and to one chosen on published training steps for
+    eager loading (both in this module's comments), and scaled by the device's resident threads.
     """
     threads = device.sm_count * _THREADS_PER_SM.get(device.compute_capability, _MOST_THREADS_PER_SM)
-    return _CONTEXT_FIXED_MB + _CONTEXT_MB_PER_THREAD * threads + _KERNELS_MB
+    kernels = _KERNELS_MB if software.loads_lazily else _EAGER_KERNELS_MB
+    return _CONTEXT_FIXED_MB + _CONTEXT_MB_PER_THREAD * threads + kernels
+
+
+def eager_margin_mb(device: DeviceSpec, software: Software) -> float:
+    """By how much less or more than estimated the context may be where all kernels are loaded at once, MiB.
+
+    Nothing where it was chosen: what is uncertain there is among the errors of everything else.
+    """
+    return 0.0 if device.name == _EAGER_DEVICE and software == _EAGER_SOFTWARE else _EAGER_MARGIN_MB

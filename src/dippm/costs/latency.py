@@ -25,7 +25,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
-__all__ = ["LatencyBreakdown", "break_down_latency", "share_of_latency"]
+__all__ = ["LatencyBreakdown", "break_down_latency", "launched_ms", "share_of_latency"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -80,13 +80,29 @@ def break_down_latency(
     Returns:
         One breakdown per device.
     """
+    if not devices:
+        return []
     busy = busy_ms(plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
+    share = share_of_latency(busy, launched_ms(plan, conditions, rates))
+    return [LatencyBreakdown(busy_ms=own, share_ms=part) for own, part in zip(busy, share, strict=True)]
+
+
+def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates) -> FloatArray:
+    """When the host has launched each node, counted from the start, ms.
+
+    Args:
+        plan: The kernels.
+        conditions: The runtime.
+        rates: Rates of the host.
+
+    Shapes:
+        Result: [n_nodes].
+    """
     # A captured graph is launched as a whole.
     host_scale = 0.0 if conditions.runtime is Runtime.CUDA_GRAPH else rates.host_scale
     dispatch_us = np.where(plan.is_backward, rates.backward_host, 1.0) * plan.dispatch_us
-    launched = np.cumsum(dispatch_us) * (host_scale / _US_PER_MS)
-    share = share_of_latency(busy, launched)
-    return [LatencyBreakdown(busy_ms=own, share_ms=part) for own, part in zip(busy, share, strict=True)]
+    result: FloatArray = np.cumsum(dispatch_us) * (host_scale / _US_PER_MS)
+    return result
 
 
 def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:

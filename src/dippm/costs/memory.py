@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, as_batches
 from dippm.costs.repeats import Repeat, find_repeats
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.devices.spec import DeviceSpec
 from dippm.errors import UnsupportedError
@@ -153,7 +154,8 @@ def estimate_memory(
     devices: Sequence[DeviceSpec],
     *,
     layout: Layout = Layout.NCHW,
-    headroom: Headroom | None = None,
+    software: Software = DEFAULT_SOFTWARE,
+    headrooms: Sequence[Headroom] | None = None,
 ) -> list[MemoryEstimate]:
     """Estimate the memory of an inference, or of training, on each device.
 
@@ -165,7 +167,8 @@ def estimate_memory(
         batches: Batch sizes.
         devices: The devices.
         layout: Memory order of images.
-        headroom: What is to stay free on a device; None for nothing.
+        software: What the process loads beside the model.
+        headrooms: What is to stay free on each device; None for nothing.
 
     Returns:
         One estimate per device.
@@ -180,7 +183,7 @@ def estimate_memory(
         Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[np.any(timeline.bytes_of, axis=1)])
     )
     result = []
-    for device in devices:
+    for place, device in enumerate(devices):
         without = _absent_copies(device, layout) & present
         if without not in replays:
             pieces = timeline.piece_bytes(sizes, without=without)
@@ -188,8 +191,11 @@ def estimate_memory(
             _refuse_beyond_any_device(live)
             replays[without] = (live, _replay_of(timeline, without).reserve(pieces, None))
         live, reserved = replays[without]
-        held, fits = _squeeze(timeline, sizes, reserved, without, device, live=live, headroom=headroom)
-        result.append(_assemble(timeline, live, held, fits, device))
+        headroom = None if headrooms is None else headrooms[place]
+        held, fits = _squeeze(
+            timeline, sizes, reserved, without, device, live=live, software=software, headroom=headroom
+        )
+        result.append(_assemble(timeline, live, held, fits, device, software))
     return result
 
 
@@ -223,6 +229,7 @@ def _squeeze(
     device: DeviceSpec,
     *,
     live: LiveMemory,
+    software: Software,
     headroom: Headroom | None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """What the allocator holds on a device of limited memory, and whether that suffices.
@@ -231,7 +238,8 @@ def _squeeze(
     memory left free, that is what counts: cached memory that can be given back is no reason to doubt a fit.
     """
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
-    capacity = int((usable_mb - context_mb(device)) * BYTES_PER_MIB) - _blas_segment(timeline, device)
+    capacity = int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
+    capacity -= _blas_segment(timeline, device, software)
     held, fits = reserved.copy(), reserved <= capacity
     if headroom is not None:
         certain = live.weight_bytes + live.gradient_bytes + live.state_bytes
@@ -250,12 +258,13 @@ def _squeeze(
     return held, fits
 
 
-def _blas_segment(timeline: MemoryTimeline, device: DeviceSpec) -> int:
+def _blas_segment(timeline: MemoryTimeline, device: DeviceSpec, software: Software) -> int:
     """Bytes of the segment that holds cuBLAS's workspace.
 
     It is taken once, at the first matrix product, and kept; nearly always from memory that activations do not need.
     """
-    return segment_bytes(blas_workspace_bytes(device)) if timeline.runs_blas else 0
+    workspace = blas_workspace_bytes(device, software)
+    return segment_bytes(workspace) if timeline.runs_blas and workspace else 0
 
 
 def _assemble(
@@ -264,11 +273,12 @@ def _assemble(
     reserved: npt.NDArray[np.int64],
     fits: npt.NDArray[np.bool_],
     device: DeviceSpec,
+    software: Software,
 ) -> MemoryEstimate:
-    blas = blas_workspace_bytes(device) if timeline.runs_blas else 0
-    held = reserved + _blas_segment(timeline, device)
+    blas = blas_workspace_bytes(device, software) if timeline.runs_blas else 0
+    held = reserved + _blas_segment(timeline, device, software)
     workspace = live.workspace_bytes + blas
-    context = np.full(len(live.batches), context_mb(device))
+    context = np.full(len(live.batches), context_mb(device, software))
     trained = {}
     if (timeline.purpose == Purpose.GRADIENT).any():
         trained = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
@@ -318,10 +328,13 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     rows = np.arange(len(batches))
     peak = live[rows, peak_event]
     purpose_of_event = purpose[timeline.event_piece]
+    is_before_peak = np.arange(live.shape[1]) <= peak_event[:, None]
 
     def at_peak(*purposes: Purpose) -> FloatArray:
-        chosen = np.isin(purpose_of_event, [int(each) for each in purposes])
-        taken: FloatArray = np.where(chosen, change, 0.0).cumsum(axis=1)[rows, peak_event]
+        is_chosen = _is_of(purpose_of_event, purposes)
+        if not is_chosen.any():
+            return np.zeros(len(batches))
+        taken: FloatArray = np.where(is_before_peak & is_chosen, change, 0.0).sum(axis=1)
         return taken
 
     workspace, gradients, state = at_peak(*_WORKSPACES), at_peak(Purpose.GRADIENT), at_peak(Purpose.OPTIMIZER_STATE)
@@ -339,30 +352,22 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Replay:
-    """What the allocator is asked for in one forward pass, at any batch size.
+    """What the allocator is asked for in one forward pass or training step, at any batch size.
 
     Args:
-        loaded: The allocator of a device without limit, once the weights are there: they take memory and give none
-            back. Never to be written to.
-        events: Events as :meth:`CachingAllocator.replay` takes them, the inputs first.
-        piece: Piece of each event.
-        repeats: Where the events repeat.
+        timeline: The model's memory events.
+        without: Kinds of memory that are left out.
     """
 
-    loaded: CachingAllocator
-    events: list[int]
-    piece: IndexArray
-    repeats: tuple[Repeat, ...]
-
-    @classmethod
-    def of(cls, timeline: MemoryTimeline, without: frozenset[Purpose]) -> _Replay:
-        loaded = CachingAllocator(pieces=len(timeline.purpose))
+    def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose]) -> None:
+        # The allocator of a device without limit, once the weights are there: they take memory and give none back.
+        # Never to be written to.
+        self._loaded = CachingAllocator(pieces=len(timeline.purpose))
         weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
-        loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
+        self._loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
         bytes_of = timeline.bytes_of.copy()
-        bytes_of[np.isin(timeline.purpose, [int(purpose) for purpose in without])] = 0.0
+        bytes_of[_is_of(timeline.purpose, without)] = 0.0
         is_taken: npt.NDArray[np.bool_] = np.any(bytes_of, axis=1)
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
         piece = timeline.event_piece[is_event]
@@ -372,32 +377,45 @@ class _Replay:
         is_end = np.zeros(len(events), dtype=np.bool_)
         is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
         events[:-1][is_end[1:]] = 0
-        events = np.concatenate([timeline.inputs + 1, events[~is_end]])
-        piece = np.concatenate([timeline.inputs, piece[~is_end]])
-        _, kinds = np.unique(bytes_of[piece], axis=0, return_inverse=True)
-        return cls(
-            loaded=loaded,
-            events=events.tolist(),
-            piece=piece,
-            repeats=find_repeats(events, kinds.reshape(-1).astype(np.int64)),
-        )
+        # Events as CachingAllocator.replay takes them, the inputs first, and the piece of each.
+        self._events: list[int] = np.concatenate([timeline.inputs + 1, events[~is_end]]).tolist()
+        self._piece: IndexArray = np.concatenate([timeline.inputs, piece[~is_end]])
+        self._bytes_of = bytes_of[self._piece]
+        self._repeats: tuple[Repeat, ...] | None = None
+        self._done = 0
 
     def reserve(self, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
         """Most bytes held at each batch size, -1 where the capacity does not suffice; pieces: [B, P]."""
-        if capacity_bytes is not None and self.loaded.reserved_bytes > capacity_bytes:
+        if capacity_bytes is not None and self._loaded.reserved_bytes > capacity_bytes:
             return np.full(len(pieces), -1)
         result = []
-        for sizes in _blocks(pieces[:, self.piece]).tolist():
-            allocator = self.loaded.copy(capacity_bytes)
-            fits = allocator.replay(self.events, sizes, self.repeats)
+        for sizes in _blocks(pieces[:, self._piece]).tolist():
+            allocator = self._loaded.copy(capacity_bytes)
+            fits = allocator.replay(self._events, sizes, self._find_repeats())
             result.append(allocator.peak_reserved_bytes if fits else -1)
         return np.array(result, dtype=np.int64)
+
+    def _find_repeats(self) -> tuple[Repeat, ...]:
+        """Where the events repeat; to look for it takes longer than to follow them a first time."""
+        self._done += 1
+        if self._repeats is None and self._done > 1:
+            _, kinds = np.unique(self._bytes_of, axis=0, return_inverse=True)
+            self._repeats = find_repeats(np.array(self._events), kinds.reshape(-1).astype(np.int64))
+        return self._repeats or ()
 
 
 @lru_cache(maxsize=8)
 def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose]) -> _Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
-    return _Replay.of(timeline, without)
+    return _Replay(timeline, without)
+
+
+def _is_of(given: npt.NDArray[np.int8], purposes: Iterable[Purpose]) -> npt.NDArray[np.bool_]:
+    """Which are one of some purposes."""
+    chosen = np.zeros(len(Purpose), dtype=np.bool_)
+    chosen[[int(purpose) for purpose in purposes]] = True
+    result: npt.NDArray[np.bool_] = chosen[given]
+    return result
 
 
 def _blocks(piece_bytes: FloatArray) -> npt.NDArray[np.int64]:

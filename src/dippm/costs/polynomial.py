@@ -135,7 +135,11 @@ def evaluate(polynomials: FloatArray, batches: FloatArray) -> FloatArray:
     """
     column = batches[:, None]
     width = polynomials.shape[1]
-    result = np.broadcast_to(polynomials[:, width - 1], (len(batches), polynomials.shape[0]))
-    for power in range(width - 2, -1, -1):
-        result = result * column + polynomials[:, power]
-    return np.array(result) if width == 1 else result
+    if width == 1:
+        return np.repeat(polynomials.T, len(batches), axis=0)
+    result = polynomials[:, width - 1] * column
+    result += polynomials[:, width - 2]
+    for power in range(width - 3, -1, -1):
+        result *= column
+        result += polynomials[:, power]
+    return result

@@ -55,7 +55,11 @@ def find_repeats(events: IndexArray, kinds: IndexArray) -> tuple[Repeat, ...]:
     count = len(codes)
     found: list[tuple[int, int, int]] = []
     for period in range(1, min(_LONGEST_PERIOD, count // _LEAST_PERIODS) + 1):
-        differs = np.flatnonzero(codes[period:] != codes[:-period])
+        differs_at = codes[period:] != codes[:-period]
+        # Most periods have nowhere near enough equal elements for one stretch that is worth its while.
+        if count - period - np.count_nonzero(differs_at) < period + max(period, _WORTHWHILE):
+            continue
+        differs = np.flatnonzero(differs_at)
         edges = np.concatenate([[-1], differs, [count - period]])
         # Of a run of equal elements the first period only leads to what is compared with the second.
         saved = np.diff(edges) - 1 - period

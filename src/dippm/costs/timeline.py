@@ -56,8 +56,8 @@ class MemoryTimeline:
     Weights and inputs are there before the first node and after the last; outputs stay. Every other storage is given
     back where the graph says so (``Graph.has_lifetimes``), else after the last node that uses it or one of its views.
     Outputs that nothing reads are given back at once. A cast that autocast caches stays until the forward ends, any
-    other cast as long as its node runs. Where an optimizer keeps state there are two steps: the state is taken when the
-    first one updates the weights, and is there throughout the second.
+    other cast as long as its node runs. Where an optimizer keeps state, or gradients are kept from step to step, there
+    are two steps: both are taken in the first one, and are there throughout the second.
 
     Args:
         purpose: What each piece is for.
@@ -129,7 +129,7 @@ class MemoryTimeline:
         releases = _releases(graph, storage)
         owned_by_graph = [tensor.role in _WRITTEN_ROLES for tensor in graph.tensors]
         is_state = [tensor.role is TensorRole.OPTIMIZER_STATE for tensor in graph.tensors]
-        steps = 1 + any(is_state)
+        steps = 1 + (any(is_state) or _keeps_gradients(graph, storage, releases))
         is_live = [False] * count
         piece: list[int] = []
         sign: list[int] = []
@@ -215,6 +215,16 @@ def _releases(graph: Graph, storage: list[int]) -> list[list[int]]:
         if position >= 0 and graph.tensors[index].role is TensorRole.ACTIVATION:
             result[position].append(index)
     return result
+
+
+def _keeps_gradients(graph: Graph, storage: list[int], releases: list[list[int]]) -> bool:
+    """Whether the gradient of a weight outlives the step."""
+    gradients = {
+        index
+        for index, tensor in enumerate(graph.tensors)
+        if tensor.role is TensorRole.GRADIENT and storage[index] == index
+    }
+    return not gradients <= {index for indices in releases for index in indices}
 
 
 def _layout_copies(workload: Workload) -> FloatArray:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import re
-
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.errors import UsageError
 from dippm.graph import Graph
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 
-__all__ = ["as_measured"]
+__all__ = ["as_measured", "software_of"]
 
-_TORCH = re.compile(r"torch (\d+)\.")
-_FIRST_FUSED = 2
+
+def software_of(framework: str) -> Software:
+    """The software of a label.
+
+    Args:
+        framework: The framework and its release, as labels name them: ``"torch 1.12"``, with other packages after a
+            comma; where it is something else, today's is meant.
+    """
+    try:
+        return Software.parse(framework.partition(",")[0])
+    except UsageError:
+        return DEFAULT_SOFTWARE
 
 
 def as_measured(graph: Graph, framework: str) -> Graph:
     """The graph that was measured, where the model was read by newer software.
 
-    Fused attention came with PyTorch 2.0: models that were measured before wrote their scores to memory.
+    Models that were measured before attention was fused wrote their scores to memory.
 
     Args:
         graph: The model's graph, as it is read today.
-        framework: The framework and its release, as labels name them: ``"torch 1.12"``; where it is something else,
-            today's is meant.
+        framework: As for :func:`software_of`.
     """
-    found = _TORCH.match(framework)
-    return unfuse_attention(graph) if found and int(found[1]) < _FIRST_FUSED else graph
+    return graph if software_of(framework).fuses_attention else unfuse_attention(graph)

@@ -8,6 +8,7 @@ its copies of the weights, and attention is not fused.
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dippm.costs.conditions import Layout, Mode
+from dippm.costs.conditions import Layout, Mode, Runtime
 from dippm.costs.memory import live_memory, reserved_bytes
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
@@ -23,7 +24,7 @@ from dippm.costs.workload import Workload
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.graph_samples import graphs_of_model
 from dippm.datasets.imports.timm import labels_of_timm_rows
-from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import read_timm_tables
 from dippm.errors import DippmError, UsageError
@@ -31,7 +32,7 @@ from dippm.graph import Graph, OpKind, TensorRole
 from dippm.measuring.measurement import Outcome
 from dippm.units import BYTES_PER_MIB
 
-__all__ = ["BORDER_DEVICE", "BorderPair", "border_pairs", "needed_mb"]
+__all__ = ["BORDER_DEVICE", "Border", "BorderPair", "border_pairs", "inference_borders", "needed_mb"]
 
 #: The card of the training tables.
 BORDER_DEVICE = "GeForce RTX 3090"
@@ -44,20 +45,16 @@ _SAME_PARAMETERS = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BorderPair:
+class Border:
     """A batch that fitted and the next larger one, which did not.
 
     Args:
-        label: The run that fitted, with the hash of its graph.
+        label: The run that fitted.
         failed_batch: The batch that failed.
-        fitted_mb: What the batch that fitted needs, see :func:`needed_mb`.
-        failed_mb: What the batch that failed needs.
     """
 
     label: Label
     failed_batch: int
-    fitted_mb: float
-    failed_mb: float
 
     @property
     def model(self) -> str:
@@ -68,6 +65,49 @@ class BorderPair:
     def layout(self) -> Layout:
         """Memory order of the images."""
         return self.label.configuration.conditions.layout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BorderPair(Border):
+    """A border of a training table with both batches replayed; its label has the hash of its graph.
+
+    Args:
+        label: The run that fitted.
+        failed_batch: The batch that failed.
+        fitted_mb: What the batch that fitted needs, see :func:`needed_mb`.
+        failed_mb: What the batch that failed needs.
+    """
+
+    fitted_mb: float
+    failed_mb: float
+
+
+def inference_borders(folder: Path, cache: GraphCache, *, models: int, seed: int) -> list[Border]:
+    """Borders of the inference tables, of models drawn from those whose graph lies in the cache.
+
+    Args:
+        folder: The folder ``timm`` of the measured tables.
+        cache: Graphs by recipe.
+        models: How many models to draw.
+        seed: Seed of the draw.
+
+    Raises:
+        UsageError: ``data.missing`` where there is no such table.
+    """
+    rows = [
+        row for row in read_timm_tables(folder) if row.mode == Mode.INFERENCE and row.runtime == Runtime.EAGER.value
+    ]
+    failed: Label | None = None
+    borders = []
+    # A label of a batch that failed comes before that of the row which tells of it.
+    for label in labels_of_timm_rows(rows):
+        if _has_fitted(label) and failed is not None:
+            borders.append(Border(label=label, failed_batch=failed.recipe.batch))
+        failed = None if _has_fitted(label) else label
+    drawn = sorted({border.label.recipe.model_key for border in borders} & set(cache.keys()))
+    random.Random(seed).shuffle(drawn)  # noqa: S311 - a draw of models, not a secret
+    chosen = set(drawn[:models])
+    return [border for border in borders if border.label.recipe.model_key in chosen]
 
 
 def border_pairs(
@@ -162,16 +202,17 @@ def _timeline_of(graph: Graph, label: Label) -> MemoryTimeline:
     conditions = label.configuration.conditions
     if conditions.optimizer is None:
         raise UsageError("The label names no optimizer.", code="optimizer.unknown")
-    settings = TrainingSettings(optimizer=conditions.optimizer, precision=conditions.precision)
+    settings = TrainingSettings(
+        optimizer=conditions.optimizer,
+        precision=conditions.precision,
+        keeps_gradients=software_of(label.measurement.software.framework).keeps_gradients,
+    )
     training = make_training_graph(as_measured(graph, label.measurement.software.framework), settings)
     return MemoryTimeline.from_workload(Workload.from_graph(_as_benchmarked(training), training.precision))
 
 
 def _as_benchmarked(training: TrainingGraph) -> Graph:
-    """The step with its gradients kept for the next one, and autocast's copies of weights until the backward pass ends.
-
-    Each node gives back what it does, but for these.
-    """
+    """The step with autocast's copies of weights kept until the backward pass ends; each node gives back the rest."""
     graph = training.graph
     copies = {
         node.outputs[0]
@@ -183,11 +224,7 @@ def _as_benchmarked(training: TrainingGraph) -> Graph:
     backward_end = int(np.flatnonzero(training.phase == Phase.BACKWARD)[-1])
     nodes = []
     for position, node in enumerate(graph.nodes):
-        kept = [
-            index
-            for index in node.releases
-            if index not in copies and graph.tensors[index].role is not TensorRole.GRADIENT
-        ]
+        kept = [index for index in node.releases if index not in copies]
         if position == backward_end:
             kept += sorted(copies)
         nodes.append(replace(node, releases=tuple(kept)))

@@ -12,6 +12,7 @@ _BITS = {
     "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4,
     "bool": 8, "complex64": 64, "complex128": 128, "string": 0, "other": 32,
 }  # fmt: skip
+_FLOATING = frozenset(name for name in _BITS if name.startswith(("float", "bfloat")))
 
 
 class DType(StrEnum):
@@ -44,9 +45,10 @@ class DType(StrEnum):
     @property
     def bits(self) -> int:
         """Bits per element."""
-        return _BITS[self.value]
+        # A member hashes as its value; asking for that takes longer than finding it.
+        return _BITS[self]
 
     @property
     def is_floating(self) -> bool:
         """Whether the type holds real numbers."""
-        return self.value.startswith(("float", "bfloat"))
+        return self in _FLOATING

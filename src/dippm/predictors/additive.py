@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,16 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.edges import IndexArray
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
-from dippm.costs.latency import share_of_latency
+from dippm.costs.latency import launched_ms, share_of_latency
 from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph
+from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
-from dippm.features.physical import COLUMNS, LAUNCH_MS, PhysicalPlan, PhysicalSamples
+from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples
 from dippm.graph import Graph, OpKind
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, manifest_path, read_tensors
-from dippm.predictors.additive_forward import corrections
+from dippm.predictors.additive_forward import Ensemble, Neighbours
 
 __all__ = ["AdditivePredictor", "AdditiveTimes"]
 
@@ -30,7 +34,6 @@ Float32Array = npt.NDArray[np.float32]
 
 _KEPT_PLANS = 8
 _CLIP = np.float32(4.0)
-_US_PER_MS = 1e3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -55,6 +58,43 @@ class AdditiveTimes:
         return result
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _AdditivePlan:
+    """What depends on neither batch nor device; built once per graph, precision and mode.
+
+    Args:
+        physical: Classes of operators.
+        producers: Whom each class hears as producers.
+        consumers: Whom it hears as consumers.
+        first: What the features that do not change make of the networks' first layer.
+        is_unseen: Whether a class is of a kind that no model of the training had.
+
+    Shapes:
+        first: [1, M, C, W]; is_unseen: [C].
+    """
+
+    physical: PhysicalPlan
+    producers: Neighbours
+    consumers: Neighbours
+    first: Float32Array
+    is_unseen: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Inputs:
+    """Some inputs of the networks: their places, the features that they are, and the scale of those."""
+
+    places: IndexArray
+    features: IndexArray
+    mean: Float32Array
+    factor: Float32Array
+
+    def scale(self, features: Float32Array) -> Float32Array:
+        scaled: Float32Array = (features[..., self.features] - self.mean) * self.factor
+        np.clip(scaled, -_CLIP, _CLIP, out=scaled)
+        return scaled
+
+
 class _Corrector:
     """The networks of one mode."""
 
@@ -67,32 +107,48 @@ class _Corrector:
                 cure="Rebuild it with: python -m dippm.training.additive",
             )
         self.artefact = artefact
-        self._columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
-        self._mean, self._factor = tensors["scale.mean"], tensors["scale.factor"]
+        columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
+        mean, factor = tensors["scale.mean"], tensors["scale.factor"]
+
+        def inputs(first: int, stop: int) -> _Inputs:
+            (places,) = np.nonzero((columns >= first) & (columns < stop))
+            features = columns[places] - first
+            return _Inputs(places=places, features=features, mean=mean[places], factor=factor[places])
+
+        self._static, self._changing = inputs(0, len(STATIC)), inputs(len(STATIC), len(COLUMNS))
         # A column that never varied in training has no scale.
         self.unseen_kinds = frozenset(
             kind
             for kind in OpKind
-            if (name := f"is_{kind.value}") in artefact.columns and self._factor[artefact.columns.index(name)] == 0.0
+            if (name := f"is_{kind.value}") in artefact.columns and factor[artefact.columns.index(name)] == 0.0
         )
-        self._unseen = np.array([COLUMNS.index(f"is_{kind.value}") for kind in self.unseen_kinds], dtype=np.int64)
-        self._members = [
-            {name.partition(".")[2]: values for name, values in tensors.items() if name.startswith(f"member{member}.")}
-            for member in range(artefact.members)
-        ]
+        self._unseen = np.array([STATIC.index(f"is_{kind.value}") for kind in self.unseen_kinds], dtype=np.int64)
+        self._ensemble = Ensemble(
+            [
+                {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}
+                for own in (f"member{member}." for member in range(artefact.members))
+            ]
+        )
 
-    def time_ms(self, plan: PhysicalPlan, sample: PhysicalSamples) -> FloatArray:
+    def prepare(self, physical: PhysicalPlan) -> _AdditivePlan:
+        """Work out what depends on neither batch nor device."""
+        count = len(physical.node)
+        return _AdditivePlan(
+            physical=physical,
+            producers=Neighbours(physical.producers, count=count),
+            consumers=Neighbours(physical.consumers, count=count),
+            first=self._ensemble.embed(self._static.scale(physical.static)[None], self._static.places),
+            # What was never trained on keeps its time.
+            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1),
+        )
+
+    def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> FloatArray:
         """Time of one operator of each class at each batch, the mean over the members, [B, C]."""
-        features = (sample.node_features[:, :, self._columns] - self._mean) * self._factor
-        np.clip(features, -_CLIP, _CLIP, out=features)
-        # What was never trained on keeps its time.
-        is_unseen = (sample.node_features[:, :, self._unseen] > 0).any(axis=2)
-        total = np.zeros_like(sample.kernel_ms)
-        for weights in self._members:
-            factors = np.exp(corrections(weights, features, plan.producers, plan.consumers).astype(np.float64))
-            factors[is_unseen] = 1.0
-            total += sample.kernel_ms * factors[:, :, 0] + plan.launches * LAUNCH_MS * factors[:, :, 1]
-        result: FloatArray = total / len(self._members)
+        first = plan.first + self._ensemble.embed(self._changing.scale(sample.changing), self._changing.places)
+        factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
+        factors[:, :, plan.is_unseen] = 1.0
+        mean = factors.mean(axis=1)
+        result: FloatArray = sample.kernel_ms * mean[..., 0] + plan.physical.launches * LAUNCH_MS * mean[..., 1]
         return result
 
 
@@ -112,7 +168,7 @@ class AdditivePredictor:
     ) -> None:
         self._kernels = kernels
         self._correctors = {artefact.mode: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
-        self._recent: list[tuple[Graph | TrainingGraph, Precision, PhysicalPlan]] = []
+        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _AdditivePlan]] = []
 
     @staticmethod
     @cache
@@ -134,13 +190,7 @@ class AdditivePredictor:
         Raises:
             UnsupportedError: ``additive.mode`` where there are none.
         """
-        if mode not in self._correctors:
-            raise UnsupportedError(
-                f"No additive network was trained for {mode}.",
-                code="additive.mode",
-                cure=f"Train one with: python -m dippm.training.additive --mode {mode}",
-            )
-        return self._correctors[mode].artefact
+        return self._corrector(mode).artefact
 
     def unseen_kinds(self, mode: Mode) -> frozenset[OpKind]:
         """Kinds of operators that no model of the training had; they keep the time of the plain sum."""
@@ -198,25 +248,54 @@ class AdditivePredictor:
                 code="additive.graph",
                 cure="Make the graph of the step with make_training_graph.",
             )
+        plan = self._plan_of(graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision))
+        at, host = plan.physical.kernels.work.at(list(batches)), self.artefact(conditions.mode).rates
+        return self._time_operators(plan, at, device, conditions, host=host)
+
+    def break_down_kernels(
+        self,
+        kernels: KernelPlan,
+        at: WorkloadAt,
+        device: DeviceSpec,
+        conditions: Conditions,
+        *,
+        step: TrainingGraph | None,
+        host: Rates,
+    ) -> AdditiveTimes:
+        """What :meth:`break_down` gives, where the kernels and the host are known.
+
+        Args:
+            kernels: The kernels of a forward graph, or of a whole training step.
+            at: Their work at each batch.
+            device: The device.
+            conditions: Precision, layout, mode and runtime.
+            step: The training step in training, None in inference.
+            host: Where the host's rates come from: the same for all devices that are compared.
+
+        Raises:
+            UnsupportedError: ``additive.mode`` where no network was trained for the mode, ``additive.runtime`` for a
+                compiled model.
+        """
+        plan = self._plan_of(kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, step=step))
+        return self._time_operators(plan, at, device, conditions, host=host)
+
+    def _time_operators(
+        self, plan: _AdditivePlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
+    ) -> AdditiveTimes:
         if conditions.runtime is Runtime.COMPILE:
             raise UnsupportedError(
                 "The additive network was not trained on compiled models.",
                 code="additive.runtime",
                 cure="Predict the eager runtime.",
             )
-        rates = self.artefact(conditions.mode).rates
-        plan = self._plan(graph, conditions.precision)
-        sample = plan.at(batches, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        own_ms = self._correctors[conditions.mode].time_ms(plan, sample)
-        runs = plan.class_of >= 0
-        busy_ms = np.zeros((len(batches), len(plan.class_of)))
-        busy_ms[:, runs] = own_ms[:, plan.class_of[runs]]
-        # A captured graph is launched as a whole.
-        host = 0.0 if conditions.runtime is Runtime.CUDA_GRAPH else rates.host_scale
-        kernels = plan.kernels
-        dispatch_us = np.where(kernels.is_backward, rates.backward_host, 1.0) * kernels.dispatch_us
-        share_ms = share_of_latency(busy_ms, np.cumsum(dispatch_us) * (host / _US_PER_MS))
-        return AdditiveTimes(share_ms=share_ms * plan.times, busy_ms=busy_ms * plan.times)
+        corrector, physical = self._corrector(conditions.mode), plan.physical
+        rates = corrector.artefact.rates
+        sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
+        # A view is in no class, and takes the time that is put behind the last one.
+        own_ms = np.pad(corrector.time_ms(plan, sample), ((0, 0), (0, 1)))
+        busy_ms = own_ms[:, physical.class_of]
+        share_ms = share_of_latency(busy_ms, launched_ms(physical.kernels, conditions, host))
+        return AdditiveTimes(share_ms=share_ms * physical.times, busy_ms=busy_ms * physical.times)
 
     def interval_factor(self, mode: Mode) -> float:
         """What the time is multiplied with and divided by for the 90 % interval on models like those of the labels.
@@ -226,11 +305,23 @@ class AdditivePredictor:
         """
         return math.exp(self.artefact(mode).spread)
 
-    def _plan(self, graph: Graph | TrainingGraph, precision: Precision) -> PhysicalPlan:
-        """What does not depend on the batch, kept for the graphs seen last."""
-        for held, of, plan in self._recent:
-            if held is graph and of is precision:
+    def _corrector(self, mode: Mode) -> _Corrector:
+        if mode not in self._correctors:
+            raise UnsupportedError(
+                f"No additive network was trained for {mode}.",
+                code="additive.mode",
+                cure=f"Train one with: python -m dippm.training.additive --mode {mode}",
+            )
+        return self._correctors[mode]
+
+    def _plan_of(
+        self, asked: Graph | TrainingGraph | KernelPlan, conditions: Conditions, lay_out: Callable[[], PhysicalPlan]
+    ) -> _AdditivePlan:
+        """What does not depend on the batch, kept for what was asked for last."""
+        corrector = self._corrector(conditions.mode)
+        for held, precision, plan in self._recent:
+            if held is asked and precision is conditions.precision:
                 return plan
-        plan = PhysicalPlan.from_graph(graph, precision)
-        self._recent = [(graph, precision, plan), *self._recent[: _KEPT_PLANS - 1]]
+        plan = corrector.prepare(lay_out())
+        self._recent = [(asked, conditions.precision, plan), *self._recent[: _KEPT_PLANS - 1]]
         return plan

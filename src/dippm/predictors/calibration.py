@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dippm.costs.context import eager_margin_mb
 from dippm.costs.energy import PowerModel
 from dippm.costs.rates import Rates
+from dippm.costs.software import Software
+from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
 
 __all__ = ["ARTEFACT_PATH", "CERTAIN_PARTS", "TRAINING_ARTEFACT_PATH", "Calibration"]
@@ -41,9 +44,11 @@ class Calibration:
         latency_spread: On unseen models of a measured device and precision.
         latency_spread_elsewhere: On a device left out of the fit, in the same precision and runtime.
         power_spread: 90 % quantile over the runs of the board that was predicted worst when left out, in training.
-        memory_spread: Of the memory beside context and weights: the least that contradicts at most 5 % of the
+        memory_spread: Of the memory beside context and weights, upwards: the least that contradicts at most 5 % of the
             statements that a batch fitted a device or did not. A statement cannot confirm an interval.
-        context_margin_mb: By how much less than estimated a process may hold beside tensors, MiB; assumed.
+        memory_spread_low: The same downwards.
+        context_margin_mb: By how much less than estimated a process may hold beside tensors, MiB, where kernels are
+            loaded lazily; assumed.
         context_margin_high_mb: By how much more it may hold, MiB: 900 leads to what best tells batches that fitted from
             those that failed on an RTX 3090 in NHWC under PyTorch 2.4, about 1,200 MiB beside tensors.
         labels: The labels, in words.
@@ -59,10 +64,18 @@ class Calibration:
     latency_spread_elsewhere: float
     power_spread: float
     memory_spread: float
+    memory_spread_low: float
     context_margin_mb: float
     context_margin_high_mb: float
     labels: str
     provenance: Mapping[str, object]
+
+    def context_margins_mb(self, device: DeviceSpec, software: Software) -> tuple[float, float]:
+        """By how much less and by how much more than estimated a process may hold beside tensors, MiB."""
+        if software.loads_lazily:
+            return self.context_margin_mb, self.context_margin_high_mb
+        margin = eager_margin_mb(device, software)
+        return margin, margin
 
     @classmethod
     def read(cls, path: Path = ARTEFACT_PATH) -> Calibration:

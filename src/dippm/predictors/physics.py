@@ -21,11 +21,13 @@ from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.precision import Arithmetic, Precision
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import RECURRENT_KINDS, Graph, OpKind
+from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable, name_unsupported
@@ -41,6 +43,8 @@ _CORRECTED_NAME = "additive-1"
 # With whole families left out of its training the network's 90 % quantile is so many times that on random models: see
 # docs/reports/training_step.md and inference_step.md. Of a user's model nobody knows whether its family was measured.
 _UNSEEN_FAMILY = {Mode.TRAINING: 1.2, Mode.INFERENCE: 3.0}
+# Releases of PyTorch that the times were measured with.
+_TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 _KEPT_GRAPHS = 4
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
@@ -130,6 +134,7 @@ class PhysicsPredictor:
         batches: Sequence[int],
         devices: Sequence[DeviceSpec],
         conditions: Conditions,
+        software: Software = DEFAULT_SOFTWARE,
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> list[Prediction]:
         """Predict a graph on every device at every batch, all batches of the first device first.
@@ -139,7 +144,7 @@ class PhysicsPredictor:
                 no operator runs; ``graph.too_large`` where its tensors pass a petabyte; in training also
                 ``training.nothing_to_train`` and ``training.no_loss``.
         """
-        prepared = self._prepare(graph, batches=batches, conditions=conditions)
+        prepared = self._prepare(graph, batches=batches, conditions=conditions, software=software)
         memories = self._estimate_memory(prepared, devices)
         return [
             prediction
@@ -154,10 +159,11 @@ class PhysicsPredictor:
         batch: int,
         device: DeviceSpec,
         conditions: Conditions,
+        software: Software = DEFAULT_SOFTWARE,
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
-        prepared = self._prepare(graph, batches=[batch], conditions=conditions)
+        prepared = self._prepare(graph, batches=[batch], conditions=conditions, software=software)
         (memory,) = self._estimate_memory(prepared, [device])
         (breakdown,) = self._break_down(prepared, [device])
         (prediction,) = self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
@@ -173,12 +179,14 @@ class PhysicsPredictor:
             traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) * times / 2**20,
         )
 
-    def _prepare(self, graph: Graph, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
+    def _prepare(
+        self, graph: Graph, *, batches: Sequence[int], conditions: Conditions, software: Software
+    ) -> _Prepared:
         """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
         check_answerable(graph, batches)
-        compiled = next((c for c in self._recent if c.graph is graph and c.is_for(conditions)), None)
+        compiled = next((c for c in self._recent if c.source is graph and c.is_for(conditions, software)), None)
         if compiled is None:
-            compiled = _Compiled.of(graph, conditions)
+            compiled = _Compiled.of(graph, conditions, software)
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
         return _Prepared.of(compiled, batches=batches, conditions=conditions)
 
@@ -189,9 +197,14 @@ class PhysicsPredictor:
             list(prepared.batches),
             devices,
             layout=prepared.conditions.layout,
-            headroom=Headroom(
-                share=math.exp(calibration.memory_spread) - 1.0, fixed_mb=calibration.context_margin_high_mb
-            ),
+            software=prepared.compiled.software,
+            headrooms=[
+                Headroom(
+                    share=math.exp(calibration.memory_spread) - 1.0,
+                    fixed_mb=calibration.context_margins_mb(device, prepared.compiled.software)[1],
+                )
+                for device in devices
+            ],
         )
 
     def _break_down(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
@@ -212,11 +225,13 @@ class PhysicsPredictor:
 
     def _corrected(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
         compiled = prepared.compiled
-        times = self._additive.break_down(
-            compiled.graph if compiled.training is None else compiled.training,
-            prepared.batches,
+        times = self._additive.break_down_kernels(
+            compiled.plan,
+            prepared.at,
             device,
             prepared.conditions,
+            step=compiled.training,
+            host=self._calibrations[prepared.conditions.mode].rates,
         )
         return LatencyBreakdown(busy_ms=times.busy_ms, share_ms=times.share_ms)
 
@@ -237,7 +252,7 @@ class PhysicsPredictor:
             calibration.power,
             device,
             busy_share=busy_share,
-            flops_per_s=at.flops @ (prepared.fp32_equivalent(device) * prepared.compiled.times) / busy_ms * 1e3,
+            flops_per_s=_total(at.flops, prepared.fp32_equivalent(device) * prepared.compiled.times) / busy_ms * 1e3,
             bytes_per_s=prepared.traffic_bytes / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
@@ -270,7 +285,8 @@ class PhysicsPredictor:
         warnings = self._warnings(prepared, device, is_measured=is_measured)
         factor = np.exp(spread)
         energy_factor = np.exp(np.hypot(spread, calibration.power_spread))
-        memory_low, memory_high = _memory_interval(memory, calibration)
+        margins_mb = calibration.context_margins_mb(device, prepared.compiled.software)
+        memory_low, memory_high = _memory_interval(memory, calibration, margins_mb)
         parts_mb = [
             dict(zip(memory.parts_mb, row, strict=True))
             for row in np.stack(list(memory.parts_mb.values()), axis=1).tolist()
@@ -300,6 +316,7 @@ class PhysicsPredictor:
                     model=prepared.compiled.model,
                     device=device.name,
                     conditions=prepared.conditions,
+                    software=prepared.compiled.software,
                     batch=batch,
                     inputs=inputs,
                     macs=macs,
@@ -317,12 +334,13 @@ class PhysicsPredictor:
     def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
         graph = prepared.compiled.graph
         conditions = prepared.conditions
-        warnings = list(graph.warnings)
+        warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
-        unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in _UNMEASURED_KINDS})
-        if unmeasured:
-            warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
+        if not _UNMEASURED_KINDS.isdisjoint(prepared.compiled.kinds):
+            unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in _UNMEASURED_KINDS})
+            if unmeasured:
+                warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
         if not is_measured:
             warnings.append(
                 f"No whole model was measured on {device.name} in {prepared.conditions.precision.value}, "
@@ -335,8 +353,7 @@ class PhysicsPredictor:
             )
         if self._additive.covers(device, conditions):
             unseen = self._additive.unseen_kinds(conditions.mode) - {OpKind.VIEW}
-            kinds = {node.kind for node in prepared.compiled.plan.work.sizes.graph.nodes}
-            if names := ", ".join(sorted(kind.value for kind in unseen & kinds)):
+            if names := ", ".join(sorted(kind.value for kind in unseen & prepared.compiled.kinds)):
                 warnings.append(f"No model that the time was learned from has these operators: {names}.")
         if conditions.accumulation > 1 or conditions.is_checkpointed:
             warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
@@ -350,22 +367,53 @@ class PhysicsPredictor:
         return tuple(warnings)
 
 
-def _memory_interval(memory: MemoryEstimate, calibration: Calibration) -> tuple[FloatArray, FloatArray]:
+def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
+    """What is said of software that was asked for."""
+    if software == DEFAULT_SOFTWARE:
+        return ()
+    timed_with = _TIMED_WITH[mode]
+    if software.torch == timed_with:
+        return (f"It holds for {software}.",)
+    measured = ".".join(map(str, timed_with))
+    return (f"It holds for {software}, but its time was measured with torch {measured}: no factor between is known.",)
+
+
+def _memory_interval(
+    memory: MemoryEstimate, calibration: Calibration, margins_mb: tuple[float, float]
+) -> tuple[FloatArray, FloatArray]:
     """Weights, gradients and state are exact; what lies beside tensors is off by so many MiB, the rest by a factor."""
     parts = memory.parts_mb
     certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(memory.memory_mb)))
     loose = memory.memory_mb - parts["context"] - certain
-    low = loose * (1.0 - math.exp(-calibration.memory_spread)) + calibration.context_margin_mb
-    high = loose * (math.exp(calibration.memory_spread) - 1.0) + calibration.context_margin_high_mb
+    low = loose * (1.0 - math.exp(-calibration.memory_spread_low)) + margins_mb[0]
+    high = loose * (math.exp(calibration.memory_spread) - 1.0) + margins_mb[1]
     return np.maximum(memory.memory_mb - low, certain), memory.memory_mb + high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Compiled:
-    """What depends on neither batch nor device."""
+    """What depends on neither batch nor device.
 
+    Args:
+        source: The graph that was given.
+        graph: The same as the software runs it.
+        conditions: Conditions of the run.
+        software: The software.
+        training: The whole step, in training.
+        plan: Its kernels.
+        timeline: Its memory.
+        is_unsupported: Nodes without a rule of their own.
+        is_unmeasured: Nodes whose rule no measurement stands behind.
+        phase: Phase of each node.
+        times: How often each node runs.
+        kinds: Kinds of its nodes.
+        model: What is said of the model.
+    """
+
+    source: Graph
     graph: Graph
     conditions: Conditions
+    software: Software
     training: TrainingGraph | None
     plan: KernelPlan
     timeline: MemoryTimeline
@@ -373,16 +421,19 @@ class _Compiled:
     is_unmeasured: npt.NDArray[np.bool_]
     phase: npt.NDArray[np.int8]
     times: FloatArray
+    kinds: frozenset[OpKind]
     model: ModelInfo
 
     @classmethod
-    def of(cls, graph: Graph, conditions: Conditions) -> _Compiled:
+    def of(cls, source: Graph, conditions: Conditions, software: Software) -> _Compiled:
+        graph = source if software.fuses_attention else unfuse_attention(source)
         if conditions.mode is Mode.TRAINING:
             settings = TrainingSettings(
                 optimizer=conditions.optimizer or Optimizer.MOMENTUM,
                 precision=conditions.precision,
                 accumulation=conditions.accumulation,
                 is_checkpointed=conditions.is_checkpointed,
+                keeps_gradients=software.keeps_gradients,
             )
             step = make_training_graph(graph, settings)
             training: TrainingGraph | None = step
@@ -396,8 +447,10 @@ class _Compiled:
             work = Workload.from_graph(graph, conditions.precision)
             plan = KernelPlan.from_workload(work)
         return cls(
+            source=source,
             graph=graph,
             conditions=conditions,
+            software=software,
             training=training,
             plan=plan,
             timeline=MemoryTimeline.from_workload(work),
@@ -407,16 +460,21 @@ class _Compiled:
             is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in nodes], dtype=np.bool_),
             phase=phase,
             times=times,
-            model=ModelInfo.of(graph),
+            kinds=frozenset(node.kind for node in nodes),
+            model=ModelInfo.of(source),
         )
 
     def is_of(self, kinds: Collection[OpKind]) -> npt.NDArray[np.bool_]:
         """Which nodes are of one of these kinds, [n_nodes]."""
-        return np.array([node.kind in kinds for node in self.plan.work.sizes.graph.nodes], dtype=np.bool_)
+        nodes = self.plan.work.sizes.graph.nodes
+        if self.kinds.isdisjoint(kinds):
+            return np.zeros(len(nodes), dtype=np.bool_)
+        return np.array([node.kind in kinds for node in nodes], dtype=np.bool_)
 
-    def is_for(self, conditions: Conditions) -> bool:
+    def is_for(self, conditions: Conditions, software: Software) -> bool:
         """Whether it holds under these conditions: layout and runtime change nothing of it."""
-        return self.conditions == replace(conditions, layout=self.conditions.layout, runtime=self.conditions.runtime)
+        alike = replace(conditions, layout=self.conditions.layout, runtime=self.conditions.runtime)
+        return (self.conditions, self.software) == (alike, software)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -443,8 +501,8 @@ class _Prepared:
             inputs=tuple(
                 {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches
             ),
-            macs=tuple(int(macs) for macs in at.macs @ compiled.times),
-            traffic_bytes=(at.bytes_read + at.bytes_written) @ compiled.times
+            macs=tuple(int(macs) for macs in _total(at.macs, compiled.times).tolist()),
+            traffic_bytes=_total(at.bytes_read + at.bytes_written, compiled.times)
             + (at.casts.bytes_read + at.casts.bytes_written).sum(axis=1),
         )
 
@@ -462,6 +520,12 @@ class _Prepared:
         fp32 = device.peak_tflops["fp32"]
         peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
         return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
+
+
+def _total(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Weighted sums over the nodes, [B]; a product would wake BLAS's threads, which a busy machine makes wait."""
+    total: FloatArray = (values * weights).sum(axis=1)
+    return total
 
 
 def _host_warning(busy_share: float) -> tuple[str, ...]:

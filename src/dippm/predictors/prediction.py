@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.software import Software
 from dippm.graph import Graph, OpKind
 
 __all__ = ["ModelInfo", "Prediction", "PredictorInfo"]
@@ -96,6 +97,7 @@ class Prediction:
         intervals: ``latency_ms``, ``energy_j``, ``memory_mb`` to the [low, high] that holds the measured value in
             90 % of cases; without those that are not known.
         predictor: Provenance and warnings.
+        software: The software that the figures hold for; None where ``predictor.labels`` alone say it.
     """
 
     model: ModelInfo
@@ -111,6 +113,7 @@ class Prediction:
     mig: str | None
     intervals: Mapping[str, Interval]
     predictor: PredictorInfo
+    software: Software | None = None
 
     @property
     def step_time_ms(self) -> float | None:
@@ -134,6 +137,7 @@ class Prediction:
             "precision": self.conditions.precision.value,
             "layout": self.conditions.layout.value,
             "runtime": self.conditions.runtime.value,
+            "software": None if self.software is None else str(self.software),
         }
         if self.conditions.optimizer is not None:
             answer |= {

@@ -19,7 +19,7 @@ from dippm.errors import UsageError
 from dippm.measuring.measurement import Outcome
 from dippm.training.additive_samples import AdditiveSamples
 
-__all__ = ["MeasuredModels", "family_folds", "random_parts", "read_measured_models"]
+__all__ = ["MeasuredModels", "device_parts", "family_folds", "random_parts", "read_measured_models"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -43,12 +43,13 @@ class MeasuredModels:
     data_sha256: str
 
 
-def read_measured_models(folder: Path, mode: Mode) -> MeasuredModels:
-    """Read the eager rows of the timm tables.
+def read_measured_models(folder: Path, mode: Mode, runtime: Runtime = Runtime.EAGER) -> MeasuredModels:
+    """Read rows of the timm tables.
 
     Args:
         folder: Folder of the measured tables.
         mode: Inference or training.
+        runtime: Eager or compiled; no training step was measured compiled.
 
     Raises:
         UsageError: ``data.missing``.
@@ -58,7 +59,7 @@ def read_measured_models(folder: Path, mode: Mode) -> MeasuredModels:
         label
         for label in labels_of_timm_rows(rows)
         if label.measurement.outcome is Outcome.OK
-        and label.configuration.conditions.runtime is Runtime.EAGER
+        and label.configuration.conditions.runtime is runtime
         and label.configuration.conditions.mode is mode
         and label.source == _SOURCES[mode]
     )
@@ -82,6 +83,20 @@ def random_parts(samples: AdditiveSamples, *, seed: int) -> tuple[IndexArray, In
         for part in (split.training, split.validation, split.test)
     )
     return training, validation, test
+
+
+def device_parts(samples: AdditiveSamples, *, device: str, seed: int) -> tuple[IndexArray, IndexArray, IndexArray]:
+    """A device left out: what to train on, its own rows of the same models, and its rows of all other models.
+
+    Args:
+        samples: All samples.
+        device: The device.
+        seed: Seed of the draw of models, see :func:`random_parts`.
+    """
+    training, validation, test = random_parts(samples, seed=seed)
+    is_own = np.array([label.measurement.device == device for label in samples.labels], dtype=np.bool_)
+    others = np.sort(np.concatenate([validation, test]))
+    return training[~is_own[training]], training[is_own[training]], others[is_own[others]]
 
 
 def family_folds(samples: AdditiveSamples, *, folds: int, seed: int = 0) -> list[tuple[IndexArray, IndexArray]]:

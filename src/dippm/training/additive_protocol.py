@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,15 @@ import numpy.typing as npt
 
 from dippm.training.additive_fit import AdditiveSettings, fit_additive
 from dippm.training.additive_labels import family_folds, random_parts
+from dippm.training.additive_novelty import describe_samples, find_neighbours
 from dippm.training.additive_samples import AdditiveSamples
 
 __all__ = ["HeldOut", "predict_families", "predict_random"]
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
+
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -28,14 +31,18 @@ class HeldOut:
     Args:
         validation: Samples that choices and intervals may be made on; empty where none were set apart.
         validation_ms: Their predictions.
+        validation_distance: How far each is from what was trained on.
         test: Samples to test on.
         test_ms: Their predictions.
+        test_distance: How far each is from what was trained on.
     """
 
     validation: IndexArray
     validation_ms: FloatArray
+    validation_distance: FloatArray
     test: IndexArray
     test_ms: FloatArray
+    test_distance: FloatArray
 
 
 def predict_random(samples: AdditiveSamples, settings: AdditiveSettings, *, folder: Path) -> HeldOut:
@@ -61,9 +68,8 @@ def predict_families(
         folds: Groups of families.
         folder: Where predictions are kept.
     """
-    none = np.zeros(0, dtype=np.int64)
     return [
-        _predict(samples, training, none, test, settings, folder=folder)
+        _predict(samples, training, _NONE, test, settings, folder=folder)
         for training, test in family_folds(samples, folds=folds)
     ]
 
@@ -80,28 +86,26 @@ def _predict(
     made_of = [samples.key, asdict(settings), training.tolist(), validation.tolist(), test.tolist()]
     key = hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
     path = folder / f"predictions-{key}.npz"
+    names = [field.name for field in fields(HeldOut)]
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            return HeldOut(**{name: stored[name] for name in ("validation", "validation_ms", "test", "test_ms")})
+            return HeldOut(**{name: stored[name] for name in names})
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
         # Cut off or damaged: it is made again.
         path.unlink(missing_ok=True)
     fitted = fit_additive(samples, training, settings)
+    descriptors = describe_samples(samples, fitted.scale)
+    novelty = find_neighbours(descriptors, training)
     held = HeldOut(
         validation=validation,
         validation_ms=fitted.predict_ms(samples, validation),
+        validation_distance=novelty.distance(descriptors[validation]),
         test=test,
         test_ms=fitted.predict_ms(samples, test),
+        test_distance=novelty.distance(descriptors[test]),
     )
     folder.mkdir(parents=True, exist_ok=True)
-    np.savez(
-        path,
-        allow_pickle=False,
-        validation=held.validation,
-        validation_ms=held.validation_ms,
-        test=held.test,
-        test_ms=held.test_ms,
-    )
+    np.savez(path, allow_pickle=False, **{name: getattr(held, name) for name in names})
     return held

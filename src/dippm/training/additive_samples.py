@@ -10,7 +10,7 @@ import os
 import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Optimizer
 from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.software_graphs import as_measured
@@ -34,7 +35,7 @@ __all__ = ["AdditiveSamples", "build_additive_samples"]
 _LOG = logging.getLogger(__name__)
 
 # Raise with every change of the features.
-_FORMAT = 4
+_FORMAT = 5
 
 # The tables give millions with two digits.
 _PARAMETER_SLACK, _PARAMETER_ROUNDING = 0.02, 0.02
@@ -99,6 +100,7 @@ class AdditiveSamples:
         measured_ms: Measured time of each sample, [S].
         usable: Samples whose graph is of the model that was measured: names change their meaning between releases of
             a library, and the number of weights tells.
+        rates: Sustained rates of the plain sum.
         key: Hash of all that made them.
     """
 
@@ -106,10 +108,17 @@ class AdditiveSamples:
     arrays: SampleArrays
     measured_ms: npt.NDArray[np.float64]
     usable: IndexArray
+    rates: Rates
     key: str
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def plain_ms(self) -> npt.NDArray[np.float64]:
+        """Kernel time of each sample by the plain sum, [S]."""
+        own = self.arrays.kernel_ms.astype(np.float64) * self.arrays.count
+        result: npt.NDArray[np.float64] = np.add.reduceat(own, self.arrays.node_offsets[:-1])
+        return result
 
 
 def build_additive_samples(
@@ -118,6 +127,7 @@ def build_additive_samples(
     cache: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     parameters_m: Mapping[str, float],
+    rates: Rates | None = None,
 ) -> AdditiveSamples:
     """Compute the features of labels, or read them back.
 
@@ -128,16 +138,18 @@ def build_additive_samples(
         cache: Folder of the graph cache.
         folder: Where the arrays are kept.
         parameters_m: Weights of the measured models by architecture, millions, where they are known.
+        rates: Sustained rates of the plain sum; those of the shipped calibration where None are given.
 
     Raises:
         UsageError: ``samples.empty`` where no label has a graph.
     """
     labels = [label for label in labels if label.measurement.latency_ms is not None]
-    key = _key_of(labels)
+    rates = rates or Calibration.read().rates
+    key = _key_of(labels, rates)
     path = Path(folder) / f"additive-{key}.npz"
     arrays = _read(path)
     if arrays is None:
-        arrays = _compute(labels, GraphCache(cache))
+        arrays = _compute(labels, GraphCache(cache), rates)
         _write(path, arrays)
     kept = [
         replace(labels[position], graph_hash=str(graph_hash))
@@ -149,6 +161,7 @@ def build_additive_samples(
         arrays=arrays,
         measured_ms=np.array([label.measurement.latency_ms for label in kept], dtype=np.float64),
         usable=np.flatnonzero(~_is_other_model(arrays.parameters_m, published)),
+        rates=rates,
         key=key,
     )
 
@@ -160,13 +173,13 @@ def _is_other_model(own_m: Float32Array, published_m: npt.NDArray[np.float64]) -
     return result
 
 
-def _key_of(labels: Sequence[Label]) -> str:
-    made_of = [_FORMAT, COLUMNS, [label.key for label in labels]]
+def _key_of(labels: Sequence[Label], rates: Rates) -> str:
+    made_of = [_FORMAT, COLUMNS, asdict(rates), [label.key for label in labels]]
     return hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-def _compute(labels: Sequence[Label], cache: GraphCache) -> SampleArrays:
-    rates, kernels = Calibration.read().rates, load_kernel_model()
+def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> SampleArrays:
+    kernels = load_kernel_model()
     groups: dict[tuple[str, Mode, str, Optimizer | None], list[int]] = defaultdict(list)
     for position, label in enumerate(labels):
         conditions = label.configuration.conditions

@@ -371,6 +371,7 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
         latency_spread_elsewhere=round(max(elsewhere), 4),
         power_spread=round(max(power_errors.values()), 4),
         memory_spread=round(memory_spread, 4),
+        memory_spread_low=round(memory_spread, 4),
         context_margin_mb=context_margin_mb,
         context_margin_high_mb=_CONTEXT_MARGIN_HIGH_MB,
         labels=(

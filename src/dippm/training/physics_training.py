@@ -98,15 +98,25 @@ def _read_items(
     return items
 
 
-def build(*, models: int, seed: int, evaluations: int, memory_spread: float, cache: Path, jobs: int) -> Calibration:
+def build(
+    *,
+    models: int,
+    seed: int,
+    evaluations: int,
+    memory_spread: float,
+    memory_spread_low: float,
+    cache: Path,
+    jobs: int,
+) -> Calibration:
     """Run the whole fit.
 
     Args:
         models: Models drawn from the tables.
         seed: Seed of the draw and of the division.
         evaluations: Steps of the least-squares solver.
-        memory_spread: Half-width of the interval of ``log(predicted / measured)`` of the memory beside context,
-            weights, gradients and state.
+        memory_spread: How far the interval of ``log(predicted / measured)`` of the memory beside context, weights,
+            gradients and state reaches upwards.
+        memory_spread_low: How far it reaches downwards.
         cache: Folder of graphs; models that it lacks are read.
         jobs: Processes that read models.
     """
@@ -139,6 +149,7 @@ def build(*, models: int, seed: int, evaluations: int, memory_spread: float, cac
         latency_spread_elsewhere=round(elsewhere, 4),
         power_spread=inference.power_spread,
         memory_spread=memory_spread,
+        memory_spread_low=memory_spread_low,
         context_margin_mb=margin,
         context_margin_high_mb=inference.context_margin_high_mb,
         labels=(
@@ -149,7 +160,8 @@ def build(*, models: int, seed: int, evaluations: int, memory_spread: float, cac
         provenance={
             "command": (
                 f"python -m dippm.training.physics_training --models {models} --seed {seed} "
-                f"--evaluations {evaluations} --memory-spread {memory_spread} --cache FOLDER"
+                f"--evaluations {evaluations} --memory-spread {memory_spread} "
+                f"--memory-spread-low {memory_spread_low} --cache FOLDER"
             ),
             "seed": seed,
             "data_sha256": digest.hexdigest(),
@@ -158,7 +170,7 @@ def build(*, models: int, seed: int, evaluations: int, memory_spread: float, cac
             "fit": describe_errors(log_errors(fit, rates, kernels)),
             "test": describe_errors(tested),
             "test_interval_coverage_percent": round(100 * float(np.mean(np.abs(tested) <= spread)), 1),
-            "memory_spread": "by how much more a step may need: python -m dippm.evaluation.training_fits",
+            "memory_spread": "by how much more, and less, a step may need: python -m dippm.evaluation.training_fits",
         },
     )
 
@@ -170,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evaluations", type=int, default=8)
     parser.add_argument("--memory-spread", type=float, default=0.044, help="see dippm.evaluation.training_fits")
+    parser.add_argument("--memory-spread-low", type=float, default=0.002, help="see dippm.evaluation.training_fits")
     parser.add_argument("--cache", type=Path, required=True, help="folder of graphs, filled where it lacks models")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=TRAINING_ARTEFACT_PATH)
@@ -180,6 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed=options.seed,
         evaluations=options.evaluations,
         memory_spread=options.memory_spread,
+        memory_spread_low=options.memory_spread_low,
         cache=options.cache,
         jobs=options.jobs,
     )

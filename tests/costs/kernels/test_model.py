@@ -173,3 +173,18 @@ def test_inference_imports_neither_torch_nor_pandas_nor_lightgbm() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_products_deeper_than_any_measured_one_go_by_the_law_on_every_device() -> None:
+    model = load_kernel_model()
+    card = find_device("A100-PCIE-40GB")
+    assert model.support(Family.BMM, card).weight == 1.0
+    law = TileLaw.from_dict(model.manifest["families"]["bmm"]["tile_law"])
+    depths = np.array([64.0, 1024.0, 4096.0, 16384.0, 65536.0, 2.0**20])
+    problem = GemmProblem.of(m=192, n=192, k=depths)
+    ratio = model.time_ms(Family.BMM, problem, card) / law.time_ms(problem, card)
+    assert ratio[-2:] == pytest.approx(1.0)
+    # What was measured is answered by what was learned from it, and nothing jumps between.
+    assert abs(ratio[1] - 1.0) > 0.02
+    times = model.time_ms(Family.BMM, GemmProblem.of(m=192, n=192, k=2.0 ** np.arange(6, 21, 0.25)), card)
+    assert (np.diff(times) > 0.0).all()

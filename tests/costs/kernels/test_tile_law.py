@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,13 @@ def test_operands_that_stay_in_the_cache_are_cheaper_to_move() -> None:
 
 def test_it_survives_being_stored() -> None:
     assert TileLaw.from_dict(LAW.to_dict()) == LAW
+
+
+def test_a_sum_beyond_the_measured_depths_is_shared_by_all_multiprocessors() -> None:
+    shallow, deep = (LAW.time_ms(GemmProblem.of(m=64, n=64, k=k), A100)[0] for k in (4096, 64 * 4096))
+    # One tile on one multiprocessor would take 64 times as long.
+    assert shallow < deep < 3.0 * shallow
+    wider = dataclasses.replace(
+        A100, sm_count=216, peak_tflops={name: 2.0 * rate for name, rate in A100.peak_tflops.items()}
+    )
+    assert LAW.time_ms(GemmProblem.of(m=64, n=64, k=64 * 4096), wider)[0] < deep

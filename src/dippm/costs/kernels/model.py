@@ -2,7 +2,8 @@
 
 Each family has two networks (see ``dippm.costs.kernels.network``): one for devices that were measured or nearly so, one
 for all others; between them, the logarithms of their times are mixed by how alike the device is to a measured one. For
-batched products a law takes the place of the second network (see ``dippm.costs.kernels.tile_law``).
+batched products a law takes the place of the second network (see ``dippm.costs.kernels.tile_law``); where the reduced
+dimension is much deeper than any measured one it takes that of the first as well.
 
 What an answer means: fp32 without TF32, one eager call with warm caches, launch included, mean of the fastest few
 calls. Inside the tables' ranges (``dippm.costs.kernels.problems``) the report's errors apply. Outside them the
@@ -34,7 +35,7 @@ from dippm.costs.kernels.problems import (
     Problem,
     RowProblem,
 )
-from dippm.costs.kernels.tile_law import TileLaw
+from dippm.costs.kernels.tile_law import SPLIT_DEPTH, TileLaw
 from dippm.devices.spec import DeviceSpec
 from dippm.errors import DippmError
 
@@ -45,6 +46,9 @@ ARTEFACT_DIRECTORY = Path(__file__).with_name("artefact")
 #: Version of the artefact's form and of the feature definitions; an artefact of another version is refused.
 ARTEFACT_VERSION = 3
 
+
+# Reduced dimension from which on nothing is left of what the network says: 64 times the deepest measured one.
+_UNKNOWN_DEPTH = 16.0 * SPLIT_DEPTH
 
 _SMALLEST: dict[Family, Problem] = {
     Family.LINEAR: GemmProblem.of(m=8, n=8, k=8),
@@ -158,23 +162,26 @@ class KernelModel:
             return np.empty((len(devices), 0), dtype=np.float64)
         features = compute_features(family, problem, devices)
         supports = [self._support(family, device) for device in devices]
-        weight = np.array([support.weight for support, _ in supports])
+        law = self._laws.get(family)
+        weight = np.array([[support.weight] for support, _ in supports])
+        if law is not None and isinstance(problem, GemmProblem):
+            weight = weight * _known_depth(problem)
         log_ratio = np.zeros_like(features.baseline_ms)
-        known, unknown = np.flatnonzero(weight > 0.0).tolist(), np.flatnonzero(weight < 1.0).tolist()
+        known = np.flatnonzero((weight > 0.0).any(axis=1)).tolist()
+        unknown = np.flatnonzero((weight < 1.0).any(axis=1)).tolist()
         if known:
             # A relative of a measured device is answered as that device, with its own rates in the ratios: its power
             # limit or clocks alone must not push the network to where it never was.
             matrix = features.matrix[known]
             matrix[..., -len(DEVICE_FEATURES) :] = np.stack([supports[i][1] for i in known])[:, None, :]
-            log_ratio[known] += weight[known, None] * self._run(family, MEASURED, matrix)
+            log_ratio[known] += weight[known] * self._run(family, MEASURED, matrix)
         if unknown:
-            law = self._laws.get(family)
             if law is not None and isinstance(problem, GemmProblem):
                 by_law = np.stack([law.time_ms(problem, devices[i]) for i in unknown])
                 transferred = np.log(by_law / features.baseline_ms[unknown])
             else:
                 transferred = self._run(family, TRANSFER, features.matrix[unknown])
-            log_ratio[unknown] += (1.0 - weight[unknown, None]) * transferred
+            log_ratio[unknown] += (1.0 - weight[unknown]) * transferred
         time_ms = features.baseline_ms * np.exp(log_ratio)
         return np.maximum(time_ms, lower_bound_ms(family, problem, devices))
 
@@ -208,6 +215,12 @@ class KernelModel:
                 ) from exc
             self._sessions[family, kind] = session
         return session
+
+
+def _known_depth(problem: GemmProblem) -> FloatArray:
+    """How far a product's reduced dimension is like the measured ones, 1 to 0; result [n]."""
+    beyond = np.log(np.maximum(problem.k, 1.0) / SPLIT_DEPTH) / np.log(_UNKNOWN_DEPTH / SPLIT_DEPTH)
+    return np.asarray(1.0 - np.clip(beyond, 0.0, 1.0))
 
 
 @functools.cache

@@ -7,7 +7,8 @@ whose every term is a rate of the data sheet can be carried over, and its coeffi
 
 * *Arithmetic*: one tile after the other on the busiest SM. A tile costs its full area, overhang included, and a
   prologue worth a few steps of the reduced dimension. Which tile a library picks differs between its releases and
-  devices; the law takes the mean (of logarithms) over the sizes that they ship.
+  devices; the law takes the mean (of logarithms) over the sizes that they ship. A sum that is much longer than any
+  measured one, as in the gradient of a weight, is split: what is deeper counts as spread over all SMs.
 * *Throttling*: a device whose board power does not feed all its lanes lowers its clock in proportion to the power it
   lacks, but not below the base clock that the data sheet guarantees. Short kernels are over before the clock falls.
 * *Traffic*: operands and output at the memory bandwidth, cheaper where they stay in the L2 cache from call to call.
@@ -25,7 +26,7 @@ from dippm.costs.kernels.features import DEVICE_FEATURES, device_features
 from dippm.costs.kernels.problems import FloatArray, GemmProblem
 from dippm.devices.spec import DeviceSpec
 
-__all__ = ["TILES", "TileLaw", "TileTerms", "tile_terms"]
+__all__ = ["SPLIT_DEPTH", "TILES", "TileLaw", "TileTerms", "tile_terms"]
 
 #: Rows and columns of the output tiles that the law averages over. A single one of them, picked with the left-out
 #: device in view, does better on some devices; picked from the other devices alone it does worse (64 x 64 without the
@@ -34,6 +35,10 @@ TILES = ((64, 64), (64, 128), (128, 64), (128, 128))
 
 #: Rows of the smallest measured products. Below, libraries turn to kernels without tiles: cost falls with the rows.
 _LEAST_ROWS = 7.0
+
+#: Depth from which a tile's sum is split, as in ``dippm.costs.tensor_cores``: an assumption, four times the deepest
+#: measured product.
+SPLIT_DEPTH = 4096.0
 
 #: Share of the traffic's cost that remains where everything stays in the L2 cache, and how sharply the cost rises as
 #: the operands outgrow it (per unit of the logarithm).
@@ -103,8 +108,9 @@ class TileLaw:
     def kernel_ms(self, terms: TileTerms) -> FloatArray:
         """Time above the launch floor, ms."""
         waves = (1.0 - self.shared_wave) * np.ceil(terms.waves) + self.shared_wave * terms.waves + self.latency_waves
-        steps = terms.depth + self.prologue_steps
-        log_arithmetic = np.log(self.slowness * waves * terms.step_ms * steps[:, None]).mean(axis=1)
+        steps = np.minimum(terms.depth, SPLIT_DEPTH)[:, None] + self.prologue_steps
+        spread = terms.waves * np.maximum(terms.depth - SPLIT_DEPTH, 0.0)[:, None]
+        log_arithmetic = np.log(self.slowness * terms.step_ms * (waves * steps + spread)).mean(axis=1)
         heat = _sigmoid(log_arithmetic - np.log(self.heat_ms))
         log_arithmetic = log_arithmetic - self.throttle * terms.log_clock * heat
         outside = _sigmoid(_CACHE_SLOPE * (terms.log_over_cache - np.log(self.cache_reach)))

@@ -48,12 +48,14 @@ class TrainingSettings:
         precision: Arithmetic of the forward and the backward pass.
         accumulation: Forward and backward passes whose gradients are added up before one update, 1 or more.
         is_checkpointed: Whether blocks drop their activations and compute them again in the backward pass.
+        keeps_gradients: Whether the gradients of the weights stay in memory after the step, to be set to zero.
     """
 
     optimizer: Optimizer = Optimizer.SGD
     precision: Precision = Precision.FP32
     accumulation: int = 1
     is_checkpointed: bool = False
+    keeps_gradients: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -166,7 +168,9 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     append_update(builder, settings.optimizer, trained, kept)
 
     kept_by_program = len(graph.tensors) if graph.has_lifetimes else 0
-    nodes = _with_releases(builder, free_after, kept_by_program=kept_by_program)
+    nodes = _with_releases(
+        builder, free_after, kept_by_program=kept_by_program, keeps_gradients=settings.keeps_gradients
+    )
     joint = replace(
         explicit,
         tensors=tuple(builder.tensors),
@@ -228,12 +232,15 @@ def _keep_gradient(builder: StepBuilder, gradients: Gradients, parameter: int, e
     return own
 
 
-def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, kept_by_program: int) -> tuple[Node, ...]:
+def _with_releases(
+    builder: StepBuilder, free_after: dict[int, int], *, kept_by_program: int, keeps_gradients: bool
+) -> tuple[Node, ...]:
     """Each node with the storages that are given back after it.
 
     A storage lives until the last node that uses it or one of its views; where the program that was read keeps it
     longer, until then. An operator's backward pass holds all that it is given until its last node, and a chain of
-    operators its own results until the last of them. Gradients of parameters live until the last node of all.
+    operators its own results until the last of them. Gradients of parameters live until the last node of all,
+    or for good.
     """
     last: dict[int, int] = dict(free_after)
     made: dict[int, int] = {}
@@ -251,7 +258,7 @@ def _with_releases(builder: StepBuilder, free_after: dict[int, int], *, kept_by_
             # What the program that was read never gave back stays.
             if base >= kept_by_program or base in free_after:
                 releases[position].append(base)
-        elif role is TensorRole.GRADIENT:
+        elif role is TensorRole.GRADIENT and not keeps_gradients:
             releases[-1].append(base)
     return tuple(replace(node, releases=tuple(bases)) for node, bases in zip(builder.nodes, releases, strict=True))
 

@@ -1,0 +1,109 @@
+"""The software that a model runs with, and what follows from its release."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dippm.errors import UsageError
+
+__all__ = ["DEFAULT_SOFTWARE", "Software"]
+
+Release = tuple[int, int]
+
+# What torch.__version__ prints, labels say and people write: "1.12.1+cu113", "torch 1.12", "PyTorch 2.4, CUDA 12.4".
+_PATTERN = re.compile(
+    r"(?:(?:py)?torch[\s=_-]*v?)?(?P<torch>[1-9]\d?\.\d+)(?:\.\d+)*(?:\.?(?:a|b|rc|dev)\d*)?"
+    r"(?:[\s+,;/]+cu(?:da)?[\s=_-]*(?P<cuda>\d+(?:\.\d+)*))?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Software:
+    """A release of PyTorch and the CUDA that it was built with.
+
+    Args:
+        torch: Release of PyTorch, 1.0 or later.
+        cuda: Release of CUDA; None for the one that the release of PyTorch is shipped with.
+    """
+
+    torch: Release
+    cuda: Release | None = None
+
+    @classmethod
+    def parse(cls, given: str) -> Software:
+        """Read what users write.
+
+        Args:
+            given: ``"torch 1.12+cu113"``, ``"pytorch 2.4"``, ``"2.4.1+cu124"`` as ``torch.__version__`` says it, or
+                ``"PyTorch 2.4, CUDA 12.4"``.
+
+        Raises:
+            UsageError: ``software.unknown`` where it is none of these.
+        """
+        found = _PATTERN.fullmatch(str(given).strip())
+        if found is None:
+            raise UsageError(
+                f"The software must be a release of PyTorch, with that of CUDA if it is known. Got '{given}' instead.",
+                code="software.unknown",
+                cure="Write it as 'torch 1.12+cu113' or 'pytorch 2.4'.",
+            )
+        cuda = None if found["cuda"] is None else _cuda_release(found["cuda"])
+        return cls(torch=_release(found["torch"]), cuda=cuda)
+
+    @property
+    def loads_lazily(self) -> bool:
+        """Whether a kernel takes device memory only once it is used.
+
+        CUDA can since 11.7 (CUDA programming guide, "Lazy Loading"), and PyTorch asks for it since 1.13
+        (github.com/pytorch/pytorch, pull request 86509), which is shipped with 11.7. Before, all kernels of PyTorch and
+        of its libraries are loaded when the process begins.
+        """
+        return self.torch >= (1, 13) and (self.cuda is None or self.cuda >= (11, 7))
+
+    @property
+    def has_blas_workspace(self) -> bool:
+        """Whether PyTorch gives cuBLAS its workspace from the caching allocator.
+
+        Since 1.13 (github.com/pytorch/pytorch, pull request 83461); before, cuBLAS took memory of its own.
+        """
+        return self.torch >= (1, 13)
+
+    @property
+    def fuses_attention(self) -> bool:
+        """Whether attention is one kernel, which writes no scores to memory.
+
+        ``scaled_dot_product_attention`` came with PyTorch 2.0; models wrote their scores to memory before.
+        """
+        return self.torch >= (2, 0)
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether ``zero_grad()`` fills gradients with zeros and keeps their memory.
+
+        Since 2.0 it gives them back (``set_to_none=True`` became the default).
+        """
+        return self.torch < (2, 0)
+
+    def __str__(self) -> str:
+        torch = f"torch {self.torch[0]}.{self.torch[1]}"
+        return torch if self.cuda is None else f"{torch}+cu{self.cuda[0]}{self.cuda[1]}"
+
+
+#: What is assumed where nothing is said: the newest releases that the memory beside tensors is known of.
+DEFAULT_SOFTWARE = Software(torch=(2, 13), cuda=(13, 0))
+
+
+def _release(text: str) -> Release:
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _cuda_release(text: str) -> Release:
+    """``12.4`` and ``124`` are the same: builds leave the dot out."""
+    if "." in text:
+        return _release(text)
+    if len(text) < 3:
+        return int(text), 0
+    return int(text[:-1]), int(text[-1])

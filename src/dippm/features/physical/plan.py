@@ -1,0 +1,261 @@
+"""A graph's classes of operators, and their features at each batch on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.device_time import busy_ms
+from dippm.costs.edges import IndexArray
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import KernelModel
+from dippm.costs.polynomial import FloatArray, evaluate
+from dippm.costs.precision import Arithmetic, Precision
+from dippm.costs.rates import Rates
+from dippm.costs.training_step.training_graph import Phase, TrainingGraph
+from dippm.costs.workload import Workload, WorkloadAt
+from dippm.devices import DeviceSpec
+from dippm.features.physical.classes import colours_of
+from dippm.features.physical.columns import AT, COLUMNS, STATIC
+from dippm.features.physical.interpolation import interpolation_ms, serial_resizes
+from dippm.features.physical.links import Links, Messages, messages_of
+from dippm.features.physical.static import static_features
+from dippm.features.physical.tiles import tile_columns
+from dippm.graph import Graph, OpKind
+from dippm.units import BYTES_PER_MIB, GIGA, TERA
+
+__all__ = ["PhysicalPlan", "PhysicalSamples"]
+
+Float32Array = npt.NDArray[np.float32]
+
+_TENSOR_PEAK = {
+    Arithmetic.TF32: "tf32_tensor",
+    Arithmetic.FP16: "fp16_tensor",
+    Arithmetic.BF16: "bf16_tensor",
+    Arithmetic.INT8: "int8_tensor",
+}
+_MS_PER_S = 1e3
+# Places among the columns that change.
+_AT = {name: place - len(STATIC) for name, place in AT.items()}
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PhysicalSamples:
+    """One graph at several batches on one device.
+
+    Args:
+        static: Features of each class of operators that do not change.
+        changing: Those that depend on batch, device or conditions.
+        kernel_ms: Kernel time of one operator of each class by predictor 0.
+
+    Shapes:
+        static: [C, len(STATIC)]; changing: [B, C, len(COLUMNS) - len(STATIC)]; kernel_ms: [B, C].
+    """
+
+    static: Float32Array
+    changing: Float32Array
+    kernel_ms: FloatArray
+
+    @property
+    def node_features(self) -> Float32Array:
+        """All features, in the order of ``COLUMNS``, [B, C, len(COLUMNS)]."""
+        static = np.broadcast_to(self.static, (len(self.changing), *self.static.shape))
+        return np.concatenate([static, self.changing], axis=2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PhysicalPlan:
+    """What depends on neither batch nor device; built once per graph and precision.
+
+    Args:
+        kernels: The graph's kernels.
+        class_of: Class of each node, -1 for views.
+        times: How often each node runs.
+        node: One operator of each class.
+        count: How often an operator of each class runs, all of them together.
+        launches: Kernels that an operator of each class launches.
+        producers: What each class hears from the operators that it reads from.
+        consumers: What each class hears from the operators that read it.
+        static: Features that do not change.
+        is_image: Whether each class writes a tensor of four dimensions.
+        serial: Nodes that interpolate with one thread per pixel.
+        weight_bytes: Bytes of weights that an operator of each class reads.
+        first_elements: Elements of its first input, as polynomials of the batch.
+        first_bytes: Bytes of each of those.
+        out_elements: Elements of its first output, as polynomials of the batch.
+
+    Shapes:
+        class_of, times: [n_nodes]; node, count, launches, is_image, weight_bytes, first_bytes: [C];
+        static: [C, len(STATIC)]; first_elements, out_elements: [C, D].
+    """
+
+    kernels: KernelPlan
+    class_of: IndexArray
+    times: FloatArray
+    node: IndexArray
+    count: FloatArray
+    launches: FloatArray
+    producers: Messages
+    consumers: Messages
+    static: Float32Array
+    is_image: npt.NDArray[np.bool_]
+    serial: IndexArray
+    weight_bytes: FloatArray
+    first_elements: FloatArray
+    first_bytes: FloatArray
+    out_elements: FloatArray
+
+    @classmethod
+    def from_graph(cls, graph: Graph | TrainingGraph, precision: Precision) -> PhysicalPlan:
+        """Lay out the work of a graph and merge what is alike.
+
+        Args:
+            graph: A forward graph, or a whole training step.
+            precision: Arithmetic of a forward graph; a training step knows its own.
+        """
+        if not isinstance(graph, TrainingGraph):
+            return cls.from_kernels(KernelPlan.from_workload(Workload.from_graph(graph, precision)))
+        work = Workload.from_graph(graph.graph, graph.precision)
+        return cls.from_kernels(KernelPlan.from_workload(work, is_backward=graph.phase == Phase.BACKWARD), step=graph)
+
+    @classmethod
+    def from_kernels(cls, kernels: KernelPlan, *, step: TrainingGraph | None = None) -> PhysicalPlan:
+        """Merge what is alike.
+
+        Args:
+            kernels: The kernels of a graph.
+            step: The training step whose graph that is; None for a forward graph.
+        """
+        work = kernels.work
+        graph = work.sizes.graph
+        phase, times = (None, np.ones(len(graph.nodes))) if step is None else (step.phase, step.times)
+        links = Links(graph)
+        static = static_features(work, kernels, links, phase)
+        colours = colours_of(work, static, links)
+        runs = np.array([node.kind is not OpKind.VIEW for node in graph.nodes], dtype=np.bool_)
+        operators = np.flatnonzero(runs)
+        _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
+        class_of = np.full(len(graph.nodes), -1, dtype=np.int64)
+        class_of[operators] = inverse.reshape(-1)
+        node = operators[first]
+        launches = np.ones(len(graph.nodes))
+        np.add.at(launches, work.types.casts.node, 1.0)
+        first_input = work.sizes.inputs(node, 0)
+        return cls(
+            kernels=kernels,
+            class_of=class_of,
+            node=node,
+            count=np.bincount(inverse.reshape(-1), times[operators], minlength=len(node)).astype(np.float64),
+            times=times,
+            launches=launches[node],
+            producers=messages_of(node, class_of, links.producers),
+            consumers=messages_of(node, class_of, links.consumers),
+            static=static[node],
+            is_image=static[node, AT["output_rank"]] == 4,
+            serial=serial_resizes(graph, links, phase),
+            weight_bytes=_weight_bytes(work)[node],
+            first_elements=work.sizes.elements[first_input],
+            first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
+            out_elements=work.sizes.elements[work.sizes.outputs(node)],
+        )
+
+    def at(
+        self,
+        batches: Sequence[int],
+        *,
+        device: DeviceSpec,
+        conditions: Conditions,
+        rates: Rates,
+        kernels: KernelModel,
+    ) -> PhysicalSamples:
+        """Features at each batch on a device.
+
+        Args:
+            batches: Batch sizes.
+            device: The device.
+            conditions: Layout and mode.
+            rates: Sustained rates of predictor 0.
+            kernels: Learned kernel times of predictor 0.
+
+        Raises:
+            UsageError: ``batch.invalid``.
+        """
+        at = self.kernels.work.at(list(batches))
+        return self.features(at, device=device, conditions=conditions, rates=rates, kernels=kernels)
+
+    def features(
+        self, at: WorkloadAt, *, device: DeviceSpec, conditions: Conditions, rates: Rates, kernels: KernelModel
+    ) -> PhysicalSamples:
+        """What :meth:`at` gives, where the work at the batches is known.
+
+        Args:
+            at: The work of the graph at each batch.
+            device: The device.
+            conditions: Layout and mode.
+            rates: Sustained rates of predictor 0.
+            kernels: Learned kernel times of predictor 0.
+        """
+        busy = busy_ms(self.kernels, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)[0]
+        changing = np.zeros((len(at.batches), len(self.node), len(COLUMNS) - len(STATIC)), dtype=np.float32)
+        if len(self.serial):
+            busy += interpolation_ms(self.kernels.work.sizes, self.serial, at, device)
+        self._fill_dynamic(changing, at, busy, device)
+        if conditions.layout is Layout.NHWC:
+            changing[:, :, _AT["nhwc"]] = 1.0
+            changing[:, :, _AT["nhwc_image"]] = self.is_image
+            changing[:, :, _AT["nhwc_convolution"]] = self.static[:, AT["kernel"]] > 0
+        changing[:, :, _AT["training"]] = conditions.mode is Mode.TRAINING
+        return PhysicalSamples(static=self.static, changing=changing, kernel_ms=busy[:, self.node])
+
+    def _fill_dynamic(self, changing: Float32Array, at: WorkloadAt, busy: FloatArray, device: DeviceSpec) -> None:
+        node = self.node
+        own = np.maximum(busy[:, node], _TINY)
+        peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])[self.kernels.arithmetic[node]]
+        read, written, flops = at.bytes_read[:, node], at.bytes_written[:, node], at.flops[:, node]
+        cast = np.zeros_like(read)
+        if len(at.casts.node):
+            of_nodes = np.zeros_like(at.flops)
+            np.add.at(of_nodes.T, at.casts.node, (at.casts.bytes_read + at.casts.bytes_written).T)
+            cast = of_nodes[:, node]
+        moved = np.maximum(read + written, 1.0)
+        compute_ms = np.maximum(flops / (peak * TERA) * _MS_PER_S, _TINY)
+        memory_ms = np.maximum(moved / (device.bandwidth_gb_s * GIGA) * _MS_PER_S, _TINY)
+        first_elements = evaluate(self.first_elements, at.batches)
+        out_elements = evaluate(self.out_elements, at.batches)
+        columns = {
+            "kernel_ms": np.log(own),
+            "share": np.log(own / busy.sum(axis=1, keepdims=True)),
+            "compute_use": np.log(compute_ms / own),
+            "memory_use": np.log(memory_ms / own),
+            "balance": np.log(compute_ms / memory_ms),
+            "over_cache": np.log(moved / (device.l2_mb * BYTES_PER_MIB)),
+            "write_share": written / moved,
+            "weight_share": np.minimum(self.weight_bytes, moved) / moved,
+            "cast_share": cast / (moved + cast),
+            "first_share": np.minimum(first_elements * self.first_bytes, moved) / moved,
+            "shrink": np.log(np.maximum(first_elements, 1.0) / np.maximum(out_elements, 1.0)),
+            **tile_columns(at, node, device),
+        }
+        for name, values in columns.items():
+            changing[:, :, _AT[name]] = values
+
+
+def _weight_bytes(work: Workload) -> FloatArray:
+    """Bytes of weights that each node reads, [n_nodes]."""
+    sizes = work.sizes
+    edges = sizes.edges
+    is_weight = sizes.arrays.is_weight[edges.read_tensor]
+    held = sizes.elements[edges.read_tensor, 0] * work.types.read_bytes
+    total = np.bincount(edges.read_node[is_weight], held[is_weight], minlength=len(sizes.graph.nodes))
+    return np.asarray(total, dtype=np.float64)
+
+
+def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+    """The data sheet's rate for a format, that of FP32 where there is none."""
+    peaks = device.peak_tflops
+    return max(peaks.get(_TENSOR_PEAK.get(arithmetic, ""), 0.0), peaks["fp32"])

@@ -1,0 +1,109 @@
+"""Columns that depend on neither batch nor device."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.precision import Arithmetic
+from dippm.costs.training_step.training_graph import Phase
+from dippm.costs.workload import Workload
+from dippm.features.physical.columns import ALIGNMENTS, AT, FORMATS, FUNCTIONS, STATIC
+from dippm.features.physical.links import Links
+from dippm.graph import OpKind
+
+__all__ = ["static_features"]
+
+Float32Array = npt.NDArray[np.float32]
+
+_GRADIENT_KINDS = frozenset(kind for kind in OpKind if kind.value.endswith("_grad"))
+_KIND_NAMES = frozenset(kind.value for kind in OpKind)
+
+
+def static_features(
+    work: Workload, kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] | None
+) -> Float32Array:
+    """Features of each node that do not change, [n_nodes, len(STATIC)].
+
+    Args:
+        work: The work of the graph.
+        kernels: Its kernels.
+        links: Which operators read from which.
+        phase: Phase of each node of a training step; None for a forward graph.
+    """
+    graph = work.sizes.graph
+    nodes = graph.nodes
+    every = np.arange(len(nodes), dtype=np.int64)
+    result = np.zeros((len(nodes), len(STATIC)), dtype=np.float32)
+    result[every, [AT[f"is_{node.kind.value}"] for node in nodes]] = 1.0
+    phases = np.zeros(len(nodes), dtype=np.int64) if phase is None else phase.astype(np.int64)
+    result[every, AT[f"in_{Phase(0).name.lower()}"] + phases] = 1.0
+    formats = tuple(Arithmetic)
+    for value in FORMATS:
+        result[:, AT[f"in_{value.value}"]] = kernels.arithmetic == formats.index(value)
+    for position, node in enumerate(nodes):
+        function = node.attributes.get("function")
+        if function in FUNCTIONS:
+            result[position, AT[f"function_{function}"]] = 1.0
+        elif node.kind in _GRADIENT_KINDS and function in _KIND_NAMES:
+            # A gradient is like that of which it is the gradient.
+            result[position, AT[f"is_{function}"]] = 1.0
+        axes, rank = node.attributes.get("axes"), len(graph.tensors[node.inputs[0]].shape) if node.inputs else 0
+        if node.kind is OpKind.REDUCE and isinstance(axes, tuple):
+            result[position, AT["is_last"]] = rank - 1 in axes
+    source, out = work.sizes.inputs(every, 0), work.sizes.outputs(every)
+    held = np.append(work.types.tensor_bytes, 0.0)
+    storage = np.append(work.sizes.arrays.storage, -1)
+    columns = {
+        "input_bytes": held[source],
+        "output_bytes": held[out],
+        "inputs": np.log1p([len({i for i in node.inputs if i >= 0}) for node in nodes]),
+        "input_rank": work.sizes.rank(source),
+        "output_rank": work.sizes.rank(out),
+        "is_in_place": (source >= 0) & (out >= 0) & (storage[source] == storage[out]),
+        "reads_reordered": links.reads_reordered,
+        "reads_part": links.reads_part,
+        "is_read_reordered": links.is_read_reordered,
+        "width": np.log(np.maximum(work.sizes.dimension(source, -1)[:, 0], 1.0)),
+        "in_height": np.log(np.maximum(work.sizes.dimension(source, -2)[:, 0], 1.0)),
+        "out_height": np.log(np.maximum(work.sizes.dimension(out, -2)[:, 0], 1.0)),
+    }
+    for name, values in columns.items():
+        result[:, AT[name]] = values
+    _fill_convolutions(result, work)
+    gemm, attention, row = work.gemm, work.attention, work.row
+    result[gemm.table.node, AT["has_bias"]] = gemm.has_bias
+    result[attention.table.node, AT["has_mask"]] = attention.has_mask
+    result[row.table.node, AT["is_last"]] = row.is_last
+    return result
+
+
+def _fill_convolutions(result: Float32Array, work: Workload) -> None:
+    at = work.convolution.at(np.ones(1))
+    node = at.node
+    if not len(node):
+        return
+    cin, cout = np.maximum(at.in_channels[0], 1.0), np.maximum(at.out_channels[0], 1.0)
+    groups = np.maximum(at.groups, 1.0)
+    area = at.kernel_height * at.kernel_width
+    columns = {
+        "kernel": np.log1p(area),
+        "is_pointwise": area == 1.0,
+        "is_long": at.kernel_height != at.kernel_width,
+        "stride": np.log(np.maximum(at.stride_height * at.stride_width, 1.0)),
+        "dilation": np.log(np.maximum(at.dilation_height * at.dilation_width, 1.0)),
+        "groups": np.log(groups),
+        "in_channels": np.log(cin),
+        "out_channels": np.log(cout),
+        "group_inputs": np.log(cin / groups),
+        "group_outputs": np.log(cout / groups),
+        "is_depthwise": (groups > 1.0) & (groups >= cin),
+        "is_grouped": (groups > 1.0) & (groups < cin),
+        "has_bias": at.has_bias,
+    }
+    for size in ALIGNMENTS:
+        columns[f"in_channels_by_{size}"] = (cin / groups) % size == 0
+        columns[f"out_channels_by_{size}"] = (cout / groups) % size == 0
+    for name, values in columns.items():
+        result[node, AT[name]] = values

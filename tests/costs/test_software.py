@@ -1,0 +1,76 @@
+"""How software is written, and what follows from its release."""
+
+from __future__ import annotations
+
+import pytest
+
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("given", "torch", "cuda"),
+    [
+        ("torch 1.12+cu113", (1, 12), (11, 3)),
+        ("1.12.1+cu113", (1, 12), (11, 3)),
+        ("pytorch 2.4", (2, 4), None),
+        ("PyTorch 2.4, CUDA 12.4", (2, 4), (12, 4)),
+        ("torch==1.13.1 cuda 11.7.1", (1, 13), (11, 7)),
+        ("torch 2.4.0", (2, 4), None),
+        ("2.6.0.dev20241112+cu124", (2, 6), (12, 4)),
+        ("2.1.0a0+cu121", (2, 1), (12, 1)),
+        ("torch 2.10+cu130", (2, 10), (13, 0)),
+        (" Torch-2.0/cu12 ", (2, 0), (12, 0)),
+    ],
+)
+def test_the_ways_to_write_it(given, torch, cuda):
+    assert Software.parse(given) == Software(torch=torch, cuda=cuda)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "torch", "torch 2", "torch latest", "torch 0.4", "tensorflow 2.4", "cuda 11.3", "2.13.0+cpu", "2.4+rocm5.6",
+     "torch 2.4 2.5", "torch 2.4+cuX"],
+)  # fmt: skip
+def test_anything_else_is_refused_with_the_form(given):
+    with pytest.raises(UsageError, match=r"torch 1\.12\+cu113") as caught:
+        Software.parse(given)
+    assert caught.value.code == "software.unknown"
+    assert f"'{given}'" in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["1.1" + "a" * 20_000 + "!", "1.1" + ".1" * 20_000 + "!", "torch" + " " * 20_000])
+def test_a_long_text_is_refused_at_once(given):
+    with pytest.raises(UsageError):
+        Software.parse(given)
+
+
+@pytest.mark.parametrize("software", [DEFAULT_SOFTWARE, Software(torch=(1, 12), cuda=(11, 3)), Software(torch=(2, 4))])
+def test_what_is_printed_is_read_again(software):
+    assert Software.parse(str(software)) == software
+
+
+@pytest.mark.parametrize(
+    ("given", "lazily"),
+    [
+        ("torch 1.12+cu113", False),
+        ("torch 1.12+cu116", False),
+        ("torch 1.13", True),
+        ("torch 1.13+cu116", False),
+        ("torch 1.13+cu117", True),
+        ("torch 2.4+cu124", True),
+    ],
+)
+def test_kernels_are_loaded_lazily_where_both_releases_can(given, lazily):
+    assert Software.parse(given).loads_lazily is lazily
+
+
+@pytest.mark.parametrize(("given", "is_new"), [("torch 1.13", False), ("torch 2.0", True), ("torch 2.13", True)])
+def test_attention_and_gradients_changed_with_two(given, is_new):
+    software = Software.parse(given)
+    assert (software.fuses_attention, software.keeps_gradients) == (is_new, not is_new)
+
+
+@pytest.mark.parametrize(("given", "has"), [("torch 1.12", False), ("torch 1.13", True)])
+def test_the_workspace_of_cublas_comes_from_the_allocator_since(given, has):
+    assert Software.parse(given).has_blas_workspace is has
