@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, live_memory
 from dippm.graph import DType, OpKind
 
@@ -103,10 +105,10 @@ def test_layout_copies_of_a_convolution(builder):
     x = builder.input(builder.N, 8, 4, 4)
     builder.node(OpKind.CONV, [x, builder.weight(16, 8, 3, 3)], builder.N, 16, 4, 4, **_CONV)
     graph = builder.graph()
-    image, weight, result = 8 * 16, 16 * 8 * 9, 16 * 16
+    image, weight = 8 * 16, 16 * 8 * 9
     for precision, purpose, expected in (
         (Precision.FP32, Purpose.LAYOUT_TF32, 4 * (2 * image + weight)),
-        (Precision.FP16, Purpose.LAYOUT_HALF, 2 * (2 * image + weight + 2 * result)),
+        (Precision.FP16, Purpose.LAYOUT_HALF, 2 * (2 * image + weight)),
         (Precision.FP32_STRICT, None, 0),
     ):
         timeline = _timeline(graph, precision)
@@ -116,10 +118,19 @@ def test_layout_copies_of_a_convolution(builder):
             assert live_memory(timeline, [2], without=frozenset({purpose})).workspace_bytes.tolist() == [0]
 
 
-def test_depthwise_convolutions_make_no_copies(builder):
+@pytest.mark.parametrize(
+    ("weight", "changed", "copied"),
+    [
+        ((8, 1, 3, 3), {"groups": 8}, 0),
+        ((8, 8, 1, 1), {"kernel": (1, 1)}, 0),
+        ((8, 4, 3, 3), {"groups": 2}, 4 * (2 * 8 * 16 + 8 * 4 * 9)),
+    ],
+    ids=["depthwise", "one pixel", "grouped"],
+)
+def test_which_convolutions_make_copies(builder, weight, changed, copied):
     x = builder.input(builder.N, 8, 4, 4)
-    builder.node(OpKind.CONV, [x, builder.weight(8, 1, 3, 3)], builder.N, 8, 4, 4, **{**_CONV, "groups": 8})
-    assert live_memory(_timeline(builder.graph()), [2], without=frozenset()).workspace_bytes.tolist() == [0]
+    builder.node(OpKind.CONV, [x, builder.weight(*weight)], builder.N, 8, 4, 4, **{**_CONV, **changed})
+    assert live_memory(_timeline(builder.graph()), [2], without=frozenset()).workspace_bytes.tolist() == [copied]
 
 
 def test_only_matrix_products_call_cublas(new_builder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
@@ -17,27 +17,39 @@ from dippm.features.physical import COLUMNS
 from dippm.graph import Graph, OpKind
 from dippm.models.additive import AdditiveNetwork
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.additive_artefact import AdditiveArtefact
+from dippm.predictors.additive_artefact import AdditiveArtefact, Regime
 
 _DEVICE = find_device("RTX 3090")
 
 
-def _make(*modes: Mode, members: int = 2, correction: float = 0.3, **changes: Any) -> AdditivePredictor:
-    tensors = {"scale.mean": np.zeros(len(COLUMNS), np.float32), "scale.factor": np.ones(len(COLUMNS), np.float32)}
+_COMPILED = Regime(mode=Mode.INFERENCE, runtime=Runtime.COMPILE)
+
+
+def _make(*regimes: Mode | Regime, members: int = 2, correction: float = 0.3, **changes: Any) -> AdditivePredictor:
+    tensors = {
+        "scale.mean": np.zeros(len(COLUMNS), np.float32),
+        "scale.factor": np.ones(len(COLUMNS), np.float32),
+        "novelty.mean": np.zeros(len(COLUMNS), np.float32),
+        "novelty.basis": np.eye(len(COLUMNS), 2, dtype=np.float32),
+        "novelty.known": np.zeros((3, 2), np.float32),
+    }
     for member in range(members):
         torch.manual_seed(member)
         network = AdditiveNetwork(inputs=len(COLUMNS), width=8)
         torch.nn.init.normal_(network.output.weight, std=correction)
         tensors |= {f"member{member}.{name}": values.numpy() for name, values in network.state_dict().items()}
     artefacts = []
-    for mode in modes:
+    for each in regimes:
+        regime = each if isinstance(each, Regime) else Regime(mode=each)
         values: dict[str, Any] = {
-            "mode": mode,
+            "mode": regime.mode,
+            "runtime": regime.runtime,
             "columns": COLUMNS,
             "members": members,
             "rates": Rates(),
-            "spread": 0.1,
-            "measured": {},
+            "distances": (0.5, 1.0),
+            "half_widths": (0.1, 0.2),
+            "measured": {"devices": [_DEVICE.name], "precisions": ["amp"], "layouts": ["nchw"]},
             "test": {},
             "settings": {},
             "provenance": {},
@@ -123,16 +135,50 @@ def test_one_network_of_one_mode_does_not_answer_for_the_other(network: Graph) -
     predictor = _make(Mode.TRAINING)
     with pytest.raises(UnsupportedError) as caught:
         predictor.predict_ms(network, [1], _DEVICE, Conditions())
-    assert caught.value.code == "additive.mode"
+    assert caught.value.code == "additive.regime"
     with pytest.raises(UnsupportedError) as caught:
         predictor.predict_ms(network, [1], _DEVICE, Conditions(mode=Mode.TRAINING))
     assert caught.value.code == "additive.graph"
 
 
-def test_compiled_models_are_refused(network: Graph) -> None:
+def test_compiled_models_have_networks_of_their_own(network: Graph) -> None:
+    conditions = Conditions(precision=Precision.AMP, runtime=Runtime.COMPILE)
     with pytest.raises(UnsupportedError) as caught:
-        _make(Mode.INFERENCE).predict_ms(network, [1], _DEVICE, Conditions(runtime=Runtime.COMPILE))
-    assert caught.value.code == "additive.runtime"
+        _make(Mode.INFERENCE).predict_ms(network, [1], _DEVICE, conditions)
+    assert caught.value.code == "additive.regime"
+    both = _make(Mode.INFERENCE, _COMPILED)
+    assert both.artefact(conditions).regime == _COMPILED
+    assert both.predict_ms(network, [256], _DEVICE, conditions)[0] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "covered", "measured"),
+    [
+        ("RTX 3090", {}, True, True),
+        ("RTX 3090", {"precision": Precision.AMP_BF16}, True, True),
+        ("H100", {}, True, False),
+        ("P100", {}, False, False),
+        ("RTX 3090", {"precision": Precision.FP32}, False, False),
+        ("RTX 3090", {"layout": Layout.NHWC}, False, False),
+        ("RTX 3090", {"runtime": Runtime.CUDA_GRAPH}, False, False),
+        ("RTX 3090", {"runtime": Runtime.COMPILE}, False, False),
+        ("RTX 3090", {"mode": Mode.TRAINING}, False, False),
+    ],
+)
+def test_what_the_networks_answer_for(device: str, changes: dict[str, Any], covered: bool, measured: bool) -> None:
+    predictor = _make(Mode.INFERENCE)
+    conditions = Conditions(**{"precision": Precision.AMP, **changes})
+    assert predictor.covers(find_device(device), conditions) is covered
+    assert predictor.is_measured(find_device(device), conditions) is measured
+
+
+def test_halves_are_alike(network: Graph) -> None:
+    predictor = _make(Mode.INFERENCE)
+    times = [
+        float(predictor.predict_ms(network, [256], _DEVICE, Conditions(precision=precision))[0])
+        for precision in (Precision.AMP, Precision.AMP_BF16)
+    ]
+    assert times[0] == pytest.approx(times[1])
 
 
 def test_features_of_another_version_are_refused() -> None:

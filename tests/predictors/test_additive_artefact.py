@@ -1,3 +1,4 @@
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -5,19 +6,28 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dippm.costs.conditions import Mode
+from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import Rates
 from dippm.errors import DippmError
-from dippm.predictors.additive_artefact import AdditiveArtefact, manifest_path, read_tensors, write_tensors
+from dippm.predictors.additive_artefact import (
+    REGIMES,
+    AdditiveArtefact,
+    Regime,
+    manifest_path,
+    read_tensors,
+    write_tensors,
+)
 
 
 def _artefact(**changes: Any) -> AdditiveArtefact:
     values: dict[str, Any] = {
         "mode": Mode.TRAINING,
+        "runtime": Runtime.EAGER,
         "columns": ("a", "b"),
         "members": 2,
         "rates": Rates(stream=0.5),
-        "spread": 0.1,
+        "distances": (0.5, 1.0),
+        "half_widths": (0.1, 0.3),
         "measured": {"devices": ["GeForce RTX 3090"]},
         "test": {"mape_percent": 4.5},
         "settings": {"epochs": 1},
@@ -27,12 +37,17 @@ def _artefact(**changes: Any) -> AdditiveArtefact:
 
 
 def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
-    path = manifest_path(Mode.TRAINING, tmp_path)
+    path = manifest_path(Regime(mode=Mode.TRAINING), tmp_path)
     written = _artefact()
     written.write(path)
     read = AdditiveArtefact.read(path)
-    for name in ("mode", "columns", "members", "rates", "spread", "measured", "test", "settings", "provenance"):
-        assert getattr(read, name) == getattr(written, name), name
+    for field in fields(AdditiveArtefact):
+        assert getattr(read, field.name) == getattr(written, field.name), field.name
+    assert read.regime == Regime(mode=Mode.TRAINING)
+
+
+def test_each_regime_has_a_file_of_its_own() -> None:
+    assert len({manifest_path(regime) for regime in REGIMES}) == len(REGIMES) == 3
 
 
 def test_weights_are_safetensors(tmp_path: Path) -> None:

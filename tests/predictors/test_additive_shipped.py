@@ -15,7 +15,7 @@ from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
 from dippm.graph import Graph, OpKind
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.additive_artefact import manifest_path
+from dippm.predictors.additive_artefact import REGIMES, Regime, manifest_path
 
 _LARGEST_BYTES = 5_000_000
 
@@ -35,14 +35,42 @@ def _network(builder: Any) -> Graph:
     return builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(10, 128)], n, 10))
 
 
-def test_the_artefact_is_small_and_says_how_good_it_is() -> None:
-    path = manifest_path(Mode.TRAINING)
-    assert path.stat().st_size + path.with_suffix(".safetensors").stat().st_size < _LARGEST_BYTES
-    artefact = AdditivePredictor.load().artefact(Mode.TRAINING)
-    assert artefact.measured["devices"] == ["GeForce RTX 3090"]
-    assert artefact.test["mape_percent"] < 6.0
-    assert 85.0 <= artefact.test["interval_coverage_percent"] <= 96.0
-    assert artefact.provenance["command"].startswith("python -m dippm.training.additive --mode training")
+def test_the_artefacts_are_small_together() -> None:
+    paths = [manifest_path(regime) for regime in REGIMES]
+    assert sum(path.stat().st_size + path.with_suffix(".safetensors").stat().st_size for path in paths) < _LARGEST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("regime", "devices", "bound"),
+    [
+        (REGIMES[0], ["GeForce RTX 3090", "GeForce RTX 4090"], 3.0),
+        (REGIMES[1], ["GeForce RTX 3090"], 4.5),
+        (REGIMES[2], ["GeForce RTX 4090"], 10.0),
+    ],
+    ids=str,
+)
+def test_an_artefact_says_how_good_it_is(regime: Regime, devices: list[str], bound: float) -> None:
+    artefact = AdditivePredictor.load().artefact(_conditions(regime))
+    assert artefact.measured["devices"] == devices
+    assert artefact.test["mape_percent"] < bound
+    assert 85.0 <= artefact.test["interval_coverage_percent"] <= 97.0
+    assert list(artefact.half_widths) == sorted(artefact.half_widths)
+    assert artefact.provenance["command"].startswith(
+        f"python -m dippm.training.additive --mode {regime.mode} --runtime {regime.runtime}"
+    )
+
+
+def test_what_is_unlike_the_labels_has_a_wider_interval(network: Graph) -> None:
+    predictor = AdditivePredictor.load()
+    conditions = _conditions(REGIMES[0])
+    known, other = (
+        predictor.break_down(network, [512], find_device(name), conditions).half_width[0] for name in ("RTX 4090", "T4")
+    )
+    assert other > known
+
+
+def _conditions(regime: Regime) -> Conditions:
+    return Conditions(precision=Precision.AMP, mode=regime.mode, runtime=regime.runtime)
 
 
 @pytest.mark.parametrize("device", ["RTX 3090", "A100", "T4", "H100"])
@@ -58,7 +86,7 @@ def test_a_training_step_stays_near_the_plain_sum_on_any_device(network: Graph, 
         assert np.isfinite(times.time_ms).all()
         assert (times.time_ms[1:] > 0.97 * times.time_ms[:-1]).all()
         plan = PhysicalPlan.from_graph(step, Precision.AMP)
-        rates = predictor.artefact(Mode.TRAINING).rates
+        rates = predictor.artefact(conditions).rates
         plain = plan.at(
             batches, device=find_device(device), conditions=conditions, rates=rates, kernels=load_kernel_model()
         )

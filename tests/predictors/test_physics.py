@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -289,3 +290,18 @@ def test_software_is_named_where_it_is_not_the_default(network: Graph) -> None:
     assert "It holds for torch 2.4." in labelled.warnings
     (other,) = predict(network, batches=[8], devices=["RTX 4090"], software=_OLD)
     assert any("torch 1.12+cu113" in warning and "measured with torch 2.4" in warning for warning in other.warnings)
+
+
+def test_no_interval_on_an_unmeasured_card_is_narrower_than_what_was_seen_on_one_left_out(network: Graph) -> None:
+    """The network's correction is trusted less on a sibling of the measured cards, least on another architecture."""
+
+    def width(name: str) -> float:
+        (answer,) = PhysicsPredictor.load().predict(
+            network, batches=[4096], devices=[find_device(name)], conditions=Conditions(precision=Precision.AMP)
+        )
+        assert answer.predictor.name == "additive-1"
+        return math.log(answer.intervals["latency_ms"][1] / answer.latency_ms)
+
+    sibling, other = width("A10"), width("T4")
+    assert sibling >= 0.14
+    assert other >= 0.3

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -18,13 +19,18 @@ from dippm.datasets.store.label import Label
 from dippm.devices import find_device
 from dippm.errors import UsageError
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.additive_artefact import manifest_path, write_tensors
+from dippm.predictors.additive_artefact import Regime, manifest_path, write_tensors
+from dippm.predictors.additive_novelty import Novelty
 from dippm.training.additive import train_additive
+from dippm.training.additive_ablation import ABLATIONS
+from dippm.training.additive_devices import leave_out_device
 from dippm.training.additive_fit import AdditiveSettings, FeatureScale, fit_additive
-from dippm.training.additive_labels import family_folds, random_parts
+from dippm.training.additive_labels import device_parts, family_folds, random_parts
+from dippm.training.additive_novelty import describe_samples
 from dippm.training.additive_protocol import predict_families, predict_random
 from dippm.training.additive_report import write_report
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
+from dippm.training.additive_tables import join
 
 _DEVICE = "GeForce RTX 3090"
 _SETTINGS = AdditiveSettings(members=2, epochs=2, width=8)
@@ -124,8 +130,9 @@ def test_the_same_seed_gives_the_same_network(step_samples: AdditiveSamples) -> 
 def test_the_artefact_answers_as_the_network_and_its_shares_add_up(
     step_samples: AdditiveSamples, training_labels: tuple[list[Label], Path], tmp_path: Path
 ) -> None:
-    artefact, tensors = train_additive(step_samples, _SETTINGS, data_sha256="0", command="none")
-    path = manifest_path(Mode.TRAINING, tmp_path)
+    families = predict_families(step_samples, replace(_SETTINGS, members=1), folds=2, folder=tmp_path)
+    artefact, tensors = train_additive(step_samples, _SETTINGS, families, data_sha256="0", command="none")
+    path = manifest_path(Regime(mode=Mode.TRAINING), tmp_path)
     artefact.write(path)
     write_tensors(path, tensors)
     assert json.loads(path.read_text())["mode"] == "training"
@@ -140,7 +147,11 @@ def test_the_artefact_answers_as_the_network_and_its_shares_add_up(
     expected = float(fitted.predict_ms(step_samples, np.array([position]))[0])
     assert times.busy_ms.sum() == pytest.approx(expected, rel=1e-3)
     assert times.share_ms.sum() == pytest.approx(times.time_ms[0])
-    assert predictor.interval_factor(Mode.TRAINING) >= 1.0
+    # The same distance, from the graph and from the arrays of the training.
+    descriptors = describe_samples(step_samples, fitted.scale)
+    novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
+    half_width = novelty.half_width(novelty.distance(descriptors[[position]]))
+    assert times.half_width == pytest.approx(half_width, rel=1e-2, abs=1e-3)
 
 
 def test_a_report_has_all_protocols_and_fits_are_read_back(step_samples: AdditiveSamples, tmp_path: Path) -> None:
@@ -151,14 +162,43 @@ def test_a_report_has_all_protocols_and_fits_are_read_back(step_samples: Additiv
     for one, other in zip(families, again, strict=True):
         assert one.test_ms.tolist() == other.test_ms.tolist()
     assert len(list(tmp_path.glob("predictions-*.npz"))) == 4
-    page = write_report(step_samples, held, families, None, command="made by")
+    devices = [leave_out_device(_two_devices(step_samples), settings, device=_DEVICE, labels=(4,))]
+    others = [
+        (name, join([predict_random(leave_out(step_samples), settings, folder=tmp_path)]))
+        for name, leave_out in ABLATIONS.items()
+    ]
+    page = write_report(step_samples, held, families, others=others, devices=devices, command="made by")
     tables = [line.count("|") for line in page.splitlines() if line.startswith("|")]
-    assert set(tables) == {9, 11}
+    assert set(tables) == {7, 9, 11}
     for text in (
         "random, seed 1",
         "families left out, fold 1",
         "plain sum of predictor 0, all rows",
         "Twenty worst",
         "made by",
+        "without messages between operators",
+        f"{_DEVICE}, 4 labels",
     ):
         assert text in page
+
+
+def test_a_device_left_out_teaches_nothing_and_shares_no_model(step_samples: AdditiveSamples) -> None:
+    samples = _two_devices(step_samples)
+    training, pool, test = device_parts(samples, device=_DEVICE, seed=0)
+
+    def described(part: npt.NDArray[np.int64]) -> tuple[set[str], set[str]]:
+        labels = [samples.labels[position] for position in part.tolist()]
+        return {label.measurement.device for label in labels}, {label.graph_hash for label in labels}
+
+    assert described(training)[0] == {"GeForce RTX 4090"}
+    assert described(pool)[0] == described(test)[0] == {_DEVICE}
+    assert not described(test)[1] & (described(training)[1] | described(pool)[1])
+
+
+def _two_devices(samples: AdditiveSamples) -> AdditiveSamples:
+    """Every other row as if another card had been measured."""
+    labels = tuple(
+        replace(label, measurement=replace(label.measurement, device=(_DEVICE, "GeForce RTX 4090")[position % 2]))
+        for position, label in enumerate(samples.labels)
+    )
+    return replace(samples, labels=labels)

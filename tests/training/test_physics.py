@@ -8,7 +8,6 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
-from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
 from dippm.datasets.power import BusyRun
 from dippm.datasets.timm_tables import TimmRow
@@ -17,7 +16,6 @@ from dippm.graph import Graph, OpKind
 from dippm.training.physics import (
     Item,
     conformal_quantile,
-    fit_memory_spread,
     fit_power,
     fit_rates,
     log_errors,
@@ -53,7 +51,6 @@ def make_item(graph: Graph, *, batch: int, step_time_ms: float = 1.0, layout: st
         device=find_device("RTX 4090"),
         plan=KernelPlan.from_workload(work),
         at=work.at([batch]),
-        timeline=MemoryTimeline.from_workload(work),
     )
 
 
@@ -111,16 +108,3 @@ def test_power_coefficients_that_made_the_runs_are_found_again(graph: Graph) -> 
     assert (model.idle, model.base) == pytest.approx((true.idle, true.base), rel=0.01)
     assert (model.compute, model.memory) == pytest.approx((true.compute, true.memory), rel=0.05)
     assert max(errors.values()) < 0.05
-
-
-def test_the_spread_of_memory_grows_with_what_the_tables_contradict(builder: Any) -> None:
-    # Three copies of 4 MiB a sample: 768 of them fit 24 GiB and 1024 hardly do, whatever the table says of 128.
-    x = builder.input(builder.N, 1024, 1024)
-    for _ in range(4):
-        x = builder.node(OpKind.RELU, [x], builder.N, 1024, 1024)
-    graph = builder.graph()
-    top = make_item(graph, batch=1024)
-    plausible, counts = fit_memory_spread([top, make_item(graph, batch=768)], context_margin_mb=160.0)
-    absurd, _ = fit_memory_spread([top, make_item(graph, batch=128)], context_margin_mb=160.0)
-    assert counts["fitted"] == counts["failed"] == counts["called yes"] == 1
-    assert absurd > plausible + 1.0

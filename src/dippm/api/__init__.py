@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dippm.api.operator_table import operators
     from dippm.api.prediction import inspect, load, predict
     from dippm.api.prices import Price
-    from dippm.api.training import load_predictor, train
+    from dippm.api.training import adapt, load_predictor, train
     from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError
     from dippm.datasets.campaign.run import Progress as CampaignProgress
     from dippm.datasets.graph_cache import GraphFailure
@@ -42,10 +42,15 @@ if TYPE_CHECKING:
     from dippm.placement.fit import Fit, FitVerdict
     from dippm.predictors.pmgns import PmgnsPredictor
     from dippm.predictors.prediction import Prediction
+    from dippm.training.adaptation_report import AdaptationReport, AdaptedRegime
+    from dippm.training.device_calibration import CalibratedPower, MeasuredContext
     from dippm.training.fit_network import EpochReport
     from dippm.training.train_model import TrainingReport
 
 __all__ = [
+    "AdaptationReport",
+    "AdaptedRegime",
+    "CalibratedPower",
     "CampaignProgress",
     "CampaignReport",
     "CampaignStoppedError",
@@ -68,6 +73,7 @@ __all__ = [
     "LabelStatistics",
     "MaxBatch",
     "Measured",
+    "MeasuredContext",
     "MigProfile",
     "MissingExtraError",
     "ModelReadError",
@@ -81,6 +87,7 @@ __all__ = [
     "UsageError",
     "WholeModelReport",
     "WholeModelScore",
+    "adapt",
     "cache_graphs",
     "evaluate",
     "evaluate_dippm",
@@ -107,6 +114,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdaptationReport": "dippm.training.adaptation_report",
+    "AdaptedRegime": "dippm.training.adaptation_report",
+    "CalibratedPower": "dippm.training.device_calibration",
     "CampaignProgress": "dippm.datasets.campaign.run",
     "CampaignReport": "dippm.datasets.campaign.report",
     "CampaignStoppedError": "dippm.datasets.campaign.report",
@@ -129,6 +139,7 @@ _HOMES = {
     "LabelStatistics": "dippm.datasets.statistics",
     "MaxBatch": "dippm.api.capacity",
     "Measured": "dippm.api.measuring",
+    "MeasuredContext": "dippm.training.device_calibration",
     "MigProfile": "dippm.devices",
     "MissingExtraError": "dippm.errors",
     "ModelReadError": "dippm.errors",
@@ -142,6 +153,7 @@ _HOMES = {
     "UsageError": "dippm.errors",
     "WholeModelReport": "dippm.evaluation.whole_models",
     "WholeModelScore": "dippm.evaluation.whole_models",
+    "adapt": "dippm.api.training",
     "cache_graphs": "dippm.api.datasets",
     "evaluate": "dippm.api.evaluation",
     "evaluate_dippm": "dippm.api.dippm_evaluation",

@@ -133,10 +133,6 @@ def parse_conditions(
         raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
     elif accumulation != 1 or checkpointing:
         raise UsageError("Accumulation and checkpointing have a meaning in training mode only.", code="training.unused")
-    if conditions.runtime is Runtime.COMPILE:
-        raise UnsupportedError(
-            "The compiled runtime is not supported yet.", code="runtime.unsupported", cure="Use eager or cuda-graph."
-        )
     return conditions
 
 

@@ -26,10 +26,12 @@ from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
+from dippm.predictors.adapted import is_adapted
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
 if TYPE_CHECKING:
+    from dippm.predictors.adapted import AdaptedPredictor
     from dippm.predictors.pmgns import PmgnsPredictor
 
 __all__ = ["inspect", "load", "predict"]
@@ -199,7 +201,8 @@ def predict(
         mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
         predictor: Folder that :func:`train` wrote, to predict by its network. It holds for the device and the
-            conditions of its labels alone, which may be of training, and which stand for all that is left out.
+            conditions of its labels alone, which may be of training, and which stand for all that is left out. Or
+            folder that :func:`adapt` wrote: it holds for the device of its labels, under any conditions.
 
     Returns:
         One prediction for one batch and one device; else a list, all batches of the first device first.
@@ -214,14 +217,19 @@ def predict(
     given = _drop_none(precision=precision, mode=mode, optimizer=optimizer, layout=layout, runtime=runtime)
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
-    if predictor is not None:
-        trained = _load_for(predictor, None if device is None else as_list(device), given)
+    names = None if device is None else as_list(device)
+    if predictor is not None and not is_adapted(predictor):
+        trained = _load_for(predictor, names, given)
         _refuse_unlearned(accumulation=accumulation, checkpointing=checkpointing, software=software)
         graph = load(model, path=path, framework=framework, input=input, trust=trust, batch_hint=batches[0])
         predictions = trained.predict(graph, batches=batches, mig_policy=policy)
     else:
+        if predictor is None:
+            devices, physics = parse_devices(_DEVICE if device is None else device), PhysicsPredictor.load()
+        else:
+            adapted = _load_adapted(predictor, names)
+            devices, physics, given = [adapted.manifest.device], adapted.physics, adapted.conditions_for(given)
         conditions = parse_conditions(accumulation=accumulation, checkpointing=checkpointing, **given)
-        devices = parse_devices(_DEVICE if device is None else device)
         stack = parse_software(software)
         graph = load(
             model,
@@ -232,7 +240,7 @@ def predict(
             mode=conditions.mode,
             batch_hint=batches[0],
         )
-        predictions = PhysicsPredictor.load().predict(
+        predictions = physics.predict(
             graph, batches=batches, devices=devices, conditions=conditions, software=stack, mig_policy=policy
         )
     is_single = not isinstance(batch, Iterable) and (device is None or isinstance(device, str | DeviceSpec))
@@ -305,6 +313,28 @@ def _load_for(folder: str | PathLike[str], devices: list[object] | None, given: 
             cure="Leave device and conditions out, or train one on labels of those.",
         )
     return trained
+
+
+def _load_adapted(folder: str | PathLike[str], devices: list[object] | None) -> AdaptedPredictor:
+    """An adapted predictor, if it holds for these devices.
+
+    Raises:
+        UsageError: ``predictor.mismatch`` where it does not.
+    """
+    from dippm.predictors.adapted import AdaptedPredictor
+
+    adapted = AdaptedPredictor.load(folder)
+    own = adapted.manifest.device.name
+    names = [
+        each.name if isinstance(each, DeviceSpec) else str(each) for each in ([own] if devices is None else devices)
+    ]
+    if len(names) != 1 or not adapted.is_for(names[0]):
+        raise UsageError(
+            f"The predictor '{fspath(folder)}' was adapted to {own}. Got {', '.join(names) or 'no device'} instead.",
+            code="predictor.mismatch",
+            cure="Leave the device out, or leave the predictor out.",
+        )
+    return adapted
 
 
 def _refuse_unlearned(*, accumulation: int, checkpointing: bool, software: str | None) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.api.datasets import open_labels
 from dippm.costs.conditions import Conditions
-from dippm.errors import UsageError
+from dippm.errors import MissingExtraError, UsageError
 from dippm.features.pmgns import EdgeMode
 
 if TYPE_CHECKING:
+    from dippm.devices import DeviceSpec
     from dippm.predictors.pmgns import PmgnsPredictor
+    from dippm.training.adaptation_report import AdaptationReport
     from dippm.training.fit_network import EpochReport
     from dippm.training.train_model import TrainingReport
 
-__all__ = ["TRAINED_FOLDER", "load_predictor", "train"]
+__all__ = ["TRAINED_FOLDER", "adapt", "load_predictor", "train"]
 
 TRAINED_FOLDER = "dippm-trained"
 """Where trained predictors and the graphs that they learned from go unless the caller says otherwise."""
@@ -132,6 +136,72 @@ def train(
     return train_model(samples, settings, folder, edges=edge_mode, resume=resume, on_epoch=on_epoch)
 
 
+def adapt(
+    data: str | os.PathLike[str],
+    *,
+    device: str | DeviceSpec | None = None,
+    out: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    seed: int = 0,
+    on_graph: Callable[[int, int], None] | None = None,
+    on_fold: Callable[[int, int], None] | None = None,
+) -> AdaptationReport:
+    """Adapt the shipped predictor to a device from some tens of labels of it.
+
+    The networks are tuned a little on what they cover among the labels, and their intervals calibrated anew. Where the
+    labels have energy, so is the power model.
+
+    Args:
+        data: A label store (path of an SQLite file, or the URL of a PostgreSQL database) or a Parquet file.
+        device: The device, or a part of its name; may be left out where all labels are of one. One that the catalogue
+            does not know is given by its figures, see :func:`load_device_file`.
+        out: Folder of the predictor, for the ``predictor`` of :func:`predict`; ``dippm-trained/adapted-DEVICE`` when
+            left out. An adapted predictor in it is replaced.
+        cache: Folder of the graphs; ``dippm-trained/graphs`` when left out.
+        jobs: Processes that read models of which there is no graph yet.
+        seed: Seed of the folds and of the order.
+        on_graph: Called with the number of models read and their total.
+        on_fold: Called with the number of tunings done and their total.
+
+    Returns:
+        Errors before, and after on models that the tuning had not seen.
+
+    Raises:
+        UsageError: Labels of too few rows or models, of none or of several devices, or a folder with something else.
+        UnsupportedError: The catalogue lacks the device.
+        MissingExtraError: A package for training is not installed.
+        DippmError: The labels cannot be read.
+    """
+    from dippm.predictors.adapted import is_adapted
+
+    if find_spec("torch") is None:
+        raise MissingExtraError(package="torch", extra="train", purpose="adapt the predictor")
+    from dippm.training.adapt_device import adapt_device
+    from dippm.training.additive_adaptation import AdaptationSettings
+    from dippm.training.device_labels import choose_device
+
+    with open_labels(data) as labels:
+        own, spec = choose_device(labels, device)
+    folder = Path(TRAINED_FOLDER) / f"adapted-{_as_file_name(spec.name)}" if out is None else Path(out)
+    if folder.is_dir() and any(folder.iterdir()) and not is_adapted(folder):
+        raise UsageError(
+            f"The folder '{folder}' holds something else than an adapted predictor.",
+            code="train.exists",
+            cure="Name another folder.",
+        )
+    return adapt_device(
+        own,
+        spec,
+        folder,
+        cache=Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
+        settings=AdaptationSettings(seed=seed),
+        jobs=jobs,
+        on_graph=on_graph,
+        on_fold=on_fold,
+    )
+
+
 def load_predictor(folder: str | os.PathLike[str]) -> PmgnsPredictor:
     """Read a predictor that :func:`train` wrote; it predicts the graphs of :func:`dippm.load`, without PyTorch.
 
@@ -145,6 +215,10 @@ def load_predictor(folder: str | os.PathLike[str]) -> PmgnsPredictor:
     from dippm.predictors.pmgns import PmgnsPredictor
 
     return PmgnsPredictor.load(folder)
+
+
+def _as_file_name(device: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", device.lower()).strip("-")
 
 
 def _parse_edges(name: str) -> EdgeMode:

@@ -193,7 +193,9 @@ def evaluate(
 
 
 def _show_whole_models(report: WholeModelReport) -> None:
-    columns = ("source", "model", "device", "batch", "measured_ms", "predicted_ms", "error_percent", "is_covered")
+    columns = (
+        "source", "model", "device", "how", "batch", "measured_ms", "predicted_ms", "error_percent", "is_covered",
+    )  # fmt: skip
     if not is_terminal():
         print_columns(columns, ([getattr(score, name) for name in columns] for score in report.scores))
         return
@@ -202,7 +204,7 @@ def _show_whole_models(report: WholeModelReport) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("source", "model", "device"):
+    for name in ("source", "model", "device", "how"):
         table.add_column(name, overflow="fold")
     for name in ("batch", "measured, ms", "predicted, ms", "error, %", "in interval"):
         table.add_column(name, justify="right")
@@ -211,6 +213,7 @@ def _show_whole_models(report: WholeModelReport) -> None:
             score.source,
             score.model,
             score.device,
+            score.how,
             f"{score.batch:,}",
             f"{score.measured_ms:.4g}",
             f"{score.predicted_ms:.4g}",
@@ -219,7 +222,7 @@ def _show_whole_models(report: WholeModelReport) -> None:
         )
     console = make_console()
     console.print(table)
-    summary = f"mean absolute error {report.mape_percent():.1f} %, {report.coverage_percent:.0f} % in their interval"
+    summary = f"mean absolute error {report.mape_percent():.1f} %, {report.coverage_percent():.0f} % in their interval"
     console.print(Text(summary, style="bold"))
 
 

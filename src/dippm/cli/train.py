@@ -10,6 +10,8 @@ import typer
 from dippm.cli import options
 from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
 from dippm.cli.progress import CountBar
+from dippm.cli.train_adapt import refuse_unused, run_adapt
+from dippm.errors import UsageError
 
 if TYPE_CHECKING:
     from dippm.api import EpochReport, TrainingReport
@@ -22,12 +24,21 @@ _COLUMNS = ("split", "metric", "mape_percent", "samples", "models")
 
 
 def train(
+    context: typer.Context,
     data: Annotated[
         str,
         typer.Option(
             "--data", metavar="STORE|PARQUET", help="Labels: a label store or a Parquet file.", show_default=False
         ),
     ],
+    adapt: Annotated[
+        bool,
+        typer.Option(
+            "--adapt",
+            help="Adapt the shipped predictor to the device of the labels. Of the other options --out, --cache, "
+            "--device, --device-file, --seed, --jobs and --json have a meaning then.",
+        ),
+    ] = False,
     model: Annotated[
         str, typer.Option("--model", help="pmgns (GraphSAGE); gat, gcn, gin, mlp or boosted trees, gbdt, to compare.")
     ] = "pmgns",
@@ -59,6 +70,7 @@ def train(
             show_default=False,
         ),
     ] = None,
+    device_file: options.DeviceFileOption = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -100,6 +112,25 @@ def train(
     """Run ``dippm train``."""
     from dippm import api
 
+    if adapt:
+        refuse_unused(context)
+        run_adapt(
+            data,
+            out=out,
+            cache=cache,
+            device=device,
+            device_file=device_file,
+            seed=seed,
+            jobs=jobs,
+            as_json=as_json,
+        )
+        return
+    if device_file is not None:
+        raise UsageError(
+            "A network of its own learns a device from its labels alone.",
+            code="device.unused",
+            cure="Leave --device-file out, or add --adapt.",
+        )
     progress = _Progress()
     try:
         report = api.train(

@@ -47,9 +47,12 @@ def blas_workspace_bytes(device: DeviceSpec, software: Software = DEFAULT_SOFTWA
 def context_mb(device: DeviceSpec, software: Software = DEFAULT_SOFTWARE) -> float:
     """Memory of the CUDA context and the loaded kernels, MiB.
 
-    An estimate, fitted to one published figure for lazy loading and to one chosen on published training steps for
-    eager loading (both in this module's comments), and scaled by the device's resident threads.
+    What was measured on the device, where kernels are loaded lazily as they were then. Else an estimate, fitted to one
+    published figure for lazy loading and to one chosen on published training steps for eager loading (both in this
+    module's comments), and scaled by the device's resident threads.
     """
+    if device.context_mb is not None and software.loads_lazily:
+        return device.context_mb
     threads = device.sm_count * _THREADS_PER_SM.get(device.compute_capability, _MOST_THREADS_PER_SM)
     kernels = _KERNELS_MB if software.loads_lazily else _EAGER_KERNELS_MB
     return _CONTEXT_FIXED_MB + _CONTEXT_MB_PER_THREAD * threads + kernels

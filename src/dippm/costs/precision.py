@@ -16,7 +16,10 @@ import numpy.typing as npt
 from dippm.costs.edges import Edges, IndexArray
 from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, Node, OpKind, TensorRole
 
-__all__ = ["Arithmetic", "Casts", "Precision", "TypePlan", "plan_types"]
+__all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types"]
+
+#: Attribute of a node that autocast runs in its 16-bit format whatever its kind, as timm's "fast norm" makes norms.
+LOWERED = "is_lowered"
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -224,7 +227,7 @@ class _Autocast:
     def _target(self, node: Node, inputs: list[int]) -> DType | None:
         """The format that floating inputs are cast to before the node runs, None where they stay."""
         kind = node.kind
-        if kind in _LOWER_KINDS:
+        if _is_lowered(node):
             return self._lower
         if kind in _FP32_KINDS or (kind in _FUNCTION_KINDS and node.attributes.get("function") in _FP32_FUNCTIONS):
             return DType.FLOAT32
@@ -272,7 +275,7 @@ class _Autocast:
         kind = node.kind
         if kind is OpKind.CAST:
             return None
-        if kind in _LOWER_KINDS:
+        if _is_lowered(node):
             return self._lower
         function = node.attributes.get("function")
         if kind in _FP32_OUTPUT_KINDS or (kind is OpKind.REDUCE and function in _FP32_OUTPUT_FUNCTIONS):
@@ -286,6 +289,10 @@ class _Autocast:
             ]
             return _widest(ranked or read)
         return next((dtype for dtype in read if dtype in _CASTABLE), None)
+
+
+def _is_lowered(node: Node) -> bool:
+    return node.kind in _LOWER_KINDS or node.attributes.get(LOWERED) is True
 
 
 def _widest(dtypes: list[DType]) -> DType | None:

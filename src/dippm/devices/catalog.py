@@ -46,7 +46,7 @@ DEVICE_FILE_REQUIRED = (
 )
 """Keys that a device file must have."""
 
-_OPTIONAL_KEYS = ("usable_memory_mb", "is_boost_typical", "aliases", "mig_profiles", "sources")
+_OPTIONAL_KEYS = ("usable_memory_mb", "context_mb", "is_boost_typical", "aliases", "mig_profiles", "sources")
 _PROFILE_REQUIRED = ("name", "compute_slices", "memory_slices", "sm_count", "memory_mb", "max_instances")
 _PROFILE_OPTIONAL = ("placements",)
 _CATALOG_PATH = Path(__file__).with_name("catalog.toml")
@@ -141,6 +141,8 @@ def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
         memory_mb=profile.memory_mb,
         # What the slice offers is already net of what the driver keeps.
         usable_memory_mb=None,
+        # A context grows with the SMs.
+        context_mb=None,
         bandwidth_gb_s=parent.bandwidth_gb_s * memory_share,
         l2_mb=parent.l2_mb * memory_share,
         board_power_w=parent.board_power_w * sm_share,
@@ -237,6 +239,7 @@ def _make_spec(
         boost_clock_mhz=table["boost_clock_mhz"],
         memory_mb=table["memory_mb"],
         usable_memory_mb=table.get("usable_memory_mb"),
+        context_mb=table.get("context_mb"),
         is_boost_typical=table.get("is_boost_typical", False),
         bandwidth_gb_s=table["bandwidth_gb_s"],
         l2_mb=table["l2_mb"],

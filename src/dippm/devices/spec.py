@@ -99,6 +99,8 @@ class DeviceSpec:
             and must be within a factor of two of SMs x lanes x 2 x boost clock.
         usable_memory_mb: Device memory that CUDA offers to processes, MiB: NVML's total less what the driver keeps
             for itself. None where it is not known.
+        context_mb: Device memory that a process holds beside its tensors (CUDA context and loaded kernels), MiB, where
+            that was measured on this device; None for an estimate.
         is_boost_typical: Whether the data sheet's boost clock is a typical one, which cards pass (GeForce), and not the
             highest that the card ever runs at (all others).
         aliases: Other names that mean this device.
@@ -126,6 +128,7 @@ class DeviceSpec:
     # pickled to worker processes.
     peak_tflops: Mapping[str, float] = field(hash=False)
     usable_memory_mb: float | None = None
+    context_mb: float | None = None
     is_boost_typical: bool = False
     aliases: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
@@ -148,6 +151,8 @@ class DeviceSpec:
             raise _bad_value(where, "boost_clock_mhz", self.boost_clock_mhz, f"at least base {self.base_clock_mhz:g}")
         if self.usable_memory_mb is not None:
             _check_number(where, "usable_memory_mb", self.usable_memory_mb, 64, self.memory_mb, unit=" MiB")
+        if self.context_mb is not None:
+            _check_number(where, "context_mb", self.context_mb, 0, self.memory_mb, unit=" MiB")
         if not isinstance(self.is_boost_typical, bool):
             raise _bad_value(where, "is_boost_typical", self.is_boost_typical, "true or false")
         self._check_peaks(where)

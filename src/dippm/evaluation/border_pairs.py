@@ -8,7 +8,6 @@ its copies of the weights, and attention is not fused.
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import read_timm_tables
 from dippm.errors import DippmError, UsageError
+from dippm.evaluation.benchmarked_models import refuses_batch
 from dippm.graph import Graph, OpKind, TensorRole
 from dippm.measuring.measurement import Outcome
 from dippm.units import BYTES_PER_MIB
@@ -51,10 +51,12 @@ class Border:
     Args:
         label: The run that fitted.
         failed_batch: The batch that failed.
+        is_refused: Whether a kernel refuses the batch that failed, so that it says nothing of memory.
     """
 
     label: Label
     failed_batch: int
+    is_refused: bool = False
 
     @property
     def model(self) -> str:
@@ -82,14 +84,14 @@ class BorderPair(Border):
     failed_mb: float
 
 
-def inference_borders(folder: Path, cache: GraphCache, *, models: int, seed: int) -> list[Border]:
-    """Borders of the inference tables, of models drawn from those whose graph lies in the cache.
+def inference_borders(folder: Path, cache: GraphCache) -> list[Border]:
+    """Borders of the inference tables, of models whose graph lies in the cache; their labels have its hash.
+
+    Models that timm builds differently today are left out, and those whose graph holds for one batch alone.
 
     Args:
         folder: The folder ``timm`` of the measured tables.
         cache: Graphs by recipe.
-        models: How many models to draw.
-        seed: Seed of the draw.
 
     Raises:
         UsageError: ``data.missing`` where there is no such table.
@@ -97,17 +99,28 @@ def inference_borders(folder: Path, cache: GraphCache, *, models: int, seed: int
     rows = [
         row for row in read_timm_tables(folder) if row.mode == Mode.INFERENCE and row.runtime == Runtime.EAGER.value
     ]
+    parameters = {(f"zoo:timm:{row.model}", row.image_size): row.parameters_m for row in rows}
     failed: Label | None = None
-    borders = []
+    models: dict[str, list[Border]] = defaultdict(list)
     # A label of a batch that failed comes before that of the row which tells of it.
     for label in labels_of_timm_rows(rows):
         if _has_fitted(label) and failed is not None:
-            borders.append(Border(label=label, failed_batch=failed.recipe.batch))
+            models[label.recipe.model_key].append(Border(label=label, failed_batch=failed.recipe.batch))
         failed = None if _has_fitted(label) else label
-    drawn = sorted({border.label.recipe.model_key for border in borders} & set(cache.keys()))
-    random.Random(seed).shuffle(drawn)  # noqa: S311 - a draw of models, not a secret
-    chosen = set(drawn[:models])
-    return [border for border in borders if border.label.recipe.model_key in chosen]
+    known = set(cache.keys())
+    result = []
+    for key in sorted(models.keys() & known):
+        recipe = models[key][0].label.recipe
+        cached = cache.load(key, batch=recipe.batch)
+        published = parameters[recipe.architecture, recipe.inputs.positional[0].shape[-1]]
+        if cached is None or cached.graph.fixed_batch is not None or not _has_weights(cached.graph, published):
+            continue
+        for border in models[key]:
+            graph = as_measured(cached.graph, border.label.measurement.software.framework)
+            is_refused = refuses_batch(graph, border.failed_batch, border.layout)
+            label = replace(border.label, graph_hash=cached.fingerprint)
+            result.append(replace(border, label=label, is_refused=is_refused))
+    return result
 
 
 def border_pairs(
@@ -173,8 +186,8 @@ def _pairs_of_model(labels: Sequence[Label], cache: GraphCache, *, parameters_m:
     for cached, members in graphs_of_model(chosen, list(range(len(chosen))), cache):
         if cached is None:
             raise UsageError("Its graph is not in the cache.", code="graph_cache.missing")
-        weights_m = cached.graph.parameter_count / 1e6
-        if abs(weights_m / parameters_m - 1.0) > _SAME_PARAMETERS:
+        if not _has_weights(cached.graph, parameters_m):
+            weights_m = cached.graph.parameter_count / 1e6
             raise UsageError(
                 f"Today's timm builds it with {weights_m:.1f} million weights, the run had {parameters_m:.1f} million.",
                 code="recipe.changed",
@@ -192,6 +205,10 @@ def _pairs_of_model(labels: Sequence[Label], cache: GraphCache, *, parameters_m:
                 fitted_mb=fitted_mb,
                 failed_mb=failed_mb,
             )
+
+
+def _has_weights(graph: Graph, parameters_m: float) -> bool:
+    return abs(graph.parameter_count / 1e6 / parameters_m - 1.0) <= _SAME_PARAMETERS
 
 
 def _has_fitted(label: Label) -> bool:

@@ -104,7 +104,7 @@ SETTINGS: tuple[Setting, ...] = tuple(
         ("A100-SXM4-40GB", Precision.FP32),
     )
 )
-"""A network that was trained on the device corrects the times of the first one; the others are plain sums."""
+"""Networks correct the times in amp, on the first device as trained; in FP32 they are plain sums."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from dippm.costs.conditions import Mode
 from dippm.costs.software import Software
 from dippm.datasets.graph_cache import GraphCache
 from dippm.devices import find_device
 from dippm.errors import UsageError
+from dippm.evaluation.benchmarked_models import with_fast_norms
 from dippm.evaluation.border_pairs import Border
 from dippm.evaluation.fit_scores import PairVerdict
 from dippm.graph import Graph
@@ -52,7 +54,8 @@ def _load(border: Border, cache: GraphCache, batch: int) -> Graph:
     cached = cache.load(border.label.recipe.model_key, batch=batch)
     if cached is None:
         raise UsageError(f"The graph of {border.model} is not in the cache.", code="graph_cache.missing")
-    return cached.graph
+    is_training = border.label.configuration.conditions.mode is Mode.TRAINING
+    return cached.graph if is_training else with_fast_norms(cached.graph, border.model)
 
 
 def _judge(graph: Graph, border: Border, batch: int, software: Software) -> FitVerdict:

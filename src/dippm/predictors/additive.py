@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,12 +19,20 @@ from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
-from dippm.devices import DeviceSpec
+from dippm.devices import DeviceSpec, load_catalog
 from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples
 from dippm.graph import Graph, OpKind
-from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, manifest_path, read_tensors
+from dippm.predictors.additive_artefact import (
+    ARTEFACT_FOLDER,
+    REGIMES,
+    AdditiveArtefact,
+    Regime,
+    manifest_path,
+    read_tensors,
+)
 from dippm.predictors.additive_forward import Ensemble, Neighbours
+from dippm.predictors.additive_novelty import Novelty, describe_calls
 
 __all__ = ["AdditivePredictor", "AdditiveTimes"]
 
@@ -43,13 +50,16 @@ class AdditiveTimes:
     Args:
         share_ms: Part of the time of each node, the wait for the host included.
         busy_ms: Time for which each node keeps the device busy.
+        half_width: Half-width of the 90 % interval of ``log(measured / predicted)``, by how unlike the call is to
+            those that were trained on.
 
     Shapes:
-        Both [B, n_nodes]; for a training step the nodes are those of the whole step.
+        share_ms, busy_ms: [B, n_nodes]; for a training step the nodes are those of the whole step. half_width: [B].
     """
 
     share_ms: FloatArray
     busy_ms: FloatArray
+    half_width: FloatArray
 
     @property
     def time_ms(self) -> FloatArray:
@@ -66,16 +76,18 @@ class _AdditivePlan:
         physical: Classes of operators.
         producers: Whom each class hears as producers.
         consumers: Whom it hears as consumers.
-        first: What the features that do not change make of the networks' first layer.
+        static: Scaled features that do not change.
+        first: What these make of the networks' first layer.
         is_unseen: Whether a class is of a kind that no model of the training had.
 
     Shapes:
-        first: [1, M, C, W]; is_unseen: [C].
+        static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
     """
 
     physical: PhysicalPlan
     producers: Neighbours
     consumers: Neighbours
+    static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
 
@@ -96,7 +108,7 @@ class _Inputs:
 
 
 class _Corrector:
-    """The networks of one mode."""
+    """The networks of one regime."""
 
     def __init__(self, artefact: AdditiveArtefact, tensors: Mapping[str, Float32Array]) -> None:
         unknown = set(artefact.columns) - set(COLUMNS)
@@ -109,6 +121,7 @@ class _Corrector:
         self.artefact = artefact
         columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
         mean, factor = tensors["scale.mean"], tensors["scale.factor"]
+        self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
 
         def inputs(first: int, stop: int) -> _Inputs:
             (places,) = np.nonzero((columns >= first) & (columns < stop))
@@ -132,24 +145,36 @@ class _Corrector:
 
     def prepare(self, physical: PhysicalPlan) -> _AdditivePlan:
         """Work out what depends on neither batch nor device."""
-        count = len(physical.node)
+        count, static = len(physical.node), self._static.scale(physical.static)
         return _AdditivePlan(
             physical=physical,
             producers=Neighbours(physical.producers, count=count),
             consumers=Neighbours(physical.consumers, count=count),
-            first=self._ensemble.embed(self._static.scale(physical.static)[None], self._static.places),
+            static=static,
+            first=self._ensemble.embed(static[None], self._static.places),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1),
         )
 
-    def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> FloatArray:
-        """Time of one operator of each class at each batch, the mean over the members, [B, C]."""
-        first = plan.first + self._ensemble.embed(self._changing.scale(sample.changing), self._changing.places)
+    def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> tuple[FloatArray, FloatArray]:
+        """Time of one operator of each class at each batch, the mean over the members, [B, C].
+
+        Returns:
+            The times, and the half-width of the interval at each batch, [B].
+        """
+        changing = self._changing.scale(sample.changing)
+        first = plan.first + self._ensemble.embed(changing, self._changing.places)
         factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
         factors[:, :, plan.is_unseen] = 1.0
         mean = factors.mean(axis=1)
-        result: FloatArray = sample.kernel_ms * mean[..., 0] + plan.physical.launches * LAUNCH_MS * mean[..., 1]
-        return result
+        time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + plan.physical.launches * LAUNCH_MS * mean[..., 1]
+        return time_ms, self._half_width(plan, changing, sample.kernel_ms * plan.physical.count)
+
+    def _half_width(self, plan: _AdditivePlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
+        descriptors = np.empty((len(changing), len(self.artefact.columns)), dtype=np.float32)
+        descriptors[:, self._static.places] = describe_calls(plan.static[None], plain_ms)
+        descriptors[:, self._changing.places] = describe_calls(changing, plain_ms)
+        return self._novelty.half_width(self._novelty.distance(descriptors))
 
 
 class AdditivePredictor:
@@ -167,7 +192,7 @@ class AdditivePredictor:
         self, artefacts: Sequence[tuple[AdditiveArtefact, Mapping[str, Float32Array]]], kernels: KernelModel
     ) -> None:
         self._kernels = kernels
-        self._correctors = {artefact.mode: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
+        self._correctors = {artefact.regime: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
         self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _AdditivePlan]] = []
 
     @staticmethod
@@ -179,37 +204,47 @@ class AdditivePredictor:
             DippmError: ``artefact.unreadable``.
             UnsupportedError: ``artefact.columns``.
         """
-        paths = [path for mode in Mode if (path := manifest_path(mode, folder)).exists()]
+        paths = [path for regime in REGIMES if (path := manifest_path(regime, folder)).exists()]
         return AdditivePredictor(
             [(AdditiveArtefact.read(path), read_tensors(path)) for path in paths], load_kernel_model()
         )
 
-    def artefact(self, mode: Mode) -> AdditiveArtefact:
-        """What the networks of a mode were trained on.
+    def artefact(self, conditions: Conditions) -> AdditiveArtefact:
+        """What the networks for these conditions were trained on.
 
         Raises:
-            UnsupportedError: ``additive.mode`` where there are none.
+            UnsupportedError: ``additive.regime`` where there are none.
         """
-        return self._corrector(mode).artefact
+        return self._corrector(conditions).artefact
 
-    def unseen_kinds(self, mode: Mode) -> frozenset[OpKind]:
+    def unseen_kinds(self, conditions: Conditions) -> frozenset[OpKind]:
         """Kinds of operators that no model of the training had; they keep the time of the plain sum."""
-        return self._correctors[mode].unseen_kinds
+        return self._corrector(conditions).unseen_kinds
 
     def covers(self, device: DeviceSpec, conditions: Conditions) -> bool:
-        """Whether a network was trained on steps of this device under these conditions.
+        """Whether a network was trained under such conditions, on this device or on another with tensor cores.
 
         The optimizer is not asked for: its update is a small part of a step, bound by what it moves.
         """
-        corrector = self._correctors.get(conditions.mode)
-        if corrector is None or conditions.runtime is not Runtime.EAGER:
+        corrector = self._correctors.get(_regime_of(conditions))
+        if corrector is None or conditions.runtime is Runtime.CUDA_GRAPH:
             return False
         measured = corrector.artefact.measured
         return (
-            device.name in measured["devices"]
-            and conditions.precision.value in measured["precisions"]
+            "fp16_tensor" in device.peak_tflops
+            and conditions.precision.value in _precisions_alike(measured["precisions"])
             and conditions.layout.value in measured["layouts"]
         )
+
+    def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
+        """Whether the networks that cover these conditions were trained on this device."""
+        return self.covers(device, conditions) and device.name in self.artefact(conditions).measured["devices"]
+
+    @property
+    def architectures(self) -> frozenset[tuple[int, int]]:
+        """Compute capabilities of all devices of the catalogue that any network was trained on."""
+        names = {name for corrector in self._correctors.values() for name in corrector.artefact.measured["devices"]}
+        return frozenset(device.compute_capability for device in load_catalog() if device.name in names)
 
     def predict_ms(
         self,
@@ -237,8 +272,8 @@ class AdditivePredictor:
             conditions: Precision, layout, mode and runtime.
 
         Raises:
-            UnsupportedError: ``additive.mode`` where no network was trained for the mode, ``additive.graph`` where
-                graph and mode do not go together, ``additive.runtime`` for a compiled model.
+            UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime, ``additive.graph``
+                where graph and mode do not go together.
             UsageError: ``batch.invalid``.
         """
         is_step = isinstance(graph, TrainingGraph)
@@ -249,7 +284,7 @@ class AdditivePredictor:
                 cure="Make the graph of the step with make_training_graph.",
             )
         plan = self._plan_of(graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision))
-        at, host = plan.physical.kernels.work.at(list(batches)), self.artefact(conditions.mode).rates
+        at, host = plan.physical.kernels.work.at(list(batches)), self.artefact(conditions).rates
         return self._time_operators(plan, at, device, conditions, host=host)
 
     def break_down_kernels(
@@ -273,8 +308,7 @@ class AdditivePredictor:
             host: Where the host's rates come from: the same for all devices that are compared.
 
         Raises:
-            UnsupportedError: ``additive.mode`` where no network was trained for the mode, ``additive.runtime`` for a
-                compiled model.
+            UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
         """
         plan = self._plan_of(kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, step=step))
         return self._time_operators(plan, at, device, conditions, host=host)
@@ -282,46 +316,48 @@ class AdditivePredictor:
     def _time_operators(
         self, plan: _AdditivePlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
     ) -> AdditiveTimes:
-        if conditions.runtime is Runtime.COMPILE:
-            raise UnsupportedError(
-                "The additive network was not trained on compiled models.",
-                code="additive.runtime",
-                cure="Predict the eager runtime.",
-            )
-        corrector, physical = self._corrector(conditions.mode), plan.physical
+        corrector, physical = self._corrector(conditions), plan.physical
         rates = corrector.artefact.rates
         sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
         # A view is in no class, and takes the time that is put behind the last one.
-        own_ms = np.pad(corrector.time_ms(plan, sample), ((0, 0), (0, 1)))
+        class_ms, half_width = corrector.time_ms(plan, sample)
+        own_ms = np.pad(class_ms, ((0, 0), (0, 1)))
         busy_ms = own_ms[:, physical.class_of]
         share_ms = share_of_latency(busy_ms, launched_ms(physical.kernels, conditions, host))
-        return AdditiveTimes(share_ms=share_ms * physical.times, busy_ms=busy_ms * physical.times)
+        return AdditiveTimes(
+            share_ms=share_ms * physical.times, busy_ms=busy_ms * physical.times, half_width=half_width
+        )
 
-    def interval_factor(self, mode: Mode) -> float:
-        """What the time is multiplied with and divided by for the 90 % interval on models like those of the labels.
-
-        Raises:
-            UnsupportedError: ``additive.mode`` where no network was trained for the mode.
-        """
-        return math.exp(self.artefact(mode).spread)
-
-    def _corrector(self, mode: Mode) -> _Corrector:
-        if mode not in self._correctors:
+    def _corrector(self, conditions: Conditions) -> _Corrector:
+        regime = _regime_of(conditions)
+        if regime not in self._correctors:
             raise UnsupportedError(
-                f"No additive network was trained for {mode}.",
-                code="additive.mode",
-                cure=f"Train one with: python -m dippm.training.additive --mode {mode}",
+                f"No additive network was trained for {regime.mode} in the {regime.runtime} runtime.",
+                code="additive.regime",
+                cure=f"Train one with: python -m dippm.training.additive --mode {regime.mode}",
             )
-        return self._correctors[mode]
+        return self._correctors[regime]
 
     def _plan_of(
         self, asked: Graph | TrainingGraph | KernelPlan, conditions: Conditions, lay_out: Callable[[], PhysicalPlan]
     ) -> _AdditivePlan:
         """What does not depend on the batch, kept for what was asked for last."""
-        corrector = self._corrector(conditions.mode)
+        corrector = self._corrector(conditions)
         for held, precision, plan in self._recent:
             if held is asked and precision is conditions.precision:
                 return plan
         plan = corrector.prepare(lay_out())
         self._recent = [(asked, conditions.precision, plan), *self._recent[: _KEPT_PLANS - 1]]
         return plan
+
+
+def _regime_of(conditions: Conditions) -> Regime:
+    """A captured graph runs the kernels of the eager runtime."""
+    is_compiled = conditions.runtime is Runtime.COMPILE
+    return Regime(mode=conditions.mode, runtime=Runtime.COMPILE if is_compiled else Runtime.EAGER)
+
+
+def _precisions_alike(measured: Collection[str]) -> frozenset[str]:
+    """Autocast to bfloat16 runs the kernels of autocast to float16, at the same rates."""
+    alike = {Precision.AMP_BF16.value} if Precision.AMP.value in measured else set()
+    return frozenset(measured) | alike

@@ -11,20 +11,44 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Mode
+from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import Rates
 from dippm.errors import DippmError
 
-__all__ = ["ARTEFACT_FOLDER", "AdditiveArtefact", "manifest_path", "read_tensors", "write_tensors"]
+__all__ = ["ARTEFACT_FOLDER", "REGIMES", "AdditiveArtefact", "Regime", "manifest_path", "read_tensors", "write_tensors"]
 
 #: Where the shipped artefacts lie.
 ARTEFACT_FOLDER = Path(__file__).with_name("artefact")
 
-_FORMAT = 1
+_FORMAT = 2
 _WEIGHTS_SUFFIX = ".safetensors"
 # The header of a safetensors file opens with its own length.
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Regime:
+    """What has networks of its own, because the kernels differ.
+
+    Args:
+        mode: Inference or training.
+        runtime: Eager or compiled.
+    """
+
+    mode: Mode
+    runtime: Runtime = Runtime.EAGER
+
+    def __str__(self) -> str:
+        return self.mode.value if self.runtime is Runtime.EAGER else f"{self.mode.value}-{self.runtime.value}"
+
+
+#: What networks are trained for: no training step was measured compiled.
+REGIMES = (
+    Regime(mode=Mode.INFERENCE),
+    Regime(mode=Mode.TRAINING),
+    Regime(mode=Mode.INFERENCE, runtime=Runtime.COMPILE),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -33,11 +57,13 @@ class AdditiveArtefact:
 
     Args:
         mode: Inference or training.
+        runtime: Eager or compiled.
         columns: Node features, in order.
         members: Number of networks.
         rates: Sustained rates of predictor 0 that the corrections are learned on.
-        spread: Half-width of the 90 % interval of ``log(measured / predicted)``, by split conformal prediction on
-            models held out.
+        distances: Distances from what was trained on, see :mod:`dippm.predictors.additive_novelty`.
+        half_widths: Half-width of the 90 % interval of ``log(measured / predicted)`` at each, by split conformal
+            prediction on models and families held out.
         measured: What was measured: source, devices, precisions, layouts, optimizers.
         test: Errors and coverage on models held out.
         settings: Settings of the training.
@@ -45,14 +71,21 @@ class AdditiveArtefact:
     """
 
     mode: Mode
+    runtime: Runtime
     columns: tuple[str, ...]
     members: int
     rates: Rates
-    spread: float
+    distances: tuple[float, ...]
+    half_widths: tuple[float, ...]
     measured: Mapping[str, Any]
     test: Mapping[str, float]
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
+
+    @property
+    def regime(self) -> Regime:
+        """What the networks are for."""
+        return Regime(mode=self.mode, runtime=self.runtime)
 
     @property
     def labels(self) -> str:
@@ -60,7 +93,8 @@ class AdditiveArtefact:
         measured = self.measured
         devices, sources = ", ".join(measured["devices"]), ", ".join(measured["sources"])
         return (
-            f"{measured['models']} models of {sources} on {devices}, {self.mode}, {', '.join(measured['precisions'])}"
+            f"{measured['models']} models of {sources} on {devices}, {self.mode}, {self.runtime}, "
+            f"{', '.join(measured['precisions'])}"
         )
 
     @classmethod
@@ -76,8 +110,11 @@ class AdditiveArtefact:
                 raise ValueError("another format")
             return cls(
                 mode=Mode(held.pop("mode")),
+                runtime=Runtime(held.pop("runtime")),
                 columns=tuple(held.pop("columns")),
                 rates=Rates(**held.pop("rates")),
+                distances=tuple(held.pop("distances")),
+                half_widths=tuple(held.pop("half_widths")),
                 **held,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
@@ -89,9 +126,9 @@ class AdditiveArtefact:
         path.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
 
 
-def manifest_path(mode: Mode, folder: Path = ARTEFACT_FOLDER) -> Path:
-    """Where the manifest of a mode lies; its weights lie beside it under the same name."""
-    return folder / f"additive_{mode.value}.json"
+def manifest_path(regime: Regime, folder: Path = ARTEFACT_FOLDER) -> Path:
+    """Where the manifest of a regime lies; its weights lie beside it under the same name."""
+    return folder / f"additive_{regime}.json"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, npt.NDArray[np.float32]]) -> None:

@@ -45,14 +45,15 @@ class Calibration:
         latency_spread_elsewhere: On a device left out of the fit, in the same precision and runtime.
         power_spread: 90 % quantile over the runs of the board that was predicted worst when left out, in training.
         memory_spread: Of the memory beside context and weights, upwards: the least that contradicts at most 5 % of the
-            statements that a batch fitted a device or did not. A statement cannot confirm an interval.
-        memory_spread_low: The same downwards.
+            statements that a batch did not fit a device. A statement cannot confirm an interval.
+        memory_spread_low: The same downwards, of the statements that a batch fitted.
         context_margin_mb: By how much less than estimated a process may hold beside tensors, MiB, where kernels are
             loaded lazily; assumed.
         context_margin_high_mb: By how much more it may hold, MiB: 900 leads to what best tells batches that fitted from
             those that failed on an RTX 3090 in NHWC under PyTorch 2.4, about 1,200 MiB beside tensors.
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
+        power_devices: Devices whose own energy the power model was brought to; none where it is that of other boards.
     """
 
     version: str
@@ -69,6 +70,7 @@ class Calibration:
     context_margin_high_mb: float
     labels: str
     provenance: Mapping[str, object]
+    power_devices: tuple[str, ...] = ()
 
     def context_margins_mb(self, device: DeviceSpec, software: Software) -> tuple[float, float]:
         """By how much less and by how much more than estimated a process may hold beside tensors, MiB."""
@@ -93,6 +95,7 @@ class Calibration:
                 power=PowerModel(**held.pop("power")),
                 measured_devices=tuple(held.pop("measured_devices")),
                 measured_precisions=tuple(held.pop("measured_precisions")),
+                power_devices=tuple(held.pop("power_devices", ())),
                 **held,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:

@@ -3,13 +3,14 @@
 ``python -m dippm.training.additive --mode training --cache graphs`` rebuilds the shipped artefact of a mode from the
 measured tables:
 
-1. *Labels*: image models in inference (RTX 3090 and RTX 4090, PyTorch 2.4), or in training (RTX 3090, PyTorch 1.12),
-   amp, both layouts. Graphs are read into the cache where it lacks them; what is no longer the model that was measured
-   is left out.
-2. *Parts*: 80/10/10 at random by model.
-3. *Networks*: some members on the training part; their times are averaged.
-4. *Interval*: the 90 % quantile of the absolute log error on the validation part (split conformal prediction). Errors
-   and coverage are those of the test part.
+1. *Labels*: image models in inference (RTX 3090 and RTX 4090, PyTorch 2.4; compiled on the RTX 4090 alone), or in
+   training (RTX 3090, PyTorch 1.12), amp, both layouts. Graphs are read into the cache where it lacks them; what is no
+   longer the model that was measured is left out.
+2. *Plain times*: predictor 0 with its fitted rates.
+3. *Parts*: 80/10/10 at random by model.
+4. *Networks*: some members on the training part; their times are averaged.
+5. *Interval*: split conformal prediction, by the distance from what was trained on, on families that were left out in
+   turn and on the validation part. Errors and coverage are those of the test part.
 """
 
 from __future__ import annotations
@@ -19,47 +20,56 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Mode
+from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.rates import Rates
 from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.location import data_folder
 from dippm.datasets.store.label import Label
 from dippm.features.physical import COLUMNS
-from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, manifest_path, write_tensors
-from dippm.predictors.calibration import Calibration
+from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact, Regime, manifest_path, write_tensors
 from dippm.training.additive_fit import AdditiveSettings, FittedAdditive, fit_additive
 from dippm.training.additive_labels import random_parts, read_measured_models
+from dippm.training.additive_novelty import describe_samples, find_neighbours, fit_half_widths, with_half_widths
+from dippm.training.additive_protocol import HeldOut, predict_families
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
-from dippm.training.physics import conformal_quantile
 from dippm.training.versions import find_versions
 
-__all__ = ["describe_errors", "load_samples", "main", "train_additive"]
+__all__ = ["FOLDS", "additive_tensors", "describe_errors", "load_samples", "main", "pooled", "train_additive"]
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 
 _LOG = logging.getLogger(__name__)
 
+#: Groups of families, each left out once.
+FOLDS = 5
 
-def load_samples(mode: Mode, *, cache: Path, folder: Path, jobs: int = 1) -> tuple[AdditiveSamples, str]:
+
+def load_samples(
+    regime: Regime, *, cache: Path, folder: Path, jobs: int = 1, rates: Rates | None = None
+) -> tuple[AdditiveSamples, str]:
     """The measured models as samples, and the hash of their tables.
 
     Args:
-        mode: Inference or training.
+        regime: What was measured.
         cache: Folder of the graph cache; graphs that it lacks are read.
         folder: Where the arrays are kept.
         jobs: Processes that read graphs.
+        rates: Sustained rates of the plain sum; the shipped ones where None are given.
     """
-    measured = read_measured_models(data_folder(), mode)
+    measured = read_measured_models(data_folder(), regime.mode, regime.runtime)
     for failure in build_graphs((label.recipe for label in measured.labels), GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
-    samples = build_additive_samples(measured.labels, cache=cache, folder=folder, parameters_m=measured.parameters_m)
+    samples = build_additive_samples(
+        measured.labels, cache=cache, folder=folder, parameters_m=measured.parameters_m, rates=rates
+    )
     return samples, measured.data_sha256
 
 
@@ -74,14 +84,42 @@ def describe_errors(predicted_ms: FloatArray, measured_ms: FloatArray) -> dict[s
     }
 
 
+def pooled(
+    samples: AdditiveSamples, held: Sequence[HeldOut], *, without: IndexArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Distances and scores of all tested rows.
+
+    Args:
+        samples: All samples.
+        held: Predictions.
+        without: Rows that are not to be used.
+
+    Returns:
+        Distances, and ``|log(measured / predicted)|``.
+    """
+    rows = np.concatenate([part.test for part in held])
+    distance = np.concatenate([part.test_distance for part in held])
+    score = np.abs(np.log(np.concatenate([part.test_ms for part in held]) / samples.measured_ms[rows]))
+    if without is not None:
+        is_used = ~np.isin(rows, without)
+        distance, score = distance[is_used], score[is_used]
+    return distance, score
+
+
 def train_additive(
-    samples: AdditiveSamples, settings: AdditiveSettings, *, data_sha256: str, command: str
+    samples: AdditiveSamples,
+    settings: AdditiveSettings,
+    families: Sequence[HeldOut],
+    *,
+    data_sha256: str,
+    command: str,
 ) -> tuple[AdditiveArtefact, dict[str, npt.NDArray[np.float32]]]:
     """Fit, calibrate and test.
 
     Args:
         samples: All samples.
         settings: Settings; their seed also draws the parts.
+        families: Predictions of families that were left out, which the interval is calibrated on.
         data_sha256: Hash of the measured tables.
         command: The command line, for the record.
 
@@ -90,20 +128,32 @@ def train_additive(
     """
     training, validation, test = random_parts(samples, seed=settings.seed)
     fitted = fit_additive(samples, training, settings)
-    scores = np.abs(np.log(fitted.predict_ms(samples, validation) / samples.measured_ms[validation]))
-    spread = round(conformal_quantile(scores), 4)
+    descriptors = describe_samples(samples, fitted.scale)
+    neighbours = find_neighbours(descriptors, training)
+    validation_score = np.abs(np.log(fitted.predict_ms(samples, validation) / samples.measured_ms[validation]))
+    distance, score = pooled(samples, families, without=test)
+    curve = fit_half_widths(
+        np.concatenate([distance, neighbours.distance(descriptors[validation])]),
+        np.concatenate([score, validation_score]),
+    )
+    novelty = with_half_widths(neighbours, curve)
     predicted, measured = fitted.predict_ms(samples, test), samples.measured_ms[test]
-    is_inside = np.abs(np.log(predicted / measured)) <= spread
+    width = novelty.half_width(novelty.distance(descriptors[test]))
+    is_inside = np.abs(np.log(predicted / measured)) <= width
+    regime = samples.labels[0].configuration.conditions
     artefact = AdditiveArtefact(
-        mode=samples.labels[0].configuration.conditions.mode,
+        mode=regime.mode,
+        runtime=regime.runtime,
         columns=COLUMNS,
         members=settings.members,
-        rates=Calibration.read().rates,
-        spread=spread,
+        rates=samples.rates,
+        distances=tuple(np.round(curve[0], 4).tolist()),
+        half_widths=tuple(np.round(curve[1], 4).tolist()),
         measured=_describe_labels([samples.labels[position] for position in samples.usable]),
         test={
             **describe_errors(predicted, measured),
             "interval_coverage_percent": round(100.0 * float(is_inside.mean()), 1),
+            "median_half_width_percent": round(100.0 * float(np.expm1(np.median(width))), 1),
         },
         settings=asdict(settings),
         provenance={
@@ -114,7 +164,16 @@ def train_additive(
             "versions": find_versions(),
         },
     )
-    return artefact, _tensors(fitted)
+    return artefact, {**additive_tensors(fitted), **novelty.tensors()}
+
+
+def additive_tensors(fitted: FittedAdditive) -> dict[str, npt.NDArray[np.float32]]:
+    """Weights of all members and the scale of the features, by the names of the artefact."""
+    tensors = {"scale.mean": fitted.scale.mean, "scale.factor": fitted.scale.factor}
+    for member, network in enumerate(fitted.members):
+        for name, values in network.state_dict().items():
+            tensors[f"member{member}.{name}"] = values.numpy().astype(np.float32)
+    return tensors
 
 
 def _describe_labels(labels: Sequence[Label]) -> dict[str, Any]:
@@ -130,21 +189,14 @@ def _describe_labels(labels: Sequence[Label]) -> dict[str, Any]:
     }
 
 
-def _tensors(fitted: FittedAdditive) -> dict[str, npt.NDArray[np.float32]]:
-    tensors = {"scale.mean": fitted.scale.mean, "scale.factor": fitted.scale.factor}
-    for member, network in enumerate(fitted.members):
-        for name, values in network.state_dict().items():
-            tensors[f"member{member}.{name}"] = values.numpy().astype(np.float32)
-    return tensors
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: fit, write the artefact, print its errors."""
     defaults = AdditiveSettings()
     parser = argparse.ArgumentParser(description="Train the additive predictor on the measured tables.")
     parser.add_argument("--mode", type=Mode, choices=list(Mode), required=True)
+    parser.add_argument("--runtime", type=Runtime, choices=[Runtime.EAGER, Runtime.COMPILE], default=Runtime.EAGER)
     parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
-    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays")
+    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--members", type=int, default=defaults.members)
@@ -152,21 +204,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefact")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    samples, data_sha256 = load_samples(options.mode, cache=options.cache, folder=options.folder, jobs=options.jobs)
+    regime = Regime(mode=options.mode, runtime=options.runtime)
+    samples, data_sha256 = load_samples(regime, cache=options.cache, folder=options.folder, jobs=options.jobs)
     settings = AdditiveSettings(members=options.members, epochs=options.epochs, seed=options.seed)
+    families = predict_families(samples, replace(settings, members=1), folds=FOLDS, folder=options.folder)
     artefact, tensors = train_additive(
         samples,
         settings,
+        families,
         data_sha256=data_sha256,
         command=(
-            f"python -m dippm.training.additive --mode {options.mode} --members {options.members} "
-            f"--epochs {options.epochs} --seed {options.seed}"
+            f"python -m dippm.training.additive --mode {options.mode} --runtime {options.runtime} "
+            f"--members {options.members} --epochs {options.epochs} --seed {options.seed}"
         ),
     )
-    path = manifest_path(options.mode, options.out)
+    path = manifest_path(regime, options.out)
     artefact.write(path)
     write_tensors(path, tensors)
-    sys.stdout.write(json.dumps({"test": artefact.test, "spread": artefact.spread}, indent=1) + "\n")
+    sys.stdout.write(json.dumps({"test": artefact.test, "half_widths": artefact.half_widths}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

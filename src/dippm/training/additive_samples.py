@@ -24,7 +24,7 @@ from dippm.costs.training_step.training_graph import TrainingSettings, make_trai
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.software_graphs import as_measured
 from dippm.datasets.store.label import Label
-from dippm.devices import find_device
+from dippm.devices import DeviceSpec, find_device
 from dippm.errors import DippmError, UsageError
 from dippm.features.physical import COLUMNS, PhysicalPlan
 from dippm.graph import Graph
@@ -128,6 +128,7 @@ def build_additive_samples(
     folder: str | os.PathLike[str],
     parameters_m: Mapping[str, float],
     rates: Rates | None = None,
+    device: DeviceSpec | None = None,
 ) -> AdditiveSamples:
     """Compute the features of labels, or read them back.
 
@@ -139,17 +140,18 @@ def build_additive_samples(
         folder: Where the arrays are kept.
         parameters_m: Weights of the measured models by architecture, millions, where they are known.
         rates: Sustained rates of the plain sum; those of the shipped calibration where None are given.
+        device: What all labels were measured on; where None is given, what the catalogue has under each label's name.
 
     Raises:
         UsageError: ``samples.empty`` where no label has a graph.
     """
     labels = [label for label in labels if label.measurement.latency_ms is not None]
     rates = rates or Calibration.read().rates
-    key = _key_of(labels, rates)
+    key = _key_of(labels, rates, device)
     path = Path(folder) / f"additive-{key}.npz"
     arrays = _read(path)
     if arrays is None:
-        arrays = _compute(labels, GraphCache(cache), rates)
+        arrays = _compute(labels, GraphCache(cache), rates, device)
         _write(path, arrays)
     kept = [
         replace(labels[position], graph_hash=str(graph_hash))
@@ -173,12 +175,14 @@ def _is_other_model(own_m: Float32Array, published_m: npt.NDArray[np.float64]) -
     return result
 
 
-def _key_of(labels: Sequence[Label], rates: Rates) -> str:
+def _key_of(labels: Sequence[Label], rates: Rates, device: DeviceSpec | None) -> str:
     made_of = [_FORMAT, COLUMNS, asdict(rates), [label.key for label in labels]]
+    if device is not None:
+        made_of.append(asdict(device))
     return hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
-def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> SampleArrays:
+def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: DeviceSpec | None) -> SampleArrays:
     kernels = load_kernel_model()
     groups: dict[tuple[str, Mode, str, Optimizer | None], list[int]] = defaultdict(list)
     for position, label in enumerate(labels):
@@ -205,7 +209,7 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> Sample
                     plan = graphs[kind] = _plan(cached.graph, label)
                 sample = plan.at(
                     [label.recipe.batch],
-                    device=find_device(label.measurement.device),
+                    device=device or find_device(label.measurement.device),
                     conditions=conditions,
                     rates=rates,
                     kernels=kernels,

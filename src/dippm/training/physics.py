@@ -9,9 +9,8 @@
    devices without labels, of a fit that never saw the device it is tested on.
 3. *Power*: linear least squares on the mean board power of training runs whose device was busy (BERT and ResNet-50),
    the idle share from the smallest batches; its spread from leaving one board out.
-4. *Memory*: the same tables say which batch fitted 24 GB and that the next larger one did not. The spread is the least
-   for which 95 % of these statements do not contradict the interval: more than 90 %, because a statement can contradict
-   an interval, but not confirm it.
+4. *Memory*: the spreads are given. ``python -m dippm.evaluation.inference_fits`` chooses them on which batches fitted
+   24 GB and which did not.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ from dippm.costs.energy import PowerModel
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import break_down_latency
-from dippm.costs.memory import MemoryEstimate, estimate_memory
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
-from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.datasets.location import data_folder
 from dippm.datasets.power import BusyRun, read_busy_runs
@@ -50,7 +47,7 @@ from dippm.errors import DippmError, MissingExtraError
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.graph import Graph
-from dippm.predictors.calibration import ARTEFACT_PATH, CERTAIN_PARTS, Calibration
+from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +57,6 @@ __all__ = [
     "conformal_quantile",
     "describe_errors",
     "divide",
-    "fit_memory_spread",
     "fit_power",
     "fit_rates",
     "log_errors",
@@ -72,7 +68,6 @@ FloatArray = npt.NDArray[np.float64]
 _LOG = logging.getLogger(__name__)
 _TORCH_VERSION = "240"
 _COVERAGE = 0.9
-_MEMORY_COVERAGE = 0.95
 _PARTS = (0.4, 0.7)
 # Start, lowest and highest value of every rate that is fitted. The bounds are those of physics: nothing passes a peak
 # rate by more than a consumer board's clock passes its data sheet's, and a kernel starts in microseconds.
@@ -104,7 +99,6 @@ class Item:
     device: DeviceSpec
     plan: KernelPlan
     at: WorkloadAt
-    timeline: MemoryTimeline
 
     @property
     def conditions(self) -> Conditions:
@@ -222,51 +216,6 @@ def _power_design(runs: Sequence[BusyRun], works: Mapping[str, Graph]) -> FloatA
     return np.array(rows)
 
 
-def fit_memory_spread(items: Sequence[Item], *, context_margin_mb: float) -> tuple[float, dict[str, int]]:
-    """Least spread for which 95 % of the known fits and failures do not contradict the memory interval.
-
-    A row says that its batch fitted; a batch below the largest of its table, where every run began, says that the next
-    larger one of the ladder failed.
-    """
-    ladder = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-    scores = []
-    counts = {"fitted": 0, "failed": 0, "called yes": 0, "called no": 0}
-    top: dict[tuple[str, str], int] = {}
-    for item in items:
-        table = (item.row.device, item.row.layout)
-        top[table] = max(top.get(table, 0), item.row.batch)
-    for item in items:
-        if item.row.batch not in ladder or item.row.batch == top[item.row.device, item.row.layout]:
-            continue
-        failed = ladder[ladder.index(item.row.batch) - 1]
-        (estimate,) = estimate_memory(
-            item.timeline, [item.row.batch, failed], [item.device], layout=Layout(item.row.layout)
-        )
-        fitted_score, failed_score = (
-            _needed_spread(estimate, place, item.device.capacity_mb, margin=context_margin_mb) for place in (0, 1)
-        )
-        # The lower end must not pass the capacity where the batch fitted, the upper end must where it failed.
-        scores += [max(fitted_score, 0.0), max(-failed_score, 0.0)]
-        counts["fitted"] += 1
-        counts["failed"] += 1
-        counts["called yes"] += int(estimate.memory_mb[0] <= item.device.capacity_mb)
-        counts["called no"] += int(estimate.memory_mb[1] > item.device.capacity_mb)
-    if not scores:
-        raise DippmError("No row of the tables bounds the memory.", code="data.missing")
-    return conformal_quantile(np.array(scores), _MEMORY_COVERAGE), counts
-
-
-def _needed_spread(estimate: MemoryEstimate, place: int, capacity_mb: float, *, margin: float) -> float:
-    """log(loose memory / what the capacity leaves for it), the context's margin granted; positive if too large."""
-    parts = estimate.parts_mb
-    certain = sum(parts[name][place] for name in ("context", *CERTAIN_PARTS) if name in parts)
-    loose = estimate.memory_mb[place] - certain
-    room = capacity_mb - certain
-    needed = math.log(max(loose, 1.0) / max(room, 1.0))
-    slack = margin / max(room, 1.0)
-    return math.copysign(max(abs(needed) - slack, 0.0), needed)
-
-
 def _read_items(names: Sequence[tuple[str, int]], rows: Sequence[TimmRow]) -> dict[tuple[str, int], list[Item]]:
     by_model: dict[tuple[str, int], list[TimmRow]] = {}
     for row in rows:
@@ -282,9 +231,9 @@ def _read_items(names: Sequence[tuple[str, int]], rows: Sequence[TimmRow]) -> di
             _LOG.warning("left out %s at %d: %s", name, size, graph.fixed_batch_reason)
             continue
         work = Workload.from_graph(graph, Precision.AMP)
-        plan, timeline = KernelPlan.from_workload(work), MemoryTimeline.from_workload(work)
+        plan = KernelPlan.from_workload(work)
         items[name, size] = [
-            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch]), timeline=timeline)
+            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch]))
             for row in by_model[name, size]
         ]
         if len(items) % 20 == 0:
@@ -315,13 +264,23 @@ def divide(
     return (fit, calibration, test), counts
 
 
-def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float) -> Calibration:
+def build(
+    *,
+    models: int,
+    seed: int,
+    evaluations: int,
+    memory_spread: float,
+    memory_spread_low: float,
+    context_margin_mb: float,
+) -> Calibration:
     """Run the whole fit.
 
     Args:
         models: Models drawn from the tables.
         seed: Seed of the draw and of the division.
         evaluations: Steps of the least-squares solver.
+        memory_spread: How far the interval of the memory beside context and weights reaches upwards, as a logarithm.
+        memory_spread_low: How far it reaches downwards.
         context_margin_mb: Assumed uncertainty of the CUDA context, MiB; the tables have no label for it.
     """
     folder = data_folder()
@@ -355,8 +314,6 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
         "BERT-base-uncased": open_model("hf:bert", input=parse_input_shapes({"input_ids": ((384,), "int64")})),
     }
     power, power_errors = fit_power(read_busy_runs(power_folder), works)
-    # Memory has no fitted rate, so every part is held out.
-    memory_spread, memory_counts = fit_memory_spread([*fit, *calibration, *test], context_margin_mb=context_margin_mb)
     coverage = float(np.mean(np.abs(tested) <= spread))
     digest = hashlib.sha256()
     for path in sorted([*(folder / "timm").glob("*.csv"), *power_folder.glob("*.csv")]):
@@ -370,8 +327,8 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
         latency_spread=round(spread, 4),
         latency_spread_elsewhere=round(max(elsewhere), 4),
         power_spread=round(max(power_errors.values()), 4),
-        memory_spread=round(memory_spread, 4),
-        memory_spread_low=round(memory_spread, 4),
+        memory_spread=memory_spread,
+        memory_spread_low=memory_spread_low,
         context_margin_mb=context_margin_mb,
         context_margin_high_mb=_CONTEXT_MARGIN_HIGH_MB,
         labels=(
@@ -381,7 +338,10 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
             "Quadro RTX 6000"
         ),
         provenance={
-            "command": f"python -m dippm.training.physics --models {models} --seed {seed} --evaluations {evaluations}",
+            "command": (
+                f"python -m dippm.training.physics --models {models} --seed {seed} --evaluations {evaluations} "
+                f"--memory-spread {memory_spread} --memory-spread-low {memory_spread_low}"
+            ),
             "seed": seed,
             "data_sha256": digest.hexdigest(),
             "models": counts,
@@ -390,7 +350,7 @@ def build(*, models: int, seed: int, evaluations: int, context_margin_mb: float)
             "test_interval_coverage_percent": round(100 * coverage, 1),
             "spread_device_left_out": dict(zip(devices, [round(value, 4) for value in elsewhere], strict=True)),
             "power_error_board_left_out": {name: round(value, 4) for name, value in power_errors.items()},
-            "memory_pairs": memory_counts,
+            "memory_spread": "by how much more, and less, it may need: python -m dippm.evaluation.inference_fits",
             "context_margin_mb": "assumed, not measured",
         },
     )
@@ -402,6 +362,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", type=int, default=260)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--evaluations", type=int, default=8)
+    parser.add_argument("--memory-spread", type=float, default=0.23, help="see dippm.evaluation.inference_fits")
+    parser.add_argument("--memory-spread-low", type=float, default=0.0, help="see dippm.evaluation.inference_fits")
     parser.add_argument("--context-margin-mb", type=float, default=160.0)
     parser.add_argument("--out", type=Path, default=ARTEFACT_PATH)
     options = parser.parse_args(arguments)
@@ -410,6 +372,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         models=options.models,
         seed=options.seed,
         evaluations=options.evaluations,
+        memory_spread=options.memory_spread,
+        memory_spread_low=options.memory_spread_low,
         context_margin_mb=options.context_margin_mb,
     )
     calibration.write(options.out)

@@ -25,7 +25,6 @@ from dippm.costs.conditions import Mode, Optimizer
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
-from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.datasets.graph_cache import GraphCache, build_graphs
@@ -90,10 +89,8 @@ def _read_items(
         training = make_training_graph(as_measured(cached.graph, label.measurement.software.framework), settings)
         work = Workload.from_graph(training.graph, training.precision)
         plan = KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
-        timeline = MemoryTimeline.from_workload(work)
         items[name] = [
-            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch]), timeline=timeline)
-            for row in by_model[name]
+            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch])) for row in by_model[name]
         ]
     return items
 

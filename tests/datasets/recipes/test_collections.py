@@ -34,6 +34,8 @@ COUNTS = {
     "transformers": 1200,
     "cpu-small": 500,
 }
+# Chosen, not drawn: what holds for drawn collections need not hold for it.
+CHOSEN = {"adapt-50": 50}
 _CHILD = """
 import json, sys, time
 from dippm.datasets.recipes.collections import load_collection
@@ -64,7 +66,7 @@ def by_round(recipes: tuple[Recipe, ...]) -> list[list[Recipe]]:
 
 
 def test_counts(collections) -> None:
-    assert {name: len(recipes) for name, recipes in collections.items()} == COUNTS
+    assert {name: len(recipes) for name, recipes in collections.items()} == COUNTS | CHOSEN
 
 
 def test_the_zoo_has_the_counts_of_the_papers_table_to_the_unit(collections) -> None:
@@ -72,7 +74,7 @@ def test_the_zoo_has_the_counts_of_the_papers_table_to_the_unit(collections) -> 
     assert sum(TABLE_2.values()) == 10508
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", COUNTS | CHOSEN)
 def test_all_recipes_differ_and_say_where_they_belong(collections, name: str) -> None:
     recipes = collections[name]
     assert len({recipe.key for recipe in recipes}) == len(recipes)
@@ -145,7 +147,7 @@ def test_sequences_reach_from_32_to_4096(collections) -> None:
 
 
 def test_every_architecture_that_can_be_built_is_used(collections) -> None:
-    used = {recipe.architecture for recipes in collections.values() for recipe in recipes}
+    used = {recipe.architecture for name in COUNTS for recipe in collections[name]}
     assert used == set(list_architectures())
 
 
@@ -161,6 +163,18 @@ def test_another_seed_gives_other_recipes_in_the_same_numbers(collections) -> No
     assert Counter(recipe.family for recipe in other) == TABLE_2
     mine = {recipe.key for recipe in collections["dippm-zoo"]}
     assert len(mine & {recipe.key for recipe in other}) < 0.05 * len(mine)
+
+
+def test_what_to_adapt_by_has_batches_of_all_sizes_and_models_of_many_families(collections) -> None:
+    recipes = collections["adapt-50"]
+    assert len({recipe.family for recipe in recipes}) >= 30
+    batches = Counter(recipe.batch for recipe in recipes)
+    assert batches[1] >= 5
+    assert min(batches[8], batches[32], batches[64], batches[128]) >= 5
+    assert {recipe.key for recipe in load_collection("adapt-50", seed=1)} == {recipe.key for recipe in recipes}
+    # A model comes again only when all others have come once.
+    first = by_round(recipes)[0]
+    assert len(first) == len({recipe.model_key for recipe in recipes})
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])

@@ -14,8 +14,12 @@ LAUNCH_MS = 0.002
 LARGEST_CORRECTION = 3.0
 """Bound of the logarithm of a correction: no operator is off by more than a factor of 20."""
 
-FORMATS = (Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16, Arithmetic.BF16)
-"""Formats with a column of their own."""
+FORMATS = {
+    "fp32": (Arithmetic.FP32,),
+    "tf32": (Arithmetic.TF32,),
+    "half": (Arithmetic.FP16, Arithmetic.BF16),
+}
+"""Formats with a column of their own; both halves run the same kernels at the same rates."""
 
 FUNCTIONS = ("clone", "roll", "im2col", "mean", "sum", "norm", "addcmul", "max")
 """Functions whose kernels differ most from the plainest of their kind."""
@@ -26,7 +30,7 @@ ALIGNMENTS = (8, 32, 64)
 STATIC: tuple[str, ...] = (
     *(f"is_{kind.value}" for kind in OpKind),
     *(f"in_{phase.name.lower()}" for phase in Phase),
-    *(f"in_{name.value}" for name in FORMATS),
+    *(f"in_{name}" for name in FORMATS),
     *(f"function_{name}" for name in FUNCTIONS),
     "input_bytes",
     "output_bytes",

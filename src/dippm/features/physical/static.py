@@ -40,8 +40,8 @@ def static_features(
     phases = np.zeros(len(nodes), dtype=np.int64) if phase is None else phase.astype(np.int64)
     result[every, AT[f"in_{Phase(0).name.lower()}"] + phases] = 1.0
     formats = tuple(Arithmetic)
-    for value in FORMATS:
-        result[:, AT[f"in_{value.value}"]] = kernels.arithmetic == formats.index(value)
+    for name, alike in FORMATS.items():
+        result[:, AT[f"in_{name}"]] = np.isin(kernels.arithmetic, [formats.index(value) for value in alike])
     for position, node in enumerate(nodes):
         function = node.attributes.get("function")
         if function in FUNCTIONS:

@@ -1,0 +1,375 @@
+"""Adapt the shipped predictor to a device from some tens of labels of it.
+
+1. *Labels*: those of the device that the shipped networks cover, by regime; rows in which the device waits for the host
+   teach nothing of its kernels and are set apart.
+2. *Before*: the error of the shipped networks.
+3. *After*: networks tuned on four fifths of the models predict the last fifth, in turn. What is written was tuned on
+   all of them.
+   Where that is no better than before, the networks stay as they were.
+4. *Interval*: the shipped half-widths by distance, times the factor that makes them hold the rows of step 3; the
+   device's own rows count as known from then on.
+5. *Host*: its rate, from the rows that wait for it. *Power* and *context*, where the labels have energy and memory.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Mode, Runtime
+from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.splits import split_by_graph
+from dippm.datasets.store.label import Label
+from dippm.devices import DeviceSpec
+from dippm.errors import UsageError
+from dippm.predictors.adapted import AdaptedManifest, calibration_path, load_physics
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import (
+    ARTEFACT_FOLDER,
+    REGIMES,
+    AdditiveArtefact,
+    Regime,
+    manifest_path,
+    read_tensors,
+    write_tensors,
+)
+from dippm.predictors.additive_novelty import Novelty
+from dippm.predictors.calibration import Calibration
+from dippm.training.adaptation_report import AdaptationReport, AdaptedRegime
+from dippm.training.additive import additive_tensors, describe_errors
+from dippm.training.additive_adaptation import AdaptationSettings, adapt_additive
+from dippm.training.additive_fit import FittedAdditive
+from dippm.training.additive_novelty import describe_samples
+from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
+from dippm.training.additive_shipped import load_fitted
+from dippm.training.device_calibration import CalibratedPower, MeasuredContext, calibrate_power, measure_context
+from dippm.training.device_labels import choose_labels, fit_host_ratio, host_ms
+from dippm.training.versions import find_versions
+
+__all__ = ["adapt_device", "tolerance_quantile"]
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+IndexArray = npt.NDArray[np.int64]
+OnProgress = Callable[[int, int], None]
+
+_FOLDS = 5
+_LEAST_ROWS, _LEAST_MODELS = 10, 5
+_COVERAGE, _CONFIDENCE = 0.9, 0.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Rows:
+    """Samples of one regime with what the shipped networks say of them.
+
+    Shapes:
+        before_ms, launched_ms: [S].
+    """
+
+    artefact: AdditiveArtefact
+    tensors: Mapping[str, Float32Array]
+    samples: AdditiveSamples
+    fitted: FittedAdditive
+    before_ms: FloatArray
+    launched_ms: FloatArray
+
+    def busy(self, host_ratio: float) -> IndexArray:
+        """Rows that do not wait for the host."""
+        return np.flatnonzero(self.launched_ms * host_ratio <= self.before_ms)
+
+
+def adapt_device(
+    labels: Sequence[Label],
+    device: DeviceSpec,
+    folder: Path,
+    *,
+    cache: Path,
+    shipped: Path = ARTEFACT_FOLDER,
+    settings: AdaptationSettings | None = None,
+    jobs: int = 1,
+    on_graph: OnProgress | None = None,
+    on_fold: OnProgress | None = None,
+) -> AdaptationReport:
+    """Adapt, and write the predictor.
+
+    Args:
+        labels: Labels of the device.
+        device: Its figures.
+        folder: Where the predictor goes.
+        cache: Folder of the graph cache; graphs that it lacks are read.
+        shipped: Folder of the networks to start from.
+        settings: Settings of the tuning.
+        jobs: Processes that read graphs.
+        on_graph: Called with the number of models read and their total.
+        on_fold: Called with the number of tunings done and their total.
+
+    Raises:
+        UsageError: ``adapt.too_few`` where no regime has ten rows of five models that the networks cover.
+    """
+    began_s = time.monotonic()
+    settings = settings or AdaptationSettings()
+    chosen = choose_labels(labels, device, AdditivePredictor.load(shipped))
+    covered = [label for regime in REGIMES for label in chosen.by_regime.get(regime, [])]
+    graphs = GraphCache(cache)
+    failures = build_graphs((label.recipe for label in covered), graphs, jobs=jobs, on_progress=on_graph)
+    unread = {failure.recipe.model_key: failure.reason for failure in failures}
+    left_out = Counter(chosen.left_out)
+    left_out.update("the model's graph cannot be read" for label in covered if label.recipe.model_key in unread)
+    rows: dict[Regime, _Rows] = {}
+    for regime in REGIMES:
+        readable = [label for label in chosen.by_regime.get(regime, []) if label.recipe.model_key not in unread]
+        if readable:
+            rows[regime] = _read_rows(manifest_path(regime, shipped), readable, device, cache=cache)
+    host_ratio = _fit_host(rows)
+    adaptable = {
+        regime: held
+        for regime, held in rows.items()
+        if _is_enough([held.samples.labels[i] for i in held.busy(host_ratio)])
+    }
+    if not adaptable:
+        raise _too_few(device, {regime: len(held.busy(host_ratio)) for regime, held in rows.items()}, left_out)
+    tunings = _Counter(on_fold, total=len(adaptable) * (_FOLDS + 1))
+    regimes = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for regime in REGIMES:
+        if regime in adaptable:
+            regimes.append(_adapt_regime(adaptable[regime], host_ratio, device, folder, settings, tunings=tunings))
+        else:
+            left_out[f"fewer than {_LEAST_ROWS} rows of {_LEAST_MODELS} models in {regime}"] += (
+                len(rows[regime].samples) if regime in rows else 0
+            )
+            _copy(manifest_path(regime, shipped), folder)
+    measured = [label for held in adaptable.values() for label in held.samples.labels]
+    context = measure_context(measured, device, least_rows=_LEAST_ROWS)
+    if context is not None:
+        device = replace(device, context_mb=context.context_mb)
+    power = _write_calibrations(host_ratio, context, measured, device, folder, cache=graphs)
+    report = AdaptationReport(
+        device=device.name,
+        folder=str(folder),
+        regimes=tuple(regimes),
+        host_ratio=round(host_ratio, 3),
+        power=power,
+        context=context,
+        left_out={reason: count for reason, count in left_out.items() if count},
+        unread=unread,
+        duration_s=round(time.monotonic() - began_s, 1),
+    )
+    AdaptedManifest(
+        device=device,
+        conditions=Counter(label.configuration.conditions for label in measured).most_common(1)[0][0],
+        report=report.to_dict(),
+        provenance={"settings": asdict(settings), "versions": find_versions()},
+    ).write(folder)
+    return report
+
+
+def _read_rows(manifest: Path, labels: Sequence[Label], device: DeviceSpec, *, cache: Path) -> _Rows:
+    artefact, tensors = AdditiveArtefact.read(manifest), read_tensors(manifest)
+    samples = build_additive_samples(
+        labels, cache=cache, folder=cache / "samples", parameters_m={}, rates=artefact.rates, device=device
+    )
+    fitted = load_fitted(artefact, tensors)
+    rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates
+    return _Rows(
+        artefact=artefact,
+        tensors=tensors,
+        samples=samples,
+        fitted=fitted,
+        before_ms=fitted.predict_ms(samples, np.arange(len(samples))),
+        launched_ms=host_ms(samples.labels, GraphCache(cache), rates),
+    )
+
+
+def _fit_host(rows: Mapping[Regime, _Rows]) -> float:
+    """From eager rows of all modes: it is one host, and what a compiled model spares it is not known well enough."""
+    eager = [held for regime, held in rows.items() if regime.runtime is Runtime.EAGER]
+    if not eager:
+        return 1.0
+    return fit_host_ratio(
+        np.concatenate([held.samples.measured_ms for held in eager]),
+        np.concatenate([held.before_ms for held in eager]),
+        np.concatenate([held.launched_ms for held in eager]),
+    )
+
+
+def _is_enough(labels: Sequence[Label]) -> bool:
+    return len(labels) >= _LEAST_ROWS and len({label.recipe.model_key for label in labels}) >= _LEAST_MODELS
+
+
+def _too_few(device: DeviceSpec, busy_rows: Mapping[Regime, int], left_out: Mapping[str, int]) -> UsageError:
+    found = ", ".join(f"{count} of {regime}" for regime, count in busy_rows.items()) or "none"
+    reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
+    return UsageError(
+        f"To adapt to {device.name} takes {_LEAST_ROWS} rows of {_LEAST_MODELS} models, in which the device does not "
+        f"wait for the host. Got {found} instead.{f' Left out: {reasons}.' if reasons else ''}",
+        code="adapt.too_few",
+        cure="Measure more models with --precision amp, at batches that keep the device busy.",
+    )
+
+
+def _adapt_regime(
+    rows: _Rows,
+    host_ratio: float,
+    device: DeviceSpec,
+    folder: Path,
+    settings: AdaptationSettings,
+    *,
+    tunings: _Counter,
+) -> AdaptedRegime:
+    samples, artefact = rows.samples, rows.artefact
+    busy = rows.busy(host_ratio)
+    novelty = Novelty.from_tensors(rows.tensors, distances=artefact.distances, half_widths=artefact.half_widths)
+    descriptors = describe_samples(samples, rows.fitted.scale)
+    after_ms, width = np.zeros(len(samples)), np.zeros(len(samples))
+    for test in _folds(samples, busy, seed=settings.seed):
+        training = np.setdiff1d(busy, test)
+        tuned = adapt_additive(rows.fitted, samples, training, settings)
+        after_ms[test] = tuned.predict_ms(samples, test)
+        near = _with_known(novelty, descriptors[training])
+        width[test] = near.half_width(near.distance(descriptors[test]))
+        tunings.count()
+    measured_ms, before_ms = samples.measured_ms[busy], rows.before_ms[busy]
+    shipped_width = novelty.half_width(novelty.distance(descriptors[busy]))
+    is_inside = np.abs(np.log(before_ms / measured_ms)) <= shipped_width
+    before, after = (describe_errors(each, measured_ms) for each in (before_ms, after_ms[busy]))
+    # A device that the networks were trained on has little to teach, and fewer rows teach it worse.
+    is_tuned = after["mape_percent"] < before["mape_percent"]
+    kept_ms, kept_width = (after_ms[busy], width[busy]) if is_tuned else (before_ms, shipped_width)
+    factor = 1.0
+    # An interval that holds stays with networks that do; rows that these know would say too little of others.
+    if is_tuned or is_inside.mean() < _COVERAGE:
+        factor = tolerance_quantile(np.abs(np.log(kept_ms / measured_ms)) / kept_width)
+    labels = [samples.labels[position] for position in busy]
+    report = AdaptedRegime(
+        regime=str(artefact.regime),
+        rows=len(busy),
+        models=len({label.recipe.model_key for label in labels}),
+        host_rows=len(samples) - len(busy),
+        before=before,
+        after=after,
+        is_tuned=is_tuned,
+        coverage_before_percent=round(100.0 * float(is_inside.mean()), 1),
+        half_width_factor=round(factor, 4),
+        median_half_width_percent=round(100.0 * float(np.expm1(np.median(factor * kept_width))), 1),
+    )
+    networks = adapt_additive(rows.fitted, samples, busy, settings) if is_tuned else rows.fitted
+    known = _with_known(novelty, descriptors[busy]) if is_tuned else novelty
+    tunings.count()
+    path = manifest_path(artefact.regime, folder)
+    replace(
+        artefact,
+        half_widths=tuple(np.round(factor * np.array(artefact.half_widths), 4).tolist()),
+        # Precisions and layouts say what the networks are for, which the adaptation does not change.
+        measured={
+            **artefact.measured,
+            "sources": sorted({label.source for label in labels}),
+            "devices": [device.name],
+            "models": report.models,
+            "rows": report.rows,
+        },
+        test=after if is_tuned else before,
+        settings=asdict(settings),
+        provenance={
+            "adapted_from": {"labels": artefact.labels, "provenance": dict(artefact.provenance)},
+            "samples": samples.key,
+            "versions": find_versions(),
+        },
+    ).write(path)
+    write_tensors(path, {**additive_tensors(networks), **known.tensors()})
+    return report
+
+
+def _write_calibrations(
+    host_ratio: float,
+    context: MeasuredContext | None,
+    labels: Sequence[Label],
+    device: DeviceSpec,
+    folder: Path,
+    *,
+    cache: GraphCache,
+) -> tuple[CalibratedPower, ...]:
+    """The shipped calibrations with the host's rate, and with what the labels say of power and context."""
+    calibrations = {}
+    for mode in Mode:
+        shipped = Calibration.read(calibration_path(mode, ARTEFACT_FOLDER))
+        rates = replace(shipped.rates, host_scale=shipped.rates.host_scale * host_ratio)
+        calibrations[mode] = replace(shipped, rates=rates)
+        if context is not None:
+            calibrations[mode] = replace(
+                calibrations[mode],
+                context_margin_mb=context.margin_low_mb,
+                context_margin_high_mb=context.margin_high_mb,
+            )
+        calibrations[mode].write(calibration_path(mode, folder))
+    calibrations, changes = calibrate_power(
+        labels, calibrations, load_physics(folder), device, cache=cache, least_rows=_LEAST_ROWS
+    )
+    for mode, calibration in calibrations.items():
+        calibration.write(calibration_path(mode, folder))
+    return changes
+
+
+def tolerance_quantile(scores: FloatArray) -> float:
+    """The least score that 90 % of new ones stay below with a confidence of 90 %.
+
+    Split conformal prediction covers 90 % on average over many sets of some tens of rows, and of half of the sets less.
+    Whoever adapts has one. Of fewer than 22 rows none is large enough: the largest is taken.
+
+    Args:
+        scores: Scores of rows that were held out, [n].
+    """
+    ranks = np.arange(1, len(scores))
+    # Chance that so many of n scores lie below the true quantile, in logarithms: the counts pass what a float holds.
+    ways = [math.lgamma(len(scores) + 1) - math.lgamma(k) - math.lgamma(len(scores) - k + 2) for k in ranks.tolist()]
+    chance = np.exp(
+        np.array(ways) + (ranks - 1) * math.log(_COVERAGE) + (len(scores) - ranks + 1) * math.log(1.0 - _COVERAGE)
+    )
+    is_enough = np.cumsum(chance) >= _CONFIDENCE
+    if is_enough.any():
+        return float(np.sort(scores)[ranks[is_enough][0] - 1])
+    return float(np.max(scores))
+
+
+def _folds(samples: AdditiveSamples, chosen: IndexArray, *, seed: int) -> list[IndexArray]:
+    """Parts of the chosen samples of about one size; no model is in two of them."""
+    position = {samples.labels[index].key: int(index) for index in chosen}
+    rest: Sequence[Label] = [samples.labels[index] for index in chosen]
+    folds = []
+    for left in range(_FOLDS, 1, -1):
+        split = split_by_graph(rest, fractions=(1.0 - 1.0 / left, 0.0, 1.0 / left), seed=seed)
+        folds.append(split.test)
+        rest = split.training
+    return [np.array([position[label.key] for label in part], dtype=np.int64) for part in (*folds, rest) if part]
+
+
+def _with_known(novelty: Novelty, descriptors: Float32Array) -> Novelty:
+    """The same with further calls that are known."""
+    return replace(novelty, known=np.concatenate([novelty.known, (descriptors - novelty.mean) @ novelty.basis]))
+
+
+def _copy(manifest: Path, folder: Path) -> None:
+    """What no label taught anything stays as it is."""
+    for path in (manifest, manifest.with_suffix(".safetensors")):
+        if path.exists():
+            shutil.copyfile(path, folder / path.name)
+
+
+class _Counter:
+    """Tells how many of the tunings are done."""
+
+    def __init__(self, report: OnProgress | None, *, total: int) -> None:
+        self._report, self._done, self._total = report, 0, total
+
+    def count(self) -> None:
+        self._done += 1
+        if self._report is not None:
+            self._report(self._done, self._total)

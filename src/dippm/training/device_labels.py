@@ -1,0 +1,180 @@
+"""The labels of one device that the shipped networks can be adapted to, and what of their time is the host's."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Mode, Optimizer
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.latency import launched_ms
+from dippm.costs.rates import Rates
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
+from dippm.costs.workload import Workload
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.selection import merge_repeats
+from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.store.label import Label
+from dippm.devices import DeviceSpec, find_device
+from dippm.errors import UsageError
+from dippm.graph import Graph
+from dippm.measuring.configuration import Engine
+from dippm.measuring.measurement import Outcome
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import Regime
+
+__all__ = ["DeviceLabels", "choose_device", "choose_labels", "fit_host_ratio", "host_ms"]
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+_LEAST_HOST_ROWS = 5
+# The rows that wait for the host and its rate depend on each other; the second pass changes next to nothing.
+_PASSES = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceLabels:
+    """Labels of one device.
+
+    Args:
+        by_regime: Labels that the networks of each regime cover, repeats merged.
+        left_out: Why others are left out, and how many of them.
+    """
+
+    by_regime: dict[Regime, list[Label]]
+    left_out: dict[str, int]
+
+
+def choose_device(labels: Iterable[Label], device: str | DeviceSpec | None) -> tuple[list[Label], DeviceSpec]:
+    """The labels of one device, and its spec sheet.
+
+    Args:
+        labels: Labels of any devices.
+        device: Its name or a part of it; None where all labels are of one; a :class:`~dippm.devices.DeviceSpec` where
+            the catalogue does not know it.
+
+    Raises:
+        UsageError: ``labels.none``, or ``labels.ambiguous`` where they are of several devices.
+        UnsupportedError: ``device.unknown`` where the catalogue lacks it.
+    """
+    every = list(labels)
+    present = sorted({label.measurement.device for label in every})
+    if isinstance(device, DeviceSpec):
+        known = {name.casefold() for name in (device.name, *device.aliases)}
+        names = [name for name in present if name.casefold() in known]
+        wanted, cure = (
+            device.name,
+            "Write the name that the labels give as the name of the device file, or as an alias.",
+        )
+    else:
+        wanted, cure = device or "", "Name the device."
+        names = [name for name in present if name.casefold() == wanted.casefold()]
+        names = names or [name for name in present if wanted.casefold() in name.casefold()]
+    if not names:
+        raise UsageError(
+            f"No label is of {wanted or 'any device'}. The labels are of {', '.join(present) or 'nothing'}.",
+            code="labels.none",
+            cure=cure,
+        )
+    if len(names) > 1 and not isinstance(device, DeviceSpec):
+        raise UsageError(
+            f"The labels are of {len(names)} devices: {', '.join(names)}. A predictor is adapted to one.",
+            code="labels.ambiguous",
+            cure="Name the device with --device.",
+        )
+    spec = device if isinstance(device, DeviceSpec) else find_device(names[0])
+    return [label for label in every if label.measurement.device in names], spec
+
+
+def choose_labels(labels: Iterable[Label], device: DeviceSpec, shipped: AdditivePredictor) -> DeviceLabels:
+    """The labels of a device that the shipped networks cover.
+
+    Args:
+        labels: Its labels.
+        device: The device.
+        shipped: The shipped networks.
+    """
+    left_out: Counter[str] = Counter()
+    groups: dict[tuple[Conditions, str], list[Label]] = defaultdict(list)
+    for label in labels:
+        reason = _why_not(label, device, shipped)
+        if reason:
+            left_out[reason] += 1
+        else:
+            groups[label.configuration.conditions, label.source].append(label)
+    by_regime: dict[Regime, list[Label]] = defaultdict(list)
+    for (conditions, _), members in groups.items():
+        by_regime[Regime(mode=conditions.mode, runtime=conditions.runtime)] += merge_repeats(members)
+    return DeviceLabels(by_regime=dict(by_regime), left_out=dict(left_out))
+
+
+def host_ms(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> FloatArray:
+    """Time by which the host has launched all of each label's operators, ms; 0 where the graph is missing.
+
+    Args:
+        labels: Labels.
+        cache: Their graphs.
+        rates: Rates of the host.
+
+    Shapes:
+        result: [len(labels)].
+    """
+    result = np.zeros(len(labels))
+    plans: dict[tuple[str, str, Conditions, str], KernelPlan] = {}
+    for place, label in enumerate(labels):
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        if cached is None:
+            continue
+        conditions, framework = label.configuration.conditions, label.measurement.software.framework
+        key = (label.recipe.model_key, cached.fingerprint, conditions, framework)
+        if key not in plans:
+            plans[key] = _kernel_plan(as_measured(cached.graph, framework), conditions)
+        result[place] = launched_ms(plans[key], conditions, rates)[-1]
+    return result
+
+
+def fit_host_ratio(measured_ms: FloatArray, busy_ms: FloatArray, launched: FloatArray) -> float:
+    """How many times as long as the measured host the device's own takes: 1 where too few rows wait for it.
+
+    Args:
+        measured_ms: Measured time of each row.
+        busy_ms: Predicted time for which the device is busy.
+        launched: When the measured host would have launched everything.
+
+    Shapes:
+        Arrays: [n].
+    """
+    ratio = 1.0
+    for _ in range(_PASSES):
+        waits = launched * ratio > busy_ms
+        if waits.sum() < _LEAST_HOST_ROWS:
+            break
+        ratio = float(np.median(measured_ms[waits] / launched[waits]))
+    return ratio
+
+
+def _why_not(label: Label, device: DeviceSpec, shipped: AdditivePredictor) -> str:
+    """Why a label teaches the networks nothing, ``""`` where it does."""
+    conditions = label.configuration.conditions
+    if label.measurement.outcome is not Outcome.OK or not label.measurement.latency_ms:
+        return "did not end well"
+    if label.configuration.engine is not Engine.TORCH:
+        return f"run by {label.configuration.engine.value}"
+    if not shipped.covers(device, conditions):
+        return f"no network for {conditions.mode}, {conditions.precision}, {conditions.layout}, {conditions.runtime}"
+    return ""
+
+
+def _kernel_plan(graph: Graph, conditions: Conditions) -> KernelPlan:
+    if conditions.mode is Mode.INFERENCE:
+        return KernelPlan.from_workload(Workload.from_graph(graph, conditions.precision))
+    settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.MOMENTUM, precision=conditions.precision)
+    step = make_training_graph(graph, settings)
+    return KernelPlan.from_workload(
+        Workload.from_graph(step.graph, step.precision), is_backward=step.phase == Phase.BACKWARD
+    )
