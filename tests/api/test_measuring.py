@@ -118,7 +118,7 @@ def test_what_cannot_be_predicted_is_measured_all_the_same(net: Path) -> None:
     result = dippm.measure(net, device="cuda", runtime="compile", engine="torch")
     assert result.measurement.outcome is Outcome.OK
     assert result.prediction is None
-    assert "compiled" in result.prediction_note
+    assert "Compiled models" in result.prediction_note
 
 
 @pytest.mark.usefixtures("device_name")
