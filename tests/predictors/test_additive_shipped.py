@@ -60,6 +60,16 @@ def test_an_artefact_says_how_good_it_is(regime: Regime, devices: list[str], bou
     )
 
 
+def test_what_is_kept_of_a_graph_belongs_to_one_regime(network: Graph) -> None:
+    """A graph that was asked for eagerly is answered compiled as if it were new, and the other way round."""
+    card = find_device("RTX 4090")
+    fresh, used = (AdditivePredictor.load.__wrapped__() for _ in range(2))
+    eager, compiled = _conditions(REGIMES[0]), _conditions(REGIMES[2])
+    used.predict_ms(network, [256], card, eager)
+    assert used.predict_ms(network, [256], card, compiled) == fresh.predict_ms(network, [256], card, compiled)
+    assert used.predict_ms(network, [256], card, eager) == fresh.predict_ms(network, [256], card, eager)
+
+
 def test_what_is_unlike_the_labels_has_a_wider_interval(network: Graph) -> None:
     predictor = AdditivePredictor.load()
     conditions = _conditions(REGIMES[0])

@@ -193,7 +193,7 @@ class AdditivePredictor:
     ) -> None:
         self._kernels = kernels
         self._correctors = {artefact.regime: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
-        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _AdditivePlan]] = []
+        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _AdditivePlan]] = []
 
     @staticmethod
     @cache
@@ -343,11 +343,11 @@ class AdditivePredictor:
     ) -> _AdditivePlan:
         """What does not depend on the batch, kept for what was asked for last."""
         corrector = self._corrector(conditions)
-        for held, precision, plan in self._recent:
-            if held is asked and precision is conditions.precision:
+        for held, precision, by, plan in self._recent:
+            if held is asked and precision is conditions.precision and by is corrector:
                 return plan
         plan = corrector.prepare(lay_out())
-        self._recent = [(asked, conditions.precision, plan), *self._recent[: _KEPT_PLANS - 1]]
+        self._recent = [(asked, conditions.precision, corrector, plan), *self._recent[: _KEPT_PLANS - 1]]
         return plan
 
 
