@@ -155,7 +155,9 @@ def test_compiled_models_have_networks_of_their_own(network: Graph) -> None:
     ("device", "changes", "covered", "measured"),
     [
         ("RTX 3090", {}, True, True),
-        ("RTX 3090", {"precision": Precision.AMP_BF16}, True, True),
+        ("RTX 3090", {"precision": Precision.AMP_BF16}, True, False),
+        ("V100", {}, True, False),
+        ("V100", {"precision": Precision.AMP_BF16}, False, False),
         ("H100", {}, True, False),
         ("P100", {}, False, False),
         ("RTX 3090", {"precision": Precision.FP32}, False, False),
@@ -170,6 +172,15 @@ def test_what_the_networks_answer_for(device: str, changes: dict[str, Any], cove
     conditions = Conditions(**{"precision": Precision.AMP, **changes})
     assert predictor.covers(find_device(device), conditions) is covered
     assert predictor.is_measured(find_device(device), conditions) is measured
+
+
+def test_a_card_is_a_sibling_only_of_several() -> None:
+    card, conditions = find_device("A10"), Conditions(precision=Precision.AMP)
+    assert not _make(Mode.INFERENCE).is_sibling(card, conditions)
+    measured = {"devices": [_DEVICE.name, "GeForce RTX 4090"], "precisions": ["amp"], "layouts": ["nchw"]}
+    both = _make(Mode.INFERENCE, measured=measured)
+    assert both.is_sibling(card, conditions)
+    assert not both.is_sibling(find_device("A100"), conditions)
 
 
 def test_halves_are_alike(network: Graph) -> None:

@@ -91,6 +91,8 @@ class Software:
         return torch if self.cuda is None else f"{torch}+cu{self.cuda[0]}{self.cuda[1]}"
 
 
+_MAJORS = range(10, 20)
+
 #: What is assumed where nothing is said: the newest releases that the memory beside tensors is known of.
 DEFAULT_SOFTWARE = Software(torch=(2, 13), cuda=(13, 0))
 
@@ -105,5 +107,6 @@ def _cuda_release(text: str) -> Release:
     if "." in text:
         return _release(text)
     if len(text) < 3:
-        return int(text), 0
+        # "92" is 9.2, "12" is 12.0: releases before 10 were always written with their second number.
+        return (int(text), 0) if int(text) in _MAJORS else (int(text[0]), int(text[1:] or 0))
     return int(text[:-1]), int(text[-1])

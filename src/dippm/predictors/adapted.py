@@ -114,7 +114,9 @@ class AdaptedPredictor:
         """Names of all conditions: those that are given, and for what is left out those of most of the labels."""
         held = {name: value for name, value in asdict(self.manifest.conditions).items() if isinstance(value, str)}
         if given.get("mode", held["mode"]) != held["mode"]:
+            # The labels' optimizer and runtime belong to their mode.
             held.pop("optimizer", None)
+            held.pop("runtime", None)
         return {name: str(value) for name, value in (held | dict(given)).items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,8 @@ FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
 _KEPT_PLANS = 8
+# A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
+_ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
 _CLIP = np.float32(4.0)
 
 
@@ -230,21 +232,28 @@ class AdditivePredictor:
         if corrector is None or conditions.runtime is Runtime.CUDA_GRAPH:
             return False
         measured = corrector.artefact.measured
+        alike, rate = _ALIKE.get(conditions.precision, (conditions.precision, "fp16_tensor"))
         return (
-            "fp16_tensor" in device.peak_tflops
-            and conditions.precision.value in _precisions_alike(measured["precisions"])
+            rate in device.peak_tflops
+            and alike.value in measured["precisions"]
             and conditions.layout.value in measured["layouts"]
         )
 
     def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
-        """Whether the networks that cover these conditions were trained on this device."""
-        return self.covers(device, conditions) and device.name in self.artefact(conditions).measured["devices"]
+        """Whether the networks were trained on this device under these conditions."""
+        if not self.covers(device, conditions):
+            return False
+        measured = self.artefact(conditions).measured
+        return device.name in measured["devices"] and conditions.precision.value in measured["precisions"]
 
-    @property
-    def architectures(self) -> frozenset[tuple[int, int]]:
-        """Compute capabilities of all devices of the catalogue that any network was trained on."""
-        names = {name for corrector in self._correctors.values() for name in corrector.artefact.measured["devices"]}
-        return frozenset(device.compute_capability for device in load_catalog() if device.name in names)
+    def is_sibling(self, device: DeviceSpec, conditions: Conditions) -> bool:
+        """Whether the device is of an architecture of which one card was seen to be predicted by the others.
+
+        That takes networks of several devices: those of a single one were never tried on another.
+        """
+        names = self.artefact(conditions).measured["devices"]
+        known = {card.compute_capability for card in load_catalog() if card.name in names}
+        return len(names) > 1 and device.compute_capability in known
 
     def predict_ms(
         self,
@@ -355,9 +364,3 @@ def _regime_of(conditions: Conditions) -> Regime:
     """A captured graph runs the kernels of the eager runtime."""
     is_compiled = conditions.runtime is Runtime.COMPILE
     return Regime(mode=conditions.mode, runtime=Runtime.COMPILE if is_compiled else Runtime.EAGER)
-
-
-def _precisions_alike(measured: Collection[str]) -> frozenset[str]:
-    """Autocast to bfloat16 runs the kernels of autocast to float16, at the same rates."""
-    alike = {Precision.AMP_BF16.value} if Precision.AMP.value in measured else set()
-    return frozenset(measured) | alike

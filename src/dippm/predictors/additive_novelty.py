@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dippm.errors import DippmError
+
 __all__ = ["Novelty", "describe_calls"]
 
 FloatArray = npt.NDArray[np.float64]
@@ -51,9 +53,16 @@ class Novelty:
         """What :meth:`tensors` and a manifest hold.
 
         Raises:
-            KeyError: A tensor is missing.
+            DippmError: ``artefact.unreadable`` where a tensor is missing.
         """
-        held = {name: tensors[f"{_PREFIX}{name}"] for name in ("mean", "basis", "known")}
+        try:
+            held = {name: tensors[f"{_PREFIX}{name}"] for name in ("mean", "basis", "known")}
+        except KeyError as exc:
+            raise DippmError(
+                f"The weights of the additive predictor lack {exc}.",
+                code="artefact.unreadable",
+                cure="Rebuild it with: python -m dippm.training.additive",
+            ) from exc
         return cls(**held, distances=np.array(distances), half_widths=np.array(half_widths))
 
     def tensors(self) -> dict[str, Float32Array]:
@@ -76,7 +85,7 @@ class Novelty:
     def half_width(self, distance: FloatArray) -> FloatArray:
         """Half-width of the 90 % interval of ``log(measured / predicted)``.
 
-        Beyond the largest distance that was calibrated it grows in proportion.
+        Beyond the last of its distances, the middle of the farthest that were calibrated, it grows in proportion.
 
         Shapes:
             distance and result: [n].

@@ -56,7 +56,7 @@ _UNMEASURED_KINDS = RECURRENT_KINDS | {
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
 # The host of the user is not the one that was measured: up to twice as fast or as slow.
 _DOUBT_PER_HOST_SHARE = math.log(2.0)
-# Nothing was measured outside eager execution, nor in a format that a device only emulates: assumed, not fitted.
+# Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
 _DOUBT_OF_OTHER_RUNTIME = 0.3
 _DOUBT_OF_EMULATION = math.log(2.0)
 _TENSOR_PEAKS = {
@@ -281,8 +281,8 @@ class PhysicsPredictor:
             name, labels = _CORRECTED_NAME, f"time: {artefact.labels}; {labels}"
             own_spread, is_known_runtime = breakdown.half_width, True
             if not is_measured:
-                is_alike = device.compute_capability in self._additive.architectures
-                least = _UNSEEN_DEVICE if is_alike else calibration.latency_spread_elsewhere
+                is_sibling = self._additive.is_sibling(device, prepared.conditions)
+                least = _UNSEEN_DEVICE if is_sibling else calibration.latency_spread_elsewhere
                 own_spread = np.maximum(own_spread, least)
             is_unseen = prepared.compiled.is_of(self._additive.unseen_kinds(prepared.conditions))
             unmeasured = unmeasured + breakdown.share_ms[:, is_unseen].sum(axis=1) / latency_ms
@@ -297,6 +297,9 @@ class PhysicsPredictor:
         warnings = self._warnings(prepared, device, is_measured=is_measured)
         factor = np.exp(spread)
         energy_factor = np.exp(np.hypot(spread, calibration.power_spread))
+        # A board draws no more than its limit, however long it takes.
+        most_j = device.board_power_w * latency_ms * factor / 1e3
+        energy_high = np.maximum(np.minimum(energy_j * energy_factor, most_j), energy_j)
         margins_mb = calibration.context_margins_mb(device, prepared.compiled.software)
         memory_low, memory_high = _memory_interval(memory, calibration, margins_mb)
         parts_mb = [
@@ -312,7 +315,7 @@ class PhysicsPredictor:
             memory.memory_mb.tolist(),
             parts_mb,
             zip((latency_ms / factor).tolist(), (latency_ms * factor).tolist(), strict=True),
-            zip((energy_j / energy_factor).tolist(), (energy_j * energy_factor).tolist(), strict=True),
+            zip((energy_j / energy_factor).tolist(), energy_high.tolist(), strict=True),
             zip(memory_low.tolist(), memory_high.tolist(), strict=True),
             busy_share.tolist(),
             strict=True,
@@ -356,7 +359,7 @@ class PhysicsPredictor:
         if not is_measured:
             warnings.append(
                 f"No whole model was measured on {device.name} in {conditions.precision}, {conditions.runtime}: the "
-                "interval is that of a device left out of the fit."
+                "interval is wider for that."
             )
         if conditions.runtime is Runtime.COMPILE:
             warnings.append("Memory is that of the eager runtime; a compiled model keeps fewer tensors.")
@@ -387,7 +390,7 @@ def _no_compiled(conditions: Conditions, device: DeviceSpec) -> UnsupportedError
         f"Compiled models were measured in inference, amp, channels first, on a device with tensor cores for half "
         f"precision. Got {conditions.mode}, {conditions.precision}, {conditions.layout} on {device.name} instead.",
         code="runtime.unsupported",
-        cure="Use the eager runtime, or --precision amp.",
+        cure="Use the eager runtime, or amp, nchw and inference on a device with tensor cores.",
     )
 
 

@@ -116,6 +116,10 @@ def adapt_device(
     """
     began_s = time.monotonic()
     settings = settings or AdaptationSettings()
+    # Written beside it and put in its place as a whole: what is interrupted leaves the folder as it was.
+    asked, target = folder, folder.resolve()
+    folder = target.with_name(f".{target.name}.unfinished")
+    shutil.rmtree(folder, ignore_errors=True)
     chosen = choose_labels(labels, device, AdditivePredictor.load(shipped))
     covered = [label for regime in REGIMES for label in chosen.by_regime.get(regime, [])]
     graphs = GraphCache(cache)
@@ -154,7 +158,7 @@ def adapt_device(
     power = _write_calibrations(host_ratio, context, measured, device, folder, cache=graphs)
     report = AdaptationReport(
         device=device.name,
-        folder=str(folder),
+        folder=str(asked),
         regimes=tuple(regimes),
         host_ratio=round(host_ratio, 3),
         power=power,
@@ -169,6 +173,8 @@ def adapt_device(
         report=report.to_dict(),
         provenance={"settings": asdict(settings), "versions": find_versions()},
     ).write(folder)
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
     return report
 
 
@@ -202,7 +208,9 @@ def _fit_host(rows: Mapping[Regime, _Rows]) -> float:
 
 
 def _is_enough(labels: Sequence[Label]) -> bool:
-    return len(labels) >= _LEAST_ROWS and len({label.recipe.model_key for label in labels}) >= _LEAST_MODELS
+    """Checkpoints of one architecture have one graph: they count as one model, as they do in the folds."""
+    models = min(len({label.recipe.model_key for label in labels}), len({label.graph_hash for label in labels}))
+    return len(labels) >= _LEAST_ROWS and models >= _LEAST_MODELS
 
 
 def _too_few(device: DeviceSpec, busy_rows: Mapping[Regime, int], left_out: Mapping[str, int]) -> UsageError:
