@@ -349,14 +349,6 @@ def _seconds(run, *, runs):
     return best
 
 
-def test_features_take_less_time_than_costs(builder):
-    """Beside a yardstick in the same process: milliseconds mean little on a busy machine."""
-    graph = _residual_stack(builder, 250)
-    features = _seconds(lambda: compute_features(graph, batch=8), runs=10)
-    costs = _seconds(lambda: Workload.from_graph(graph).at([8]), runs=10)
-    assert features < costs
-
-
 def test_time_grows_linearly(new_builder):
     small, large = (_residual_stack(new_builder(), blocks) for blocks in (250, 2500))
     # Ten times the nodes; a quadratic step would show as a hundred times.
