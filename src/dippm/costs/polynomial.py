@@ -45,8 +45,10 @@ def dimension(arrays: GraphArrays, tensors: IndexArray, positions: npt.ArrayLike
     Shapes:
         tensors: [n]; result: [n, 2].
     """
-    positions = np.broadcast_to(np.asarray(positions, dtype=np.int64), tensors.shape)
+    if not len(tensors):
+        return np.empty((0, 2))
     rank = arrays.rank[tensors]
+    positions = np.asarray(positions)
     at = np.where(positions < 0, positions + rank, positions)
     exists = (at >= 0) & (at < rank) & (tensors >= 0)
     at = np.where(exists, at, 0)
