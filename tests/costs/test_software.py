@@ -22,6 +22,9 @@ from dippm.errors import UsageError
         ("2.1.0a0+cu121", (2, 1), (12, 1)),
         ("torch 2.10+cu130", (2, 10), (13, 0)),
         (" Torch-2.0/cu12 ", (2, 0), (12, 0)),
+        ("1.13.0.post200", (1, 13), None),
+        ("2.6.0a0+df5bbc09d1.nv24.11", (2, 6), None),
+        ("2.1.0+gitabcdef1", (2, 1), None),
     ],
 )
 def test_the_ways_to_write_it(given, torch, cuda):
@@ -75,3 +78,8 @@ def test_attention_and_gradients_changed_with_two(given, is_new):
 @pytest.mark.parametrize(("given", "has"), [("torch 1.12", False), ("torch 1.13", True)])
 def test_the_workspace_of_cublas_comes_from_the_allocator_since(given, has):
     assert Software.parse(given).has_blas_workspace is has
+
+
+@pytest.mark.parametrize(("given", "is_unknown"), [("torch 2.13", False), ("torch 2.14", True), ("torch 9.9", True)])
+def test_a_release_that_is_still_to_come_is_told(given, is_unknown):
+    assert Software.parse(given).is_unknown is is_unknown

@@ -308,3 +308,14 @@ def test_no_interval_on_an_unmeasured_card_is_narrower_than_what_was_seen_on_one
     assert other >= 0.3
     # Of compiled models one card was measured: no other was ever left out.
     assert width("RTX 3090", runtime=Runtime.COMPILE) >= 0.3
+
+
+def test_software_that_cannot_run_is_refused(network: Graph) -> None:
+    with pytest.raises(UnsupportedError, match=r"CUDA 11\.8") as caught:
+        predict(network, batches=[1], devices=["A100", "H100"], software=Software(torch=(1, 13)))
+    assert caught.value.code == "software.impossible"
+
+
+def test_a_release_still_to_come_is_said(network: Graph) -> None:
+    (prediction,) = predict(network, batches=[1], devices=["A100"], software=Software(torch=(9, 9)))
+    assert any("newer than any release" in warning for warning in prediction.warnings)

@@ -43,6 +43,7 @@ class LiveMemory:
         weight_bytes: Weights and buffers, of the peak.
         gradient_bytes: Gradients of weights, of the peak.
         state_bytes: State of the optimizer, of the peak.
+        cache_bytes: What a decoder keeps from token to token, of the peak.
         workspace_bytes: Scratch memory of operators, of the peak.
         activation_bytes: Inputs, results and everything else, of the peak.
 
@@ -57,6 +58,7 @@ class LiveMemory:
     weight_bytes: FloatArray
     gradient_bytes: FloatArray
     state_bytes: FloatArray
+    cache_bytes: FloatArray
     workspace_bytes: FloatArray
     activation_bytes: FloatArray
 
@@ -92,8 +94,8 @@ class MemoryEstimate:
             small for the model, what it would hold on a larger device.
         fits: Whether the device has enough memory, when nothing else runs on it.
         parts_mb: Its parts, which add up to it: ``context``, ``weights``, ``activations`` (inputs and outputs among
-            them), ``gradients`` and ``optimizer`` where the graph trains, ``workspace`` (cuBLAS, cuDNN and scratch
-            memory), ``slack`` (reserved and not in use at the peak).
+            them), ``gradients`` and ``optimizer`` where the graph trains, ``kv_cache`` where it is a decoder's step,
+            ``workspace`` (cuBLAS, cuDNN and scratch memory), ``slack`` (reserved and not in use at the peak).
         peak_live_mb: Weights, activations and scratch memory at the peak.
         peak_node: The node that reaches it.
         assumptions: Which parts rest on assumptions and not on rules, in words for the user.
@@ -242,7 +244,7 @@ def _squeeze(
     capacity -= _blas_segment(timeline, device, software)
     held, fits = reserved.copy(), reserved <= capacity
     if headroom is not None:
-        certain = live.weight_bytes + live.gradient_bytes + live.state_bytes
+        certain = live.weight_bytes + live.gradient_bytes + live.state_bytes + live.cache_bytes
         for place, room in enumerate(headroom.room_bytes(capacity, certain).tolist()):
             if held[place] > room > 0:
                 pieces = timeline.piece_bytes(batches[[place]], without=without)
@@ -279,13 +281,15 @@ def _assemble(
     held = reserved + _blas_segment(timeline, device, software)
     workspace = live.workspace_bytes + blas
     context = np.full(len(live.batches), context_mb(device, software))
-    trained = {}
+    kept = {}
     if (timeline.purpose == Purpose.GRADIENT).any():
-        trained = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
+        kept = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
+    if (timeline.purpose == Purpose.CACHE).any():
+        kept["kv_cache"] = live.cache_bytes / BYTES_PER_MIB
     parts = {
         "context": context,
         "weights": live.weight_bytes / BYTES_PER_MIB,
-        **trained,
+        **kept,
         "activations": live.activation_bytes / BYTES_PER_MIB,
         "workspace": workspace / BYTES_PER_MIB,
         "slack": (held - live.peak_bytes - blas) / BYTES_PER_MIB,
@@ -308,6 +312,7 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     purpose = timeline.purpose
     weights = pieces[:, timeline.weights].sum(axis=1)
     inputs = pieces[:, timeline.inputs].sum(axis=1)
+    cache = pieces[:, timeline.inputs[purpose[timeline.inputs] == Purpose.CACHE]].sum(axis=1)
     start = weights + inputs
     if not len(timeline.event_piece):
         none = np.zeros(len(batches))
@@ -319,8 +324,9 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
             weight_bytes=weights,
             gradient_bytes=none,
             state_bytes=none,
+            cache_bytes=cache,
             workspace_bytes=none,
-            activation_bytes=inputs,
+            activation_bytes=inputs - cache,
         )
     change = pieces[:, timeline.event_piece] * timeline.event_sign
     live = start[:, None] + np.cumsum(change, axis=1)
@@ -338,6 +344,7 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
         return taken
 
     workspace, gradients, state = at_peak(*_WORKSPACES), at_peak(Purpose.GRADIENT), at_peak(Purpose.OPTIMIZER_STATE)
+    cache = cache + at_peak(Purpose.CACHE)
     of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1)
     return LiveMemory(
         batches=batches,
@@ -347,8 +354,9 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
         weight_bytes=weights,
         gradient_bytes=gradients,
         state_bytes=state,
+        cache_bytes=cache,
         workspace_bytes=workspace,
-        activation_bytes=peak - weights - gradients - state - workspace,
+        activation_bytes=peak - weights - gradients - state - cache - workspace,
     )
 
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from dippm.errors import UsageError
 
-__all__ = ["DEFAULT_SOFTWARE", "Software"]
+__all__ = ["DEFAULT_SOFTWARE", "Release", "Software"]
 
 Release = tuple[int, int]
 
-# What torch.__version__ prints, labels say and people write: "1.12.1+cu113", "torch 1.12", "PyTorch 2.4, CUDA 12.4".
+# What torch.__version__ prints, labels say and people write: "1.12.1+cu113", "torch 1.12", "PyTorch 2.4, CUDA 12.4";
+# NVIDIA's containers print the commit and their own release, "2.6.0a0+df5bbc09d1.nv24.11", conda ".post200".
 _PATTERN = re.compile(
-    r"(?:(?:py)?torch[\s=_-]*v?)?(?P<torch>[1-9]\d?\.\d+)(?:\.\d+)*(?:\.?(?:a|b|rc|dev)\d*)?"
+    r"(?:(?:py)?torch[\s=_-]*v?)?(?P<torch>[1-9]\d?\.\d+)(?:\.\d+)*(?:\.?(?:a|b|rc|dev|post)\d*)?"
+    r"(?:\+(?:git)?[0-9a-f]{7,40}(?:\.nv\d\d\.\d\d)?)?"
     r"(?:[\s+,;/]+cu(?:da)?[\s=_-]*(?P<cuda>\d+(?:\.\d+)*))?",
     re.IGNORECASE,
 )
@@ -85,6 +87,11 @@ class Software:
         Since 2.0 it gives them back (``set_to_none=True`` became the default).
         """
         return self.torch < (2, 0)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether PyTorch is newer than any release that is known here; it is then taken for the newest."""
+        return self.torch > DEFAULT_SOFTWARE.torch
 
     def __str__(self) -> str:
         torch = f"torch {self.torch[0]}.{self.torch[1]}"

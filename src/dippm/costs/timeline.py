@@ -19,7 +19,7 @@ from dippm.graph import Graph, Node, OpKind, TensorRole
 __all__ = ["MemoryTimeline", "Purpose"]
 
 _WEIGHT_ROLES = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT})
-_WRITTEN_ROLES = frozenset({TensorRole.ACTIVATION, TensorRole.GRADIENT})
+_WRITTEN_ROLES = frozenset({TensorRole.ACTIVATION, TensorRole.GRADIENT, TensorRole.CACHE})
 _CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD})
 _HALF = frozenset({Arithmetic.FP16, Arithmetic.BF16})
 
@@ -29,7 +29,8 @@ class Purpose(IntEnum):
 
     ``LAYOUT_TF32`` and ``LAYOUT_HALF`` are the copies of its tensors in channels-last order that a convolution on
     tensor cores makes where images are stored channels-first; which of them exist depends on the device. ``GRADIENT``
-    is that of a weight, ``OPTIMIZER_STATE`` what the optimizer keeps from step to step.
+    is that of a weight, ``OPTIMIZER_STATE`` what the optimizer keeps from step to step, ``CACHE`` what a decoder keeps
+    from token to token.
     """
 
     WEIGHT = 0
@@ -40,12 +41,14 @@ class Purpose(IntEnum):
     LAYOUT_HALF = 5
     GRADIENT = 6
     OPTIMIZER_STATE = 7
+    CACHE = 8
 
 
 _PURPOSES = {
     TensorRole.INPUT: Purpose.INPUT,
     TensorRole.GRADIENT: Purpose.GRADIENT,
     TensorRole.OPTIMIZER_STATE: Purpose.OPTIMIZER_STATE,
+    TensorRole.CACHE: Purpose.CACHE,
 }
 
 
@@ -53,9 +56,9 @@ _PURPOSES = {
 class MemoryTimeline:
     """All pieces of memory of one graph and the order in which they come and go, with the batch left open.
 
-    Weights and inputs are there before the first node and after the last; outputs stay. Every other storage is given
-    back where the graph says so (``Graph.has_lifetimes``), else after the last node that uses it or one of its views.
-    Outputs that nothing reads are given back at once. A cast that autocast caches stays until the forward ends, any
+    Weights and inputs are there before the first node and after the last; outputs stay. What a decoder's cache held
+    before the step is there before the first node as well. Every other storage is given back where the graph says so
+    (``Graph.has_lifetimes``), else after the last node that uses it or one of its views. Outputs that nothing reads are given back at once. A cast that autocast caches stays until the forward ends, any
     other cast as long as its node runs. Where an optimizer keeps state, or gradients are kept from step to step, there
     are two steps: both are taken in the first one, and are there throughout the second.
 
@@ -63,7 +66,7 @@ class MemoryTimeline:
         purpose: What each piece is for.
         bytes_of: Bytes of each piece as polynomials of the batch.
         weights: Pieces that hold weights and buffers, there from the start, in the order in which they are loaded.
-        inputs: Pieces that hold the model's inputs, there from the start.
+        inputs: Pieces that hold the model's inputs and what its cache held before, there from the start.
         event_piece: Piece of each event.
         event_sign: 1 where it is taken, -1 where it is given back, 0 for the mark that begins a node's events.
         event_node: Node of each event.
@@ -130,7 +133,11 @@ class MemoryTimeline:
         owned_by_graph = [tensor.role in _WRITTEN_ROLES for tensor in graph.tensors]
         is_state = [tensor.role is TensorRole.OPTIMIZER_STATE for tensor in graph.tensors]
         steps = 1 + (any(is_state) or _keeps_gradients(graph, storage, releases))
-        is_live = [False] * count
+        is_early = np.array([tensor.role is TensorRole.CACHE for tensor in graph.tensors], dtype=np.bool_)
+        is_early[[index for node in nodes for index in node.outputs]] = False
+        is_live: list[bool] = is_early.tolist()
+        is_given = purpose == Purpose.INPUT
+        is_given[:count] |= is_early
         piece: list[int] = []
         sign: list[int] = []
         node_start = []
@@ -170,7 +177,7 @@ class MemoryTimeline:
             purpose=purpose,
             bytes_of=bytes_of,
             weights=np.flatnonzero((purpose == Purpose.WEIGHT) & is_owner),
-            inputs=np.flatnonzero((purpose == Purpose.INPUT) & is_owner),
+            inputs=np.flatnonzero(is_given & is_owner),
             event_piece=np.array(piece, dtype=np.int64),
             event_sign=np.array(sign, dtype=np.int64),
             event_node=np.repeat(np.tile(np.arange(len(nodes), dtype=np.int64), steps), lengths),

@@ -22,6 +22,7 @@ from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.costs.software_support import check_software
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
@@ -142,10 +143,13 @@ class PhysicsPredictor:
 
         Raises:
             UnsupportedError: ``runtime.unsupported`` for a compiled model where none was measured like that;
+                ``software.impossible`` where the software cannot drive the device or the runtime;
                 ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where
                 no operator runs; ``graph.too_large`` where its tensors pass a petabyte; in training also
                 ``training.nothing_to_train`` and ``training.no_loss``.
         """
+        for device in devices:
+            check_software(software, device, conditions.runtime)
         prepared = self._prepare(graph, batches=batches, conditions=conditions, software=software)
         memories = self._estimate_memory(prepared, devices)
         return [
@@ -165,6 +169,7 @@ class PhysicsPredictor:
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
+        check_software(software, device, conditions.runtime)
         prepared = self._prepare(graph, batches=[batch], conditions=conditions, software=software)
         (memory,) = self._estimate_memory(prepared, [device])
         (breakdown,) = self._break_down(prepared, [device])
@@ -398,6 +403,8 @@ def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
     """What is said of software that was asked for."""
     if software == DEFAULT_SOFTWARE:
         return ()
+    if software.is_unknown:
+        return (f"{software} is newer than any release known here: it is taken for {DEFAULT_SOFTWARE}.",)
     timed_with = _TIMED_WITH[mode]
     if software.torch == timed_with:
         return (f"It holds for {software}.",)

@@ -1,0 +1,66 @@
+"""Which devices and runtimes a release of PyTorch and CUDA can drive at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dippm.costs.conditions import Runtime
+from dippm.costs.software import Release, Software
+from dippm.devices import DeviceSpec
+from dippm.errors import UnsupportedError
+
+__all__ = ["check_software"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Needs:
+    """The oldest releases that build for devices of one major compute capability.
+
+    Code for one minor runs on later minors of the same major (CUDA C++ programming guide, "Binary Compatibility"), so
+    the major decides.
+    """
+
+    cuda: Release
+    torch: Release
+
+
+# CUDA: the release notes of each toolkit. PyTorch: the first release that is shipped with such a CUDA (compatibility
+# matrix in PyTorch's RELEASE.md; 1.7's release notes for CUDA 11.0).
+_NEEDS = {
+    8: _Needs(cuda=(11, 0), torch=(1, 7)),
+    9: _Needs(cuda=(11, 8), torch=(2, 0)),
+    10: _Needs(cuda=(12, 8), torch=(2, 7)),
+    12: _Needs(cuda=(12, 8), torch=(2, 7)),
+}
+# torch.compile came with PyTorch 2.0, torch.cuda.graph with 1.10 (their release notes).
+_RUNTIME_SINCE: dict[Runtime, Release] = {Runtime.COMPILE: (2, 0), Runtime.CUDA_GRAPH: (1, 10)}
+
+
+def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> None:
+    """Refuse software that cannot run like that, or not on the device.
+
+    Raises:
+        UnsupportedError: ``software.impossible``.
+    """
+    since = _RUNTIME_SINCE.get(runtime)
+    if since is not None and software.torch < since:
+        raise UnsupportedError(
+            f"The runtime '{runtime}' came with torch {_text(since)}. Got {software} instead.",
+            code="software.impossible",
+            cure=f"Use the eager runtime, or torch {_text(since)} or later.",
+        )
+    needs = _NEEDS.get(device.compute_capability[0])
+    if needs is None:
+        return
+    is_too_old = software.torch < needs.torch if software.cuda is None else software.cuda < needs.cuda
+    if is_too_old:
+        raise UnsupportedError(
+            f"{device.name} needs CUDA {_text(needs.cuda)} or later, with which torch {_text(needs.torch)} was the "
+            f"first to be shipped. Got {software} instead.",
+            code="software.impossible",
+            cure="Name newer software, or a device of its time.",
+        )
+
+
+def _text(release: Release) -> str:
+    return f"{release[0]}.{release[1]}"

@@ -1,0 +1,50 @@
+"""Software that cannot drive a device or a runtime is refused, with the releases that can."""
+
+from __future__ import annotations
+
+import pytest
+
+from dippm.costs.conditions import Runtime
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.costs.software_support import check_software
+from dippm.devices import find_device, load_catalog
+from dippm.errors import UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "runtime", "says"),
+    [
+        ("torch 1.12+cu113", "RTX 3090", Runtime.COMPILE, "torch 2.0"),
+        ("torch 1.9", "RTX 3090", Runtime.CUDA_GRAPH, "torch 1.10"),
+        ("torch 1.6", "A100", Runtime.EAGER, "CUDA 11.0"),
+        ("torch 1.13+cu117", "H100", Runtime.EAGER, "CUDA 11.8"),
+        ("torch 1.13", "H200", Runtime.EAGER, "torch 2.0"),
+        ("torch 2.7+cu126", "B200", Runtime.EAGER, "CUDA 12.8"),
+        ("torch 2.6", "RTX 5090", Runtime.EAGER, "torch 2.7"),
+    ],
+)
+def test_what_cannot_run_is_refused(given, device, runtime, says):
+    with pytest.raises(UnsupportedError, match=says) as caught:
+        check_software(Software.parse(given), find_device(device), runtime)
+    assert caught.value.code == "software.impossible"
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "runtime"),
+    [
+        ("torch 1.12+cu113", "RTX 3090", Runtime.EAGER),
+        ("torch 1.4+cu92", "V100-PCIE-32GB", Runtime.EAGER),
+        # Code for compute capability 8.0 runs on 8.9.
+        ("torch 1.12+cu113", "RTX 4090", Runtime.EAGER),
+        ("torch 2.0+cu118", "H100", Runtime.COMPILE),
+        ("torch 2.7", "B200", Runtime.CUDA_GRAPH),
+    ],
+)
+def test_what_can_run_is_not(given, device, runtime):
+    check_software(Software.parse(given), find_device(device), runtime)
+
+
+def test_what_is_assumed_runs_everywhere():
+    for device in load_catalog():
+        for runtime in Runtime:
+            check_software(DEFAULT_SOFTWARE, device, runtime)
