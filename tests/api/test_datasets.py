@@ -186,6 +186,14 @@ def test_labels_that_are_not_there_are_not_made(store: Path, tmp_path: Path) -> 
     assert not store.exists()
 
 
+def test_an_empty_file_stays_empty(store: Path) -> None:
+    store.touch()
+    with pytest.raises(UsageError, match="is empty") as caught:
+        api.label_statistics(store)
+    assert caught.value.code == "labels.missing"
+    assert not store.stat().st_size
+
+
 @pytest.mark.data
 def test_published_tables_are_imported(store: Path) -> None:
     read, added = api.import_labels("whole-models", store)

@@ -134,6 +134,9 @@ def test_networks_that_know_the_device_stay_as_they_were(
     assert (regime.half_width_factor, regime.coverage_before_percent) == (1.0, 100.0)
     own, shipped = (read_tensors(manifest_path(REGIMES[0], each)) for each in (tmp_path, ARTEFACT_FOLDER))
     assert all((own[name] == shipped[name]).all() for name in shipped)
+    # So the device stays one that no network was trained on, and its answers say so.
+    artefact = AdditiveArtefact.read(manifest_path(REGIMES[0], tmp_path))
+    assert device.name not in artefact.measured["devices"]
 
 
 def test_context_is_that_of_the_labels(
@@ -237,6 +240,7 @@ def test_too_few_rows_are_refused(
     with pytest.raises(UsageError) as caught:
         adapt_device(chosen, own, tmp_path / "out", cache=labelled_models[1], settings=_QUICK)
     assert caught.value.code == "adapt.too_few"
+    assert ("which this one lacks" in str(caught.value)) == (wrong == "no tensor cores")
     assert not (tmp_path / "out").exists()
 
 
@@ -245,6 +249,7 @@ def test_the_device_is_that_of_the_labels(labels: list[Label], device: DeviceSpe
     with pytest.raises(UnsupportedError) as unknown:
         choose_device(labels, None)
     assert unknown.value.code == "device.unknown"
+    assert "no GPU that the catalogue knows" in str(unknown.value)
     assert "--device-file" in str(unknown.value)
     known = [replace(label, measurement=replace(label.measurement, device="GeForce RTX 4090")) for label in labels[:3]]
     assert choose_device([*labels, *known], "4090") == (known, find_device("RTX 4090"))

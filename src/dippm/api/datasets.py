@@ -342,6 +342,13 @@ def open_labels(target: str | os.PathLike[str]) -> Iterator[Iterator[Label]]:
             code="labels.missing",
             cure="Give a label store or a Parquet file that exists.",
         )
+    if not is_url and not Path(target).stat().st_size:
+        # SQLite would make a store of it, which the reader of labels did not ask for.
+        raise UsageError(
+            f"'{os.fspath(target)}' is empty.",
+            code="labels.missing",
+            cure="Give a store that holds labels.",
+        )
     if not is_url and Path(target).suffix == ".parquet":
         from dippm.datasets.store.parquet import read_parquet
 

@@ -220,7 +220,9 @@ def _too_few(device: DeviceSpec, busy_rows: Mapping[Regime, int], left_out: Mapp
         f"To adapt to {device.name} takes {_LEAST_ROWS} rows of {_LEAST_MODELS} models, in which the device does not "
         f"wait for the host. Got {found} instead.{f' Left out: {reasons}.' if reasons else ''}",
         code="adapt.too_few",
-        cure="Measure more models with --precision amp, at batches that keep the device busy.",
+        cure="Measure more models with --precision amp, at batches that keep the device busy."
+        if "fp16_tensor" in device.peak_tflops
+        else "The shipped networks are of devices with tensor cores for half precision, which this one lacks.",
     )
 
 
@@ -269,6 +271,15 @@ def _adapt_regime(
         half_width_factor=round(factor, 4),
         median_half_width_percent=round(100.0 * float(np.expm1(np.median(factor * kept_width))), 1),
     )
+    # Networks and interval that stay as they were know the device no better than before.
+    is_known = is_tuned or factor != 1.0
+    measured = {
+        **artefact.measured,
+        "sources": sorted({label.source for label in labels}),
+        "devices": [device.name],
+        "models": report.models,
+        "rows": report.rows,
+    }
     networks = adapt_additive(rows.fitted, samples, busy, settings) if is_tuned else rows.fitted
     known = _with_known(novelty, descriptors[busy]) if is_tuned else novelty
     tunings.count()
@@ -277,13 +288,7 @@ def _adapt_regime(
         artefact,
         half_widths=tuple(np.round(factor * np.array(artefact.half_widths), 4).tolist()),
         # Precisions and layouts say what the networks are for, which the adaptation does not change.
-        measured={
-            **artefact.measured,
-            "sources": sorted({label.source for label in labels}),
-            "devices": [device.name],
-            "models": report.models,
-            "rows": report.rows,
-        },
+        measured=measured if is_known else artefact.measured,
         test=after if is_tuned else before,
         settings=asdict(settings),
         provenance={

@@ -20,7 +20,7 @@ from dippm.datasets.selection import merge_repeats
 from dippm.datasets.software_graphs import as_measured
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec, find_device
-from dippm.errors import UsageError
+from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
 from dippm.measuring.configuration import Engine
 from dippm.measuring.measurement import Outcome
@@ -87,8 +87,19 @@ def choose_device(labels: Iterable[Label], device: str | DeviceSpec | None) -> t
             code="labels.ambiguous",
             cure="Name the device with --device.",
         )
-    spec = device if isinstance(device, DeviceSpec) else find_device(names[0])
+    spec = device if isinstance(device, DeviceSpec) else _find_card(names[0])
     return [label for label in every if label.measurement.device in names], spec
+
+
+def _find_card(name: str) -> DeviceSpec:
+    try:
+        return find_device(name)
+    except UnsupportedError as exc:
+        raise UnsupportedError(
+            f"The labels are of '{name}', which is no GPU that the catalogue knows.",
+            code="device.unknown",
+            cure="Describe a GPU with --device-file; the shipped networks cannot be adapted to a CPU.",
+        ) from exc
 
 
 def choose_labels(labels: Iterable[Label], device: DeviceSpec, shipped: AdditivePredictor) -> DeviceLabels:
