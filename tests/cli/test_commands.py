@@ -181,6 +181,15 @@ def test_inspect_columns_list_every_operator(net: str, capsys: pytest.CaptureFix
     assert int(rows[0]["macs"]) + int(rows[-1]["macs"]) == IMAGE_MACS
 
 
+def test_inspect_lists_the_longest_operators_where_asked(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    every = run_columns(capsys, "inspect", net)
+    longest = sorted((float(row["time_ms"]) for row in every), reverse=True)[:2]
+    assert len(every) > 2
+    assert [float(row["time_ms"]) for row in run_columns(capsys, "inspect", net, "--top", "2")] == longest
+    listed = run_json(capsys, "inspect", net, "--top", "2")["operators"]
+    assert [operator["time_ms"] for operator in listed] == longest
+
+
 @pytest.mark.usefixtures("tables")
 def test_inspect_tables_keep_to_top_and_depth(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = run_table(capsys, "inspect", net, "--top", "1", "--depth", "1")

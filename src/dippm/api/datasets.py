@@ -103,7 +103,7 @@ def measure_collection(
     precisions: Sequence[str] = ("fp32",),
     layouts: Sequence[str] = ("nchw",),
     engines: Sequence[str] = ("torch",),
-    optimizers: Sequence[str] = ("sgd",),
+    optimizers: Sequence[str] = ("momentum",),
     limit: int | None = None,
     seed: int = 0,
     graphs: bool = True,
@@ -129,7 +129,8 @@ def measure_collection(
         precisions: See :func:`dippm.predict`.
         layouts: ``nchw``, ``nhwc``.
         engines: ``torch``, ``onnxruntime``; the latter for inference alone.
-        optimizers: For training: ``sgd``, ``momentum``, ``adam``, ``adamw``.
+        optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
+            ``adamw``.
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
         seed: Seed of the recipes.
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.

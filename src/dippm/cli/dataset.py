@@ -88,7 +88,9 @@ def measure(
     ] = "fp32",
     layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc.")] = "nchw",
     engine: Annotated[str, typer.Option("--engine", help="torch, onnxruntime (inference alone).")] = "torch",
-    optimizer: Annotated[str, typer.Option("--optimizer", help="For training: sgd, momentum, adam, adamw.")] = "sgd",
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="For training: sgd, momentum, adam, adamw.")
+    ] = "momentum",
     limit: LimitOption = None,
     seed: SeedOption = 0,
     no_graphs: Annotated[

@@ -23,6 +23,7 @@ __all__ = ["HELP", "inspect"]
 
 HELP = "Show which operators and modules the time and memory go to."
 
+_TOP = 10
 _COLUMNS = (
     "position",
     "kind",
@@ -55,7 +56,15 @@ def inspect(
     software: options.SoftwareOption = None,
     trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
-    top: Annotated[int, typer.Option("--top", min=0, help="How many operators to list.")] = 10,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top",
+            min=0,
+            show_default=False,
+            help="How many operators to list, those that take longest; 10 in a terminal and all elsewhere when left out.",
+        ),
+    ] = None,
     depth: Annotated[int, typer.Option("--depth", min=0, max=64, help="How many levels of modules to show.")] = 2,
     html: Annotated[
         str | None,
@@ -87,12 +96,13 @@ def inspect(
     )
     if html is not None:
         _write_page(inspection, html)
+    listed = inspection.operators if top is None else inspection.top_by_time(top)
     if as_json:
-        print_json(inspection.to_dict())
+        print_json(inspection.to_dict() | {"operators": [operator.to_dict() for operator in listed]})
     elif is_terminal():
-        _print_tables(inspection, top=top, depth=depth)
+        _print_tables(inspection, top=_TOP if top is None else top, depth=depth)
     elif html is None:
-        print_columns(_COLUMNS, (_row(operator) for operator in inspection.operators))
+        print_columns(_COLUMNS, (_row(operator) for operator in listed))
         for warning in inspection.prediction.warnings:
             print_note(f"! {warning}")
     if html is not None:
