@@ -45,6 +45,8 @@ from dippm.measuring.training import Loss
 HERE = Path(__file__).resolve().parent
 MIB = 2**20
 STEPS = 2
+# What takes milliseconds is run several times: one run tells little of it.
+MOST_RUNS, ENOUGH_S = 9, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +135,13 @@ def main() -> None:
     parser.add_argument("--report", type=Path, default=HERE.parent / "docs" / "reports" / "training_memory.md")
     parser.add_argument("--json", type=Path, help="where the rows are written as JSON")
     parser.add_argument("--models", nargs="*", help="only models whose name contains one of these words")
-    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for model in MODELS:
         if options.models and not any(word in model.name for word in options.models):
             continue
-        for row in compare(model, rounds=options.rounds):
+        for row in compare(model):
             rows.append(row)
             print(f"{row.model:36} {row.optimizer:9} {row.tracked_mb:9.1f} {row.predicted_mb:9.1f} "
                   f"{row.deviation_percent:+6.2f} %", flush=True)  # fmt: skip
@@ -148,17 +149,19 @@ def main() -> None:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     if not options.models:
         options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(report(rows, rounds=options.rounds), encoding="utf-8")
+        options.report.write_text(report(rows), encoding="utf-8")
 
 
-def compare(model: Model, *, rounds: int) -> list[Row]:
+def compare(model: Model) -> list[Row]:
     """Track and predict a model with every optimizer, in turn."""
     module, inputs = model.make()
-    reading_s, graph = timed(lambda: read_module(module, input=inputs, source=model.name, mode=Mode.TRAINING), rounds)
+    reading_s, graph = timed(lambda: read_module(module, input=inputs, source=model.name, mode=Mode.TRAINING))
     rows = []
     for optimizer in OPTIMIZERS:
-        tracked = [track(model, optimizer) for _ in range(rounds)]
-        graph_s, predicted = timed(lambda chosen=optimizer: predict(graph, chosen, model.batch), rounds)
+        tracked = [track(model, optimizer)]
+        while len(tracked) < MOST_RUNS and sum(seconds for _, seconds in tracked) < ENOUGH_S:
+            tracked.append(track(model, optimizer))
+        graph_s, predicted = timed(lambda chosen=optimizer: predict(graph, chosen, model.batch))
         parts, _ = tracked[0]
         total = parts["Total"]
         rows.append(
@@ -223,15 +226,15 @@ def _without_reserve(graph: Graph) -> Graph:
     return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes))
 
 
-def report(rows: list[Row], *, rounds: int) -> str:
+def report(rows: list[Row]) -> str:
     """The report in Markdown."""
     lines = [
         "# Memory of a training step, beside PyTorch's tracker",
         "",
         "Written by `python benchmarks/training_memory.py`. Peak of live tensors over two steps in fp32: forward,",
         "loss, backward, optimizer (foreach), by `MemTracker` on fake CUDA tensors and by dippm from its graph.",
-        f"Seconds are CPU time in one process (median of runs: {rounds}): the tracker's two steps without building",
-        "the module; dippm from the module (reading it, the training graph, the peak) and from the graph once it is",
+        f"Seconds are CPU time in one process, medians of up to {MOST_RUNS} runs, until they took {ENOUGH_S:g} s in all:",
+        "the tracker's two steps without building the module; dippm from the module (reading it, the training graph, the peak) and from the graph once it is",
         "read. What cuDNN keeps of recurrent layers has no rule in fake tensors and is left out of both sides.",
         "",
         f"Python {platform.python_version()}, torch {torch.__version__}, {platform.machine()}.",
@@ -260,11 +263,11 @@ def report(rows: list[Row], *, rounds: int) -> str:
     return "\n".join(lines)
 
 
-def timed(run: Callable[[], Any], rounds: int) -> tuple[float, Any]:
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
     """Median seconds of a call, and its last result."""
-    seconds = []
+    seconds: list[float] = []
     result = None
-    for _ in range(rounds):
+    while len(seconds) < MOST_RUNS and sum(seconds) < ENOUGH_S:
         start = time.process_time()
         result = run()
         seconds.append(time.process_time() - start)
