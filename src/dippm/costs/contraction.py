@@ -246,8 +246,9 @@ class RecurrentTable:
         names = [str(n.attributes.get("function")) if n.kind is OpKind.RECURRENT_GRAD else n.kind.value for n in nodes]
         gates = np.array([_GATES.get(name, 1) for name in names], dtype=np.float64)
         is_lstm = (gates == _GATES[OpKind.LSTM.value]) & ~is_gradient
-        # Only an LSTM can project its state, and only its output tells: [..., directions * projection].
-        handed_on = sizes.dimension(out, -1)[:, 0] / directions
+        # Only an LSTM can project its state, and only its output tells: [..., directions * projection], in ONNX's
+        # layout [..., directions, batch, projection].
+        handed_on = sizes.dimension(out, -1)[:, 0] / np.where(sizes.rank(out) >= 4, 1.0, directions)
         is_projected = is_lstm & (handed_on >= 1) & (handed_on < hidden)
         projection = np.where(is_projected, handed_on, hidden)
         recurrent = gates * hidden * projection + np.where(is_projected, hidden * projection, 0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from dippm.costs.edges import Edges, IndexArray
 from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, Node, OpKind, TensorRole
 
-__all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types"]
+__all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types", "stored_half"]
 
 #: Attribute of a node that autocast runs in its 16-bit format whatever its kind, as timm's "fast norm" makes norms.
 LOWERED = "is_lowered"
@@ -170,6 +171,16 @@ def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, edges: Ed
         read_bytes=tensor_bytes[edges.read_tensor],
         casts=none,
     )
+
+
+def stored_half(graph: Graph) -> DType | None:
+    """The 16-bit format that most weights of a model are stored in; None where they are not."""
+    elements: dict[DType, int] = {}
+    for tensor in graph.tensors:
+        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None:
+            elements[tensor.dtype] = elements.get(tensor.dtype, 0) + prod(dim.fixed for dim in tensor.shape)
+    most = max(elements, key=lambda dtype: elements[dtype], default=None)
+    return most if most in _AUTOCAST.values() else None
 
 
 def _read_type(node: Node, read: list[DType]) -> DType:

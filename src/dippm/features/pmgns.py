@@ -127,7 +127,7 @@ _COLUMN = {name: column for column, name in enumerate(NODE_COLUMNS)}
 _CLASS_OF_KIND = {kind: _COLUMN[name] for name, kinds in OPERATOR_CLASSES.items() for kind in kinds}
 _CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE})
 _WINDOW_KINDS = _CONVOLUTIONS | {OpKind.MAX_POOL, OpKind.AVG_POOL}
-_COMPUTED_ROLES = (TensorRole.INPUT, TensorRole.ACTIVATION)
+_COMPUTED_ROLES = (TensorRole.INPUT, TensorRole.ACTIVATION, TensorRole.CACHE)
 
 _ContractionTable = GemmTable | ConvolutionTable | AttentionTable | RecurrentTable
 #: The families that multiply and accumulate.

@@ -7,9 +7,9 @@ from enum import StrEnum
 __all__ = ["DType"]
 
 _BITS = {
-    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8": 8,
-    "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4,
-    "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4,
+    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8": 8, "float4": 4,
+    "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4, "int2": 2,
+    "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2,
     "bool": 8, "complex64": 64, "complex128": 128, "string": 0, "other": 32,
 }  # fmt: skip
 _FLOATING = frozenset(name for name in _BITS if name.startswith(("float", "bfloat")))
@@ -26,16 +26,19 @@ class DType(StrEnum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     FLOAT8 = "float8"
+    FLOAT4 = "float4"
     INT64 = "int64"
     INT32 = "int32"
     INT16 = "int16"
     INT8 = "int8"
     INT4 = "int4"
+    INT2 = "int2"
     UINT64 = "uint64"
     UINT32 = "uint32"
     UINT16 = "uint16"
     UINT8 = "uint8"
     UINT4 = "uint4"
+    UINT2 = "uint2"
     BOOL = "bool"
     COMPLEX64 = "complex64"
     COMPLEX128 = "complex128"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -99,6 +100,18 @@ class GraphEditor:
         self.nodes[position] = node
         for index in node.outputs:
             self._producer[index] = position
+
+    def substitute(self, old: int, new: int) -> None:
+        """Let everything that reads a tensor read another one, which must be written before."""
+        for position in self.readers(old):
+            if position < 0:
+                self.outputs = [new if index == old else index for index in self.outputs]
+                self._readers[new].append(-1)
+            else:
+                node = self.node(position)
+                inputs = tuple(new if index == old else index for index in node.inputs)
+                self.replace(position, dataclasses.replace(node, inputs=inputs))
+        self._readers[old] = []
 
     def insert_before(self, position: int, node: Node) -> None:
         """Put a node in front of another one."""

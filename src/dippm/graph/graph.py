@@ -21,8 +21,9 @@ class TensorRole(StrEnum):
 
     ``PARAMETER`` is trained, ``BUFFER`` is kept with the model and not trained (running means, index tables),
     ``CONSTANT`` is small and made while the graph was read, ``ACTIVATION`` is computed by a node. Only a training step
-    has the last two: ``GRADIENT`` is that of a parameter and is kept until the step ends, ``OPTIMIZER_STATE`` is made
-    in the first step and kept from then on.
+    has the next two: ``GRADIENT`` is that of a parameter and is kept until the step ends, ``OPTIMIZER_STATE`` is made
+    in the first step and kept from then on. ``CACHE`` is what a decoder keeps from one token to the next; no node
+    writes what it had before the step, which is there from the start and given back where ``Node.releases`` says so.
     """
 
     INPUT = "input"
@@ -32,6 +33,7 @@ class TensorRole(StrEnum):
     ACTIVATION = "activation"
     GRADIENT = "gradient"
     OPTIMIZER_STATE = "optimizer_state"
+    CACHE = "cache"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,7 +23,7 @@ ARTEFACT_PATH = Path(__file__).with_name("artefact") / "physics.json"
 TRAINING_ARTEFACT_PATH = ARTEFACT_PATH.with_name("physics_training.json")
 
 #: Parts of the memory whose size follows from the model alone.
-CERTAIN_PARTS = ("weights", "gradients", "optimizer")
+CERTAIN_PARTS = ("weights", "gradients", "optimizer", "kv_cache")
 
 _FORMAT = 1
 

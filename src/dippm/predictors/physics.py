@@ -20,7 +20,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
-from dippm.costs.precision import Arithmetic, Precision
+from dippm.costs.precision import Arithmetic, Precision, stored_half
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.costs.timeline import MemoryTimeline
@@ -48,6 +48,7 @@ _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
 _UNSEEN_DEVICE = 0.14
 _KEPT_GRAPHS = 4
+_FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 # Operators whose rule no measurement stands behind: neither a kernel table nor any model of the fit runs them much.
@@ -368,6 +369,11 @@ class PhysicsPredictor:
             )
         if conditions.runtime is Runtime.COMPILE:
             warnings.append("Memory is that of the eager runtime; a compiled model keeps fewer tensors.")
+        if conditions.precision in _FULL_PRECISIONS and (half := stored_half(graph)) is not None:
+            warnings.append(
+                f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
+                "what it holds in float32."
+            )
         if not prepared.has_format(device):
             warnings.append(
                 f"{device.name} has no unit for {prepared.conditions.precision.value}: FP32 arithmetic on 16-bit "
