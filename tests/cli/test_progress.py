@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from dippm.cli import progress
-from dippm.cli.progress import CampaignLines, CountBar
+from dippm.cli.progress import CampaignLines, CountBar, show_conversions
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(
@@ -43,3 +44,18 @@ def test_on_a_terminal_there_is_a_bar_on_stderr(
     assert captured.out == ""
     for text in ("3/7", "bert batch 4: 2.5 ms", "12 s left"):
         assert text in captured.err
+
+
+def test_a_conversion_that_takes_long_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("dippm.frontends.conversion")
+    before, level = list(logger.handlers), logger.level
+    try:
+        for _ in range(2):
+            show_conversions()
+        child = logging.getLogger("dippm.frontends.conversion.converter_process")
+        child.info("Converting '%s'.", "m\x1b[31m.keras")
+        child.debug("not for people")
+    finally:
+        logger.handlers[:] = before
+        logger.setLevel(level)
+    assert capsys.readouterr() == ("", "Converting 'm\\x1b[31m.keras'.\n")

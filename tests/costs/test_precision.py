@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dippm.costs import Arithmetic, Precision, Workload, plan_types
-from dippm.graph import DType, OpKind, TensorRole
+from dippm.costs.precision import stored_half
+from dippm.graph import DType, Graph, OpKind, TensorRole, TensorSpec, fixed_shape
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
 
@@ -166,3 +167,22 @@ def test_casts_become_work_of_their_own(builder):
     # After the casts the convolution itself reads and writes fp16.
     assert work.bytes_read[0, 0] == 2 * (128 + 576)
     assert work.bytes_written[0, 0] == 2 * 128
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "found"),
+    [
+        ((DType.FLOAT32, DType.FLOAT16), None),
+        ((DType.FLOAT16, DType.FLOAT32), DType.FLOAT16),
+        ((DType.BFLOAT16, DType.FLOAT32), DType.BFLOAT16),
+        ((DType.INT8, DType.FLOAT16), None),
+        ((), None),
+    ],
+)
+def test_the_format_of_most_weights(dtypes: tuple[DType, ...], found: DType | None) -> None:
+    tensors = tuple(
+        TensorSpec(name=f"w{i}", shape=fixed_shape(10 - i, 4), dtype=dtype, role=TensorRole.PARAMETER)
+        for i, dtype in enumerate(dtypes)
+    )
+    graph = Graph(source="", framework="onnx", tensors=tensors, nodes=(), inputs=(), outputs=())
+    assert stored_half(graph) is found

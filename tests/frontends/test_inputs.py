@@ -1,7 +1,10 @@
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import pytest
 
 from dippm.errors import UsageError
-from dippm.frontends.inputs import InputEntry, parse_input_shapes
+from dippm.frontends.inputs import InputEntry, nest_dotted_names, parse_input_shapes
 from dippm.graph import DType
 
 
@@ -33,7 +36,7 @@ def test_several_by_position() -> None:
     assert [entry.shape for entry in parse_input_shapes([(3, 4), "5"]).positional] == [(3, 4), (5,)]
 
 
-@pytest.mark.parametrize("given", ["3,-1", "0", "a,b", 7.5, (3, True), "9" * 30, [None], {"x": 1.5}])
+@pytest.mark.parametrize("given", ["3,-1", "0", "a,b", 7.5, (3, True), "9" * 30, [None], {"x": 1.5j}, [1.5]])
 def test_what_is_no_shape_is_refused(given: object) -> None:
     with pytest.raises(UsageError) as caught:
         parse_input_shapes(given)
@@ -43,3 +46,93 @@ def test_what_is_no_shape_is_refused(given: object) -> None:
 def test_an_unknown_element_type_is_named() -> None:
     with pytest.raises(UsageError, match="float31"):
         parse_input_shapes("3:float31")
+
+
+class _Pair(NamedTuple):
+    left: object
+    right: object
+
+
+@dataclass
+class _Tokens:
+    ids: object
+    mask: object = None
+    scale: float = 1.0
+
+
+@pytest.mark.parametrize("given", ["2,90:int64:unbatched", "2,90:unbatched:int64", ((2, 90), "int64", "unbatched")])
+def test_an_input_without_a_batch(given: object) -> None:
+    (entry,) = parse_input_shapes(given).positional
+    assert entry == InputEntry(shape=(2, 90), dtype=DType.INT64, is_batched=False)
+    assert entry.at(7) == (2, 90)
+    assert InputEntry(shape=(2, 90)).at(7) == (7, 2, 90)
+
+
+def test_nested_arguments_are_filled_in_order() -> None:
+    shapes = parse_input_shapes(
+        {
+            "batch": {"ids": "12:int64", "rest": [(3,), ((4,), "bool")]},
+            "pair": _Pair("5", (6,)),
+            "tokens": _Tokens("7"),
+            "scale": "=0.5",
+            "use_cache": False,
+        }
+    )
+    assert list(shapes.named or {}) == [
+        "batch.ids", "batch.rest.0", "batch.rest.1", "pair.left", "pair.right", "tokens.ids",
+    ]  # fmt: skip
+    assert shapes.structure is not None
+    assert shapes.structure.fill("abcdef") == (
+        (),
+        {
+            "batch": {"ids": "a", "rest": ["b", "c"]},
+            "pair": _Pair("d", "e"),
+            "tokens": _Tokens("f"),
+            "scale": 0.5,
+            "use_cache": False,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [("=3", 3), ("=-0.5", -0.5), ("=true", True), ("=None", None), ("=mean", "mean"), (None, None), (2, 2)],
+)
+def test_an_argument_that_is_no_tensor(given: object, value: object) -> None:
+    shapes = parse_input_shapes({"x": (3,), "option": given})
+    assert shapes.structure is not None
+    assert shapes.structure.fill(["x"]) == ((), {"x": "x", "option": value})
+
+
+def test_nested_by_position() -> None:
+    shapes = parse_input_shapes([[(3,), (4,)], "5"])
+    assert [entry.shape for entry in shapes.entries] == [(3,), (4,), (5,)]
+    assert shapes.structure is not None
+    assert shapes.structure.fill("abc") == ((["a", "b"], "c"), {})
+
+
+def test_dotted_names_are_parts_of_an_argument() -> None:
+    shapes = nest_dotted_names(
+        parse_input_shapes({"batch.ids": "12:int64", "batch.more.mask": "12:bool", "x.1": "3", "k": "=2"}),
+        ["batch", "x.1", "k"],
+    )
+    assert shapes.structure is not None
+    assert shapes.structure.fill("abc") == ((), {"batch": {"ids": "a", "more": {"mask": "b"}}, "x.1": "c", "k": 2})
+
+
+@pytest.mark.parametrize("arguments", [["input.1"], ["x", "y"]])
+def test_dotted_names_that_are_no_part_stay(arguments: list[str]) -> None:
+    given = parse_input_shapes({"input.1": "3"})
+    assert nest_dotted_names(given, arguments) is given
+
+
+def test_a_name_cannot_be_a_tensor_and_have_parts() -> None:
+    with pytest.raises(UsageError, match="batch"):
+        nest_dotted_names(parse_input_shapes({"batch.a": "3", "batch.a.b": "3"}), ["batch"])
+
+
+def test_where_tensors_stand_side_by_side_nested_ones_are_refused() -> None:
+    parse_input_shapes({"x": "3"}).refuse_structure("This model")
+    with pytest.raises(UsageError, match="This model takes tensors side by side") as caught:
+        parse_input_shapes({"x": {"y": "3"}}).refuse_structure("This model")
+    assert caught.value.code == "input.nested"

@@ -1,9 +1,10 @@
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import MissingExtraError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.open_model import open_model
 
@@ -29,9 +30,21 @@ def test_a_framework_that_the_content_contradicts_is_a_slip(tmp_path: Path) -> N
     assert caught.value.code == "framework.mismatch"
 
 
-def test_frameworks_to_come_are_named_with_the_way_round(tmp_path: Path) -> None:
+def test_a_missing_converter_is_a_missing_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.tflite"
     path.write_bytes(b"\x1c\0\0\0TFL3....")
-    with pytest.raises(UnsupportedError, match="ONNX") as caught:
+    monkeypatch.setattr("dippm.frontends.tensorflow.conversion.find_spec", lambda _: None)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    with pytest.raises(MissingExtraError, match="tensorflow"):
         open_model(path, input=InputShapes())
-    assert caught.value.code == "framework.unsupported"
+
+
+def test_a_named_framework_is_believed_where_the_content_tells_none(tmp_path: Path) -> None:
+    path = tmp_path / "m.bin"
+    path.write_bytes(b"nothing that is known")
+    with pytest.raises(ModelReadError) as caught:
+        open_model(path, input=InputShapes())
+    assert caught.value.code == "model.unrecognised"
+    with pytest.raises(ModelReadError) as caught:
+        open_model(path, input=InputShapes(), framework="onnx")
+    assert caught.value.code.startswith("onnx.")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,26 @@ def test_removed_node_has_no_place(graph: Graph) -> None:
     editor.remove(3)
     with pytest.raises(LookupError):
         editor.node(3)
+
+
+def test_what_is_put_in_front_of_a_node_outlives_it(graph: Graph) -> None:
+    editor = GraphEditor(graph)
+    made = editor.add_tensor("made", SHAPE, DType.FLOAT32)
+    spare = editor.add_tensor("spare", SHAPE, DType.FLOAT32)
+    view = graph.nodes[1]
+    editor.insert_before(1, editor.make_node(OpKind.SIGMOID, (1,), (made,), like=view))
+    editor.insert_before(1, editor.make_node(OpKind.TANH, (1,), (spare,), like=view))
+    editor.replace(2, replace(graph.nodes[2], inputs=(made, -1, 0)))
+    assert [node.kind for node in editor.to_graph().nodes] == [OpKind.RELU, OpKind.SIGMOID, OpKind.ADD]
+
+
+def test_substitute_rewires_readers_and_outputs(builder: Any) -> None:
+    x = builder.input(builder.N, 4)
+    first = builder.node(OpKind.RELU, [x], builder.N, 4)
+    second = builder.node(OpKind.ADD, [first, first], builder.N, 4)
+    editor = GraphEditor(builder.graph(first, second))
+    editor.substitute(first, x)
+    assert (editor.readers(first), editor.readers(x)) == ([], [-1, 0, 1])
+    graph = editor.to_graph()
+    assert [node.inputs for node in graph.nodes] == [(0, 0)]
+    assert graph.outputs == (0, 1)

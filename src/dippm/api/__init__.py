@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from dippm.api.dnnperf_evaluation import DnnperfEvaluation, evaluate_dnnperf
     from dippm.api.evaluation import evaluate
     from dippm.api.inspection import Inspection, ModuleCost, OperatorCost
+    from dippm.api.kubernetes import packing_manifest, pod_fragment
     from dippm.api.measuring import Measured, measure
+    from dippm.api.models_file import load_models_file
+    from dippm.api.models_to_pack import ModelToPack
     from dippm.api.operator_table import operators
+    from dippm.api.packing import ModelPacking, PackedModel, pack
     from dippm.api.prediction import inspect, load, predict
     from dippm.api.prices import Price
     from dippm.api.training import adapt, load_predictor, train
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from dippm.evaluation.whole_models import WholeModelReport, WholeModelScore
     from dippm.graph import Graph
     from dippm.placement.fit import Fit, FitVerdict
+    from dippm.placement.packing import PackedGpu, PackedSlice, Packing
     from dippm.predictors.pmgns import PmgnsPredictor
     from dippm.predictors.prediction import Prediction
     from dippm.training.adaptation_report import AdaptationReport, AdaptedRegime
@@ -76,9 +81,15 @@ __all__ = [
     "MeasuredContext",
     "MigProfile",
     "MissingExtraError",
+    "ModelPacking",
     "ModelReadError",
+    "ModelToPack",
     "ModuleCost",
     "OperatorCost",
+    "PackedGpu",
+    "PackedModel",
+    "PackedSlice",
+    "Packing",
     "PmgnsPredictor",
     "Prediction",
     "Price",
@@ -102,13 +113,17 @@ __all__ = [
     "list_recipes",
     "load",
     "load_device_file",
+    "load_models_file",
     "load_predictor",
     "max_batch",
     "measure",
     "measure_collection",
     "operators",
+    "pack",
+    "packing_manifest",
     "parse_duration",
     "plot_labels",
+    "pod_fragment",
     "predict",
     "train",
 ]
@@ -142,9 +157,15 @@ _HOMES = {
     "MeasuredContext": "dippm.training.device_calibration",
     "MigProfile": "dippm.devices",
     "MissingExtraError": "dippm.errors",
+    "ModelPacking": "dippm.api.packing",
     "ModelReadError": "dippm.errors",
+    "ModelToPack": "dippm.api.models_to_pack",
     "ModuleCost": "dippm.api.inspection",
     "OperatorCost": "dippm.api.inspection",
+    "PackedGpu": "dippm.placement.packing",
+    "PackedModel": "dippm.api.packing",
+    "PackedSlice": "dippm.placement.packing",
+    "Packing": "dippm.placement.packing",
     "PmgnsPredictor": "dippm.predictors.pmgns",
     "Prediction": "dippm.predictors.prediction",
     "Price": "dippm.api.prices",
@@ -168,13 +189,17 @@ _HOMES = {
     "list_recipes": "dippm.api.datasets",
     "load": "dippm.api.prediction",
     "load_device_file": "dippm.devices",
+    "load_models_file": "dippm.api.models_file",
     "load_predictor": "dippm.api.training",
     "max_batch": "dippm.api.capacity",
     "measure": "dippm.api.measuring",
     "measure_collection": "dippm.api.datasets",
     "operators": "dippm.api.operator_table",
+    "pack": "dippm.api.packing",
+    "packing_manifest": "dippm.api.kubernetes",
     "parse_duration": "dippm.api.datasets",
     "plot_labels": "dippm.api.datasets",
+    "pod_fragment": "dippm.api.kubernetes",
     "predict": "dippm.api.prediction",
     "train": "dippm.api.training",
 }

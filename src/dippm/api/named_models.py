@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +20,7 @@ import dippm.graph
 from dippm.costs.conditions import Mode
 from dippm.datasets.graph_cache import GraphCache
 from dippm.errors import UsageError
+from dippm.frontends.cache_folder import FOLDER_VARIABLE, cache_folder
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.zoo import library_of
 from dippm.graph import Graph
@@ -30,8 +30,6 @@ __all__ = ["FOLDER_VARIABLE", "SHIPPED_FOLDER", "SHIPPED_NAMES", "read_kept", "s
 
 _logger = logging.getLogger(__name__)
 
-#: Where the graphs are kept; set and empty, they are not.
-FOLDER_VARIABLE = "DIPPM_CACHE"
 #: Graphs that come with the package; ``python scripts/ship_named_graphs.py`` makes them anew.
 SHIPPED_FOLDER = Path(__file__).with_name("named_graphs")
 #: Models whose graphs come with the package, for inference and for training.
@@ -71,7 +69,7 @@ def read_kept(
         mode: What it is read for.
         batch_hint: The batch to read it for where it cannot be read for every batch.
     """
-    folder = _folder()
+    folder = cache_folder("named-graphs")
     library = library_of(name)
     if library is None or library in sys.modules:
         return read()
@@ -109,17 +107,6 @@ def ship_graph(name: str, graph: Graph, *, mode: Mode, folder: Path = SHIPPED_FO
 
 def _shipped_key(name: str, mode: Mode, library_version: str) -> str:
     return hashlib.sha256(json.dumps((name, mode.value, library_version)).encode()).hexdigest()[:16]
-
-
-def _folder() -> Path | None:
-    given = os.environ.get(FOLDER_VARIABLE)
-    if given is not None:
-        return Path(given) / "named-graphs" if given else None
-    home = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(home) if home else Path.home() / ".cache") / "dippm" / "named-graphs"
-    except RuntimeError:  # a user without a home
-        return None
 
 
 def _versions(library: str) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dippm.cli import catalogue, dataset, evaluate, inspect, measure, placement, predict, train
+from dippm.cli import catalogue, dataset, evaluate, inspect, measure, pack, placement, predict, serve, train
 
 __all__ = ["app"]
 
@@ -43,9 +43,11 @@ app.command("predict", help=predict.HELP)(predict.predict)
 app.command("inspect", help=inspect.HELP)(inspect.inspect)
 app.command("fits", help=placement.FITS_HELP)(placement.fits)
 app.command("max-batch", help=placement.MAX_BATCH_HELP)(placement.max_batch)
+app.command("pack", help=pack.HELP)(pack.pack)
 app.command("devices", help=catalogue.DEVICES_HELP)(catalogue.devices)
 app.command("ops", help=catalogue.OPS_HELP)(catalogue.ops)
 app.command("measure", help=measure.HELP)(measure.measure)
 app.add_typer(dataset.dataset, name="dataset", help=dataset.HELP)
 app.command("train", help=train.HELP)(train.train)
 app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
+app.command("serve", help=serve.HELP)(serve.serve)

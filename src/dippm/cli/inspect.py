@@ -62,7 +62,7 @@ def inspect(
             "--top",
             min=0,
             show_default=False,
-            help="How many operators to list, those that take longest; 10 in a terminal and all elsewhere when left out.",
+            help="How many operators to list, the longest first; left out, 10 in a terminal and all elsewhere.",
         ),
     ] = None,
     depth: Annotated[int, typer.Option("--depth", min=0, max=64, help="How many levels of modules to show.")] = 2,

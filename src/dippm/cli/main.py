@@ -66,7 +66,9 @@ def _run(words: list[str]) -> int:
     from typer.main import get_command
 
     from dippm.cli.app import app
+    from dippm.cli.progress import show_conversions
 
+    show_conversions()
     try:
         result = get_command(app).main(words, prog_name="dippm", standalone_mode=False)
     except SystemExit as exc:

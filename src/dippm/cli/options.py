@@ -17,6 +17,7 @@ __all__ = [
     "CheckpointingOption",
     "DeviceFileOption",
     "DeviceOption",
+    "FormatOption",
     "FrameworkOption",
     "InputOption",
     "JsonOption",
@@ -39,6 +40,7 @@ __all__ = [
     "TrustOption",
     "find_devices",
     "find_one_device",
+    "is_kubernetes",
     "parse_batches",
     "parse_inputs",
     "parse_one_batch",
@@ -162,7 +164,31 @@ TrustOption = Annotated[
 MigPolicyOption = Annotated[
     str, typer.Option("--mig-policy", help="safe: what the slice really offers; paper: Eq. 2 of DIPPM to the letter.")
 ]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="k8s: what a Kubernetes manifest must say to get the slice, as YAML.",
+        show_default=False,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
+
+
+def is_kubernetes(output_format: str | None, *, as_json: bool) -> bool:
+    """Whether ``--format k8s`` is asked for.
+
+    Raises:
+        UsageError: ``format.unknown`` where it is something else, ``format.twice`` where JSON is asked for as well.
+    """
+    if output_format is None:
+        return False
+    if output_format != "k8s":
+        raise UsageError(f"The format must be k8s. Got '{output_format}' instead.", code="format.unknown")
+    if as_json:
+        raise UsageError("The answer is either JSON or a manifest: give --json or --format.", code="format.twice")
+    return True
 
 
 def parse_batches(text: str) -> list[int]:

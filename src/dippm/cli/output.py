@@ -20,6 +20,7 @@ __all__ = [
     "print_error",
     "print_json",
     "print_note",
+    "print_text",
 ]
 
 SCHEMA = 1
@@ -70,6 +71,11 @@ def print_columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     for row in rows:
         cells = ("" if cell is None else make_printable(str(cell)).replace("\n", " ") for cell in row)
         sys.stdout.write("\t".join(cells) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print a document on stdout as it is."""
+    sys.stdout.write(text)
 
 
 def print_note(text: str) -> None:

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dippm.cli import options
-from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.cli.output import (
+    SCHEMA,
+    is_terminal,
+    make_console,
+    make_printable,
+    print_columns,
+    print_json,
+    print_note,
+    print_text,
+)
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,17 +54,20 @@ def predict(
     predictor: options.PredictorOption = None,
     trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
+    output_format: options.FormatOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run ``dippm predict``."""
     from dippm import api
 
+    as_kubernetes = options.is_kubernetes(output_format, as_json=as_json)
+    devices = _find_devices(device, device_file, predictor)
     predictions = api.predict(
         model,
         framework=framework,
         batch=options.parse_batches(batch),
         input=options.parse_inputs(input),
-        device=_find_devices(device, device_file, predictor),
+        device=devices,
         precision=precision,
         mode=mode,
         optimizer=optimizer,
@@ -68,7 +80,9 @@ def predict(
         mig_policy=mig_policy,
         predictor=predictor,
     )
-    if as_json:
+    if as_kubernetes:
+        print_text(_kubernetes(predictions, devices))
+    elif as_json:
         print_json(
             {
                 "schema": SCHEMA,
@@ -95,6 +109,20 @@ def _find_devices(names: str | None, file: str | None, predictor: str | None) ->
             cure="Leave --device-file out.",
         )
     return None if names is None else [names]
+
+
+def _kubernetes(predictions: Sequence[Prediction], devices: Sequence[DeviceSpec | str] | None) -> str:
+    """The manifest's fragment of one prediction."""
+    from dippm import api
+
+    if len(predictions) > 1:
+        raise UsageError(
+            f"A pod asks for one slice, and these are {len(predictions)} predictions.",
+            code="format.several",
+            cure="Give one batch size and one device, or see dippm pack.",
+        )
+    spec = devices[0] if devices else None
+    return api.pod_fragment(predictions[0], None if isinstance(spec, str) else spec)
 
 
 def _row(prediction: Prediction) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -14,9 +15,24 @@ if TYPE_CHECKING:
 
     from dippm.api import CampaignProgress
 
-__all__ = ["CampaignLines", "CountBar"]
+__all__ = ["CampaignLines", "CountBar", "show_conversions"]
 
 _LINE_EVERY_S = 30.0
+_CONVERSIONS = "dippm.frontends.conversion"
+
+
+def show_conversions() -> None:
+    """Say on stderr that a converter of another framework is at work, where it takes long enough to wonder."""
+    logger = logging.getLogger(_CONVERSIONS)
+    if not any(isinstance(handler, _Notes) for handler in logger.handlers):
+        logger.addHandler(_Notes(logging.INFO))
+        logger.setLevel(logging.INFO)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.INFO:
+            print_note(record.getMessage())
 
 
 class CountBar:

@@ -58,8 +58,9 @@ class MemoryTimeline:
 
     Weights and inputs are there before the first node and after the last; outputs stay. What a decoder's cache held
     before the step is there before the first node as well. Every other storage is given back where the graph says so
-    (``Graph.has_lifetimes``), else after the last node that uses it or one of its views. Outputs that nothing reads are given back at once. A cast that autocast caches stays until the forward ends, any
-    other cast as long as its node runs. Where an optimizer keeps state, or gradients are kept from step to step, there
+    (``Graph.has_lifetimes``), else after the last node that uses it or one of its views. Outputs that nothing reads
+    are given back at once. A cast that autocast caches stays until the forward ends, any other cast as long as its node
+    runs. Where an optimizer keeps state, or gradients are kept from step to step, there
     are two steps: both are taken in the first one, and are there throughout the second.
 
     Args:

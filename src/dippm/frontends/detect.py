@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.paddle.model_files import holds_program, is_paddle
+from dippm.frontends.tensorflow.wire_format import is_graph_def
 
 __all__ = ["Framework", "detect_framework", "parse_framework"]
 
@@ -16,6 +18,9 @@ _TORCH_MEMBERS = ("data.pkl", "constants.pkl", "serialized_exported_program.json
 _ONNX_TAGS = frozenset({0x08, 0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA})
 _ONNX_IR_VERSION_TAG = 0x08
 _HIGHEST_IR_VERSION = 64
+# A SavedModel begins as an ONNX model of version 1 would; version 3 is the first that was released.
+_LOWEST_IR_VERSION = 3
+_SAVED_MODEL = "saved_model.pb"
 _BY_EXTENSION = {".pdmodel": "paddle", ".pb": "tensorflow", ".onnx": "onnx"}
 
 
@@ -78,18 +83,22 @@ def detect_framework(path: Path) -> Framework:
 
 
 def _detect_folder(path: Path) -> Framework:
-    if (path / "saved_model.pb").exists():
+    if (path / _SAVED_MODEL).exists():
         return Framework.TENSORFLOW
+    if holds_program(path):
+        return Framework.PADDLE
     raise ModelReadError(
-        f"'{path}' is a folder without a saved_model.pb.",
+        f"'{path}' is a folder with neither a saved_model.pb nor a model of Paddle.",
         code="model.unrecognised",
-        cure="Give a model file, or a TensorFlow SavedModel folder.",
+        cure="Give a model file, a TensorFlow SavedModel folder, or the folder that paddle.jit.save wrote to.",
     )
 
 
 def _detect_head(path: Path, head: bytes) -> Framework:
     if head.startswith(b"PK\x03\x04"):
         return _detect_archive(path)
+    if is_paddle(path, head):
+        return Framework.PADDLE
     if head.startswith(_PICKLE_PROTOCOLS):
         return Framework.PYTORCH
     if head.startswith(b"\x89HDF\r\n\x1a\n") or head[4:8] == b"TFL3":
@@ -100,19 +109,13 @@ def _detect_head(path: Path, head: bytes) -> Framework:
             code="model.weights_only",
             cure="Export the model itself: torch.onnx.export, torch.export.save or torch.jit.save.",
         )
-    if path.suffix in _BY_EXTENSION and path.suffix != ".onnx":
+    if is_graph_def(head) or path.name == _SAVED_MODEL:
+        return Framework.TENSORFLOW
+    if path.suffix == ".pb" and not _is_onnx(head, lowest_ir_version=_LOWEST_IR_VERSION):
+        return Framework.TENSORFLOW
+    if path.suffix in _BY_EXTENSION and path.suffix not in (".onnx", ".pb"):
         return Framework(_BY_EXTENSION[path.suffix])
-    if path.suffix == ".json" and head.lstrip()[:1] == b"{" and b'"pir"' in head:
-        return Framework.PADDLE
-    if head[0] in _ONNX_TAGS and (
-        path.suffix == ".onnx"
-        or (
-            len(head) > 2
-            and head[0] == _ONNX_IR_VERSION_TAG
-            and 0 < head[1] < _HIGHEST_IR_VERSION
-            and head[2] in _ONNX_TAGS
-        )
-    ):
+    if (path.suffix == ".onnx" and head[0] in _ONNX_TAGS) or _is_onnx(head):
         return Framework.ONNX
     if path.suffix == ".onnx":
         raise ModelReadError(
@@ -123,8 +126,14 @@ def _detect_head(path: Path, head: bytes) -> Framework:
     raise ModelReadError(
         f"'{path}' is no model file that dippm knows.",
         code="model.unrecognised",
-        cure="Give an ONNX, TorchScript or torch.export (.pt2) file, or name the framework with --framework.",
+        cure="Give a file of ONNX, PyTorch, TensorFlow, Keras or Paddle that holds a whole model.",
     )
+
+
+def _is_onnx(head: bytes, *, lowest_ir_version: int = 1) -> bool:
+    """Whether a file begins as an ONNX model does: with the version of its format and another field."""
+    is_long = len(head) > 2 and head[0] == _ONNX_IR_VERSION_TAG
+    return is_long and lowest_ir_version <= head[1] < _HIGHEST_IR_VERSION and head[2] in _ONNX_TAGS
 
 
 def _detect_archive(path: Path) -> Framework:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dippm.errors import UsageError
+from dippm.frontends.call_structure import CallStructure, Fixed, Group, Leaf, Part
 from dippm.graph import DType
 
-__all__ = ["InputEntry", "InputShapes", "parse_input_shapes"]
+__all__ = ["InputEntry", "InputShapes", "nest_dotted_names", "parse_input_shapes"]
 
 _DTYPE_NAMES = {
     "fp32": DType.FLOAT32, "float": DType.FLOAT32, "fp16": DType.FLOAT16, "half": DType.FLOAT16,
     "bf16": DType.BFLOAT16, "fp64": DType.FLOAT64, "double": DType.FLOAT64, "long": DType.INT64, "int": DType.INT32,
 }  # fmt: skip
+_UNBATCHED = "unbatched"
+_VALUE_MARK = "="
+_WORDS = {"true": True, "false": False, "none": None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,33 +28,72 @@ class InputEntry:
     """One input.
 
     Args:
-        shape: Size of one sample, without the batch; ``()`` is one number per sample.
+        shape: Size of one sample, without the batch; ``()`` is one number per sample. The whole size of an input that
+            is not batched.
         dtype: Element type, or None to take what the model asks for (else float32).
+        is_batched: Whether the batch is its first dimension; a table that all samples share has none.
     """
 
     shape: tuple[int, ...]
     dtype: DType | None = None
+    is_batched: bool = True
+
+    def at(self, batch: int) -> tuple[int, ...]:
+        """The size of the input at a batch size."""
+        return (batch, *self.shape) if self.is_batched else self.shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputShapes:
-    """All inputs that a caller gave, by position or by name; both empty where nothing was given."""
+    """All inputs that a caller gave, by position or by name; both empty where nothing was given.
+
+    Args:
+        positional: Tensors by position.
+        named: Tensors by name; those inside another argument by their path, parts joined by dots.
+        structure: How they make up the arguments of the call, where not each is an argument of its own or where some
+            arguments are no tensors; its tensors are those by name, in order.
+    """
 
     positional: tuple[InputEntry, ...] = ()
     named: Mapping[str, InputEntry] | None = None
+    structure: CallStructure | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether the caller left the shapes to the file."""
-        return not self.positional and not self.named
+        return not self.positional and not self.named and self.structure is None
+
+    @property
+    def entries(self) -> tuple[InputEntry, ...]:
+        """All tensors in order."""
+        return (*self.positional, *(self.named or {}).values())
+
+    def refuse_structure(self, what: str) -> None:
+        """Refuse nested inputs, and arguments that are no tensors, where every input is a tensor of its own.
+
+        Args:
+            what: What takes the inputs, such as ``"An ONNX model"``.
+
+        Raises:
+            UsageError: ``input.nested``.
+        """
+        if self.structure is not None:
+            raise UsageError(
+                f"{what} takes tensors side by side. Got inputs that are nested or no tensors.",
+                code="input.nested",
+                cure="Give one shape for each of its inputs, by its own name.",
+            )
 
 
 def parse_input_shapes(given: object) -> InputShapes:
-    """Bring every accepted spelling of input shapes to one form.
+    """Bring every accepted spelling of inputs to one form.
 
     Args:
         given: None; ``"3,224,224"`` or ``"384:int64"``; ``(3, 224, 224)``; ``((384,), "int64")``; a list of those, by
-            position; a dict from input name to one of those.
+            position; a dict from input name to one of those. ``"2,90:int64:unbatched"`` and ``((2, 90), "unbatched")``
+            have no batch, and their shape is the whole one. In a list or a dict may also stand ``"=0.5"``, an argument
+            that is no tensor (by name also plainly ``0.5``, ``False``, ``None``), and dicts, lists, tuples, named
+            tuples and dataclasses of all these, nested.
 
     Raises:
         UsageError: ``input.invalid`` where the value is none of these or a size is not a positive integer.
@@ -57,24 +103,157 @@ def parse_input_shapes(given: object) -> InputShapes:
     if isinstance(given, InputShapes):
         return given
     if isinstance(given, Mapping):
-        return InputShapes(named={str(name): _parse_entry(value) for name, value in given.items()})
+        if not any(_is_structured(value) or _is_plain(value) for value in given.values()):
+            return InputShapes(named={str(name): _parse_entry(value) for name, value in given.items()})
+        entries: dict[str, InputEntry] = {}
+        named = {str(name): _parse_part(value, entries, path=str(name)) for name, value in given.items()}
+        return InputShapes(named=entries, structure=CallStructure(named=named))
     if isinstance(given, list) and not all(isinstance(size, int) for size in given):
-        return InputShapes(positional=tuple(_parse_entry(value) for value in given))
+        if not any(_is_structured(value) for value in given):
+            return InputShapes(positional=tuple(_parse_entry(value) for value in given))
+        entries = {}
+        parts = tuple(_parse_part(value, entries, path=f"input_{place}") for place, value in enumerate(given))
+        return InputShapes(named=entries, structure=CallStructure(positional=parts))
     return InputShapes(positional=(_parse_entry(given),))
+
+
+def nest_dotted_names(given: InputShapes, arguments: Sequence[str]) -> InputShapes:
+    """Inputs named by paths, such as ``batch.ids``, as dicts, where only the path's first part is an argument.
+
+    Args:
+        given: Shapes that a caller gave.
+        arguments: Names of the model's arguments.
+    """
+    leaves: Mapping[str, Part] = {name: Leaf(position=place) for place, name in enumerate(given.named or {})}
+    parts = leaves if given.structure is None else given.structure.named
+    paths = {name for name in parts if name not in arguments and name.partition(".")[0] in arguments}
+    if given.positional or not paths:
+        return given
+    tree: dict[str, Any] = {}
+    for name, part in parts.items():
+        *outer, last = name.split(".") if name in paths else [name]
+        place = tree
+        for key in outer:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                raise _invalid(name)
+        place[last] = part
+    named = {name: _as_part(branch) for name, branch in tree.items()}
+    return dataclasses.replace(given, structure=CallStructure(named=named))
+
+
+def _as_part(branch: Any) -> Part:
+    if not isinstance(branch, dict):
+        part: Part = branch
+        return part
+    return Group(kind=dict, names=tuple(branch), parts=tuple(_as_part(item) for item in branch.values()))
+
+
+def _is_structured(given: object) -> bool:
+    """Whether a value is more than one tensor, or none."""
+    if isinstance(given, str):
+        return given.startswith(_VALUE_MARK)
+    if isinstance(given, Mapping) or _fields_of(given):
+        return True
+    if not isinstance(given, (list, tuple)) or all(isinstance(size, int) for size in given):
+        return False
+    return not _is_typed(given) and not _is_digits(given)
+
+
+def _is_plain(given: object) -> bool:
+    """Whether a value is no shape but what the model is called with."""
+    return given is None or isinstance(given, (bool, int, float))
+
+
+def _is_typed(given: Sequence[object]) -> bool:
+    """Whether this is a shape with words behind it, as ``((384,), "int64")``."""
+    shape, words = given[0], given[1:]
+    return (
+        isinstance(given, tuple)
+        and isinstance(shape, Sequence)
+        and not isinstance(shape, str)
+        and all(isinstance(size, int) for size in shape)
+        and bool(words)
+        and all(not isinstance(word, (Sequence, Mapping, InputEntry)) or isinstance(word, str) for word in words)
+        and not any(isinstance(word, str) and _is_shape_text(word) for word in words)
+    )
+
+
+def _is_shape_text(text: str) -> bool:
+    return text.startswith(_VALUE_MARK) or text.strip()[:1].isdigit()
+
+
+def _is_digits(given: Sequence[object]) -> bool:
+    return all(isinstance(size, str) and size.strip().isdigit() for size in given)
+
+
+def _fields_of(given: object) -> tuple[str, ...]:
+    """Field names of a named tuple or a dataclass, else none."""
+    if isinstance(given, (InputEntry, type)):
+        return ()
+    if dataclasses.is_dataclass(given):
+        return tuple(item.name for item in dataclasses.fields(given) if item.init)
+    return tuple(getattr(given, "_fields", ())) if isinstance(given, tuple) else ()
+
+
+def _parse_part(given: object, entries: dict[str, InputEntry], *, path: str) -> Part:
+    if given is None or isinstance(given, (bool, int, float)):
+        return Fixed(value=given)
+    if not _is_structured(given):
+        entries[path] = _parse_entry(given)
+        return Leaf(position=len(entries) - 1)
+    if isinstance(given, str):
+        return Fixed(value=_parse_value(given))
+    if isinstance(given, Mapping):
+        kind: type = dict
+        names = tuple(str(name) for name in given)
+        values: Sequence[object] = list(given.values())
+    elif fields := _fields_of(given):
+        kind, names = type(given), fields
+        values = [getattr(given, name) for name in fields]
+    else:
+        kind, names = type(given), ()
+        values = list(given)  # type: ignore[call-overload]
+    labels = names or tuple(map(str, range(len(values))))
+    parts = tuple(
+        _parse_part(value, entries, path=f"{path}.{label}") for label, value in zip(labels, values, strict=True)
+    )
+    return Group(kind=kind, names=names, parts=parts)
+
+
+def _parse_value(given: str) -> bool | int | float | str | None:
+    text = given.removeprefix(_VALUE_MARK).strip()
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, (bool, int, float, str)) else text
 
 
 def _parse_entry(given: object) -> InputEntry:
     if isinstance(given, InputEntry):
         return given
     if isinstance(given, str):
-        sizes, _, dtype = given.partition(":")
+        sizes, *words = given.split(":")
         parts = [part.strip() for part in sizes.replace("x", ",").split(",") if part.strip()]
-        return InputEntry(shape=_parse_sizes(parts, given=given), dtype=_parse_dtype(dtype) if dtype else None)
+        return _make_entry(parts, words, given=given)
     if isinstance(given, Sequence):
-        if len(given) == 2 and isinstance(given[0], Sequence) and not isinstance(given[0], str):
-            return InputEntry(shape=_parse_sizes(given[0], given=given), dtype=_parse_dtype(given[1]))
-        return InputEntry(shape=_parse_sizes(given, given=given))
+        if len(given) > 1 and isinstance(given[0], Sequence) and not isinstance(given[0], str):
+            return _make_entry(given[0], given[1:], given=given)
+        return _make_entry(given, (), given=given)
     raise _invalid(given)
+
+
+def _make_entry(sizes: Sequence[object], words: Sequence[object], *, given: object) -> InputEntry:
+    dtype, is_batched = None, True
+    for word in words:
+        if isinstance(word, str) and word.strip().lower() == _UNBATCHED:
+            is_batched = False
+        elif word != "":
+            dtype = _parse_dtype(word)
+    return InputEntry(shape=_parse_sizes(sizes, given=given), dtype=dtype, is_batched=is_batched)
 
 
 def _parse_sizes(parts: Sequence[object], *, given: object) -> tuple[int, ...]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import ModelReadError, UsageError
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
 from dippm.graph import Graph
+
+if TYPE_CHECKING:
+    from dippm.frontends.conversion import ConvertedModel
 
 __all__ = ["open_model"]
 
@@ -69,6 +74,8 @@ def _open_path(
     found = detect_framework(path) if framework is None else parse_framework(framework)
     if framework is not None:
         _refuse_mismatch(path, named=found)
+    if found is not Framework.PYTORCH:
+        input.refuse_structure(f"'{path}'")
     if found is Framework.ONNX:
         from dippm.frontends.onnx import read_onnx
 
@@ -77,16 +84,43 @@ def _open_path(
         from dippm.frontends.torch import read_torch_file
 
         return read_torch_file(path, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
-    raise UnsupportedError(
-        f"'{path}' is a model of {found.value}; this version reads ONNX and PyTorch files.",
-        code="framework.unsupported",
-        cure="Convert it to ONNX (tf2onnx, paddle2onnx) and give the .onnx file.",
-    )
+    if found is Framework.TENSORFLOW:
+        from dippm.frontends.tensorflow import convert_tensorflow
+
+        converted = convert_tensorflow(path, input=input, trust=trust)
+        return _read_converted(
+            converted, source=str(path), framework=found, input=input, mode=mode, batch_hint=batch_hint
+        )
+    from dippm.frontends.paddle import convert_paddle
+
+    converted = convert_paddle(path, input=input)
+    return _read_converted(converted, source=str(path), framework=found, input=input, mode=mode, batch_hint=batch_hint)
+
+
+def _read_converted(
+    converted: ConvertedModel,
+    *,
+    source: str,
+    framework: Framework,
+    input: InputShapes,  # noqa: A002
+    mode: Mode,
+    batch_hint: int | None,
+) -> Graph:
+    """Read what a converter made of a model; the graph says where it came from."""
+    from dippm.frontends.onnx import read_onnx
+
+    graph = read_onnx(converted.path, input=input, mode=mode, batch_hint=batch_hint, is_converted=True)
+    return replace(graph, source=source, framework=framework.value)
 
 
 def _refuse_mismatch(path: Path, *, named: Framework) -> None:
     """A framework that the content contradicts is a slip of the caller, not a broken file."""
-    found = detect_framework(path)
+    try:
+        found = detect_framework(path)
+    except ModelReadError as exc:
+        if exc.code != "model.unrecognised":
+            raise
+        return  # the caller knows more than the content tells
     if found is not named:
         raise UsageError(
             f"The content of '{path}' is of {found.value}, but the framework was given as {named.value}.",
@@ -106,8 +140,32 @@ def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: i
         from dippm.frontends.onnx import read_onnx
 
         return read_onnx(model, input=input, mode=mode, batch_hint=batch_hint)
+    paddle = sys.modules.get("paddle")
+    if paddle is not None and isinstance(model, paddle.nn.Layer):
+        from dippm.frontends.paddle import convert_paddle
+
+        return _read_converted(
+            convert_paddle(model, input=input),
+            source=type(model).__name__,
+            framework=Framework.PADDLE,
+            input=input,
+            mode=mode,
+            batch_hint=batch_hint,
+        )
+    if "tensorflow" in sys.modules or "keras" in sys.modules:
+        from dippm.frontends.tensorflow import convert_tensorflow, is_tensorflow_object
+
+        if is_tensorflow_object(model):
+            return _read_converted(
+                convert_tensorflow(model, input=input),
+                source=type(model).__name__,
+                framework=Framework.TENSORFLOW,
+                input=input,
+                mode=mode,
+                batch_hint=batch_hint,
+            )
     raise UsageError(
-        f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module or an onnx.ModelProto. "
-        f"Got {type(model).__name__} instead.",
+        f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module, a Keras model, a "
+        f"paddle.nn.Layer or an onnx.ModelProto. Got {type(model).__name__} instead.",
         code="model.invalid",
     )

@@ -7,10 +7,9 @@ libraries.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -20,16 +19,14 @@ from dippm.errors import MissingExtraError, UnsupportedError
 from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
-from dippm.graph import DType
+from dippm.frontends.transformers_zoo import build_transformers
+from dippm.frontends.zoo_building import META, make_on, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["build", "is_zoo_name", "library_of"]
 
-_META = "meta"
-_SEQUENCE_LENGTH = 128
-_AUDIO_SAMPLES = 16000  # one second
 _VIDEO_FRAMES = 16
 
 
@@ -44,7 +41,7 @@ def library_of(name: str) -> str | None:
 
 
 def build(
-    name: str, *, device: str = _META, options: Mapping[str, object] | None = None
+    name: str, *, device: str = META, options: Mapping[str, object] | None = None
 ) -> tuple[nn.Module, InputShapes]:
     """Build a model of a library without its trained weights.
 
@@ -92,8 +89,8 @@ def build(
 
 def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str, Any]) -> tuple[nn.Module, InputShapes]:
     if not timm.is_model(model):
-        raise _unknown("timm", model, timm.list_models())
-    module: Any = _make_on(device, lambda: timm.create_model(model, pretrained=False, **options), name=f"timm:{model}")
+        raise unknown("timm", model, timm.list_models())
+    module: Any = make_on(device, lambda: timm.create_model(model, pretrained=False, **options), name=f"timm:{model}")
     size = tuple(int(extent) for extent in module.default_cfg["input_size"])
     return module, InputShapes(positional=(InputEntry(shape=size),))
 
@@ -104,14 +101,14 @@ def _build_torchvision(
     models = torchvision.models
     names = models.list_models()
     if model.lower() not in names:
-        raise _unknown("torchvision", model, names)
+        raise unknown("torchvision", model, names)
     model = model.lower()
     definition = models.get_model_builder(model)
     given: dict[str, Any] = {"weights": None, **options}
     known = inspect.signature(inspect.unwrap(definition)).parameters
     if "weights_backbone" in known:
         given["weights_backbone"] = None
-    module = _make_on(device, lambda: models.get_model(model, **given), name=f"torchvision:{model}")
+    module = make_on(device, lambda: models.get_model(model, **given), name=f"torchvision:{model}")
     package = definition.__module__
     size = _torchvision_size(models, model)
     if ".video" in package:
@@ -135,109 +132,9 @@ def _torchvision_size(models: ModuleType, model: str) -> int:
     return int(sizes[-1]) if sizes else 224
 
 
-def _build_hf(
-    transformers: ModuleType, model: str, device: str, options: Mapping[str, Any]
-) -> tuple[nn.Module, InputShapes]:
-    name = f"hf:{model}"
-    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
-    if model in mapping:
-        config = _make_config(mapping[model], options, name=name)
-        module = _make_on(device, lambda: transformers.AutoModel.from_config(config), name=name)
-    else:
-        definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
-        config_class = getattr(definition, "config_class", None)
-        if definition is None or config_class is None:
-            raise _unknown("hf", model, mapping.keys())
-        config = _make_config(config_class, options, name=name)
-        module = _make_on(device, lambda: definition(config), name=name)
-    return module, InputShapes(named=_hf_inputs(module, config))
-
-
-def _make_config(config_class: Callable[..., Any], options: Mapping[str, Any], *, name: str) -> Any:
-    try:
-        return config_class(**options)
-    except (TypeError, ValueError, AttributeError, OSError) as exc:
-        raise _build_failed(name, exc) from exc
-
-
-def _hf_inputs(module: Any, config: Any) -> Mapping[str, InputEntry]:
-    """Inputs of a transformers model by the names of its forward."""
-    parameters = inspect.signature(module.forward).parameters
-    main = str(getattr(module, "main_input_name", "input_ids"))
-    text = getattr(config, "text_config", None) or config
-    longest = int(getattr(text, "max_position_embeddings", None) or 0)
-    length = min(_SEQUENCE_LENGTH, longest) if longest > 0 else _SEQUENCE_LENGTH
-    tokens = InputEntry(shape=(length,), dtype=DType.INT64)
-    vision = getattr(config, "vision_config", None) or config
-    has_vision = getattr(vision, "image_size", None) is not None
-    entries: dict[str, InputEntry] = {}
-    if main == "input_features" and "input_features" in parameters:
-        bins = getattr(config, "num_mel_bins", None) or 80
-        entries[main] = InputEntry(shape=(int(bins), 2 * int(getattr(config, "max_source_positions", None) or 1500)))
-    elif main == "input_values" and "input_values" in parameters:
-        entries[main] = InputEntry(shape=(_AUDIO_SAMPLES,))
-    elif main == "pixel_values" or (has_vision and "input_ids" not in parameters):
-        entries["pixel_values"] = _image(vision)
-    else:
-        entries["input_ids"] = tokens
-        if has_vision and "pixel_values" in parameters:
-            entries["pixel_values"] = _image(vision)
-    if "input_ids" in parameters and "pixel_values" in entries:
-        entries["input_ids"] = tokens
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
-        entries["decoder_input_ids"] = tokens
-    return entries
-
-
-def _image(config: Any) -> InputEntry:
-    size = getattr(config, "image_size", None) or 224
-    height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-    return InputEntry(shape=(int(getattr(config, "num_channels", None) or 3), int(height), int(width)))
-
-
-def _make_on(device: str, make: Callable[[], nn.Module], *, name: str) -> nn.Module:
-    """Build a module on a device; on the meta device, for real where its constructor needs values."""
-    import torch
-
-    from dippm.frontends.torch.valueless import WithoutValues
-
-    with torch.random.fork_rng(devices=[]):
-        try:
-            with torch.device(device), WithoutValues():
-                module = make()
-        except (RuntimeError, NotImplementedError):
-            try:
-                module = make()
-            except (RuntimeError, ValueError, TypeError, OSError) as exc:
-                raise _build_failed(name, exc) from exc
-        except (ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, AssertionError) as exc:
-            raise _build_failed(name, exc) from exc
-    # Some constructors make a table on the host whatever the device.
-    return (module if device == _META else module.to(device)).eval()
-
-
-def _build_failed(name: str, error: Exception) -> UnsupportedError:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return UnsupportedError(
-        f"The library cannot build {name} from its defaults: {lines[0][:300]}",
-        code="zoo.build_failed",
-        cure="Build the module yourself and give it to dippm.predict, or give a file.",
-    )
-
-
-def _unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
-    known = {str(name).lower(): str(name) for name in names}
-    near = difflib.get_close_matches(model.lower(), known, n=5, cutoff=0.5)
-    return UnsupportedError(
-        f"{prefix} has no model '{model}' ({len(known)} names are known).",
-        code="zoo.unknown",
-        cure=f"The nearest are {', '.join(f'{prefix}:{known[name]}' for name in near)}." if near else None,
-    )
-
-
 _BUILDERS: Mapping[str, Callable[[ModuleType, str, str, Mapping[str, Any]], tuple[Any, InputShapes]]] = {
     "timm": _build_timm,
     "torchvision": _build_torchvision,
-    "hf": _build_hf,
+    "hf": build_transformers,
 }
 _PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}

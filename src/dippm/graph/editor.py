@@ -153,28 +153,36 @@ class GraphEditor:
         needed = set(self.outputs)
         for position in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[position]
-            if node is None:
-                continue
-            inserted = self._inserted.get(position, ())
-            if needed.isdisjoint(node.outputs):
-                self.nodes[position] = None
-                continue
-            for kept in (node, *reversed(inserted)):
-                needed.update(kept.inputs)
-                # A view keeps its storage in the graph, even one that no node reads any more.
-                for index in kept.outputs:
-                    base = self.tensors[index].alias_of
-                    if base is not None:
-                        needed.add(base)
+            if node is not None and needed.isdisjoint(node.outputs):
+                self.nodes[position] = node = None
+            if node is not None:
+                self._need(node, needed)
+            inserted = self._inserted.get(position)
+            if inserted:
+                # What was put in front of a node may be needed where the node itself no longer is.
+                kept: list[Node] = []
+                for other in reversed(inserted):
+                    if not needed.isdisjoint(other.outputs):
+                        self._need(other, needed)
+                        kept.append(other)
+                self._inserted[position] = kept[::-1]
         return needed
+
+    def _need(self, node: Node, needed: set[int]) -> None:
+        needed.update(node.inputs)
+        # A view keeps its storage in the graph, even one that no node reads any more.
+        for index in node.outputs:
+            base = self.tensors[index].alias_of
+            if base is not None:
+                needed.add(base)
 
     def to_graph(self) -> Graph:
         """The graph as it stands, without nodes and tensors that nothing uses, tensors in the order they appear."""
         needed = self.drop_unused()
         nodes: list[Node] = []
         for position, node in enumerate(self.nodes):
+            nodes.extend(self._inserted.get(position, ()))
             if node is not None:
-                nodes.extend(self._inserted.get(position, ()))
                 nodes.append(node)
         return self._renumber(nodes, needed)
 

@@ -59,8 +59,10 @@ def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: s
         device: Where they are made.
 
     Raises:
-        UsageError: ``input.dtype_unknown`` where PyTorch has no such type.
+        UsageError: ``input.dtype_unknown`` where PyTorch has no such type; ``input.nested`` where inputs are nested or
+            no tensors.
     """
+    shapes.refuse_structure("A measurement")
     limit = _index_limit(module)
     default = _default_dtype(module)
 
@@ -72,7 +74,7 @@ def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: s
                 code="input.dtype_unknown",
                 cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
             )
-        size = (batch, *entry.shape)
+        size = entry.at(batch)
         if "mask" in name or dtype is torch.bool:
             return torch.ones(size, dtype=dtype, device=device)
         if dtype.is_floating_point or dtype.is_complex:

@@ -16,6 +16,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -308,7 +309,6 @@ def build_artefact(
     Returns:
         The manifest, as written to ``artefact.json``.
     """
-    import onnx
     import torch
 
     out.mkdir(parents=True, exist_ok=True)
@@ -350,7 +350,7 @@ def build_artefact(
             "python": platform.python_version(),
             "numpy": np.__version__,
             "torch": str(torch.__version__),
-            "onnx": onnx.__version__,
+            "onnx": version("onnx"),
         },
         "families": entries,
     }

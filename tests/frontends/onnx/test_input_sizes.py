@@ -99,3 +99,11 @@ def test_changed_sizes_are_remembered() -> None:
     plan = plan_inputs([declare("x", "N", 3, 8, 8)], parse_input_shapes("3,16,16"))
     assert plan.conflicts == ("'x' got 3,16,16, the file says 3,8,8",)
     assert plan_inputs([declare("x", "N", 3)], parse_input_shapes("3")).conflicts == ()
+
+
+def test_one_name_is_one_size_everywhere() -> None:
+    declared = [declare("ids", "N", "length"), declare("mask", "N", "length"), declare("past", "N", 4, "length", 8)]
+    assert at_batch_five(declared, {"mask": (12,)}) == [(5, 12), (5, 12), (5, 4, 12, 8)]
+    with pytest.raises(UsageError, match=r"'length' of the model is given as 12 and, in input 'mask', as 10") as caught:
+        at_batch_five(declared, [(12,), (10,)])
+    assert caught.value.code == "input.shape_conflict"

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from dippm.errors import ModelReadError
 from dippm.frontends.onnx import read_onnx
@@ -75,3 +75,22 @@ def test_path_bytes_and_object_read_alike(build, tmp_path: Path) -> None:
     graphs = [read_onnx(path), read_onnx(str(path)), read_onnx(model.SerializeToString()), read_onnx(model)]
     assert all(graph.tensors == graphs[0].tensors and graph.nodes == graphs[0].nodes for graph in graphs)
     assert graphs[0].source == str(path)
+
+
+@pytest.mark.parametrize("name", [b"xx", b"/stem/Relu", b"batchsize", b"weight", b"middle", b"Relu"])
+def test_names_that_are_no_text(name: bytes) -> None:
+    nodes = [
+        helper.make_node("Relu", ["xx"], ["middle"], name="/stem/Relu"),
+        helper.make_node("Add", ["middle", "weight"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("xx", TensorProto.FLOAT, ["batchsize", 4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    stored = [helper.make_tensor("weight", TensorProto.FLOAT, [4], [0.0] * 4)]
+    data = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs, stored)).SerializeToString()
+    try:
+        graph = read_onnx(data.replace(name, b"\xff" * len(name)))
+    except ModelReadError as error:
+        assert error.code in {"onnx.damaged", "onnx.invalid"}
+    else:
+        assert all(isinstance(tensor.name, str) for tensor in graph.tensors)
+        assert all(isinstance(node.source_op, str) for node in graph.nodes)

@@ -164,3 +164,21 @@ def test_module_path_comes_from_the_newer_exporters_metadata(read) -> None:
     node = helper.make_node("Relu", ["x"], ["y"], name="node_relu")
     node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layer1', 'layer1.0', 'relu']")
     assert read([node]).nodes[0].scope == "layer1.0"
+
+
+@pytest.mark.parametrize("domain", ["com.microsoft.nchwc", "com.ms.internal.nhwc"])
+def test_file_rewritten_for_one_machine_is_refused(build, domain: str) -> None:
+    model = build([helper.make_node("Conv", ["x", "w"], ["y"], domain=domain)], weights={"w": np.zeros((8, 3, 3, 3))})
+    with pytest.raises(UnsupportedError, match=rf"{domain}.Conv.*ORT_ENABLE_EXTENDED") as caught:
+        read_onnx(model)
+    assert caught.value.code == "onnx.laid_out"
+
+
+def test_optional_tensor_is_taken_to_be_there(build) -> None:
+    model = build([helper.make_node("Relu", ["x"], ["y"])])
+    declared = model.graph.input[0]
+    inner = onnx.TypeProto()
+    inner.CopyFrom(declared.type)
+    declared.type.CopyFrom(helper.make_optional_type_proto(inner))
+    graph = read_onnx(model)
+    assert [str(dim) for dim in graph.tensors[graph.inputs[0]].shape] == ["N", "3", "8", "8"]

@@ -298,3 +298,18 @@ def test_positional_and_named_shapes_agree(build) -> None:
     by_position = read_onnx(model, input=parse_input_shapes((4, 9)))
     by_name = read_onnx(model, input=parse_input_shapes({"x": (4, 9)}))
     assert by_position.tensors == by_name.tensors
+
+
+@pytest.mark.parametrize("length", [20, 50, 64, 200])
+def test_a_mask_made_for_each_sample_leaves_the_batch_open(build, kinds, length) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], end=1),
+        helper.make_node("Concat", ["n", "sizes"], ["wide"], axis=0),
+        helper.make_node("Expand", ["mask", "wide"], ["masks"]),
+        helper.make_node("Not", ["masks"], ["hidden"]),
+        helper.make_node("Where", ["hidden", "x", "least"], ["y"]),
+    ]
+    weights = {"sizes": np.array([length, length]), "mask": np.tril(np.ones((length, length), bool)), "least": zeros(1)}
+    graph = read_onnx(build(nodes, weights=weights, inputs={"x": ["N", length, length]}))
+    assert graph.fixed_batch is None
+    assert kinds(graph)[-1] == "binary"

@@ -137,14 +137,16 @@ def test_peak_of_live_tensors(name: str) -> None:
     module, given = build(name)
     graph = read_module(module, input=given, source=name)
     ours = float(live_memory(MemoryTimeline.from_workload(Workload.from_graph(graph)), [BATCH]).peak_bytes[0])
-    module = module.to_empty(device="cpu")
     mode = FakeTensorMode()
+    fakes: dict[int, Any] = {}  # weights that are shared stay so
     for child in module.modules():
         for table in (child._parameters, child._buffers):
             for key, value in table.items():
                 if value is not None:
-                    fake = mode.from_tensor(value.detach())
-                    table[key] = nn.Parameter(fake) if table is child._parameters else fake
+                    if id(value) not in fakes:
+                        fake = mode.from_tensor(torch.empty_like(value.detach(), device="cpu"))
+                        fakes[id(value)] = nn.Parameter(fake) if table is child._parameters else fake
+                    table[key] = fakes[id(value)]
     with warnings.catch_warnings(), mode:
         warnings.simplefilter("ignore")
         tracker = MemTracker()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from dippm.graph import Dim, OpKind
 from dippm.graph.editor import GraphEditor
-from dippm.graph.passes.fuse_attention import fuse_attention
+from dippm.graph.passes.fuse_attention import fuse_attention, fuse_converted_attention
 
 N = Dim(1, 0)
 HEADS = (N, 2, 6, 4)
@@ -67,3 +69,46 @@ def test_transposition_merged_with_the_one_before(sketch) -> None:
 def test_attention_spelt_out_by_the_model_stays(sketch, after) -> None:
     scores(sketch, key_scale=1.0)
     assert len(after(fuse_attention, finish(sketch, "s"))) == 6
+
+
+def spelled_out(sketch, *, query: float | None = None, product: float | None = None, divisor: float | None = None):
+    sketch.input("q", *HEADS).input("k", *HEADS).input("v", *HEADS)
+    sketch.node("kt", OpKind.VIEW, "k", N, 2, 4, 6, function="transpose", perm=(0, 1, 3, 2))
+    if query is not None:
+        sketch.node("qs", OpKind.MUL, "q", scalar=query, scalar_first=True)
+    sketch.node("s", OpKind.MATMUL, "q kt" if query is None else "qs kt", *SCORES)
+    if product is not None:
+        return sketch.node("t", OpKind.MUL, "s", scalar=product)
+    return sketch.node("t", OpKind.DIV, "s", scalar=divisor) if divisor is not None else sketch
+
+
+# A head of size 4: the scale is 1 / 2.
+@pytest.mark.parametrize(
+    ("scales", "source"), [({"query": 0.5}, "s"), ({"product": 0.5}, "t"), ({"divisor": 2.0}, "t")], ids=str
+)
+def test_converted_attention_has_its_scale_anywhere(sketch, after, scales, source) -> None:
+    graph = finish(spelled_out(sketch, **scales), source)
+    assert after(fuse_converted_attention, graph) == [("attention", "q k v")]
+    assert "attention" not in [kind for kind, _ in after(fuse_attention, graph)]
+
+
+@pytest.mark.parametrize(("scales", "source"), [({"query": 0.3}, "s"), ({}, "s"), ({"divisor": 4.0}, "t")], ids=str)
+def test_another_scale_is_no_attention(sketch, after, scales, source) -> None:
+    graph = finish(spelled_out(sketch, **scales), source)
+    assert "attention" not in [kind for kind, _ in after(fuse_converted_attention, graph)]
+
+
+def test_converted_attention_with_a_mask(sketch, after) -> None:
+    spelled_out(sketch, product=0.5).input("mask", N, 1, 1, 6).node("a", OpKind.ADD, "t mask", *SCORES)
+    assert after(fuse_converted_attention, finish(sketch, "a")) == [("attention", "q k v mask")]
+
+
+def test_a_triangle_made_as_the_model_runs_is_the_causal_mask(sketch) -> None:
+    spelled_out(sketch, query=0.5).node("full", OpKind.FILL, "", N, 2, 6, 6, function="full")
+    sketch.node("mask", OpKind.UNARY, "full", function="trilu").node("a", OpKind.ADD, "s mask")
+    editor = GraphEditor(finish(sketch, "a"))
+    fuse_converted_attention(editor)
+    (node,) = editor.to_graph().nodes
+    assert node.kind is OpKind.ATTENTION
+    assert node.attributes["is_causal"] is True
+    assert len(node.inputs) == 3

@@ -64,3 +64,9 @@ def test_results_of_elementwise_operators_agree_with_pytorch(seed: int) -> None:
         found = strides.elementwise(tuple(result.shape), [(tuple(t.shape), t.stride()) for t in used])
         pairs = zip(result.shape, found, result.stride(), strict=True)
         assert all(size == 1 or a == b for size, a, b in pairs), [(t.shape, t.stride()) for t in used]
+
+
+def test_an_operand_that_cannot_be_broadcast_tells_nothing() -> None:
+    wide, fitting = ((1, 2, 3, 4), (24, 12, 4, 1)), ((3, 4), (1, 3))
+    assert strides.elementwise((3, 4), [wide, fitting]) == strides.elementwise((3, 4), [fitting])
+    assert strides.elementwise((3, 4), [wide]) == (4, 1)

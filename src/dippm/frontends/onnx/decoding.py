@@ -45,12 +45,12 @@ class Decoder:
             )
         dtype = element_type(proto.data_type)
         if proto.data_location == _EXTERNAL:
-            entries = {entry.key: entry.value for entry in proto.external_data}
+            entries = {str(entry.key): str(entry.value) for entry in proto.external_data}
             self.files.check(entries.get("location", ""), tensor=proto.name[:200])
             data = self._external_values(entries, shape, dtype)
         else:
             data = _values(proto, shape, dtype)
-        return Weight(name=proto.name, shape=shape, dtype=dtype, data=data)
+        return Weight(name=str(proto.name), shape=shape, dtype=dtype, data=data)
 
     def sparse_tensor(self, proto: onnx.SparseTensorProto) -> Weight:
         """A sparse tensor, known by its dense shape alone."""
@@ -139,7 +139,8 @@ def decode_scope(node: onnx.NodeProto) -> str:
             # The last entry is the operator itself.
             modules = [scope for scope in scopes[:-1] if isinstance(scope, str)] if isinstance(scopes, list) else []
             return modules[-1] if modules else ""
-    if not node.name.startswith("/"):
+    # protobuf hands over as bytes what is no UTF-8.
+    if not isinstance(node.name, str) or not node.name.startswith("/"):
         return ""
     path = ""
     for part in node.name.split("/")[1:-1]:

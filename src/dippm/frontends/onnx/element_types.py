@@ -14,7 +14,8 @@ _BY_NUMBER = {
     1: DType.FLOAT32, 2: DType.UINT8, 3: DType.INT8, 4: DType.UINT16, 5: DType.INT16, 6: DType.INT32, 7: DType.INT64,
     8: DType.STRING, 9: DType.BOOL, 10: DType.FLOAT16, 11: DType.FLOAT64, 12: DType.UINT32, 13: DType.UINT64,
     14: DType.COMPLEX64, 15: DType.COMPLEX128, 16: DType.BFLOAT16, 17: DType.FLOAT8, 18: DType.FLOAT8,
-    19: DType.FLOAT8, 20: DType.FLOAT8, 21: DType.UINT4, 22: DType.INT4, 23: DType.UINT4, 24: DType.FLOAT8,
+    19: DType.FLOAT8, 20: DType.FLOAT8, 21: DType.UINT4, 22: DType.INT4, 23: DType.FLOAT4, 24: DType.FLOAT8,
+    25: DType.UINT2, 26: DType.INT2,
 }  # fmt: skip
 
 NUMPY_TYPES: dict[DType, np.dtype[Any]] = {

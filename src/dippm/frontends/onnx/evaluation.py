@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dippm.errors import ModelReadError
+from dippm.frontends.onnx.block_work import work_of
 from dippm.frontends.onnx.element_types import from_numpy
 from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ops.unknown import infer_unknown
@@ -58,6 +59,7 @@ class Evaluator:
         self._tensors: list[tuple[Value, TensorRole]] = []
         self._shapes: dict[tuple[int, ...], Shape] = {}
         self._nodes: list[Node] = []
+        self._on_demand: set[int] = set()
         self._values: list[Value | None] = [None] * len(program.names)
         self._input_indices: list[int] = []
         for declaration, shape, dtype in zip(program.inputs, input_shapes, input_dtypes, strict=True):
@@ -114,6 +116,39 @@ class Evaluator:
             self._values[number] = value
         self.run_ops(block.ops)
         return [self.value(number) for number in block.outputs]
+
+    def run_larger(self, blocks: Sequence[Block]) -> list[Value]:
+        """Run subgraphs of which one will be taken, and keep the operators of the one with the most work.
+
+        Raises:
+            ModelReadError: None of them can run.
+        """
+        first = len(self._nodes)
+        best: tuple[int, range, list[Value], dict[str, int]] | None = None
+        failure: ModelReadError | None = None
+        unsupported = dict(self.unsupported)
+        for block in blocks:
+            start = len(self._nodes)
+            self.unsupported = dict(unsupported)
+            try:
+                values = self.run_block(block, [])
+            except ModelReadError as exc:
+                failure = exc
+                continue
+            positions = range(start, len(self._nodes))
+            work = work_of((self._nodes[i] for i in positions), lambda index: self._tensors[index][0].shape)
+            if best is None or work > best[0]:
+                best = (work, positions, values, self.unsupported)
+        if best is None:
+            raise failure or ModelReadError("A branch of the ONNX model is missing.", code="onnx.invalid")
+        _, chosen, values, self.unsupported = best
+        # What was made on demand for a branch may be read behind it.
+        kept = [i for i in range(first, len(self._nodes)) if i in chosen or i in self._on_demand]
+        self._on_demand = {i for i in self._on_demand if i < first} | {
+            first + place for place, i in enumerate(kept) if i in self._on_demand
+        }
+        self._nodes[first:] = [self._nodes[i] for i in kept]
+        return values
 
     def value(self, number: int) -> Value:
         """A value made before.
@@ -188,7 +223,8 @@ class Evaluator:
         if len(self._nodes) >= _NODE_LIMIT:
             raise ModelReadError(f"The model runs more than {_NODE_LIMIT} operators.", code="onnx.too_large")
         indices = [
-            -1 if value is None else (value.index if value.index >= 0 else self._materialize(value)) for value in inputs
+            -1 if value is None else (value.index if value.index >= 0 else self._materialize(value, op.scope))
+            for value in inputs
         ]
         while indices and indices[-1] == -1:
             indices.pop()
@@ -236,22 +272,41 @@ class Evaluator:
         result = rule(call)
         return [result] if isinstance(result, Value) else result
 
-    def _materialize(self, value: Value) -> int:
+    def _materialize(self, value: Value, scope: str = "") -> int:
         """The tensor of a value in the graph, made now if it has none."""
         if value.index >= 0:
             return value.index
         if value.items is not None:
             raise ShapeError("a sequence stands where a tensor must")
         role = value.role
-        if role is TensorRole.CONSTANT and value.is_computed and not value.is_static:
+        if value.quantised is not None:
+            stored = [-1 if part is None else self._materialize(part) for part in value.quantised]
+            while stored[-1] == -1:
+                stored.pop()
+            self._add_tensor(value, TensorRole.ACTIVATION)
+            self._append_on_demand(
+                Node(
+                    kind=OpKind.DEQUANTIZE,
+                    inputs=tuple(stored),
+                    outputs=(value.index,),
+                    scope=scope,
+                    source_op="DequantizeLinear",
+                )
+            )
+        elif role is TensorRole.CONSTANT and value.is_computed and not value.is_static:
             # Its size or values follow the input's size, so the program fills it at every call.
             self._add_tensor(value, TensorRole.ACTIVATION)
-            self._nodes.append(
+            self._append_on_demand(
                 Node(kind=OpKind.FILL, inputs=(), outputs=(value.index,), attributes={"function": "computed"})
             )
         else:
             self._add_tensor(value, role)
         return value.index
+
+    def _append_on_demand(self, node: Node) -> None:
+        """Add a node for a value that was made earlier and is read only now."""
+        self._on_demand.add(len(self._nodes))
+        self._nodes.append(node)
 
     def _add_tensor(self, value: Value, role: TensorRole) -> None:
         if value.shape not in self._shapes:

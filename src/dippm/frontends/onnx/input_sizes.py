@@ -48,7 +48,8 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
         given: The caller's shapes, per sample.
 
     Raises:
-        UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.shape_needed``.
+        UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.shape_needed``,
+            ``input.shape_conflict``.
     """
     entries = _match(declarations, given)
     axes = _batch_axes(declarations)
@@ -170,8 +171,13 @@ def _named_sizes(
         if entry is None or len(entry.shape) != len(dims):
             continue
         for dim, size in zip(dims, entry.shape, strict=True):
-            if isinstance(dim, str) and dim:
-                named.setdefault(dim, size)
+            if isinstance(dim, str) and dim and named.setdefault(dim, size) != size:
+                raise UsageError(
+                    f"Dimension '{dim}' of the model is given as {named[dim]} and, in input '{declaration.name}', as "
+                    f"{size}.",
+                    code="input.shape_conflict",
+                    cure="Give one size wherever the file uses the same name.",
+                )
     return named
 
 

@@ -23,6 +23,8 @@ _OLDEST_OPSET = 7
 _OP_LIMIT = 500_000
 _NESTING_LIMIT = 24
 _STANDARD_DOMAINS = ("", "ai.onnx")
+# onnxruntime writes these domains when it saves a model that it has laid out for the machine it ran on.
+_LAID_OUT_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 _OWN_RULE_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -36,7 +38,8 @@ def lower(model: onnx.ModelProto, files: ExternalFiles) -> Program:
     Raises:
         ModelReadError: ``onnx.invalid`` where names do not fit together, ``onnx.cycle``, ``onnx.too_large``,
             ``onnx.external_path``, ``onnx.function``.
-        UnsupportedError: ``onnx.opset`` for files older than opset 7.
+        UnsupportedError: ``onnx.opset`` for files older than opset 7, ``onnx.laid_out`` for files that onnxruntime has
+            rewritten for one kind of machine.
     """
     return _Lowering(model, files).run()
 
@@ -80,6 +83,13 @@ class _Lowering:
                 cure="Convert it: onnx.version_converter.convert_version(model, 17).",
             )
         graph = self._model.graph
+        laid_out = next((node for node in graph.node if node.domain in _LAID_OUT_DOMAINS), None)
+        if laid_out is not None:
+            raise UnsupportedError(
+                f"onnxruntime has rewritten the file for one kind of machine ('{laid_out.domain}.{laid_out.op_type}').",
+                code="onnx.laid_out",
+                cure="Give the file that it was made from, or save it with ORT_ENABLE_EXTENDED at most.",
+            )
         scope = _Scope()
         self._declare_weights(graph, scope)
         for info in graph.input:
@@ -93,6 +103,13 @@ class _Lowering:
             program.outputs.append(number)
         if not program.outputs:
             raise _invalid("the graph has no outputs")
+        if not all(isinstance(name, str) for name in program.names):
+            # protobuf hands over as bytes what is no UTF-8.
+            raise ModelReadError(
+                "The ONNX file is damaged: it holds names that are no text.",
+                code="onnx.damaged",
+                cure="Copy or export the file again.",
+            )
         for info in graph.value_info:
             number = scope.names.get(info.name)
             if number is not None:
@@ -123,14 +140,16 @@ class _Lowering:
 
     def _declare_input(self, info: onnx.ValueInfoProto, scope: _Scope) -> InputDeclaration:
         number = self._new_value(info.name, scope)
-        if not info.type.HasField("tensor_type"):
+        # An optional tensor is taken to be there.
+        kind = info.type.optional_type.elem_type if info.type.HasField("optional_type") else info.type
+        if not kind.HasField("tensor_type"):
             return InputDeclaration(value=number, name=info.name, dtype=DType.OTHER, dims=None, is_tensor=False)
-        tensor = info.type.tensor_type
+        tensor = kind.tensor_type
         dims: tuple[int | str, ...] | None = None
         if tensor.HasField("shape"):
             dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim)
             # Some writers spell an open dimension as 0 or -1.
-            dims = tuple("" if isinstance(d, int) and d <= 0 else d for d in dims)
+            dims = tuple(d if isinstance(d, str) or (isinstance(d, int) and d > 0) else "" for d in dims)
         return InputDeclaration(value=number, name=info.name, dtype=element_type(tensor.elem_type), dims=dims)
 
     def _lower_nodes(
@@ -210,8 +229,8 @@ class _Lowering:
         outputs = tuple(self._new_value(name, scope) if name else ABSENT for name in node.output)
         ops.append(
             Op(
-                op_type=node.op_type,
-                domain=domain,
+                op_type=str(node.op_type),
+                domain=str(domain),
                 version=opsets.get(domain, 1),
                 inputs=tuple(inputs),
                 outputs=outputs,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dippm.errors import ModelReadError
-from dippm.frontends.onnx.program import Block, Op, Program
+from dippm.frontends.onnx.program import Op, Program
 
 if TYPE_CHECKING:
     import onnx
@@ -79,18 +79,10 @@ def _sweep(ops: list[Op], needed: set[int]) -> list[Op]:
     for op in reversed(ops):
         if needed.isdisjoint(op.outputs):
             continue
-        for block in _blocks(op):
+        for block in op.blocks():
             needed.update(block.outputs)
             block.ops = _sweep(block.ops, needed)
         needed.update(op.inputs)
         kept.append(op)
     kept.reverse()
     return kept
-
-
-def _blocks(op: Op) -> Iterator[Block]:
-    for value in op.attributes.values():
-        if isinstance(value, Block):
-            yield value
-        elif isinstance(value, list):
-            yield from (item for item in value if isinstance(item, Block))

@@ -5,7 +5,7 @@ It does not depend on the batch size; :mod:`dippm.frontends.onnx.evaluation` run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,14 @@ class Op:
     attributes: Mapping[str, AttributeValue]
     scope: str = ""
     name: str = ""
+
+    def blocks(self) -> Iterator[Block]:
+        """The subgraphs among its attributes."""
+        for value in self.attributes.values():
+            if isinstance(value, Block):
+                yield value
+            elif isinstance(value, list):
+                yield from (item for item in value if isinstance(item, Block))
 
 
 @dataclass(kw_only=True, slots=True)

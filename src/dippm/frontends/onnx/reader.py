@@ -21,8 +21,11 @@ from dippm.frontends.onnx.program import Program
 from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.values import DATA_LIMIT
 from dippm.frontends.trace_of_training import check_training
-from dippm.graph import Graph
+from dippm.graph import RECURRENT_KINDS, Graph, TensorRole
+from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.canonicalize import canonicalize
+from dippm.graph.passes.settle_recurrent_layout import settle_recurrent_layout
+from dippm.graph.passes.stack_recurrent_layers import stack_recurrent_layers
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 if TYPE_CHECKING:
@@ -32,7 +35,9 @@ __all__ = ["read_onnx"]
 
 _BATCHES = (2, 3)
 _PROOF_BATCH = 64
-_DATA_LIMITS = (DATA_LIMIT, 20_000, 6_000, 500)
+# Most elements of a constant that is evaluated, fixed and per sample. A constant that grows with the batch, such as a
+# mask, may be small enough at one batch and too large at another; where no fixed limit parts them, one that grows does.
+_DATA_LIMITS = ((DATA_LIMIT, 0), (20_000, 0), (6_000, 0), (500, 0), (0, 20_000), (0, 1_000), (0, 100))
 _ATTEMPTS = 64
 Result = TypeVar("Result")
 
@@ -45,6 +50,7 @@ def read_onnx(
     input: InputShapes = _NO_INPUT,  # noqa: A002 (the word of the public interface)
     mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
+    is_converted: bool = False,
 ) -> Graph:
     """Read an ONNX model without its weights.
 
@@ -59,6 +65,8 @@ def read_onnx(
             training.
         batch_hint: The batch to read the model at where it cannot be read for every batch, at least 1; where it can,
             the reading is checked at this batch if it is large.
+        is_converted: Whether a converter made the model from one of another framework, and so took apart what PyTorch
+            has one operator for.
 
     Returns:
         The graph; its ``fixed_batch`` is set where it holds for one batch alone.
@@ -78,7 +86,37 @@ def read_onnx(
         program.is_training = mode is Mode.TRAINING
         del model
         plan = plan_inputs(program.inputs, input)
-        return check_training(canonicalize(_read(program, plan, name, batch_hint)), mode)
+        graph = _read(program, plan, name, batch_hint)
+        if not is_converted:  # else canonicalize does it, for layers of any module
+            graph = _with_whole_recurrent_modules(graph)
+        graph = canonicalize(graph, is_converted=is_converted)
+        if mode is Mode.TRAINING:
+            _refuse_integer_weights(graph)
+        return check_training(graph, mode)
+
+
+def _with_whole_recurrent_modules(graph: Graph) -> Graph:
+    """PyTorch's exporters write the layers of one recurrent module one by one, with transposes round them."""
+    if not any(node.kind in RECURRENT_KINDS for node in graph.nodes):
+        return graph
+    editor = GraphEditor(graph)
+    editor.drop_unused()
+    stack_recurrent_layers(editor, is_per_module=True)
+    settle_recurrent_layout(editor)
+    return editor.to_graph()
+
+
+def _refuse_integer_weights(graph: Graph) -> None:
+    stored = [
+        tensor for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER and not tensor.dtype.is_floating
+    ]
+    if stored:
+        raise UnsupportedError(
+            f"The weights of '{graph.source}' are stored as integers, '{stored[0].name[:200]}' as {stored[0].dtype}: "
+            "nothing can train them.",
+            code="training.quantised",
+            cure="Give the model that it was quantised from, or predict its inference.",
+        )
 
 
 def _read(program: Program, plan: InputPlan, name: str, batch_hint: int | None) -> Graph:
@@ -156,18 +194,16 @@ def _regrow(
 def _unify(read_at: Callable[[int, int], Graph], *, batch_hint: int | None) -> Graph:
     """Read at two batches, leave the batch open, and prove the result at a third one that is far larger."""
     proof_batch = max(_PROOF_BATCH, batch_hint or 0)
-    for limit in _DATA_LIMITS[:-1]:
-        graphs = [read_at(batch, limit) for batch in _BATCHES]
-        if len(graphs[0].nodes) == len(graphs[1].nodes):
-            graph = unify_batches(*_level_scalars(*graphs), batches=_BATCHES)
-            proof = read_at(proof_batch, limit)
-            if len(proof.nodes) == len(graph.nodes):
-                check_batch(graph, proof, proof_batch)
-                return graph
-        # A constant may be small enough to evaluate at one batch and too large at another.
-    graphs = [read_at(batch, _DATA_LIMITS[-1]) for batch in _BATCHES]
-    graph = unify_batches(*_level_scalars(*graphs), batches=_BATCHES)
-    check_batch(graph, read_at(proof_batch, _DATA_LIMITS[-1]), proof_batch)
+    for fixed, per_sample in _DATA_LIMITS:
+        graphs = [read_at(batch, fixed + per_sample * batch) for batch in _BATCHES]
+        is_last = (fixed, per_sample) == _DATA_LIMITS[-1]
+        if len(graphs[0].nodes) != len(graphs[1].nodes) and not is_last:
+            continue
+        graph = unify_batches(*_level_scalars(*graphs), batches=_BATCHES)
+        proof = read_at(proof_batch, fixed + per_sample * proof_batch)
+        if len(proof.nodes) == len(graph.nodes) or is_last:
+            break
+    check_batch(graph, proof, proof_batch)
     return graph
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
-from dippm.frontends.onnx.program import ABSENT, Program, Weight
+from dippm.frontends.onnx.program import ABSENT, Op, Program, Weight
 from dippm.graph import TensorRole
 
 __all__ = ["assign_roles"]
@@ -18,27 +19,70 @@ _BUFFER_NAMES = frozenset(
     }
 )  # fmt: skip
 _MODULE_PATH = re.compile(r"(?!val_\d|scalar|const)[A-Za-z_]\w*(\.\w+)*", re.IGNORECASE)
-_QUANTIZERS = frozenset({"QuantizeLinear", "DequantizeLinear"})
-_SCALE_AND_ZERO_POINT = (1, 2)
 _TRAINED_INPUTS = {
     "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (1,), "LSTM": (1, 2, 3), "GRU": (1, 2, 3),
     "RNN": (1, 2, 3),
 }  # fmt: skip
+# Where operators take integers that stand for numbers, and where they take scales and zero points.
+_QUANTISED = {
+    "DequantizeLinear": (0,), "ConvInteger": (0, 1), "MatMulInteger": (0, 1), "MatMulInteger16": (0, 1),
+    "QLinearConv": (0, 3, 8), "QLinearMatMul": (0, 3), "QLinearAdd": (0, 3), "QLinearMul": (0, 3), "QGemm": (0, 3, 6),
+    "MatMulIntegerToFloat": (0, 1), "DynamicQuantizeMatMul": (1,), "QAttention": (0, 1), "DynamicQuantizeLSTM": (1, 2),
+    "QEmbedLayerNormalization": (2, 3, 4, 5, 6), "MatMulNBits": (1,), "MatMulBnb4": (1,), "MatMulFpQ4": (1,),
+    "MatMulBlockQuantizedFp4Weight": (1,), "MatMulBlockQuantizedFp8Weight": (1,), "GatherBlockQuantized": (0,),
+}  # fmt: skip
+_SCALES = {
+    "QuantizeLinear": (1, 2), "DequantizeLinear": (1, 2), "ConvInteger": (2, 3), "MatMulInteger": (2, 3),
+    "MatMulInteger16": (2, 3), "QLinearConv": (1, 2, 4, 5, 6, 7), "QLinearMatMul": (1, 2, 4, 5, 6, 7),
+    "QLinearAdd": (1, 2, 4, 5, 6, 7), "QLinearMul": (1, 2, 4, 5, 6, 7), "QGemm": (1, 2, 4, 5, 7, 8),
+    "MatMulIntegerToFloat": (2, 3, 4, 5), "DynamicQuantizeMatMul": (2, 3), "QAttention": (3, 4, 6, 7),
+    "DynamicQuantizeLSTM": (8, 9, 10, 11), "QEmbedLayerNormalization": tuple(range(8, 18)), "MatMulNBits": (2, 3, 4),
+    "MatMulBnb4": (2,), "MatMulBlockQuantizedFp4Weight": (2, 3, 4), "MatMulBlockQuantizedFp8Weight": (2, 3),
+    "GatherBlockQuantized": (2, 3),
+}  # fmt: skip
+# Their results are cast and multiplied by a scale that is itself a product of scales.
+_INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulInteger16"})
+# What stands between integers and the conversion of them where only their arrangement changes.
+_REARRANGING = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def assign_roles(program: Program) -> None:
     """Give every stored tensor its role, by its type, its use and, for buffers, the last part of its name."""
-    statistics: set[int] = set()
-    for op in program.ops:
+    buffers: set[int] = set()
+    quantised: set[int] = set()
+    ops = list(_backwards(program.ops))
+    sums = {number for op in ops if op.op_type in _INTEGER_PRODUCTS for number in op.outputs}
+    casts = [op for op in ops if op.op_type == "Cast" and not sums.isdisjoint(op.inputs)]
+    sums.update(number for op in casts for number in op.outputs)
+    for op in ops:
+        if op.op_type == "Mul" and not (sums.isdisjoint(op.inputs) and buffers.isdisjoint(op.outputs)):
+            buffers.update(number for number in op.inputs if number not in sums)
         if op.op_type == "BatchNormalization":
-            statistics.update(op.inputs[i] for i in _RUNNING_STATISTICS if i < len(op.inputs))
-        elif op.op_type in _QUANTIZERS:
-            statistics.update(op.inputs[i] for i in _SCALE_AND_ZERO_POINT if i < len(op.inputs))
-        elif op.op_type in _TRAINED_INPUTS:
-            program.trained.update(op.inputs[i] for i in _TRAINED_INPUTS[op.op_type] if i < len(op.inputs))
-    statistics.discard(ABSENT)
+            buffers.update(_inputs(op, _RUNNING_STATISTICS))
+        buffers.update(_inputs(op, _SCALES.get(op.op_type, ())))
+        quantised.update(_inputs(op, _QUANTISED.get(op.op_type, ())))
+        if op.op_type in _REARRANGING and not quantised.isdisjoint(op.outputs):
+            quantised.update(_inputs(op, (0,)))
+        program.trained.update(_inputs(op, _TRAINED_INPUTS.get(op.op_type, ())))
     for number, weight in program.weights.items():
-        weight.role = TensorRole.BUFFER if number in statistics else _role(weight)
+        if number in buffers:
+            weight.role = TensorRole.BUFFER
+        elif number in quantised and any(size != 1 for size in weight.shape):
+            weight.role = TensorRole.PARAMETER
+        else:
+            weight.role = _role(weight)
+
+
+def _inputs(op: Op, positions: Sequence[int]) -> Iterator[int]:
+    return (op.inputs[p] for p in positions if p < len(op.inputs) and op.inputs[p] != ABSENT)
+
+
+def _backwards(ops: Sequence[Op]) -> Iterator[Op]:
+    """All operators from the last to the first, those of subgraphs behind the operator that runs them."""
+    for op in reversed(ops):
+        yield op
+        for block in op.blocks():
+            yield from _backwards(block.ops)
 
 
 def _role(weight: Weight) -> TensorRole:

@@ -42,6 +42,9 @@ class Value:
         is_computed: Whether its values were made while the model ran, not stored in the file.
         base: The weight that this is a transposed or reshaped view of.
         items: The elements of a sequence, None for a tensor.
+        quantised: The integers, scale and zero point of a stored weight that is made from them right before its first
+            use, None for other tensors.
+        pieces: The tensors that it is a stack of, where layers read it as those.
     """
 
     shape: Sizes
@@ -54,6 +57,13 @@ class Value:
     is_computed: bool = False
     base: Value | None = None
     items: list[Value] | None = None
+    quantised: tuple[Value | None, ...] | None = None
+    pieces: list[Value] | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it stands in the file as it is and nothing has read it as a whole."""
+        return self.role is TensorRole.PARAMETER and self.is_static and self.index < 0
 
     @property
     def is_number(self) -> bool:

@@ -10,17 +10,21 @@ import torch
 from torch import nn
 
 from dippm.errors import UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.call_structure import CallStructure, Leaf
+from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names
 from dippm.frontends.torch.dtypes import to_torch_dtype
 from dippm.frontends.torch.recorder import Recorder
 
-__all__ = ["check_inputs", "default_dtype", "make_inputs"]
+__all__ = ["check_inputs", "default_dtype", "make_inputs", "structure_of"]
 
 _EXAMPLE = 'For example input="3,224,224" for an image, or input={"input_ids": ((128,), "int64")} by name.'
 
 
-def check_inputs(module: nn.Module, given: InputShapes) -> None:
+def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
     """Compare the given inputs with the signature of the module's forward.
+
+    Returns:
+        The inputs; those named by paths, such as ``batch.ids``, in the argument that they are part of.
 
     Raises:
         UsageError: ``input.shape_needed`` where nothing was given and the module takes something;
@@ -33,26 +37,39 @@ def check_inputs(module: nn.Module, given: InputShapes) -> None:
             raise _shape_needed(
                 module, f"its forward takes {', '.join(names)} and TorchScript does not say their sizes"
             )
-        return
+        return given
     try:
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError):
-        return
+        return given
     parameters = list(signature.parameters.values())
     needed = [item.name for item in parameters if item.default is item.empty and item.kind not in _VARIADIC]
     if given.is_empty:
         known = ", ".join(needed or [item.name for item in parameters]) or "no named inputs"
         raise _shape_needed(module, f"its forward takes {known} and a module does not say their sizes")
-    named = dict.fromkeys(given.named or {})
+    given = nest_dotted_names(given, list(signature.parameters))
+    structure = structure_of(given)
     try:
-        signature.bind(*given.positional, **named)
+        signature.bind(*structure.positional, **structure.named)
     except TypeError as exc:
         raise UsageError(
             f"The inputs given do not fit {type(module).__name__}.forward{signature}: {exc}. Got "
-            f"{len(given.positional)} by position and {sorted(named) or 'none'} by name.",
+            f"{len(structure.positional)} by position and {sorted(structure.named) or 'none'} by name.",
             code="input.name_unknown",
             cure=f"Name them as forward does: {', '.join(item.name for item in parameters)}.",
         ) from exc
+    return given
+
+
+def structure_of(given: InputShapes) -> CallStructure:
+    """How the tensors make up the arguments of the call: each is one of its own where nothing else is said."""
+    if given.structure is not None:
+        return given.structure
+    count = len(given.positional)
+    return CallStructure(
+        positional=tuple(Leaf(position=place) for place in range(count)),
+        named={name: Leaf(position=count + place) for place, name in enumerate(given.named or {})},
+    )
 
 
 def _shape_needed(module: nn.Module, why: str) -> UsageError:
@@ -72,7 +89,7 @@ def default_dtype(module: nn.Module) -> torch.dtype:
 
 def make_inputs(
     recorder: Recorder, given: InputShapes, *, batch: int, default: torch.dtype, integer_inputs: frozenset[int]
-) -> tuple[tuple[torch.Tensor, ...], Mapping[str, torch.Tensor], tuple[int, ...]]:
+) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[int, ...]]:
     """Make the model's input tensors.
 
     Args:
@@ -87,7 +104,7 @@ def make_inputs(
     """
     tensors: list[torch.Tensor] = []
 
-    def make(name: str, entry: InputEntry) -> torch.Tensor:
+    def make(name: str, entry: InputEntry) -> None:
         dtype = torch.int64 if len(tensors) in integer_inputs else default
         if entry.dtype is not None:
             wanted = to_torch_dtype(entry.dtype)
@@ -98,13 +115,13 @@ def make_inputs(
                     cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
                 )
             dtype = wanted
-        tensor = recorder.table.add_input(name=name, shape=(batch, *entry.shape), dtype=dtype)
+        tensor = recorder.table.add_input(name=name, shape=entry.at(batch), dtype=dtype)
         tensors.append(tensor)
-        return tensor
 
     count = len(given.positional)
-    positional: list[Any] = [
-        make("input" if count == 1 else f"input_{position}", entry) for position, entry in enumerate(given.positional)
-    ]
-    named = {name: make(name, entry) for name, entry in (given.named or {}).items()}
-    return tuple(positional), named, tuple(recorder.index_of(tensor) for tensor in tensors)
+    for position, entry in enumerate(given.positional):
+        make("input" if count == 1 else f"input_{position}", entry)
+    for name, entry in (given.named or {}).items():
+        make(name, entry)
+    positional, named = structure_of(given).fill(tensors)
+    return positional, named, tuple(recorder.index_of(tensor) for tensor in tensors)

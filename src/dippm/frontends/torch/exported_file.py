@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,8 @@ def read_exported_file(
         program = json.loads(reader.read(entry))
         batch, dynamic = _exported_batch(program)
         module = ExportedModule(program, shared=_shared_weights(reader), exported_batch=batch)
-        inputs = _inputs(module, input, path=path)
+        inputs = _inputs(module, input, path=path, batch=batch)
+        module.batched_inputs = [name for name, entry in (inputs.named or {}).items() if entry.is_batched]
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration) as exc:
         raise ModelReadError(
             f"'{path}' holds a program that torch.export did not write or that is damaged "
@@ -119,7 +120,10 @@ def _agrees(graph: Graph, exported: Graph, *, batch: int) -> bool:
 
 
 def _exported_batch(program: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """Size of the first dimension of the inputs where it is written into the program; whether it is open."""
+    """Size of the first dimension of the inputs where it is written into the program; whether it is open.
+
+    Where inputs differ in it, the first input tells; the others then have no batch.
+    """
     module = program["graph_module"]
     sizes = []
     for spec in module["signature"]["input_specs"]:
@@ -129,8 +133,7 @@ def _exported_batch(program: Mapping[str, Any]) -> tuple[int | None, bool]:
                 sizes.append(meta["sizes"][0])
     if any("as_expr" in size for size in sizes):
         return None, True
-    fixed = {int(size["as_int"]) for size in sizes}
-    return (fixed.pop(), False) if len(fixed) == 1 else (None, False)
+    return (int(sizes[0]["as_int"]), False) if sizes else (None, False)
 
 
 def _shared_weights(reader: EntryReader) -> dict[str, str]:
@@ -149,8 +152,11 @@ def _shared_weights(reader: EntryReader) -> dict[str, str]:
     return shared
 
 
-def _inputs(module: ExportedModule, given: InputShapes, *, path: Path) -> InputShapes:
+def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: int | None) -> InputShapes:
     """The caller's inputs, or those of the export, by the program's own names and types."""
+    if given.structure is not None:
+        # A program takes all tensors side by side, in the order in which they were nested.
+        given = InputShapes(positional=given.entries)
     if given.named and set(given.named) != set(module.input_names):
         raise UsageError(
             f"'{path}' takes the inputs {', '.join(module.input_names)}. Got {', '.join(sorted(given.named))}.",
@@ -172,11 +178,22 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path) -> InputS
         if own is not None:
             entries[name] = dataclasses.replace(own, dtype=own.dtype or dtype)
             continue
-        if not all("as_int" in size for size in meta["sizes"][1:]) or not meta["sizes"]:
+        is_batched = _is_batched(meta["sizes"], batch)
+        sizes = meta["sizes"][1:] if is_batched else meta["sizes"]
+        if not all("as_int" in size for size in sizes):
             raise UsageError(
                 f"Input '{name}' of '{path}' has sizes that were left open when it was exported.",
                 code="input.shape_needed",
                 cure=f'Give its shape without the batch, for example input={{"{name}": (3, 224, 224)}}.',
             )
-        entries[name] = InputEntry(shape=tuple(int(size["as_int"]) for size in meta["sizes"][1:]), dtype=dtype)
+        entries[name] = InputEntry(
+            shape=tuple(int(size["as_int"]) for size in sizes), dtype=dtype, is_batched=is_batched
+        )
     return InputShapes(named=entries)
+
+
+def _is_batched(sizes: Sequence[Mapping[str, Any]], batch: int | None) -> bool:
+    """Whether the batch is the first of an input's dimensions: it is open, or the one that the program was made for."""
+    if not sizes:
+        return False
+    return "as_expr" in sizes[0] or (batch is not None and int(sizes[0]["as_int"]) == batch)

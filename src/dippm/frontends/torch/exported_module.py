@@ -36,6 +36,7 @@ _ARITHMETIC = frozenset(
 )  # fmt: skip
 _INTEGER_BITS = 128
 _OPERANDS = 2
+_NUMBERS = frozenset({"torch.ops.aten.item.default", "torch.ops.aten._local_scalar_dense.default"})
 _SYMBOLIC: Mapping[str, Callable[..., Any]] = {
     "torch.sym_max": max, "torch.sym_min": min, "torch.sym_float": float, "torch.sym_int": int,
     "torch.sym_not": operator.not_, "torch.sym_sum": sum, "torch.sym_ite": lambda c, a, b: a if c else b,
@@ -86,6 +87,8 @@ class ExportedModule(nn.Module):
                 self._constant_inputs[item["name"]] = next(iter(item["value"].values()))
             if "user_input" in spec and "as_tensor" in spec["user_input"]["arg"]:
                 self.input_names.append(spec["user_input"]["arg"]["as_tensor"]["name"])
+        #: Inputs whose first dimension is the batch.
+        self.batched_inputs: list[str] = list(self.input_names)
 
     def input_meta(self, name: str) -> _Json:
         """Shape and type that an input was exported with."""
@@ -102,7 +105,7 @@ class ExportedModule(nn.Module):
         missing = [name for name in self.input_names if name not in values]
         if missing:
             raise ValueError(f"the program takes {len(self.input_names)} inputs; {', '.join(missing)} is missing")
-        batch = next((values[name].shape[0] for name in self.input_names if values[name].dim()), None)
+        batch = next((values[name].shape[0] for name in self.batched_inputs if values[name].dim()), None)
         self._rebatcher = None
         if self._exported_batch is not None and batch not in {None, self._exported_batch}:
             self._rebatcher = Rebatcher(exported=self._exported_batch, wanted=int(batch or 1))
@@ -121,8 +124,6 @@ class ExportedModule(nn.Module):
 
     def _run_node(self, graph: _Json, node: _Json, values: dict[str, Any]) -> None:
         target = str(node["target"])
-        if target.startswith(_SKIPPED):
-            return
         stack = (node.get("metadata") or {}).get("nn_module_stack") or ""
         self._scope = stack.split(";")[-1].split(",")[1] if stack.count(",") >= 2 else ""
         if target.startswith(_INLINED):
@@ -312,7 +313,7 @@ def _bind(item: _Json, value: Any, values: dict[str, Any]) -> None:
 
 def _with_last_uses(graph: _Json) -> list[tuple[_Json, tuple[str, ...]]]:
     """Each node with the names that no later node needs, so that tensors die as they would in eager mode."""
-    nodes = graph["nodes"]
+    nodes = _without_checks(graph)
     kept = _names_in(graph["outputs"])
     last: dict[str, int] = {}
     for position, node in enumerate(nodes):
@@ -323,6 +324,31 @@ def _with_last_uses(graph: _Json) -> list[tuple[_Json, tuple[str, ...]]]:
         if name not in kept:
             finished[position].append(name)
     return [(node, tuple(names)) for node, names in zip(nodes, finished, strict=True)]
+
+
+def _without_checks(graph: _Json) -> list[_Json]:
+    """The nodes without those that only check the program's own assumptions.
+
+    ``torch.export.draft_export`` reads the value that a branch was decided by, to check that it is what it was.
+    """
+    read: set[str] = set()
+    for node in graph["nodes"]:
+        if str(node["target"]) in _NUMBERS or not read.isdisjoint(_names_in(node["inputs"])):
+            read |= _names_in(node["outputs"])
+    needed = _names_in(graph["outputs"])
+    kept = []
+    for node in reversed(graph["nodes"]):
+        outputs = _names_in(node["outputs"])
+        is_check = bool(outputs) and outputs <= read and needed.isdisjoint(outputs) and _is_number(str(node["target"]))
+        if is_check or str(node["target"]).startswith(_SKIPPED):
+            continue
+        needed |= _names_in(node["inputs"])
+        kept.append(node)
+    return kept[::-1]
+
+
+def _is_number(target: str) -> bool:
+    return target in _NUMBERS or target.startswith(("_operator.", "math.", "torch.sym_"))
 
 
 def _names_in(value: Any) -> set[str]:

@@ -22,17 +22,20 @@ from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
+from dippm.frontends.torch.generation import GenerationModule, StepResult
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
-from dippm.graph import Graph, TensorRole, TensorSpec
+from dippm.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
 
 __all__ = ["read_module"]
 
 _BATCHES = ((2, 3), (2, 4))
 _PROOF_BATCH = 64
+# Operators that read one value for Python to decide by; of all others the size of the result depends on values.
+_DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 _COMPILER = "torch._dynamo"
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
@@ -71,7 +74,9 @@ def read_module(
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape.
     """
     module = _unwrapped(module)
-    check_inputs(module, input)
+    if input.is_empty and isinstance(module, GenerationModule):
+        input = module.default_input  # noqa: A001
+    input = check_inputs(module, input)  # noqa: A001
     with PROCESS_LOCK:
         state = ModuleState(module)
         try:
@@ -149,7 +154,7 @@ class _Reading:
         return graph
 
     def read_at(self, batch: int) -> Graph:
-        for _ in range(len(self.input.positional) + len(self.input.named or {}) + 1):
+        for _ in range(len(self.input.entries) + 1):
             recorder = None
             try:
                 with ScopeTracker(self.module) as scopes:
@@ -161,7 +166,7 @@ class _Reading:
                     )
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:
-                entries = [*self.input.positional, *(self.input.named or {}).values()]
+                entries = self.input.entries
                 tensors = recorder.tensors if recorder is not None else ()
                 inputs = [i for i, tensor in enumerate(tensors) if tensor.role is TensorRole.INPUT]
                 position = inputs.index(exc.tensor) if exc.tensor in inputs else -1
@@ -175,10 +180,7 @@ class _Reading:
         raise AssertionError("every retry makes one more input an integer")
 
     def _record(self, recorder: Recorder, *, batch: int) -> Graph:
-        for name, parameter in self.module.named_parameters():
-            recorder.table.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
-        for name, buffer in self.module.named_buffers():
-            recorder.table.add_weight(buffer, name=name, role=TensorRole.BUFFER)
+        recorder.table.add_weights_of(self.module)
         positional, named, inputs = make_inputs(
             recorder,
             self.input,
@@ -187,16 +189,18 @@ class _Reading:
             integer_inputs=self.integer_inputs,
         )
         with _recording_conditions():
-            result = self._call(recorder, positional, named)
+            result = self._call(recorder, positional, named, batch=batch)
             outputs = tuple(dict.fromkeys(recorder.index_of(tensor) for tensor in _output_tensors(result)))
-            tensors = self._without_frozen(recorder)
+            tensors, nodes = self._without_frozen(recorder), recorder.nodes()
+            if isinstance(result, StepResult):
+                tensors, nodes = _mark_cache(recorder, result, tensors, nodes)
             recorder.table.close()
         unsupported = dict(recorder.unsupported)
         return Graph(
             source=self.source,
             framework="pytorch",
             tensors=tensors,
-            nodes=recorder.nodes(),
+            nodes=nodes,
             inputs=inputs,
             outputs=outputs,
             has_lifetimes=True,
@@ -225,18 +229,29 @@ class _Reading:
                     tensors[index] = dataclasses.replace(tensors[index], role=TensorRole.BUFFER)
         return tuple(tensors)
 
-    def _call(self, recorder: Recorder, positional: tuple[torch.Tensor, ...], named: Mapping[str, torch.Tensor]) -> Any:
+    def _call(self, recorder: Recorder, positional: tuple[Any, ...], named: Mapping[str, Any], *, batch: int) -> Any:
         try:
             with torch.inference_mode(), PretendedDevice(recorder), recorder:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise
         except DataDependentError as exc:
+            does_decide = str(exc).startswith("Tensor.") or str(exc).rpartition(".")[2] in _DECIDING
+            if not does_decide:
+                raise UnsupportedError(
+                    f"{self.source} has tensors whose sizes depend on the values of its input, at {_users_line(exc)} "
+                    f"({exc}); what it costs cannot be known from shapes alone.",
+                    code="torch.data_dependent",
+                    cure="Give the part of the model before that line, or have it take a fixed number there: topk, or "
+                    "a mask that is multiplied.",
+                ) from exc
             raise UnsupportedError(
                 f"{self.source} decides by the values of its input at {_users_line(exc)} ({exc}); its operators "
                 "cannot be known from shapes alone.",
                 code="torch.data_dependent",
-                cure="Export the case that matters with torch.export or to ONNX and give that file.",
+                cure="Fix the case that matters by an example of it, and give that file: "
+                "torch.export.save(torch.export.draft_export(module, (example,)), 'model.pt2') or "
+                "torch.jit.trace(module, example).save('model.pt').",
             ) from exc
         except NotImplementedError as exc:
             raise UnsupportedError(
@@ -248,13 +263,28 @@ class _Reading:
         except Exception as exc:
             if recorder.refused is not None:
                 raise recorder.refused from exc
-            shapes = ", ".join(str(list(tensor.shape)) for tensor in (*positional, *named.values()))
+            shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
             raise UsageError(
                 f"{self.source} does not take inputs of shape {shapes} (batch first): {type(exc).__name__} at "
                 f"{_users_line(exc)}: {_first_line(exc)}",
                 code="input.shape_wrong",
                 cure="Give the shape of one sample, without the batch, as the model takes it.",
             ) from exc
+
+
+def _mark_cache(
+    recorder: Recorder, result: StepResult, tensors: tuple[TensorSpec, ...], nodes: tuple[Node, ...]
+) -> tuple[tuple[TensorSpec, ...], tuple[Node, ...]]:
+    """Give the tensors of a decoder's cache their role; those that were there before, no node makes."""
+    found = frozenset(result.found)
+    owners = found | {recorder.table.slot(recorder.table.adopt(tensor)).storage.base for tensor in result.kept}
+    marked = [
+        dataclasses.replace(tensor, role=TensorRole.CACHE)
+        if index in owners and tensor.role is TensorRole.ACTIVATION
+        else tensor
+        for index, tensor in enumerate(tensors)
+    ]
+    return tuple(marked), tuple(node for node in nodes if node.inputs or found.isdisjoint(node.outputs))
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -307,8 +337,7 @@ def _users_line(error: BaseException) -> str:
     """Where in the model's own code an error arose, as file:line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not {_HERE, _TORCH} & set(Path(frame.filename).parents)]
-    frame = (own or list(frames))[-1] if frames else None
-    return "unknown place" if frame is None else f"{frame.filename}:{frame.lineno}"
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "a place that is not in any source file here"
 
 
 def _first_line(error: BaseException) -> str:

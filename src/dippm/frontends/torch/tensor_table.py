@@ -86,6 +86,13 @@ class TensorTable:
         """The known storage that a tensor lies in, whether it is in the table or not."""
         return self._storages.get(tensor.untyped_storage()._cdata)
 
+    def add_weights_of(self, module: torch.nn.Module) -> None:
+        """Register all parameters and buffers of a module before it runs."""
+        for name, parameter in module.named_parameters():
+            self.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
+        for name, buffer in module.named_buffers():
+            self.add_weight(buffer, name=name, role=TensorRole.BUFFER)
+
     def add_weight(self, tensor: torch.Tensor, *, name: str, role: TensorRole) -> None:
         """Register a parameter or buffer of the module before the module runs."""
         if id(tensor) not in self._twins:

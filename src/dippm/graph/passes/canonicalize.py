@@ -6,21 +6,33 @@ from collections.abc import Callable
 
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Graph
+from dippm.graph.passes.cancel_transposes import cancel_transposes
 from dippm.graph.passes.drop_filler_bias import drop_filler_bias
+from dippm.graph.passes.drop_neutral_arithmetic import drop_neutral_arithmetic
 from dippm.graph.passes.fold_constants import fold_constants
-from dippm.graph.passes.fuse_attention import fuse_attention
+from dippm.graph.passes.fold_weight_views import fold_weight_views
+from dippm.graph.passes.fuse_attention import fuse_attention, fuse_converted_attention
 from dippm.graph.passes.fuse_batch_norm import fuse_batch_norm
+from dippm.graph.passes.fuse_convolution_bias import fuse_convolution_bias
+from dippm.graph.passes.fuse_einsum_attention import fuse_einsum_attention
 from dippm.graph.passes.fuse_gates import fuse_gates
 from dippm.graph.passes.fuse_gelu import fuse_gelu
 from dippm.graph.passes.fuse_group_norm import fuse_group_norm
 from dippm.graph.passes.fuse_layer_norm import fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
+from dippm.graph.passes.fuse_moment_norm import fuse_moment_norm
+from dippm.graph.passes.fuse_reshaped_linear import fuse_reshaped_linear
 from dippm.graph.passes.fuse_roll import fuse_roll
+from dippm.graph.passes.fuse_select import fuse_select
 from dippm.graph.passes.fuse_unbind import fuse_unbind
 from dippm.graph.passes.gather_recurrent_weights import gather_recurrent_weights
+from dippm.graph.passes.order_images import order_images
+from dippm.graph.passes.settle_recurrent_layout import settle_recurrent_layout
 from dippm.graph.passes.settle_views import settle_views
+from dippm.graph.passes.stack_recurrent_layers import stack_recurrent_layers
+from dippm.graph.passes.take_batch_first import take_batch_first
 
-__all__ = ["FUSIONS", "canonicalize"]
+__all__ = ["CONVERTED_FUSIONS", "FUSIONS", "canonicalize"]
 
 Pass = Callable[[GraphEditor], None]
 
@@ -41,8 +53,38 @@ FUSIONS: tuple[Pass, ...] = (
 """Passes that put decomposed operators together, in their order."""
 
 
-def canonicalize(graph: Graph) -> Graph:
-    """Put decomposed operators together, then settle views and copies; what nothing uses is dropped."""
+CONVERTED_FUSIONS: tuple[Pass, ...] = (
+    drop_neutral_arithmetic,
+    fold_weight_views,
+    cancel_transposes,
+    order_images,
+    fuse_convolution_bias,
+    fuse_moment_norm,
+    fuse_reshaped_linear,
+    fuse_einsum_attention,
+    fuse_converted_attention,
+    stack_recurrent_layers,
+    settle_recurrent_layout,
+    take_batch_first,
+    fuse_select,
+)
+"""Passes that put together, before the others, what only the converters of other frameworks take apart."""
+
+
+def canonicalize(graph: Graph, *, is_converted: bool = False) -> Graph:
+    """Put decomposed operators together, then settle views and copies; what nothing uses is dropped.
+
+    Args:
+        graph: The graph as it was read.
+        is_converted: Whether it came through the converter of a framework other than PyTorch. Parts that a PyTorch
+            module would launch one by one are then what the converter made of one operator.
+    """
+    if is_converted:
+        for fuse in CONVERTED_FUSIONS:
+            # Each sees what those before it put in and not what they took out.
+            editor = GraphEditor(graph)
+            fuse(editor)
+            graph = editor.to_graph()
     editor = GraphEditor(graph)
     editor.drop_unused()
     for fuse in FUSIONS:

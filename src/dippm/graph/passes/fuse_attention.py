@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from math import isclose
+from math import isclose, prod, sqrt
 
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["fuse_attention"]
+__all__ = ["fuse_attention", "fuse_converted_attention"]
 
 _VIEWS_BACK = 4
+_TOLERANCE = 1e-3
 
 
 def fuse_attention(editor: GraphEditor) -> None:
@@ -21,33 +22,48 @@ def fuse_attention(editor: GraphEditor) -> None:
     """
     for position, node in enumerate(editor.nodes):
         if node is not None and node.kind is OpKind.SOFTMAX:
-            _fuse(editor, position, node)
+            _fuse(editor, position, node, is_converted=False)
 
 
-def _fuse(editor: GraphEditor, position: int, softmax: Node) -> None:
+def fuse_converted_attention(editor: GraphEditor) -> None:
+    """Recognize attention with its scale ``1 / sqrt(size of a head)`` on one side, on both or on the product.
+
+    Other frameworks have layers for attention, as PyTorch has, but save them as their parts; so a converted model's
+    parts are one operator, where the same parts in a PyTorch module are what somebody wrote.
+    """
+    for position, node in enumerate(editor.nodes):
+        if node is not None and node.kind is OpKind.SOFTMAX:
+            _fuse(editor, position, node, is_converted=True)
+
+
+def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bool) -> None:
     rank = len(editor.tensors[softmax.outputs[0]].shape)
     if softmax.attributes.get("axes") != (rank - 1,):
         return
-    product, mask, is_causal = _scores(editor, softmax.inputs[0])
+    product, mask, is_causal, factor = _scores(editor, softmax.inputs[0])
     if product is None:
         return
-    query, key = (editor.writer_of_kind(tensor, OpKind.MUL) for tensor in product.inputs)
-    if query is None or key is None:
-        return
-    scales = [node.attributes.get("scalar") for node in (query, key)]
-    if not all(isinstance(scale, float) for scale in scales) or not isclose(*scales, rel_tol=1e-3):  # type: ignore[arg-type]
+    (query, query_factor), (key, key_factor) = (_unscaled(editor, tensor) for tensor in product.inputs)
+    factors = [factor or 1.0, query_factor or 1.0, key_factor or 1.0]
+    if is_converted:
+        head_size = editor.tensors[query].shape[-1].fixed
+        if not isclose(prod(factors) * sqrt(head_size), 1.0, rel_tol=_TOLERANCE):
+            return
+    elif factor or not (query_factor and key_factor and isclose(query_factor, key_factor, rel_tol=_TOLERANCE)):
         return
     weights = _after_guard(editor, softmax.outputs[0])
     reader = -1 if weights is None else editor.only_reader(weights)
     last = editor.node(reader) if reader >= 0 else None
     if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
         return
-    k = _turned_back(editor, key.inputs[0])
+    k = _turned_back(editor, key)
     if k is None:
-        k = _turn_back(editor, key.inputs[0], reader)
+        k = _turn_back(editor, key, reader)
     if k is None:
         return
-    inputs = [query.inputs[0], k, last.inputs[1]]
+    inputs = [query, k, last.inputs[1]]
+    if mask is not None and is_converted and _is_triangle(editor, mask):
+        mask, is_causal = None, True
     if mask is not None:
         inputs.append(_boolean_mask(editor, mask))
     editor.remove(position)
@@ -64,20 +80,45 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node) -> None:
     )
 
 
-def _scores(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | None, bool]:
-    """The product of queries and keys, the mask added to it, and whether that is the causal one."""
-    product = editor.writer_of_kind(tensor, OpKind.MATMUL)
+def _is_triangle(editor: GraphEditor, mask: int) -> bool:
+    """Whether a mask is half of a square of one number: the causal one, made as the model runs."""
+    half = editor.writer_of_kind(mask, OpKind.UNARY, "trilu")
+    return half is not None and editor.writer_of_kind(half.inputs[0], OpKind.FILL) is not None
+
+
+def _unscaled(editor: GraphEditor, tensor: int) -> tuple[int, float | None]:
+    """What a tensor is a multiple of, and the factor; the tensor itself and None where it is none."""
+    for kind in (OpKind.MUL, OpKind.DIV):
+        node = editor.writer_of_kind(tensor, kind)
+        scalar = None if node is None else node.attributes.get("scalar")
+        if node is None or len(node.inputs) != 1 or not isinstance(scalar, float) or not scalar:
+            continue
+        if kind is OpKind.MUL:
+            return node.inputs[0], scalar
+        if not node.attributes.get("scalar_first", False):
+            return node.inputs[0], 1.0 / scalar
+    return tensor, None
+
+
+def _scores(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | None, bool, float | None]:
+    """The product of queries and keys, the mask added to it, whether that is the causal one, the product's factor."""
+    product, factor = _product(editor, tensor)
     if product is not None:
-        return product, None, False
+        return product, None, False, factor
     total = editor.writer_of_kind(tensor, OpKind.ADD)
     if total is None or len(total.inputs) != 2:
-        return None, None, False
+        return None, None, False, None
     for scores, mask in (total.inputs, total.inputs[::-1]):
-        product = editor.writer_of_kind(scores, OpKind.MATMUL)
+        product, factor = _product(editor, scores)
         if product is not None:
             is_causal = bool(total.attributes.get("causal_mask", False))
-            return product, None if is_causal else mask, is_causal
-    return None, None, False
+            return product, None if is_causal else mask, is_causal, factor
+    return None, None, False, None
+
+
+def _product(editor: GraphEditor, scores: int) -> tuple[Node | None, float | None]:
+    tensor, factor = _unscaled(editor, scores)
+    return editor.writer_of_kind(tensor, OpKind.MATMUL), factor
 
 
 def _turned_back(editor: GraphEditor, tensor: int) -> int | None:

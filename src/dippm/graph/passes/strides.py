@@ -91,6 +91,8 @@ def elementwise(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     spread = []
     for operand_shape, strides in operands:
         offset = rank - len(operand_shape)
+        if offset < 0:  # files may claim shapes that no broadcast gives
+            continue
         # A dimension that is broadcast tells nothing; one of size 1 in the result too keeps its own stride.
         stretched = [0] * offset + [
             0 if size == 1 and shape[axis] != 1 else stride

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from dippm.costs.workload import Workload
 from dippm.frontends.onnx import read_onnx
-from dippm.graph import DType, OpKind
+from dippm.graph import DType, OpKind, TensorRole
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -117,15 +118,18 @@ def test_causal_mask_is_known_by_its_values(read, values: str, is_causal: bool) 
     assert graph.nodes[0].attributes.get("causal_mask", False) is is_causal
 
 
-def test_quantised_weight_is_the_weight(read, kinds) -> None:
+def test_quantised_weight_stays_as_stored_and_becomes_numbers_at_every_call(read, kinds) -> None:
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wf"]),
         helper.make_node("Conv", ["x", "wf"], ["y"]),
     ]
     weights = {"w": np.zeros((4, 3, 1, 1), np.int8), "s": np.float32(0.1), "z": np.int8(0)}
     graph = read(nodes, weights=weights)
-    assert kinds(graph) == ["conv"]
+    assert kinds(graph) == ["dequantize", "conv"]
     assert graph.parameter_count == 12
+    stored = graph.tensors[graph.nodes[0].inputs[0]]
+    assert (stored.dtype, stored.role) == (DType.INT8, TensorRole.PARAMETER)
+    assert "quantised" in graph.warnings[0]
 
 
 def branch(op_type: str) -> object:
@@ -172,6 +176,74 @@ def test_loop_of_unknown_length_is_a_warning(read, kinds) -> None:
     assert "loop" in graph.warnings[0].lower()
 
 
+def test_the_side_with_more_work_is_counted_and_what_it_reads_is_kept(read, kinds) -> None:
+    def side(*nodes: object) -> object:
+        value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+        return helper.make_graph(list(nodes), "side", [], [value])
+
+    heavy = side(helper.make_node("MatMul", ["x", "w"], ["b"]))
+    long = side(
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Strange", ["r"], ["q"], domain="my"),
+        helper.make_node("Neg", ["q"], ["b"]),
+    )
+    graphs = []
+    for sides in ((heavy, long), (long, heavy)):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=sides[0], else_branch=sides[1])
+        options = {"inputs": {"x": ["N", 64], "c": []}, "weights": {"w": zeros(64, 64)}, "domains": ["my"]}
+        graphs.append(read([node], dtypes={"c": TensorProto.BOOL}, **options))
+    for graph in graphs:
+        assert kinds(graph) == ["linear"]
+        assert graph.unsupported_ops == {}
+        assert "more work" in graph.warnings[0] or "more work" in graph.warnings[-1]
+
+
+def test_a_side_that_cannot_run_is_passed_over(read, kinds) -> None:
+    value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    squeeze = helper.make_graph([helper.make_node("Squeeze", ["x", "one"], ["b"])], "squeeze", [], [value])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=squeeze, else_branch=branch("Tanh"))
+    options = {"inputs": {"x": ["N", 3], "c": []}, "dtypes": {"c": TensorProto.BOOL}}
+    graph = read([node], weights={"one": np.array([1])}, **options)
+    assert kinds(graph) == ["tanh"]
+
+
+def test_what_a_side_that_is_not_counted_makes_on_demand_outlives_it(read, kinds) -> None:
+    value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    adding = helper.make_graph([helper.make_node("Add", ["x", "sizes"], ["b"])], "adding", [], [value])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Cast", ["s"], ["sizes"], to=TensorProto.FLOAT),
+        helper.make_node("If", ["c"], ["t"], then_branch=adding, else_branch=_products()),
+        helper.make_node("Add", ["t", "sizes"], ["y"]),
+    ]
+    options = {"inputs": {"x": ["N", 2], "c": []}, "dtypes": {"c": TensorProto.BOOL}}
+    graph = read(nodes, weights={"w": zeros(2, 2)}, **options)
+    assert kinds(graph) == ["fill", "linear", "add"]
+
+
+def _products() -> object:
+    value = helper.make_tensor_value_info("p", TensorProto.FLOAT, None)
+    return helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["p"])], "products", [], [value])
+
+
+@pytest.mark.parametrize(("limit", "rounds", "said"), [(6, 6, "may end before"), (2**62, 1, "counted once")])
+def test_a_loop_that_the_data_ends(read, kinds, limit: int, rounds: int, said: str) -> None:
+    def value(name: str, dtype: int) -> object:
+        return helper.make_tensor_value_info(name, dtype, None)
+
+    nodes = [
+        helper.make_node("Relu", ["v"], ["out"]),
+        helper.make_node("ReduceMax", ["out"], ["top"], keepdims=0),
+        helper.make_node("Greater", ["top", "zero"], ["again"]),
+    ]
+    inputs = [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("v", TensorProto.FLOAT)]
+    body = helper.make_graph(nodes, "body", inputs, [value("again", TensorProto.BOOL), value("out", TensorProto.FLOAT)])
+    node = helper.make_node("Loop", ["n", "yes", "x"], ["y"], body=body)
+    graph = read([node], weights={"n": np.array(limit), "yes": np.array(True), "zero": np.float32(0)})
+    assert kinds(graph).count("relu") == rounds
+    assert said in graph.warnings[0]
+
+
 def test_endless_loop_is_cut_off(read) -> None:
     node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=loop_body())
     graph = read([node], weights={"n": np.array(2**40)})
@@ -209,12 +281,12 @@ FUSED = [
     ("SkipSimplifiedLayerNormalization", "x x g", {}, {"g": (8,)}, ["add", "rms_norm"]),
     ("BiasGelu", "x g", {}, {"g": (8,)}, ["add", "gelu"]),
     ("QuickGelu", "x", {}, {}, ["gelu"]),
-    ("MatMulNBits", "x w s", {"K": 8, "N": 7}, {"w": (7, 1, 4), "s": (7,)}, ["linear"]),
+    ("MatMulNBits", "x w s", {"K": 8, "N": 7}, {"w": (7, 1, 4), "s": (7,)}, ["dequantize", "linear"]),
     ("Attention", "x w b", {"num_heads": 2}, {"w": (8, 24), "b": (24,)}, ["linear", "view", "view", "view", *HEADS]),
     ("MultiHeadAttention", "x x x", {"num_heads": 2}, {}, HEADS),
     ("GroupQueryAttention", "x h h", {"num_heads": 4, "kv_num_heads": 2}, {}, HEADS),
     ("RotaryEmbedding", "x i c c", {}, {"c": (6, 4)}, ["view", "view", "unary", "concat", "mul", "mul", "add"]),
-    ("QLinearAdd", "x s s x s s s s", {}, {"s": ()}, ["add"]),
+    ("QLinearAdd", "x s s x s s s s", {}, {"s": ()}, ["dequantize", "dequantize", "add", "quantize"]),
     ("NhwcConv", "n k", {}, {"k": (4, 8, 1, 1)}, ["view", "conv", "view"]),
 ]
 
@@ -241,3 +313,23 @@ def test_large_constant_is_a_buffer_and_a_layers_constant_is_its_weight(read) ->
     graph = read(nodes, inputs={"x": ["N", 300, 300]})
     assert graph.parameter_count == 1200
     assert {tensor.role.value for tensor in graph.tensors} == {"input", "buffer", "parameter", "activation"}
+
+
+@pytest.mark.parametrize("changed", [(), ("score_mod",), ("score_mod", "prob_mod")])
+def test_flex_attention_is_one_kernel_until_its_scores_are_changed(build, kinds, changed: tuple[str, ...]) -> None:
+    def change(name: str) -> object:
+        ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, None) for end in (f"{name}_in", f"{name}_out")]
+        return helper.make_graph([helper.make_node("Tanh", [ends[0].name], [ends[1].name])], name, ends[:1], ends[1:])
+
+    attributes = {name: change(name) for name in changed}
+    node = helper.make_node("FlexAttention", ["q", "k", "k"], ["y"], domain="ai.onnx.preview", **attributes)
+    inputs = {"q": ["N", 4, 6, 8], "k": ["N", 2, 5, 8]}
+    graph = read_onnx(build([node], inputs=inputs, domains=["ai.onnx.preview"]))
+    if not changed:
+        assert kinds(graph) == ["attention"]
+    else:
+        steps = ["copy", "copy", "matmul", "tanh", "softmax", *(["tanh"] if len(changed) > 1 else []), "matmul"]
+        assert [kind for kind in kinds(graph) if kind != "view"] == steps
+    assert graph.unsupported_ops == {}
+    assert [str(dim) for dim in graph.tensors[graph.outputs[0]].shape] == ["N", "4", "6", "8"]
+    assert Workload.from_graph(graph).at([3]).macs.sum() == 3 * 4 * 2 * 6 * 5 * 8

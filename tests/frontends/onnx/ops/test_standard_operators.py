@@ -29,7 +29,7 @@ DATA_DEPENDENT = {
     "Unique",
 }  # fmt: skip
 # Training steps, trees and text: no network that runs on a GPU holds them.
-NOT_READ = {"Adagrad", "Adam", "Gradient", "Momentum", "FlexAttention", "LabelEncoder", "Binarizer", "TreeEnsemble"}
+NOT_READ = {"Adagrad", "Adam", "Gradient", "Momentum", "LabelEncoder", "Binarizer", "TreeEnsemble"}
 NOT_READ |= {"ArrayFeatureExtractor"}
 
 

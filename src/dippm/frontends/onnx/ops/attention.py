@@ -7,7 +7,7 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value
 from dippm.graph import OpKind
 
-__all__: list[str] = []
+__all__ = ["packed_attention"]
 
 
 def split_heads(call: Call, x: Value, heads: int) -> Value:
@@ -66,22 +66,21 @@ def attention(call: Call) -> list[Value]:
     return outputs
 
 
-@rule("Attention", "QAttention", domain=MICROSOFT)
+@rule("Attention", domain=MICROSOFT)
 def packed_attention(call: Call) -> list[Value]:
     """The projection to queries, keys and values, then attention."""
     x, weight, bias = call.required(0), call.required(1), call.optional(2)
-    is_quantised = call.op.op_type == "QAttention"
     if len(x.shape) != 3 or len(weight.shape) != 2:
         raise ShapeError("its input must have three dimensions and its weight two")
     heads = call.int_attribute("num_heads", 1)
-    projected = multiply(call, x, weight, bias.dtype if is_quantised and bias is not None else x.dtype)
+    projected = multiply(call, x, weight, x.dtype)
     if bias is not None:
         projected = call.emit(OpKind.ADD, [projected, bias], projected.shape, projected.dtype)
     sizes = call.ints_attribute("qkv_hidden_sizes") or [weight.shape[1] // 3] * 3
     if len(sizes) != 3 or sum(sizes) != projected.shape[2]:
         raise ShapeError(f"sizes {sizes[:3]} do not make up {projected.shape[2]}")
     q, k, v = (split_heads(call, call.view(projected, (*x.shape[:2], size), "slice", axis=2), heads) for size in sizes)
-    mask = None if is_quantised else call.optional(3)
+    mask = call.optional(3)
     mask = mask if mask is not None and len(mask.shape) > 2 else None
     result = attend(call, q, k, v, mask, is_causal=bool(call.int_attribute("unidirectional")))
     present = Value((2, *k.shape), k.dtype, index=k.index)
@@ -139,6 +138,31 @@ def group_query_attention(call: Call) -> list[Value]:
         k = call.emit(OpKind.BINARY, [k, call.optional(7)], k.shape, k.dtype, function="rotary")
     k, v = _append(call, call.optional(3), k), _append(call, call.optional(4), v)
     return [merge_heads(call, attend(call, q, k, v, is_causal=True)), k, v]
+
+
+@rule("FlexAttention", domain="ai.onnx.preview")
+def flex_attention(call: Call) -> Value:
+    """Attention; where the file changes its scores or shares, each step on its own, as PyTorch runs it eagerly."""
+    q, k, v = (call.required(position) for position in range(3))
+    changes = [call.block_attribute(name) for name in ("score_mod", "prob_mod")]
+    if changes == [None, None]:
+        return attend(call, q, k, v)
+    if not len(q.shape) == len(k.shape) == len(v.shape) == 4 or q.shape[3] != k.shape[3]:
+        raise ShapeError("its query, key and value must have four dimensions and fit together")
+    if q.shape[1] != k.shape[1]:
+        k, v = (
+            call.emit(OpKind.COPY, [x], (x.shape[0], q.shape[1], *x.shape[2:]), x.dtype, function="repeat")
+            for x in (k, v)
+        )
+    turned = (*k.shape[:2], k.shape[3], k.shape[2])
+    keys = call.view(k, turned, "transpose", perm=(0, 1, 3, 2))
+    shares = call.emit(OpKind.MATMUL, [q, keys], (*q.shape[:3], k.shape[2]), q.dtype)
+    if changes[0] is not None:
+        shares = call.evaluator.run_block(changes[0], [shares])[0]
+    shares = call.emit(OpKind.SOFTMAX, [shares], shares.shape, shares.dtype, axes=(3,))
+    if changes[1] is not None:
+        shares = call.evaluator.run_block(changes[1], [shares])[0]
+    return call.emit(OpKind.MATMUL, [shares, v], (*q.shape[:3], v.shape[3]), q.dtype)
 
 
 @rule("LinearAttention")

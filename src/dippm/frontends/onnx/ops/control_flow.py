@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.program import Block
 from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis
 from dippm.graph import OpKind
 
@@ -15,25 +14,15 @@ _UNROLLED_TRIPS = 4_096
 
 @rule("If")
 def branch(call: Call) -> list[Value]:
-    """The branch that is known to be taken, else the heavier one."""
+    """The branch that is known to be taken, else the one with more work."""
     condition = call.required(0)
     then_block, else_block = call.block_attribute("then_branch"), call.block_attribute("else_branch")
     if then_block is None or else_block is None:
         raise ShapeError("it lacks a branch")
     if condition.data is not None and condition.data.size == 1:
         return call.evaluator.run_block(then_block if condition.number() else else_block, [])
-    call.warn("A branch depends on the data; the longer of its two sides is counted.")
-    longer = max((then_block, else_block), key=_length)
-    return call.evaluator.run_block(longer, [])
-
-
-def _length(block: Block) -> int:
-    total = len(block.ops)
-    for op in block.ops:
-        for value in op.attributes.values():
-            if isinstance(value, Block):
-                total += _length(value)
-    return total
+    call.warn("A branch depends on the data; the one of its two sides with more work is counted.")
+    return call.evaluator.run_larger((then_block, else_block))
 
 
 @rule("Loop")
@@ -50,6 +39,7 @@ def loop(call: Call) -> list[Value]:
     is_running = condition is None or condition.data is None or bool(condition.number())
     wanted = (limit[0] if limit else 1) if is_running else 0
     is_known = bool(limit) or not is_running
+    is_shortened = False
     start = call.evaluator.node_count()
     trip = 0
     while trip < wanted:
@@ -61,18 +51,23 @@ def loop(call: Call) -> list[Value]:
             column.append(value)
         trip += 1
         keep_going = results[0]
-        if keep_going.data is not None and keep_going.data.size == 1 and not keep_going.number():
-            is_known = True
-            wanted = trip
+        if keep_going.data is None:
+            if wanted > _UNROLLED_TRIPS:
+                # A limit that is never meant to be reached: the data decides.
+                is_known, wanted = False, trip
+                break
+            is_shortened = True
+        elif keep_going.data.size == 1 and not keep_going.number():
+            is_known, wanted = True, trip
             break
-        if keep_going.data is None and condition is not None:
-            is_known = is_known and not bool(condition.data is None)
         if call.evaluator.node_count() - start > _UNROLLED_NODES or trip >= _UNROLLED_TRIPS:
             break
     if not is_known:
         call.warn("A loop runs as often as its data says; its body is counted once.")
     elif trip < wanted:
         call.warn(f"A loop runs {wanted} times; its body is counted {trip} times.")
+    elif is_shortened:
+        call.warn(f"A loop may end before its limit of {wanted} rounds; all of them are counted.")
     return [*carried, *(_stack(call, column, max(wanted, 0)) for column in scanned)]
 
 

@@ -8,7 +8,7 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, numel
 from dippm.graph import Attribute, DType, OpKind
 
-__all__ = ["ACTIVATIONS", "Window", "apply_activation", "pad_if_uneven", "read_window"]
+__all__ = ["ACTIVATIONS", "Window", "apply_activation", "convolve", "pad_if_uneven", "read_window"]
 
 ACTIVATIONS = {
     "Relu": OpKind.RELU, "Sigmoid": OpKind.SIGMOID, "Tanh": OpKind.TANH, "Clip": OpKind.CLIP, "Gelu": OpKind.GELU,
@@ -165,18 +165,6 @@ def nhwc_conv(call: Call) -> Value:
     result = convolve(call, nchw, weight, call.optional(2), x.dtype)
     result = apply_activation(call, result, call.text_attribute("activation"))
     return call.view(result, tuple(result.shape[axis] for axis in to_last), "transpose", perm=to_last)
-
-
-@rule("ConvInteger")
-def conv_integer(call: Call) -> Value:
-    """Conv of 8-bit integers into 32 bits."""
-    return convolve(call, call.required(0), call.required(1), None, DType.INT32)
-
-
-@rule("QLinearConv")
-def qlinear_conv(call: Call) -> Value:
-    """Conv of quantised tensors, quantised again."""
-    return convolve(call, call.required(0), call.required(3), call.optional(8), call.required(7).dtype)
 
 
 @rule("ConvTranspose")

@@ -270,7 +270,7 @@ def _is_causal_mask(value: Value) -> bool:
     if data is None or not value.is_constant or data.ndim < 2 or data.shape[-1] < 2 or not value.dtype.is_floating:
         return False
     queries, keys = data.shape[-2:]
-    is_hidden = data < _HIDDEN
+    is_hidden = data <= _HIDDEN
     expected = np.triu(np.ones((queries, keys), dtype=bool), k=1 + max(keys - queries, 0))
     return bool((is_hidden == expected).all() and expected.any() and not data[~is_hidden].any())
 

@@ -21,7 +21,8 @@ def gather(call: Call) -> Value:
         return _take(call, x, indices, axis)
     if indices.shape == () and indices.data is not None:
         return call.view(x, shape, "select", axis=axis)
-    is_table = x.is_static and axis == 0 and len(x.shape) == 2 and x.dtype.is_floating
+    is_trained = x.dtype.is_floating or x.role is TensorRole.PARAMETER
+    is_table = x.is_static and axis == 0 and len(x.shape) == 2 and is_trained
     if is_table and not (indices.is_static and len(indices.shape) == 1):
         return call.emit(OpKind.EMBEDDING, [x, indices], shape, x.dtype)
     if indices.is_constant and indices.is_computed and len(x.shape) == 1 and len(indices.shape) > 1:

@@ -7,7 +7,7 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, broadcast, numel
 from dippm.graph import Attribute, DType, OpKind
 
-__all__ = ["multiply"]
+__all__ = ["gemm", "multiply"]
 
 
 def multiply(call: Call, a: Value, b: Value, dtype: DType) -> Value:
@@ -34,24 +34,6 @@ def matmul(call: Call) -> Value:
     """MatMul."""
     a = call.required(0)
     return multiply(call, a, call.required(1), a.dtype)
-
-
-@rule("MatMulInteger")
-def matmul_integer(call: Call) -> Value:
-    """MatMul of 8-bit integers into 32 bits."""
-    return multiply(call, call.required(0), call.required(1), DType.INT32)
-
-
-@rule("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MICROSOFT)
-def matmul_integer_to_float(call: Call) -> Value:
-    """MatMul of quantised tensors into numbers."""
-    return multiply(call, call.required(0), call.required(1), DType.FLOAT32)
-
-
-@rule("QLinearMatMul")
-def qlinear_matmul(call: Call) -> Value:
-    """MatMul of quantised tensors, quantised again."""
-    return multiply(call, call.required(0), call.required(3), call.required(7).dtype)
 
 
 @rule("Gemm")
@@ -101,17 +83,6 @@ def fused_matmul(call: Call) -> Value:
         sides.append(value)
     result = multiply(call, sides[0], sides[1], a.dtype)
     return apply_activation(call, result, call.text_attribute("activation"))
-
-
-@rule("MatMulNBits", "MatMulBnb4", "MatMulFpQ4", domain=MICROSOFT)
-def matmul_n_bits(call: Call) -> Value:
-    """A linear layer whose weight is packed into a few bits."""
-    a, b = call.required(0), call.required(1)
-    inner, columns = call.int_attribute("K"), call.int_attribute("N")
-    if not a.shape or a.shape[-1] != inner or columns < 1:
-        raise ShapeError(f"{a.shape[-1:]} columns meet {inner} rows")
-    bias = call.optional(5)
-    return call.emit(OpKind.LINEAR, [a, b, bias], (*a.shape[:-1], columns), a.dtype)
 
 
 @rule("Einsum")

@@ -7,11 +7,11 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value
 from dippm.graph import DType, OpKind
 
-__all__: list[str] = []
+__all__ = ["global_pool", "pool"]
 
 
 @rule("MaxPool", "AveragePool", "LpPool")
-@rule("NhwcMaxPool", "QLinearAveragePool", domain=MICROSOFT)
+@rule("NhwcMaxPool", domain=MICROSOFT)
 def pool(call: Call) -> list[Value]:
     """A function of each window."""
     x = call.required(0)
@@ -33,11 +33,13 @@ def pool(call: Call) -> list[Value]:
     attributes = window.attributes()
     if kind is OpKind.AVG_POOL:
         del attributes["dilation"]
+        if shape == x.shape and set(window.kernel) == {1}:
+            # Adaptive pooling to the size that its input has already.
+            return [call.emit(OpKind.GLOBAL_POOL, [x], shape, x.dtype, output_size=spatial, function="mean")]
     return call.emit_many(kind, [x], outputs, attributes=attributes)
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-@rule("QLinearGlobalAveragePool", domain=MICROSOFT)
 def global_pool(call: Call) -> Value:
     """A function of each channel."""
     x = call.required(0)

@@ -6,15 +6,16 @@ from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value
 from dippm.graph import OpKind
 
-__all__: list[str] = []
+__all__ = ["recurrent"]
 
 _KINDS = {"LSTM": (OpKind.LSTM, 4), "GRU": (OpKind.GRU, 3), "RNN": (OpKind.RNN, 1)}
+_SPELLINGS = {"DynamicQuantizeLSTM": "LSTM"}
 
 
 @rule(*_KINDS)
 def recurrent(call: Call) -> list[Value]:
     """One layer, in one or both directions."""
-    kind, gates = _KINDS[call.op.op_type]
+    kind, gates = _KINDS[_SPELLINGS.get(call.op.op_type, call.op.op_type)]
     x, weight, recurrence = call.required(0), call.required(1), call.required(2)
     if len(x.shape) != 3 or len(recurrence.shape) != 3 or len(weight.shape) != 3:
         raise ShapeError("its input, weight and recurrence must have three dimensions")
@@ -33,7 +34,7 @@ def recurrent(call: Call) -> list[Value]:
         outputs.append((state, x.dtype))
     # x, then states and weights; the lengths of padded sequences are not a tensor that the kernel reads.
     states = [call.optional(position) for position in range(5, len(call.inputs))]
-    inputs = [x, *states, weight, recurrence, call.optional(3)]
+    inputs = [x, *states, *_apart(weight, 1), *_apart(recurrence, 1), *_apart(call.optional(3), 2)]
     kept = [value for value in inputs if value is not None]
     return call.emit_many(
         kind,
@@ -46,3 +47,17 @@ def recurrent(call: Call) -> list[Value]:
             "batch_first": is_batch_first,
         },
     )
+
+
+def _apart(value: Value | None, per_direction: int) -> list[Value | None]:
+    """The tensors that PyTorch keeps apart in each direction and the file stacks into one."""
+    if value is None or not value.is_stored or len(value.shape) < 2 or value.shape[1] % per_direction:
+        return [value]
+    if value.pieces is None:
+        directions, rows, *rest = value.shape
+        shape = (rows // per_direction, *rest)
+        value.pieces = [
+            Value(shape, value.dtype, role=value.role, name=value.name, is_static=True)
+            for _ in range(directions * per_direction)
+        ]
+    return list(value.pieces)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from dippm.frontends.onnx.ops.folding import fold
-from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
+from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Array
 from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
-__all__: list[str] = []
+__all__ = ["reduce", "softmax"]
 
 _FUNCTIONS: dict[str, tuple[str, Callable[..., Array] | None]] = {
     "ReduceMean": ("mean", np.mean),
@@ -31,7 +31,7 @@ _FUNCTIONS: dict[str, tuple[str, Callable[..., Array] | None]] = {
 @rule(*_FUNCTIONS)
 def reduce(call: Call) -> Value:
     """One number for each slice along the axes."""
-    function, numpy_function = _FUNCTIONS[call.op.op_type]
+    function, numpy_function = _FUNCTIONS[call.op.op_type.removeprefix("QLinear")]
     x = call.required(0)
     rank = len(x.shape)
     wanted = call.known_ints(1)
@@ -65,7 +65,6 @@ def arg_reduce(call: Call) -> Value:
 
 
 @rule("Softmax", "LogSoftmax", "Hardmax")
-@rule("QLinearSoftmax", domain=MICROSOFT)
 def softmax(call: Call) -> Value:
     """Shares along an axis; before opset 13 along all dimensions from the axis on."""
     x = call.required(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from dippm.frontends.onnx.values import Call, Value
 
@@ -12,11 +13,12 @@ MICROSOFT = "com.microsoft"
 """Domain of onnxruntime's own operators."""
 
 Rule = Callable[[Call], Value | list[Value]]
+Kept = TypeVar("Kept", bound=Rule)
 
 _RULES: dict[tuple[str, str], Rule] = {}
 
 
-def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+def rule(*op_types: str, domain: str = "") -> Callable[[Kept], Kept]:
     """Register a function as the rule of operators.
 
     Args:
@@ -24,7 +26,7 @@ def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
         domain: Their domain, ``""`` for the standard one.
     """
 
-    def register(function: Rule) -> Rule:
+    def register(function: Kept) -> Kept:
         for op_type in op_types:
             _RULES[domain, op_type] = function
         return function

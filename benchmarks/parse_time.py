@@ -1,0 +1,232 @@
+"""Time to read a model beside what its framework's converter takes alone; writes ``docs/reports/parse_time.md``.
+
+    python benchmarks/parse_time.py [--frameworks tensorflow,paddle,pytorch,onnx] [--rounds 3] [--folder FOLDER]
+
+It runs in an environment that holds the frameworks. TensorFlow and Paddle: the converter's own seconds, its imports
+among them, as its process notes them, beside the whole of that ``dippm.load``, without a cache. PyTorch:
+``torch.export.export`` beside ``dippm.load`` of the module, and ONNX: ``onnx.load`` with shape inference beside
+``dippm.load`` of the file, in one process, in turn. Figures of one table come from one run on one machine: compare the
+ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from processes import run
+
+HERE = Path(__file__).resolve().parent
+NAMES = ("vgg16", "resnet50", "mobilenet_v2", "lstm", "bert")
+FRAMEWORKS = ("tensorflow", "paddle", "pytorch", "onnx")
+PACKAGES = ("dippm", "tensorflow", "tf2onnx", "keras", "paddlepaddle", "paddle2onnx", "torch", "onnx")
+ALLOWED = 1.2
+LEAST_CALLS, MOST_CALLS, CALLS_S = 5, 51, 5.0
+CONVERTERS = {
+    "tensorflow": "tf2onnx",
+    "paddle": "paddle2onnx",
+    "pytorch": "`torch.export.export`",
+    "onnx": "`onnx.load`, `infer_shapes`",
+}
+# Operators, seconds that the converter took, seconds in all.
+LOAD = """
+import sys, time
+import dippm
+from dippm.frontends import open_model
+taken = []
+read = open_model._read_converted
+def noted(converted, **options):
+    taken.append(converted.converter_s)
+    return read(converted, **options)
+open_model._read_converted = noted
+load = dippm.load
+start = time.perf_counter()
+graph = load(sys.argv[1])
+print(len(graph.nodes), *taken, time.perf_counter() - start)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What one model took.
+
+    Args:
+        framework: Its framework.
+        name: Its name.
+        converter_s: The converter alone, median seconds.
+        ours_s: Reading it with dippm, median seconds.
+        nodes: Operators of the graph.
+    """
+
+    framework: str
+    name: str
+    converter_s: float
+    ours_s: float
+    nodes: int
+
+    @property
+    def ratio(self) -> float:
+        """Ours over the converter's."""
+        return self.ours_s / self.converter_s
+
+
+def main() -> None:
+    """Run all measurements, print the report and write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--frameworks", default=",".join(FRAMEWORKS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where the models are written, or lie already")
+    parser.add_argument("--report", type=Path, default=HERE.parent / "docs" / "reports" / "parse_time.md")
+    arguments = parser.parse_args()
+    os.environ.update(DIPPM_CACHE="", PIP_NO_INDEX="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.folder or Path(temporary)
+        for framework in arguments.frameworks.split(","):
+            for name in NAMES:
+                rows.append(_measure(framework, name, folder / framework, rounds=arguments.rounds))
+                print(rows[-1], file=sys.stderr, flush=True)
+    report = _report(rows, arguments.rounds)
+    arguments.report.write_text(report)
+    print(report)
+
+
+def _measure(framework: str, name: str, folder: Path, *, rounds: int) -> Row:
+    if framework != "pytorch" and not list(folder.glob(f"{name}*")):
+        run([sys.executable, str(HERE / "framework_models.py"), framework, str(folder)])
+    if framework in ("tensorflow", "paddle"):
+        return _measure_processes(framework, name, folder, rounds=rounds)
+    return _measure_calls(framework, name, folder)
+
+
+def _measure_processes(framework: str, name: str, folder: Path, *, rounds: int) -> Row:
+    """Each load in a process of its own, as a first one is, of files that are in memory."""
+    for path in sorted((folder / name).rglob("*")):
+        if path.is_file():
+            path.read_bytes()
+    runs = [run([sys.executable, "-c", LOAD, str(folder / name)]) for _ in range(rounds)]
+    nodes, inside, whole = zip(*(map(float, each.output.split()[-3:]) for each in runs), strict=True)
+    return Row(
+        framework=framework,
+        name=name,
+        converter_s=statistics.median(inside),
+        ours_s=statistics.median(whole),
+        nodes=int(nodes[0]),
+    )
+
+
+def _measure_calls(framework: str, name: str, folder: Path) -> Row:
+    import dippm
+
+    if framework == "pytorch":
+        import torch
+
+        from framework_models import torch_models
+
+        build, sample = torch_models()[name]
+        module = build().eval()
+        shape = tuple(sample.shape[1:])
+        given = shape if sample.is_floating_point() else {"ids": (shape, "int64")}
+
+        def convert() -> object:
+            return torch.export.export(module, (sample,))
+
+        def load() -> dippm.Graph:
+            return dippm.load(module, input=given)
+    else:
+        import onnx
+
+        path = folder / f"{name}.onnx"
+
+        def convert() -> object:
+            return onnx.shape_inference.infer_shapes(onnx.load(path))
+
+        def load() -> dippm.Graph:
+            return dippm.load(path)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = load()
+        convert()
+        theirs, ours = [], []
+        # Short calls scatter: more of them.
+        while len(ours) < LEAST_CALLS or (len(ours) < MOST_CALLS and sum(theirs) + sum(ours) < CALLS_S):
+            theirs.append(_seconds(convert))
+            ours.append(_seconds(load))
+    return Row(
+        framework=framework,
+        name=name,
+        converter_s=statistics.median(theirs),
+        ours_s=statistics.median(ours),
+        nodes=len(graph.nodes),
+    )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _report(rows: Sequence[Row], rounds: int) -> str:
+    worst = max(rows, key=lambda row: row.ratio)
+    within = sum(row.ratio <= ALLOWED for row in rows)
+    lines = [
+        "# Time to read a model",
+        "",
+        "Written by `python benchmarks/parse_time.py`. VGG16, ResNet-50, MobileNetV2, two LSTM layers and a BERT",
+        "encoder, saved by each framework (TensorFlow: SavedModel; Paddle: `model.json` with its weights; ONNX:",
+        "PyTorch's exporter, weights inside).",
+        "",
+        "TensorFlow and Paddle: loads without a cache, each in a new process and of files that are in memory already,",
+        f"medians of {rounds}. The converter's seconds, its imports among them, are those that its process notes in",
+        "that load, so the ratio says what dippm adds: starting the process, leaving the weights out, reading the",
+        "result. PyTorch and ONNX: calls in one process, in turn, medians of "
+        f"{LEAST_CALLS} to {MOST_CALLS} after a first",
+        "one. dippm uses neither of them; the ratio says how it compares. Figures come from one run on one machine:",
+        "compare the ratios.",
+        "",
+        f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}; "
+        f"{_versions()}.",
+        "",
+        "| framework | model | converter | its seconds | dippm, seconds | ratio | operators |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    lines += [
+        f"| {row.framework} | {row.name} | {CONVERTERS[row.framework]} | {row.converter_s:.3f} | {row.ours_s:.3f} "
+        f"| {row.ratio:.2f} | {row.nodes} |"
+        for row in rows
+    ]
+    lines += [
+        "",
+        f"The aim is a ratio of at most {ALLOWED}: {within} of {len(rows)} are within it, the highest is "
+        f"{worst.ratio:.2f} ({worst.framework}, {worst.name}).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _versions() -> str:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Models that are to be packed, and what each leaves to the call."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike, fspath
+
+from dippm.errors import UsageError
+from dippm.graph import Graph
+
+__all__ = ["ModelToPack", "complete", "name_models", "source_of"]
+
+_MOST_REPLICAS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelToPack:
+    """One model and how it is to run; what is None is as the call of :func:`pack` says.
+
+    Args:
+        model: A model as :func:`dippm.predict` takes it.
+        name: What to call it in the answer; its path or name when left out.
+        replicas: How many run at once, each on a slice of its own.
+        batch: Samples per call.
+        latency_ms: Bound on the predicted time of a call, in training of a step, ms.
+        framework: Framework of the file.
+        input: Shapes of one sample.
+        precision: Arithmetic.
+        mode: ``inference`` or ``training``.
+        optimizer: What updates the weights in training.
+    """
+
+    model: object
+    name: str | None = None
+    replicas: int | None = None
+    batch: int | None = None
+    latency_ms: float | None = None
+    framework: str | None = None
+    input: object = None
+    precision: str | None = None
+    mode: str | None = None
+    optimizer: str | None = None
+
+
+def complete(
+    given: object,
+    *,
+    batch: int,
+    latency_ms: float | None,
+    framework: str | None,
+    input: object,  # noqa: A002 - the contract's name
+    precision: str,
+    mode: str,
+    optimizer: str | None,
+) -> ModelToPack:
+    """A model with everything that it leaves to the call.
+
+    Raises:
+        UsageError: ``latency.invalid``.
+    """
+    own = given if isinstance(given, ModelToPack) else ModelToPack(model=given)
+    bound = latency_ms if own.latency_ms is None else own.latency_ms
+    if bound is not None and (
+        isinstance(bound, bool) or not isinstance(bound, int | float) or not (math.isfinite(bound) and bound > 0)
+    ):
+        raise UsageError(f"The latency bound must be a number of ms above 0. Got {bound!r}.", code="latency.invalid")
+    trains = (own.mode or mode) == "training"
+    return replace(
+        own,
+        batch=batch if own.batch is None else own.batch,
+        latency_ms=bound,
+        framework=own.framework or framework,
+        input=input if own.input is None else own.input,
+        precision=own.precision or precision,
+        mode=own.mode or mode,
+        # An optimizer for those that train says nothing of one that does not.
+        optimizer=own.optimizer or (optimizer if trains or mode != "training" else None),
+    )
+
+
+def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> list[ModelToPack]:
+    """Models with names, no two of them the same, and with their replicas.
+
+    Raises:
+        UsageError: ``pack.models``, ``pack.name`` or ``pack.replicas``.
+    """
+    if not asked:
+        raise UsageError("There must be at least one model to pack. Got none.", code="pack.models")
+    own = [each.name for each in asked if each.name is not None]
+    twice = [name for name, count in Counter(own).items() if count > 1]
+    if twice:
+        raise UsageError(f"Several models are named {', '.join(twice)}.", code="pack.name", cure="Give other names.")
+    taken = set(own)
+    named: list[ModelToPack] = []
+    for each in asked:
+        name = each.name
+        if name is None:
+            source = source_of(each.model)
+            numbered = (f"{source} #{number}" for number in itertools.count(2))
+            name = next(other for other in itertools.chain([source], numbered) if other not in taken)
+            taken.add(name)
+        count = replicas.get(name, 1 if each.replicas is None else each.replicas)
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_REPLICAS:
+            raise UsageError(
+                f"The replicas of '{name}' must be a whole number from 1 to {_MOST_REPLICAS:,}. Got {count!r} instead.",
+                code="pack.replicas",
+            )
+        named.append(replace(each, name=name, replicas=count))
+    unknown = sorted(set(replicas) - {each.name or "" for each in named})
+    if unknown:
+        raise UsageError(
+            f"There are replicas for {', '.join(unknown)}, but the models are "
+            f"{', '.join(each.name or '' for each in named)}.",
+            code="pack.replicas",
+        )
+    return named
+
+
+def source_of(model: object) -> str:
+    """What to call a model that has no name."""
+    if isinstance(model, str | PathLike):
+        return fspath(model) if isinstance(fspath(model), str) else str(model)
+    if isinstance(model, Graph):
+        return model.source
+    return type(model).__name__

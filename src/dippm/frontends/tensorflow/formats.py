@@ -1,0 +1,94 @@
+"""The kinds of files that TensorFlow writes, told apart by their content."""
+
+from __future__ import annotations
+
+import zipfile
+from enum import StrEnum
+from pathlib import Path
+
+from dippm.errors import ModelReadError
+
+__all__ = ["ModelFormat", "find_format", "list_files"]
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_ZIP = b"PK\x03\x04"
+_TFLITE = b"TFL3"
+_GRAPH_NAME = "saved_model.pb"
+
+
+class ModelFormat(StrEnum):
+    """A kind of TensorFlow or Keras file."""
+
+    SAVED_MODEL = "saved_model"
+    KERAS = "keras"
+    HDF5 = "hdf5"
+    GRAPH_DEF = "graph_def"
+    TFLITE = "tflite"
+
+
+def find_format(path: Path) -> ModelFormat:
+    """Tell the kind of a model of TensorFlow.
+
+    Args:
+        path: A file, a SavedModel folder, or the ``saved_model.pb`` in one.
+
+    Raises:
+        ModelReadError: ``model.unreadable``.
+    """
+    try:
+        if path.is_dir():
+            return ModelFormat.SAVED_MODEL
+        with path.open("rb") as stream:
+            head = stream.read(16)
+    except OSError as exc:
+        raise ModelReadError(f"'{path}' cannot be read: {exc}.", code="model.unreadable") from exc
+    if head.startswith(_ZIP):
+        return ModelFormat.KERAS
+    if head.startswith(_HDF5):
+        return ModelFormat.HDF5
+    if head[4:8] == _TFLITE:
+        return ModelFormat.TFLITE
+    return ModelFormat.SAVED_MODEL if path.name == _GRAPH_NAME else ModelFormat.GRAPH_DEF
+
+
+def list_files(path: Path) -> list[Path]:
+    """All files of a model, in a fixed order.
+
+    Raises:
+        ModelReadError: ``model.unreadable``.
+    """
+    if not path.is_dir():
+        return [path]
+    try:
+        found = [path / _GRAPH_NAME, *(path / "variables").rglob("*"), *(path / "assets").rglob("*")]
+        return sorted(file for file in found if file.is_file())
+    except OSError as exc:
+        raise ModelReadError(f"'{path}' cannot be read: {exc}.", code="model.unreadable") from exc
+
+
+def check_archive(path: Path, *, most_mb: int) -> None:
+    """Refuse a ``.keras`` archive that unpacks to more than it may.
+
+    Raises:
+        ModelReadError: ``model.truncated``, ``model.too_large``.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+            settings = sum(member.file_size for member in archive.infolist() if member.filename.endswith(".json"))
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as exc:
+        raise ModelReadError(
+            f"'{path}' begins like an archive, but its table of contents cannot be read: {exc}.",
+            code="model.truncated",
+            cure="The file is cut off or damaged: save or copy it again.",
+        ) from exc
+    if unpacked > most_mb * 2**20 or settings > _MOST_SETTINGS:
+        raise ModelReadError(
+            f"'{path}' unpacks to {unpacked / 2**20:,.0f} MiB, {settings / 2**20:,.0f} MiB of them the description of "
+            f"its layers; at most {most_mb:,} and {_MOST_SETTINGS // 2**20} MiB are read.",
+            code="model.too_large",
+            cure="Convert it to ONNX yourself and give the .onnx file.",
+        )
+
+
+_MOST_SETTINGS = 64 * 2**20

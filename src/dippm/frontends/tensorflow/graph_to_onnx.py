@@ -1,0 +1,118 @@
+"""From a frozen TensorFlow graph to ONNX. Runs in the converter's process, which has TensorFlow and tf2onnx.
+
+tf2onnx would make a graph faster, which changes the architecture that the file describes. What is left out, and why:
+
+- TensorFlow's own graph optimizer (grappler) multiplies constants into the weights of convolutions.
+- ``back_to_back`` folds batch normalizations into convolutions: their parameters and kernels would be gone.
+- ``merge_duplication`` keeps one of several weights of equal value, such as biases that are all zero.
+- ``global_pool`` calls every mean over the last dimensions a pooling, those of layer normalizations too.
+- ``fold_constants`` is left to the reader, which knows shapes without values.
+
+The rest moves and drops the transpositions between TensorFlow's order of images and that of ONNX, and identities.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import UnsupportedError
+from dippm.frontends.tensorflow.graph_rewrites import rewrite_graph
+from dippm.frontends.tensorflow.loading import FrozenGraph
+
+__all__ = ["convert_frozen", "convert_tflite"]
+
+_OPSET = 17
+_OPTIMIZERS = ("optimize_transpose", "remove_redundant_upsample", "loop_optimizer", "reshape_optimizer",
+               "remove_identity")  # fmt: skip
+_EXTERNAL = 1
+_SIGNATURE_PREFIX = "serving_default_"
+
+
+def convert_frozen(frozen: FrozenGraph, path: Path) -> None:
+    """Write a graph as ONNX, without its large weights.
+
+    Raises:
+        UnsupportedError: ``tensorflow.unconvertible``.
+    """
+    tf = import_module("tensorflow")
+    graph_def = frozen.graph_def
+    values = import_module("tf2onnx.tf_utils").compress_graph_def(graph_def)
+    rewrite_graph(graph_def)
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(graph_def, name="")
+        _convert(
+            graph,
+            path,
+            input_names=list(frozen.inputs),
+            output_names=list(frozen.outputs),
+            tensors_to_rename=dict(frozen.names),
+            const_node_values=values,
+        )
+
+
+def convert_tflite(source: Path, path: Path) -> None:
+    """Write a TensorFlow Lite model as ONNX, without its large weights.
+
+    Raises:
+        UnsupportedError: ``tensorflow.unconvertible``.
+    """
+    tf = import_module("tensorflow")
+    with tf.Graph().as_default() as graph:
+        _convert(graph, path, tflite_path=str(source))
+
+
+def _convert(graph: Any, path: Path, **settings: Any) -> None:
+    tfonnx: Any = import_module("tf2onnx.tfonnx")
+    optimizer: Any = import_module("tf2onnx.optimizer")
+    storage = import_module("tf2onnx.graph").ExternalTensorStorage()
+    numpy: Any = import_module("numpy")
+    if not hasattr(numpy, "product"):
+        # tf2onnx 1.17 calls it by the name that numpy 2 has taken away.
+        numpy.product = numpy.prod
+    # A tf2onnx pattern turns layer normalizations into instance normalizations over another number of elements.
+    tfonnx.rewrite_layer_normalization = lambda _, nodes: nodes
+    try:
+        converted = tfonnx.process_tf_graph(graph, opset=_OPSET, continue_on_error=False, **settings)
+    except Exception as exc:
+        raise UnsupportedError(
+            f"tf2onnx cannot convert the model: {type(exc).__name__}: {' '.join(str(exc).split())[:400]}",
+            code="tensorflow.unconvertible",
+            cure="Leave out what is named there, or convert the model to ONNX in another way and give the .onnx file.",
+        ) from exc
+    known = optimizer._get_optimizers()
+    wanted = OrderedDict((name, known[name]) for name in _OPTIMIZERS if name in known)
+    converted = optimizer.optimize_graph(converted, False, optimizers=wanted)
+    model = converted.make_model("model", external_tensor_storage=storage)
+    if "tflite_path" in settings:
+        _name_inputs(model.graph)
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == _EXTERNAL:
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+    path.write_bytes(model.SerializeToString())
+
+
+def _name_inputs(graph: Any) -> None:
+    """Call inputs as the signature does that a TensorFlow Lite file was made from."""
+    names = {each.name: each.name.removeprefix(_SIGNATURE_PREFIX).removesuffix(":0") for each in graph.input}
+    if len(set(names.values())) < len(names):
+        return
+    for each in graph.input:
+        each.name = names[each.name]
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+
+
+def _tensors(graph: Any) -> list[Any]:
+    """Stored tensors of a graph and of the graphs in it."""
+    found = list(graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                found.append(attribute.t)
+            for inner in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
+                found += _tensors(inner)
+    return found

@@ -1,0 +1,213 @@
+"""Reads each kind of TensorFlow file into one frozen graph. Runs in the converter's process, which has TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import ModelReadError, UnsupportedError, UsageError
+
+__all__ = ["FrozenGraph", "load_graph_def", "load_keras", "load_saved_model"]
+
+_DEFAULT_SIGNATURE = "serving_default"
+_VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
+_SINKLESS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
+_LAMBDAS = frozenset({"Lambda", "__lambda__"})
+_MISSING_CLASS = ("could not locate", "unknown layer", "unknown object", "could not be deserialized", "not registered")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenGraph:
+    """A graph whose weights are constants.
+
+    Args:
+        graph_def: A ``GraphDef``.
+        inputs: Its input tensors, such as ``"x:0"``.
+        outputs: Its output tensors.
+        names: What its user calls them, where that is not their name in the graph.
+    """
+
+    graph_def: Any
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_saved_model(folder: Path) -> FrozenGraph:
+    """Read a SavedModel by its ``serving_default`` signature, or its only one.
+
+    Raises:
+        UnsupportedError: ``tensorflow.no_signature``, ``tensorflow.signatures``.
+    """
+    tf = import_module("tensorflow")
+    loaded = tf.saved_model.load(str(folder))
+    signatures = {name: each for name, each in loaded.signatures.items() if not name.startswith("_")}
+    if not signatures:
+        raise UnsupportedError(
+            "The SavedModel has no signature, so nothing says what it takes and gives.",
+            code="tensorflow.no_signature",
+            cure="Save it with one: model.export(folder), or tf.saved_model.save(model, folder, signatures=function).",
+        )
+    if _DEFAULT_SIGNATURE not in signatures and len(signatures) > 1:
+        raise UnsupportedError(
+            f"The SavedModel has {len(signatures)} signatures and none is {_DEFAULT_SIGNATURE}: "
+            f"{', '.join(sorted(signatures))[:300]}.",
+            code="tensorflow.signatures",
+            cure=f"Save it again with the one that counts as {_DEFAULT_SIGNATURE}.",
+        )
+    name = _DEFAULT_SIGNATURE if _DEFAULT_SIGNATURE in signatures else next(iter(signatures))
+    # The function does not keep alive what it belongs to.
+    return _freeze(signatures[name], owner=loaded)
+
+
+def load_keras(path: Path, *, trust: bool, inputs: Sequence[Mapping[str, Any]]) -> FrozenGraph:
+    """Read a whole model that Keras saved.
+
+    Args:
+        path: A ``.keras`` or HDF5 file.
+        trust: Whether Python code in the file may run.
+        inputs: Name, shape of a sample and element type of each input, for a model that does not know them.
+
+    Raises:
+        ModelReadError: ``model.weights_only``, ``keras.lambda_refused``, ``keras.custom_object``.
+        UsageError: ``input.missing``.
+    """
+    settings = _read_settings(path)
+    keras = import_module("keras")
+    try:
+        model = keras.models.load_model(str(path), compile=False, safe_mode=not trust)
+    except (ValueError, TypeError, ImportError, AttributeError) as exc:
+        known = _explain(exc, settings, path, trust=trust)
+        if known is None:
+            raise
+        raise known from exc
+    tf = import_module("tensorflow")
+    if model.inputs:
+        specs = [tf.TensorSpec(each.shape, each.dtype, name=each.name) for each in model.inputs]
+    elif inputs:
+        specs = [
+            tf.TensorSpec((None, *each["shape"]), each["dtype"] or "float32", name=each["name"] or f"input_{place}")
+            for place, each in enumerate(inputs)
+        ]
+    else:
+        raise UsageError(
+            f"The Keras model in '{path.name}' does not say what it takes.",
+            code="input.missing",
+            cure="Give the shape of one sample, such as --input 224,224,3.",
+        )
+
+    def call(*tensors: Any) -> Any:
+        return model(tensors[0] if len(tensors) == 1 else list(tensors), training=False)
+
+    return _freeze(tf.function(call).get_concrete_function(*specs), owner=model)
+
+
+def load_graph_def(path: Path) -> FrozenGraph:
+    """Read a frozen graph: its inputs are its placeholders, its outputs what nothing reads.
+
+    Raises:
+        ModelReadError: ``tensorflow.damaged``.
+        UnsupportedError: ``tensorflow.not_frozen``, ``tensorflow.no_inputs``.
+    """
+    tf = import_module("tensorflow")
+    message = import_module("google.protobuf.message")
+    graph_def = tf.compat.v1.GraphDef()
+    try:
+        graph_def.ParseFromString(path.read_bytes())
+    except message.DecodeError as exc:
+        raise ModelReadError(
+            f"'{path.name}' is damaged or no frozen TensorFlow graph: protobuf cannot read it.",
+            code="tensorflow.damaged",
+            cure="Copy or export the file again.",
+        ) from exc
+    if any(node.op in _VARIABLES for node in graph_def.node):
+        raise UnsupportedError(
+            f"The graph in '{path.name}' is not frozen: it reads variables that are kept elsewhere.",
+            code="tensorflow.not_frozen",
+            cure="Give the SavedModel folder, or freeze the graph first.",
+        )
+    inputs = [f"{node.name}:0" for node in graph_def.node if node.op == "Placeholder"]
+    read = {_node_name(name) for node in graph_def.node for name in node.input}
+    outputs = [node.name for node in graph_def.node if node.name not in read and node.op not in _SINKLESS]
+    if not inputs or not outputs:
+        raise UnsupportedError(
+            f"The graph in '{path.name}' has {len(inputs)} inputs (placeholders) and {len(outputs)} outputs.",
+            code="tensorflow.no_inputs",
+            cure="Give the SavedModel folder that it was made from.",
+        )
+    names = {tensor: tensor.partition(":")[0] for tensor in inputs}
+    return FrozenGraph(graph_def=graph_def, inputs=inputs, outputs=[f"{name}:0" for name in outputs], names=names)
+
+
+def _freeze(function: Any, *, owner: Any) -> FrozenGraph:
+    """Put a concrete function's variables into its graph as constants."""
+    loader = import_module("tf2onnx.tf_loader")
+    inputs = [tensor.name for tensor in function.inputs[: len(function.inputs) - len(function.captured_inputs)]]
+    outputs = [tensor.name for tensor in function.outputs]
+    names: dict[str, str] = {}
+    flatten = import_module("tensorflow").nest.flatten
+    called = [each.name for each in flatten(function.structured_input_signature) if hasattr(each, "name")]
+    if len(called) == len(inputs):
+        names.update(zip(inputs, called, strict=True))
+    if isinstance(function.structured_outputs, dict) and len(function.structured_outputs) == len(outputs):
+        names.update(zip(outputs, sorted(function.structured_outputs), strict=True))
+    # The other way of freezing writes the weights through a protobuf message, which cannot hold more than 2 GiB.
+    graph_def = loader.convert_variables_to_constants_large_model(function)
+    del owner
+    return FrozenGraph(graph_def=graph_def, inputs=inputs, outputs=outputs, names=names)
+
+
+def _read_settings(path: Path) -> object:
+    """The description of the layers, as JSON has it."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read("config.json"))
+    h5py = import_module("h5py")
+    with h5py.File(path, "r") as file:
+        text = file.attrs.get("model_config")
+    if text is None:
+        raise ModelReadError(
+            f"'{path.name}' holds weights alone, without the model that uses them.",
+            code="model.weights_only",
+            cure="Save the whole model: model.save('model.keras').",
+        )
+    return json.loads(text)
+
+
+def _explain(error: Exception, settings: object, path: Path, *, trust: bool) -> ModelReadError | None:
+    if not trust and not _LAMBDAS.isdisjoint(_class_names(settings)):
+        return ModelReadError(
+            f"'{path.name}' has a Lambda layer, whose Python code would run when the file is opened.",
+            code="keras.lambda_refused",
+            cure="If you trust the file, say trust=True or --trust-pickle; or give the model as a SavedModel folder.",
+        )
+    text = str(error)
+    if any(sign in text.lower() for sign in _MISSING_CLASS):
+        return ModelReadError(
+            f"'{path.name}' needs Python classes that are not in the file: {' '.join(text.split())[:200]}",
+            code="keras.custom_object",
+            cure="Export it where they are, with model.export(folder), and give that folder; or give the model itself.",
+        )
+    return None
+
+
+def _class_names(settings: object) -> Iterable[str]:
+    pending = [settings]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            name = each.get("class_name")
+            if isinstance(name, str):
+                yield name
+            pending.extend(each.values())
+        elif isinstance(each, list):
+            pending.extend(each)
+
+
+def _node_name(reference: str) -> str:
+    return reference.removeprefix("^").partition(":")[0]

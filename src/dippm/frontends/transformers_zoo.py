@@ -1,0 +1,158 @@
+"""Models of transformers: by model type, by class, or by the name of a well-known checkpoint, whole or step by step."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dippm.errors import UsageError
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.zoo_building import build_failed, make_on, unknown
+from dippm.graph import DType
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dippm.frontends.torch.generation import GenerationStep
+
+__all__ = ["Checkpoint", "build_transformers", "load_checkpoints"]
+
+_CHECKPOINTS = Path(__file__).with_name("hf_checkpoints.toml")
+_SEQUENCE_LENGTH = 128
+_AUDIO_SAMPLES = 16000  # one second
+_STEP_MARK = "#"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A checkpoint as its architecture and size.
+
+    Args:
+        architecture: Class of transformers.
+        config: What its configuration has otherwise than the class's default.
+        parameters: Trained weights that it is published with.
+    """
+
+    architecture: str
+    parameters: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def load_checkpoints() -> Mapping[str, Checkpoint]:
+    """The checkpoints that are known by name, each as ``OWNER/NAME``."""
+    table = tomllib.loads(_CHECKPOINTS.read_text(encoding="utf-8"))
+    return {
+        name: Checkpoint(architecture=entry["class"], parameters=entry["parameters"], config=entry.get("config", {}))
+        for name, entry in table.items()
+    }
+
+
+def build_transformers(
+    transformers: ModuleType, model: str, device: str, options: Mapping[str, Any]
+) -> tuple[nn.Module, InputShapes]:
+    """Build a model of transformers; see :func:`dippm.frontends.zoo.build`."""
+    name = f"hf:{model}"
+    architecture, mark, asked = model.partition(_STEP_MARK)
+    checkpoint = _find_checkpoint(architecture)
+    if checkpoint is not None:
+        architecture, options = checkpoint.architecture, {**checkpoint.config, **options}
+    definition, config_class = _find_definition(transformers, architecture, is_decoder=bool(mark))
+    try:
+        config = config_class(**options)
+    except (TypeError, ValueError, AttributeError, OSError) as exc:
+        raise build_failed(name, exc) from exc
+    module = make_on(device, lambda: definition(config), name=name)
+    if not mark:
+        return module, InputShapes(named=_default_inputs(module, config))
+    from dippm.frontends.torch.generation import GenerationModule
+
+    step, tokens = _parse_step(asked, name=name)
+    at_step = GenerationModule(module, step=step, tokens=tokens)
+    return at_step.eval(), at_step.default_input
+
+
+def _find_checkpoint(name: str) -> Checkpoint | None:
+    """A checkpoint by its full name or by what stands behind the owner's, whatever the case."""
+    lowered = name.lower()
+    for known, checkpoint in load_checkpoints().items():
+        if lowered in {known.lower(), known.rpartition("/")[2].lower()}:
+            return checkpoint
+    return None
+
+
+def _find_definition(
+    transformers: ModuleType, model: str, *, is_decoder: bool
+) -> tuple[Callable[[Any], nn.Module], Callable[..., Any]]:
+    """What makes the module of a configuration, and the configuration's class."""
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if model in mapping:
+        auto = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModel
+        return auto.from_config, mapping[model]
+    definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
+    config_class = getattr(definition, "config_class", None)
+    if definition is None or config_class is None:
+        classes = [
+            name for name in dir(transformers) if name[0].isupper() and ("For" in name or name.endswith("Model"))
+        ]
+        short = [known.rpartition("/")[2] for known in load_checkpoints()]
+        raise unknown("hf", model, [*mapping.keys(), *load_checkpoints(), *short, *classes])
+    return definition, config_class
+
+
+def _parse_step(asked: str, *, name: str) -> tuple[GenerationStep, int]:
+    from dippm.frontends.torch.generation import DEFAULT_TOKENS, GenerationStep
+
+    step, equals, count = asked.partition("=")
+    is_count = count.isascii() and count.isdigit() and len(count) < 10
+    if step not in set(GenerationStep) or (equals and not is_count):
+        raise UsageError(
+            f"'{_STEP_MARK}{asked}' names no step of generation.",
+            code="generation.step",
+            cure=f"Write {name.partition(_STEP_MARK)[0]}#prefill=512 for the time to the first token of a prompt of "
+            "512 tokens, or #decode=512 for the time of one more token after 512.",
+        )
+    return GenerationStep(step), int(count) if equals else DEFAULT_TOKENS
+
+
+def _default_inputs(module: Any, config: Any) -> Mapping[str, InputEntry]:
+    """Inputs of a transformers model by the names of its forward."""
+    parameters = inspect.signature(module.forward).parameters
+    main = str(getattr(module, "main_input_name", "input_ids"))
+    text = getattr(config, "text_config", None) or config
+    longest = int(getattr(text, "max_position_embeddings", None) or 0)
+    length = min(_SEQUENCE_LENGTH, longest) if longest > 0 else _SEQUENCE_LENGTH
+    tokens = InputEntry(shape=(length,), dtype=DType.INT64)
+    vision = getattr(config, "vision_config", None) or config
+    has_vision = getattr(vision, "image_size", None) is not None
+    entries: dict[str, InputEntry] = {}
+    if main == "input_features" and "input_features" in parameters:
+        bins = getattr(config, "num_mel_bins", None) or 80
+        entries[main] = InputEntry(shape=(int(bins), 2 * int(getattr(config, "max_source_positions", None) or 1500)))
+    elif main == "input_values" and "input_values" in parameters:
+        frames, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
+        # A spectrogram where the model has a size for it, else the sound itself.
+        entries[main] = InputEntry(shape=(int(frames), int(bins)) if frames and bins else (_AUDIO_SAMPLES,))
+    elif main == "pixel_values" or (has_vision and "input_ids" not in parameters):
+        entries["pixel_values"] = _image(vision)
+    else:
+        entries["input_ids"] = tokens
+        if has_vision and "pixel_values" in parameters:
+            entries["pixel_values"] = _image(vision)
+    if "input_ids" in parameters and "pixel_values" in entries:
+        entries["input_ids"] = tokens
+    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
+        entries["decoder_input_ids"] = tokens
+    return entries
+
+
+def _image(config: Any) -> InputEntry:
+    size = getattr(config, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
+    return InputEntry(shape=(int(getattr(config, "num_channels", None) or 3), int(height), int(width)))

@@ -1,0 +1,59 @@
+"""What all libraries of models have in common: building on a device, and saying what went wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from dippm.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["META", "build_failed", "make_on", "unknown"]
+
+#: PyTorch's device for tensors that have shapes and no values.
+META = "meta"
+
+
+def make_on(device: str, make: Callable[[], nn.Module], *, name: str) -> nn.Module:
+    """Build a module on a device; on the meta device, for real where its constructor needs values."""
+    import torch
+
+    from dippm.frontends.torch.valueless import WithoutValues
+
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device(device), WithoutValues():
+                module = make()
+        except (RuntimeError, NotImplementedError):
+            try:
+                module = make()
+            except (RuntimeError, ValueError, TypeError, OSError) as exc:
+                raise build_failed(name, exc) from exc
+        except (ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, AssertionError) as exc:
+            raise build_failed(name, exc) from exc
+    # Some constructors make a table on the host whatever the device.
+    return (module if device == META else module.to(device)).eval()
+
+
+def build_failed(name: str, error: Exception) -> UnsupportedError:
+    """The error of a model that its library's constructor does not make."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return UnsupportedError(
+        f"The library cannot build {name} from its defaults: {lines[0][:300]}",
+        code="zoo.build_failed",
+        cure="Build the module yourself and give it to dippm.predict, or give a file.",
+    )
+
+
+def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
+    """The error of a name that a library does not have, with the nearest that it has."""
+    known = {str(name).lower(): str(name) for name in names}
+    near = difflib.get_close_matches(model.lower(), known, n=5, cutoff=0.5)
+    return UnsupportedError(
+        f"{prefix} has no model '{model}' ({len(known)} names are known).",
+        code="zoo.unknown",
+        cure=f"The nearest are {', '.join(f'{prefix}:{known[name]}' for name in near)}." if near else None,
+    )

@@ -1,0 +1,46 @@
+"""The bias of a convolution, which converters write as an addition of its own."""
+
+from __future__ import annotations
+
+from math import prod
+
+from dippm.graph.editor import GraphEditor
+from dippm.graph.op_kind import OpKind
+
+__all__ = ["fuse_convolution_bias"]
+
+_CONVOLUTIONS = (OpKind.CONV, OpKind.CONV_TRANSPOSE)
+_UNBIASED = 2
+
+
+def fuse_convolution_bias(editor: GraphEditor) -> None:
+    """Put an addition of one stored number per channel into the convolution before it."""
+    for position, node in enumerate(editor.nodes):
+        if node is None or node.kind is not OpKind.ADD or len(node.inputs) != 2:
+            continue
+        for product, addend in (node.inputs, node.inputs[::-1]):
+            writer = editor.writer(product)
+            bias = _bias(editor, product, addend)
+            if writer < 0 or bias < 0 or editor.only_reader(product) != position:
+                continue
+            conv = editor.node(writer)
+            if conv.kind not in _CONVOLUTIONS or len(conv.inputs) != _UNBIASED:
+                continue
+            editor.remove(writer)
+            inputs = (*conv.inputs, bias)
+            fused = editor.make_node(conv.kind, inputs, node.outputs, like=conv, attributes=conv.attributes)
+            editor.replace(position, fused)
+            break
+
+
+def _bias(editor: GraphEditor, product: int, addend: int) -> int:
+    """The stored tensor behind an addend that varies along the channels alone; -1 where it is none."""
+    result, shape = editor.tensors[product].shape, editor.tensors[addend].shape
+    channel_axis = len(shape) - len(result) + 1
+    if any(size.per_sample for size in shape) or channel_axis < 0 or shape[channel_axis] != result[1]:
+        return -1
+    if prod(size.fixed for size in shape) != result[1].fixed:
+        return -1
+    view = editor.writer_of_kind(addend, OpKind.VIEW, "reshape")
+    source = addend if view is None else view.inputs[0]
+    return source if editor.is_stored(source) else -1

@@ -1,0 +1,127 @@
+"""What answers ``/v1/predict`` and its like: reads the question, and asks a worker where no answer is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dippm.server.errors import ServiceError
+from dippm.server.forms import LARGEST_OPTIONS, read_form
+from dippm.server.jobs import Job, Reply, Verb
+from dippm.server.metrics import Metrics
+from dippm.server.middleware import CACHE_HEADER
+from dippm.server.questions import NAMED, OPTIONS, parse_question
+from dippm.server.result_cache import ResultCache
+from dippm.server.uploads import UploadStore
+from dippm.server.worker_pool import WorkerPool
+
+__all__ = ["Answerer"]
+
+_JSON = "application/json"
+_FORM = "multipart/form-data"
+_STALL_S = 30.0
+_RECEIVE_S = 900.0
+# Of a form beside its file and options: boundaries and heads.
+_FORM_BYTES = 2**16
+
+
+class Answerer:
+    """Answers questions about models.
+
+    Args:
+        pool: Workers.
+        cache: Kept answers.
+        store: Where uploads lie.
+        metrics: Where to count.
+    """
+
+    def __init__(self, *, pool: WorkerPool, cache: ResultCache, store: UploadStore, metrics: Metrics) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._store = store
+        self._metrics = metrics
+
+    async def answer(self, request: Request, verb: Verb) -> Response:
+        """Answer one request.
+
+        Args:
+            request: The request, whose body is not read yet.
+            verb: What is asked.
+
+        Raises:
+            ServiceError: Whatever keeps it from being answered.
+        """
+        content_type = request.headers.get("content-type", "")
+        kind = content_type.partition(";")[0].strip().lower()
+        if kind == _JSON:
+            asked = parse_question(NAMED[verb], await self._read(request))
+            name: str = asked.pop("model")
+            return await self._respond(Job(verb=verb, name=name, path=None, content=name, options=asked))
+        if kind == _FORM:
+            return await self._answer_form(request, verb, content_type)
+        raise ServiceError(
+            f"The content type must be {_JSON} or {_FORM}. Got '{kind[:100]}' instead.",
+            code="request.content_type",
+            status=415,
+        )
+
+    async def _answer_form(self, request: Request, verb: Verb, content_type: str) -> Response:
+        most = self._store.most_bytes + LARGEST_OPTIONS + _FORM_BYTES
+        with self._store.receive() as incoming:
+            options = await read_form(content_type, _chunks(request, most=most), incoming)
+            self._metrics.upload_bytes.inc(incoming.size)
+            asked = parse_question(OPTIONS[verb], options)
+            return await self._respond(
+                Job(verb=verb, name=incoming.name, path=str(incoming.path), content=incoming.content, options=asked)
+            )
+
+    async def _read(self, request: Request) -> bytes:
+        body = bytearray()
+        async for chunk in _chunks(request, most=LARGEST_OPTIONS):
+            body += chunk
+        return bytes(body)
+
+    async def _respond(self, job: Job) -> Response:
+        async def ask() -> Reply:
+            return await self._pool.ask(job)
+
+        reply, how = await self._cache.answer(job.key, ask)
+        self._metrics.cache.labels(result=how).inc()
+        return Response(reply.body, status_code=reply.status, media_type=_JSON, headers={CACHE_HEADER: how})
+
+
+async def _chunks(request: Request, *, most: int) -> AsyncIterator[bytes]:
+    """The body as it comes in, within bounds on size and time."""
+    length = request.headers.get("content-length", "0")
+    left = most
+    if length.isdigit() and int(length) > left:
+        raise _too_large(most)
+    stream = request.stream()
+    end_s = asyncio.get_running_loop().time() + _RECEIVE_S
+    while True:
+        try:
+            wait_s = min(_STALL_S, end_s - asyncio.get_running_loop().time())
+            async with asyncio.timeout(wait_s):
+                chunk = await anext(stream, None)
+        except TimeoutError as exc:
+            raise ServiceError(
+                "The request came too slowly.", code="request.too_slow", status=408, headers={"Connection": "close"}
+            ) from exc
+        if chunk is None:
+            return
+        left -= len(chunk)
+        if left < 0:
+            raise _too_large(most)
+        yield chunk
+
+
+def _too_large(most: int) -> ServiceError:
+    return ServiceError(
+        f"The request is larger than {most // 1024:,} KiB.",
+        code="request.too_large",
+        status=413,
+        cure="Leave the weights out where the format allows it, or ask dippm on your own machine.",
+    )

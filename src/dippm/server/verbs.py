@@ -1,0 +1,124 @@
+"""Answers jobs by the verbs of :mod:`dippm.api`; runs in a worker."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dippm import api
+from dippm.server.archives import unpack_model
+from dippm.server.jobs import Job, Verb
+
+__all__ = ["GraphReader", "answer"]
+
+SCHEMA = 1
+_MOST_GRAPHS = 64
+_MOST_NODES = 100_000
+# A reader proves at this batch or at the caller's, whichever is larger, that a graph holds for every batch.
+_PROOF_BATCH = 64
+
+
+class GraphReader:
+    """Reads the models of jobs and keeps the graphs of the latest ones.
+
+    Args:
+        unpacked_mb: MiB to which an archive may unpack.
+    """
+
+    def __init__(self, *, unpacked_mb: int) -> None:
+        self._unpacked_mb = unpacked_mb
+        self._kept: OrderedDict[tuple[object, ...], api.Graph] = OrderedDict()
+
+    def read(self, job: Job, *, batch_hint: int | None) -> api.Graph:
+        """The graph of a job's model, under the name that the client knows.
+
+        Args:
+            job: The job.
+            batch_hint: The batch to read it for where it cannot be read for every batch.
+        """
+        framework, shapes = job.options.get("framework"), job.options.get("input")
+        mode = job.options.get("mode", "inference")
+        key = (job.content, Path(job.path or "").suffix, framework, repr(shapes), mode)
+        graph = self._kept.pop(key, None)
+        if graph is None or graph.fixed_batch not in (None, batch_hint):
+            model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
+
+            def load(hint: int | None) -> api.Graph:
+                # Trust is never given: a file that would run code when opened is refused.
+                return api.load(model, framework=framework, input=shapes, mode=mode, batch_hint=hint)
+
+            graph = load(None if batch_hint is None else min(batch_hint, _PROOF_BATCH))
+            # A larger batch is worth reading for only where the graph does not hold for every batch.
+            if batch_hint is not None and batch_hint > _PROOF_BATCH and graph.fixed_batch is not None:
+                graph = load(batch_hint)
+        self._keep(key, graph)
+        return replace(graph, source=job.name) if graph.source != job.name else graph
+
+    def _find(self, path: Path, *, name: str) -> str:
+        if path.suffix == ".zip":
+            path = unpack_model(path, path.with_name("unpacked"), name=name, most_bytes=self._unpacked_mb * 2**20)
+        return str(path)
+
+    def _keep(self, key: tuple[object, ...], graph: api.Graph) -> None:
+        self._kept[key] = graph
+        while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each in self._kept.values()) > _MOST_NODES:
+            self._kept.popitem(last=False)
+
+
+def answer(job: Job, reader: GraphReader) -> dict[str, object]:
+    """The JSON object that answers a job.
+
+    Raises:
+        DippmError: Whatever the verb raises.
+    """
+    options = dict(job.options)
+    # What is cheap to refuse is refused before a file is read.
+    devices = [api.find_device(name) for name in _as_list(options.pop("device"))]
+    batches = _as_list(options.get("batch", 1))
+    graph = reader.read(job, batch_hint=batches[0] if isinstance(batches[0], int) else None)
+    for name in ("framework", "input"):
+        options.pop(name, None)
+    return _VERBS[job.verb](graph, devices, options)
+
+
+def _predict(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    batches = _as_list(options.pop("batch"))
+    predictions = api.predict(graph, device=devices, batch=batches, **options)
+    return {
+        "schema": SCHEMA,
+        "model": predictions[0].model.to_dict(),
+        "predictions": [prediction.to_dict() for prediction in predictions],
+    }
+
+
+def _fits(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    batches = _as_list(options.pop("batch"))
+    answers = api.fits(graph, device=devices, batch=batches, **options)
+    return {"schema": SCHEMA, "fits": [each.to_dict() for each in answers]}
+
+
+def _max_batch(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    answers = api.max_batch(graph, device=devices, **options)
+    return {"schema": SCHEMA, "max_batches": [each.to_dict() for each in answers]}
+
+
+def _inspect(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    top = options.pop("top", None)
+    inspection = api.inspect(graph, device=devices[0], **options)
+    listed = inspection.operators if top is None else inspection.top_by_time(top)
+    return inspection.to_dict() | {"operators": [operator.to_dict() for operator in listed]}
+
+
+_VERBS: Mapping[Verb, Callable[[api.Graph, list[api.DeviceSpec], dict[str, Any]], dict[str, object]]] = {
+    Verb.PREDICT: _predict,
+    Verb.FITS: _fits,
+    Verb.MAX_BATCH: _max_batch,
+    Verb.INSPECT: _inspect,
+}
+
+
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list) else [given]

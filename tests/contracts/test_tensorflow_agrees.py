@@ -1,0 +1,120 @@
+"""The same five architectures from TensorFlow's files give the answer that PyTorch gives.
+
+Keras counts one bias of an LSTM where PyTorch has two. The converter writes ONNX's operator, which has two as well, so
+that the counts are equal in dippm and differ by four numbers per hidden unit and layer from what Keras says. TensorFlow
+Lite is left out: it folds batch norms and drops weights of equal value when it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dippm
+
+pytest.importorskip("torch")
+pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+pytest.importorskip("tf2onnx", reason="tf2onnx is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+IMAGE = (224, 224, 3)
+
+
+def build_vgg16(keras: Any) -> Any:
+    return keras.applications.VGG16(weights=None, classifier_activation=None)
+
+
+def build_resnet50(keras: Any) -> Any:
+    """With the stride in the 3x3 convolution and no biases, as torchvision has it."""
+    layers = keras.layers
+
+    def convolve(x: Any, filters: int, size: int, stride: int = 1) -> Any:
+        x = layers.ZeroPadding2D(size // 2)(x) if size > 1 else x
+        x = layers.Conv2D(filters, size, strides=stride, use_bias=False)(x)
+        return layers.BatchNormalization(epsilon=1e-5)(x)
+
+    image = keras.Input(IMAGE)
+    x = layers.ReLU()(convolve(image, 64, 7, 2))
+    x = layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(1)(x))
+    for stage, (blocks, filters) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512))):
+        for block in range(blocks):
+            stride = 2 if block == 0 and stage > 0 else 1
+            y = layers.ReLU()(convolve(x, filters, 1))
+            y = layers.ReLU()(convolve(y, filters, 3, stride))
+            y = convolve(y, 4 * filters, 1)
+            x = convolve(x, 4 * filters, 1, stride) if block == 0 else x
+            x = layers.ReLU()(layers.Add()([x, y]))
+    return keras.Model(image, layers.Dense(1000)(layers.GlobalAveragePooling2D()(x)))
+
+
+def build_mobilenet_v2(keras: Any) -> Any:
+    """Keras's own, which pads the images of strided convolutions on two sides, where PyTorch pads all four."""
+    return keras.applications.MobileNetV2(weights=None, classifier_activation=None)
+
+
+def build_lstm(keras: Any) -> Any:
+    sequence = keras.Input((128, 64))
+    x = keras.layers.LSTM(256, return_sequences=True)(sequence)
+    return keras.Model(sequence, keras.layers.Dense(10)(keras.layers.LSTM(256)(x)))
+
+
+def build_bert(keras: Any) -> Any:
+    layers = keras.layers
+
+    class Places(layers.Layer):  # type: ignore[misc]
+        """Adds what was learned of each place."""
+
+        def build(self, shape: Any) -> None:
+            self.places = self.add_weight(shape=shape[1:])
+
+        def call(self, x: Any) -> Any:
+            return x + self.places
+
+    def normalize(x: Any) -> Any:
+        return layers.LayerNormalization(epsilon=1e-12)(x)
+
+    tokens = keras.Input((128,), dtype="int32", name="input_ids")
+    x = normalize(Places()(layers.Embedding(30522, 512)(tokens)))
+    for _ in range(4):
+        x = normalize(x + layers.MultiHeadAttention(8, 64)(x, x))
+        y = layers.Dense(512)(layers.Activation("gelu")(layers.Dense(2048)(x)))
+        x = normalize(x + y)
+    return keras.Model(tokens, layers.Dense(512, activation="tanh")(x[:, 0]))
+
+
+SAVED: Mapping[str, tuple[Callable[[Any], Any], str, Callable[[Any, Path], Any]]] = {
+    "vgg16": (build_vgg16, "vgg16", lambda model, path: model.export(path, verbose=False)),
+    "resnet50": (build_resnet50, "resnet50.keras", lambda model, path: model.save(path)),
+    "mobilenet_v2": (build_mobilenet_v2, "mobilenet_v2.h5", lambda model, path: model.save(path)),
+    "lstm": (build_lstm, "lstm", lambda model, path: model.export(path, verbose=False)),
+    "bert": (build_bert, "bert", lambda model, path: model.export(path, verbose=False)),
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SAVED)
+def test_tensorflow_and_pytorch_agree(name: str, tmp_path: Path, reference_models: Mapping[str, Any]) -> None:
+    import keras
+
+    build, file, save = SAVED[name]
+    model = build(keras)
+    counted = sum(int(weight.shape.num_elements()) for weight in model.trainable_weights)
+    save(model, tmp_path / file)
+    reference = reference_models[name]
+    from_torch = dippm.load(reference.build(), input=reference.input)
+    from_tensorflow = dippm.load(tmp_path / file)
+    assert from_tensorflow.framework == "tensorflow"
+    assert from_tensorflow.unsupported_ops == {}
+    assert from_tensorflow.parameter_count == from_torch.parameter_count
+    assert from_torch.parameter_count - counted == (2 * 4 * 256 if name == "lstm" else 0)
+    for precision in ("fp32", "amp"):
+        for batch in (1, 32):
+            ours, theirs = (
+                dippm.predict(graph, batch=batch, device="A100", precision=precision)
+                for graph in (from_torch, from_tensorflow)
+            )
+            assert theirs.macs == pytest.approx(ours.macs, rel=0.01)
+            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=0.05), (precision, batch)

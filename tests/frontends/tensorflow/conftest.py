@@ -1,0 +1,90 @@
+"""One small network in every kind of file that TensorFlow writes, made by one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SCRIPT = """
+import sys
+import numpy as np
+import tensorflow as tf
+import keras
+from keras import layers
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+folder = sys.argv[1]
+image = keras.Input((32, 32, 3), name="image")
+x = layers.Conv2D(16, 3, padding="same", use_bias=False)(image)
+x = layers.ReLU()(layers.BatchNormalization()(x))
+x = layers.MaxPooling2D()(x)
+x = layers.Activation("silu")(layers.DepthwiseConv2D(3, padding="same")(x))
+x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+model = keras.Model(image, x)
+# TensorFlow Lite drops what is zero and keeps one of two equal tensors.
+numbers = np.random.default_rng(0)
+model.set_weights([numbers.random(weight.shape, np.float32) for weight in model.get_weights()])
+model.export(f"{folder}/saved", verbose=False)
+model.save(f"{folder}/model.keras")
+model.save(f"{folder}/model.h5")
+model.save_weights(f"{folder}/model.weights.h5")
+spec = tf.TensorSpec((None, 32, 32, 3), tf.float32, name="image")
+function = tf.function(lambda image: model(image, training=False)).get_concrete_function(spec)
+tf.io.write_graph(convert_variables_to_constants_v2(function).graph, folder, "frozen.pb", as_text=False)
+def lite(name, **settings):
+    converter = tf.lite.TFLiteConverter.from_saved_model(f"{folder}/saved")
+    for key, value in settings.items():
+        setattr(converter, key, value)
+    open(f"{folder}/{name}.tflite", "wb").write(converter.convert())
+lite("plain")
+images = [[np.zeros((1, 32, 32, 3), np.float32)], [np.ones((1, 32, 32, 3), np.float32)]]
+lite("int8", optimizations=[tf.lite.Optimize.DEFAULT], representative_dataset=lambda: images,
+     inference_input_type=tf.int8, inference_output_type=tf.int8)
+vector = keras.Input((8,))
+keras.Model(vector, layers.Lambda(lambda x: x * 2)(vector)).save(f"{folder}/lambda.keras")
+@keras.saving.register_keras_serializable(package="mine")
+class Own(layers.Layer):
+    def call(self, x):
+        return x * 3
+own = keras.Model(vector, Own()(vector))
+own.save(f"{folder}/own.keras")
+own.save(f"{folder}/own.h5")
+open_image = keras.Input((None, None, 3), name="image")
+keras.Model(open_image, layers.Conv2D(4, 3)(open_image)).export(f"{folder}/open", verbose=False)
+class Two(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(tf.zeros((4, 5)))
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.float32)])
+    def first(self, x):
+        return x @ self.weight
+    @tf.function(input_signature=[tf.TensorSpec((None, 4), tf.float32)])
+    def second(self, x):
+        return x @ self.weight + 1.0
+two = Two()
+tf.saved_model.save(two, f"{folder}/two", signatures={"first": two.first, "second": two.second})
+tf.saved_model.save(two, f"{folder}/one", signatures={"only": two.first})
+tf.saved_model.save(two, f"{folder}/none")
+with tf.Graph().as_default() as graph:
+    x = tf.compat.v1.placeholder(tf.float32, (None, 4), name="x")
+    weight = tf.compat.v1.get_variable("weight", (4, 5), use_resource=False)
+    tf.matmul(x, weight)
+    tf.io.write_graph(graph, folder, "thawed.pb", as_text=False)
+"""
+
+
+@pytest.fixture(name="tensorflow_files", scope="session")
+def _tensorflow_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    pytest.importorskip("tf2onnx", reason="tf2onnx is not installed")
+    folder = tmp_path_factory.mktemp("tensorflow")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, str(folder)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder

@@ -1,0 +1,58 @@
+from importlib.util import find_spec
+
+import pytest
+
+from dippm.errors import UnsupportedError
+from dippm.frontends import zoo
+from dippm.frontends.transformers_zoo import load_checkpoints
+
+if find_spec("torch") is None or find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
+
+
+@pytest.mark.parametrize("name", list(load_checkpoints()))
+def test_a_checkpoint_has_the_weights_that_it_is_published_with(name: str) -> None:
+    module, _ = zoo.build(f"hf:{name}")
+    assert sum(parameter.numel() for parameter in module.parameters()) == load_checkpoints()[name].parameters
+
+
+@pytest.mark.parametrize("name", ["hf:openai-community/gpt2-medium", "hf:GPT2-Medium"])
+def test_a_checkpoint_needs_neither_owner_nor_case(name: str) -> None:
+    module, inputs = zoo.build(name)
+    assert type(module).__name__ == "GPT2LMHeadModel"
+    assert (inputs.named or {})["input_ids"].shape == (128,)
+
+
+def test_short_names_are_unique_and_no_model_types() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    short = [name.rpartition("/")[2].lower() for name in load_checkpoints()]
+    assert len(set(short)) == len(short)
+    # What both name is the same model.
+    assert set(short) & set(CONFIG_MAPPING) == {"gpt2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("hf:Llama-3.1-9B", "hf:Llama-3.1-8B"),
+        ("hf:LlamaForCausalML", "hf:LlamaForCausalLM"),
+        ("hf:qwen22#decode=5", "hf:qwen2"),
+    ],
+)
+def test_unknown_names_list_the_nearest_of_every_kind(name: str, near: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        zoo.build(name)
+    assert caught.value.code == "zoo.unknown"
+    assert near in str(caught.value)
+
+
+def test_a_model_type_at_a_step_has_its_head() -> None:
+    module, inputs = zoo.build("hf:gpt2#prefill=9")
+    assert type(module.model).__name__ == "GPT2LMHeadModel"
+    assert (inputs.named or {})["input_ids"].shape == (9,)
+
+
+def test_a_spectrogram_has_the_size_that_the_model_has() -> None:
+    _, inputs = zoo.build("hf:ASTForAudioClassification")
+    assert (inputs.named or {})["input_values"].shape == (1024, 128)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from dippm.graph import Dim, OpKind
+from dippm.graph.passes.fuse_convolution_bias import fuse_convolution_bias
+
+N = Dim(1, 0)
+IMAGE, RESULT = (N, 3, 8, 8), (N, 16, 8, 8)
+
+
+def convolution(sketch, kind=OpKind.CONV):
+    return sketch.input("x", *IMAGE).weight("w", 16, 3, 3, 3).node("c", kind, "x w", *RESULT)
+
+
+@pytest.mark.parametrize("kind", [OpKind.CONV, OpKind.CONV_TRANSPOSE])
+@pytest.mark.parametrize("order", ["c v", "v c"])
+def test_a_reshaped_bias_is_the_convolution_s(sketch, after, kind, order) -> None:
+    convolution(sketch, kind).weight("b", 16).node("v", OpKind.VIEW, "b", 1, 16, 1, 1, function="reshape")
+    graph = sketch.node("y", OpKind.ADD, order, *RESULT).graph("y")
+    assert after(fuse_convolution_bias, graph) == [(kind.value, "x w b")]
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 1, 1), (16, 1, 1)])
+def test_a_bias_stored_in_shape(sketch, after, shape) -> None:
+    graph = convolution(sketch).weight("b", *shape).node("y", OpKind.ADD, "c b", *RESULT).graph("y")
+    assert after(fuse_convolution_bias, graph) == [("conv", "x w b")]
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 1, 8, 8), (16, 8, 8), (1, 16, 8, 8)])
+def test_an_addend_that_is_no_number_per_channel_stays(sketch, after, shape) -> None:
+    graph = convolution(sketch).weight("b", *shape).node("y", OpKind.ADD, "c b", *RESULT).graph("y")
+    assert after(fuse_convolution_bias, graph) == [("conv", "x w"), ("add", "c b")]
+
+
+def test_a_computed_addend_stays(sketch, after) -> None:
+    convolution(sketch).input("e", N, 16, 1, 1)
+    graph = sketch.node("y", OpKind.ADD, "c e", *RESULT).graph("y")
+    assert after(fuse_convolution_bias, graph) == [("conv", "x w"), ("add", "c e")]
+
+
+def test_a_result_that_is_also_used_without_the_bias_stays(sketch, after) -> None:
+    graph = convolution(sketch).weight("b", 16, 1, 1).node("y", OpKind.ADD, "c b", *RESULT).graph("y", "c")
+    assert after(fuse_convolution_bias, graph) == [("conv", "x w"), ("add", "c b")]
+
+
+def test_a_convolution_has_one_bias(sketch, after) -> None:
+    convolution(sketch).weight("a", 16, 1, 1).weight("b", 16, 1, 1)
+    graph = sketch.node("m", OpKind.ADD, "c a", *RESULT).node("y", OpKind.ADD, "m b", *RESULT).graph("y")
+    assert after(fuse_convolution_bias, graph) == [("conv", "x w a"), ("add", "m b")]

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+
+from dippm.graph import Dim, Node, OpKind
+from dippm.graph.editor import GraphEditor
+from dippm.graph.passes.stack_recurrent_layers import stack_recurrent_layers
+
+N = Dim(1, 0)
+LENGTH, FEATURES, HIDDEN = 5, 3, 4
+
+
+def layer(sketch, name: str, source: str, *, kind=OpKind.LSTM, directions: int = 1, hidden: int = HIDDEN, zeros=True):
+    """One layer as ONNX has it; its sequence is called name, the views after it name_turned and name_flat."""
+    states = [f"{name}_h0", f"{name}_c0"] if kind is OpKind.LSTM else [f"{name}_h0"]
+    for state in states:
+        shape = (directions, N, hidden)
+        sketch.node(state, OpKind.FILL, "", *shape) if zeros else sketch.input(state, *shape)
+    features = sketch.tensors[sketch.index[source]].shape[-1].fixed
+    sketch.weight(f"{name}_w", directions, 4 * hidden, features).weight(f"{name}_r", directions, 4 * hidden, hidden)
+    inputs = [source, *states, f"{name}_w", f"{name}_r"]
+    sketch.tensor(name, LENGTH, directions, N, hidden)
+    finals = [f"{name}_{part}" for part in ("hn", "cn")[: len(states)]]
+    for final in finals:
+        sketch.tensor(final, directions, N, hidden)
+    sketch.nodes.append(
+        Node(
+            kind=kind,
+            inputs=tuple(sketch.index[item] for item in inputs),
+            outputs=tuple(sketch.index[item] for item in (name, *finals)),
+            attributes={"hidden_size": hidden, "num_layers": 1, "num_directions": directions, "batch_first": False},
+        )
+    )
+    turned = (LENGTH, N, directions, hidden)
+    sketch.node(f"{name}_turned", OpKind.VIEW, name, *turned, function="transpose", perm=(0, 2, 1, 3))
+    return sketch.node(
+        f"{name}_flat", OpKind.VIEW, f"{name}_turned", LENGTH, N, directions * hidden, function="reshape"
+    )
+
+
+def stacked(graph):
+    editor = GraphEditor(graph)
+    stack_recurrent_layers(editor)
+    return editor.to_graph()
+
+
+def recurrent(graph):
+    return [node for node in graph.nodes if node.kind in (OpKind.LSTM, OpKind.GRU)]
+
+
+@pytest.mark.parametrize("kind", [OpKind.LSTM, OpKind.GRU])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_three_layers_are_one_node(sketch, kind, directions) -> None:
+    source = "x"
+    sketch.input("x", LENGTH, N, FEATURES)
+    for name in "abc":
+        layer(sketch, name, source, kind=kind, directions=directions)
+        source = f"{name}_flat"
+    graph = stacked(sketch.graph("c_flat"))
+    (node,) = recurrent(graph)
+    assert node.attributes["num_layers"] == 3
+    names = [graph.tensors[index].name for index in node.inputs]
+    assert names[0] == "x"
+    assert names[-6:] == ["a_w", "a_r", "b_w", "b_r", "c_w", "c_r"]
+    states = 2 if kind is OpKind.LSTM else 1
+    assert [node.kind for node in graph.nodes].count(OpKind.FILL) == states
+    shapes = {graph.tensors[index].shape for index in (*node.inputs[1 : 1 + states], *node.outputs[1:])}
+    assert shapes == {(Dim(0, 3 * directions), N, Dim(0, HIDDEN))}
+
+
+def test_last_states_are_slices_of_the_one_node_s(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x")
+    layer(sketch, "b", "a_flat").node("h", OpKind.CONCAT, "a_hn b_hn", 2, N, HIDDEN, axis=0)
+    graph = stacked(sketch.graph("b_flat", "h"))
+    (node,) = recurrent(graph)
+    slices = [item for item in graph.nodes if item.attributes.get("function") == "slice"]
+    assert [item.inputs for item in slices] == [(node.outputs[1],)] * 2
+    assert next(item for item in graph.nodes if item.kind is OpKind.CONCAT).inputs == tuple(
+        item.outputs[0] for item in slices
+    )
+
+
+def test_returned_last_states_are_those_of_all_layers(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x")
+    graph = stacked(layer(sketch, "b", "a_flat").graph("b_flat", "b_hn", "b_cn"))
+    (node,) = recurrent(graph)
+    assert graph.outputs[1:] == node.outputs[1:]
+    assert graph.tensors[node.outputs[1]].shape == (Dim(0, 2), N, Dim(0, HIDDEN))
+
+
+def test_a_returned_state_of_a_lower_layer_keeps_it_apart(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x")
+    assert len(recurrent(stacked(layer(sketch, "b", "a_flat").graph("b_flat", "a_hn")))) == 2
+
+
+def test_layers_of_different_sizes_stay_apart(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x")
+    assert len(recurrent(stacked(layer(sketch, "b", "a_flat", hidden=6).graph("b_flat")))) == 2
+
+
+def test_layers_of_different_kinds_stay_apart(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x")
+    assert len(recurrent(stacked(layer(sketch, "b", "a_flat", kind=OpKind.GRU).graph("b_flat")))) == 2
+
+
+def test_a_sequence_that_is_used_otherwise_keeps_its_layer(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x")
+    graph = stacked(layer(sketch, "b", "a_flat").graph("b_flat", "a_flat"))
+    assert len(recurrent(graph)) == 2
+
+
+def test_a_layer_that_starts_from_a_given_state_stays_apart(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x", zeros=False)
+    assert len(recurrent(stacked(layer(sketch, "b", "a_flat").graph("b_flat")))) == 2
+
+
+def test_a_computation_between_layers_keeps_them_apart(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "a", "x").node("d", OpKind.RELU, "a_flat")
+    assert len(recurrent(stacked(layer(sketch, "b", "d").graph("b_flat")))) == 2

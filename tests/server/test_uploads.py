@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dippm.server.errors import ServiceError
+from dippm.server.uploads import EXTENSIONS, UploadStore
+
+
+def test_a_file_is_there_while_its_request_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = UploadStore(tmp_path, max_upload_mb=3)
+        with store.receive() as incoming:
+            incoming.open("model.ONNX")
+            content = b"abc" * 700_000
+            for start in range(0, len(content), 65_536):
+                await incoming.write(content[start : start + 65_536])
+            await incoming.flush()
+            assert incoming.path is not None
+            assert incoming.path.name == "upload.onnx"
+            assert incoming.path.read_bytes() == content
+            assert incoming.content == hashlib.sha256(content).hexdigest()
+            assert incoming.path.parent.stat().st_mode & 0o077 == 0
+        assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(run())
+
+
+def test_a_file_is_gone_when_its_request_fails(tmp_path: Path) -> None:
+    def fail() -> None:
+        with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+            incoming.open("a.onnx")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("../../etc/passwd.onnx", "passwd.onnx"),
+        ("/etc/cron.d/x.onnx", "x.onnx"),
+        ("C:\\models\\x.onnx", "x.onnx"),
+        ("..\\..\\x.onnx", "x.onnx"),
+        ("a\nb\x1b[31m.onnx", "a?b?[31m.onnx"),
+        ("x" * 500 + ".onnx", "x" * 115 + ".onnx"),
+        ("модель.pt2", "модель.pt2"),
+    ],
+)
+def test_of_a_name_the_extension_alone_reaches_the_disk(tmp_path: Path, given: str, shown: str) -> None:
+    with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+        incoming.open(given)
+        assert incoming.name == shown
+        assert incoming.path is not None
+        assert incoming.path.parent.parent == tmp_path
+        assert incoming.path.stem == "upload"
+        assert incoming.path.suffix in EXTENSIONS
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".onnx", "..", "/", "model", "model.exe", "model.onnx.gz", "model.onnx/..", "a.onnx\x00.sh"]
+)
+def test_other_extensions_are_refused(tmp_path: Path, name: str) -> None:
+    with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming, pytest.raises(ServiceError) as caught:
+        incoming.open(name)
+    assert (caught.value.code, caught.value.status) == ("upload.extension", 415)
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+            incoming.open("a.onnx")
+            await incoming.write(bytes(2**20))
+            with pytest.raises(ServiceError) as caught:
+                await incoming.write(b"x")
+            assert (caught.value.code, caught.value.status) == ("upload.too_large", 413)
+
+    asyncio.run(run())
+
+
+def test_all_uploads_together_are_bounded_and_give_their_room_back(tmp_path: Path) -> None:
+    async def fill(store: UploadStore, count: int) -> None:
+        if not count:
+            return
+        with store.receive() as incoming:
+            incoming.open("a.onnx")
+            await incoming.write(bytes(2**20))
+            await fill(store, count - 1)
+
+    store = UploadStore(tmp_path, max_upload_mb=1)
+    asyncio.run(fill(store, 16))
+    with pytest.raises(ServiceError) as caught:
+        asyncio.run(fill(store, 17))
+    assert (caught.value.code, caught.value.status) == ("upload.no_space", 503)
+    assert "Retry-After" in caught.value.headers
+    asyncio.run(fill(store, 16))
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+            incoming.open("a.onnx")
+            await incoming.write(b"x")
+
+            def fail(*_: Any) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            monkeypatch.setattr(incoming, "_append", fail)
+            with pytest.raises(ServiceError) as caught:
+                await incoming.flush()
+            assert caught.value.code == "upload.no_space"
+
+    asyncio.run(run())

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dippm import cli
+from dippm.errors import UnsupportedError
+from dippm.server import verbs
+from dippm.server.jobs import Job, Verb
+from dippm.server.verbs import GraphReader, answer
+
+
+def job(path: Path, verb: Verb = Verb.PREDICT, *, content: str = "hash", **options: object) -> Job:
+    return Job(verb=verb, name="named.onnx", path=str(path), content=content, options={"device": "A100", **options})
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "words"),
+    [
+        (Verb.PREDICT, {"batch": [1, 8], "device": ["A100", "T4"]}, ["--batch", "1,8", "--device", "A100,T4"]),
+        (Verb.PREDICT, {"batch": 4, "mode": "training"}, ["--batch", "4", "--mode", "training"]),
+        (Verb.FITS, {"batch": 4, "prices": {"A100": 2.0}}, ["--batch", "4", "--price", "A100=2"]),
+        (Verb.MAX_BATCH, {"latency_ms": 0.001}, ["--latency-ms", "0.001"]),
+        (Verb.INSPECT, {"batch": 2, "top": 1}, ["--batch", "2", "--top", "1"]),
+    ],
+)
+def test_answers_are_those_of_the_command_line(
+    onnx_file: Path, capsys: pytest.CaptureFixture[str], verb: Verb, options: dict[str, object], words: list[str]
+) -> None:
+    if verb is not Verb.MAX_BATCH:
+        options = {"batch": 1} | options
+    found = answer(job(onnx_file, verb, **options), GraphReader(unpacked_mb=1))
+    assert cli.main([verb.value, str(onnx_file), *words, "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    if "model" in expected:
+        expected["model"]["source"] = "named.onnx"
+    assert json.loads(json.dumps(found)) == expected
+
+
+def test_a_graph_is_read_once(onnx_file: Path) -> None:
+    reader = GraphReader(unpacked_mb=1)
+    first = answer(job(onnx_file, batch=1), reader)
+    onnx_file.unlink()
+    assert answer(job(onnx_file, batch=1), reader) == first
+    with pytest.raises(Exception, match="no file"):
+        answer(job(onnx_file, batch=1, content="other"), reader)
+    with pytest.raises(Exception, match="no file"):
+        answer(job(onnx_file, batch=1, mode="training"), reader)
+
+
+def test_old_graphs_make_room(onnx_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs, "_MOST_NODES", 5)
+    reader = GraphReader(unpacked_mb=1)
+    for content in ("a", "b", "c"):
+        answer(job(onnx_file, batch=1, content=content), reader)
+    onnx_file.unlink()
+    answer(job(onnx_file, batch=1, content="c"), reader)
+    with pytest.raises(Exception, match="no file"):
+        answer(job(onnx_file, batch=1, content="a"), reader)
+
+
+def test_a_wrong_device_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        answer(job(tmp_path / "absent.onnx", batch=1, device="Z9"), GraphReader(unpacked_mb=1))
+    assert caught.value.code == "device.unknown"
+
+
+def test_an_archive_is_unpacked(onnx_file: Path, onnx_bytes: Callable[..., bytes]) -> None:
+    archive = onnx_file.with_name("upload.zip")
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("folder/model.onnx", onnx_bytes(nodes=3))
+    found = answer(job(archive, batch=1), GraphReader(unpacked_mb=1))
+    assert found["model"]["nodes"] == 3  # type: ignore[index]
+    assert found["model"]["source"] == "named.onnx"  # type: ignore[index]
+    shutil.rmtree(archive.with_name("unpacked"))
+
+
+def test_a_graph_that_holds_for_every_batch_is_read_once_for_all(onnx_file: Path) -> None:
+    reader = GraphReader(unpacked_mb=1)
+    answer(job(onnx_file, batch=1000), reader)
+    onnx_file.unlink()
+    answer(job(onnx_file, batch=2000), reader)
+    answer(job(onnx_file, Verb.FITS, batch=[3, 4]), reader)
+
+
+def test_a_graph_that_holds_for_one_batch_is_read_for_the_batch_asked(
+    onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, true_load = [], verbs.api.load
+
+    def load(model: object, *, batch_hint: int | None, **options: object) -> object:
+        asked.append(batch_hint)
+        graph = true_load(model, batch_hint=batch_hint, **options)  # type: ignore[arg-type]
+        return replace(graph, fixed_batch=batch_hint, fixed_batch_reason="of a test")
+
+    monkeypatch.setattr(verbs.api, "load", load)
+    reader = GraphReader(unpacked_mb=1)
+    for batch in (100, 100, 8):
+        found = answer(job(onnx_file, batch=batch), reader)
+        assert found["predictions"][0]["batch"] == batch  # type: ignore[index]
+    assert asked == [64, 100, 8]
