@@ -320,7 +320,8 @@ def _make_engine(url: URL) -> Engine:
 
     if url.drivername != "sqlite":
         return create_engine(url, pool_pre_ping=True)
-    if url.database:
+    # A URI names its file in a way of its own, and SQLite says what is wrong with it.
+    if url.database and not url.database.startswith("file:"):
         folder = Path(url.database).parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
