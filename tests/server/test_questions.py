@@ -88,3 +88,10 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
             parse_question(OPTIONS[verb], body)
         except ServiceError as exc:
             assert exc.status == 400
+
+
+@pytest.mark.parametrize(
+    "name", ["hf:Llama-3.1-8B", "hf:meta-llama/Llama-3.1-8B", "hf:gpt2#decode=64", "hf:gpt2#prefill"]
+)
+def test_names_are_those_of_the_command_line(name: str) -> None:
+    assert parse_question(NAMED[Verb.PREDICT], json.dumps({"model": name}).encode())["model"] == name

@@ -105,3 +105,18 @@ def test_a_graph_that_holds_for_one_batch_is_read_for_the_batch_asked(
         found = answer(job(onnx_file, batch=batch), reader)
         assert found["predictions"][0]["batch"] == batch  # type: ignore[index]
     assert asked == [64, 100, 8]
+
+
+@pytest.mark.parametrize("kind", ["saved model", "keras", "h5"])
+def test_what_tensorflow_runs_while_it_loads_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / {"saved model": "saved.zip", "keras": "model.keras", "h5": "model.h5"}[kind]
+    if kind == "h5":
+        path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(1000))
+    else:
+        names = ["saved_model.pb"] if kind == "saved model" else ["config.json", "metadata.json"]
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, b"{}")
+    with pytest.raises(UnsupportedError) as caught:
+        answer(job(path, batch=1), GraphReader(unpacked_mb=1))
+    assert caught.value.code == "service.program_refused"

@@ -31,7 +31,7 @@ FITS_HELP = "Say whether a model fits: yes, no, or unsure where the capacity lie
 MAX_BATCH_HELP = "Find the largest batch that fits."
 
 _FIT_COLUMNS = ("device", "batch", "fits", "needed_low", "needed_high", "capacity_mb", "margin_mb", "largest_part")
-_MAX_BATCH_COLUMNS = ("device", "batch", "batch_at_most", "bound_by", "largest_part")
+_MAX_BATCH_COLUMNS = ("device", "batch", "batch_at_most", "bound_by", "largest_part", "latency_ms", "memory_mb")
 _PRICE_COLUMNS = ("price_per_hour", "price_per_call", "price_per_sample")
 _DEVICE_WIDTH = 21
 _NARROW_WIDTH = 9
@@ -145,8 +145,14 @@ def max_batch(
             "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out.",
         )
     else:
-        rows = [[getattr(answer, name) for name in _MAX_BATCH_COLUMNS] for answer in answers]
+        rows = [_max_batch_row(answer) for answer in answers]
         _print_rows(_MAX_BATCH_COLUMNS, answers, rows)
+
+
+def _max_batch_row(answer: MaxBatch) -> list[object]:
+    """Time and memory are those at the batch, of one sample where not even that fits."""
+    figures = answer.prediction.to_dict()
+    return [getattr(answer, name, figures.get(name)) for name in _MAX_BATCH_COLUMNS]
 
 
 def _fit_row(answer: DeviceFit) -> list[object]:

@@ -109,8 +109,8 @@ def _read_converted(
     """Read what a converter made of a model; the graph says where it came from."""
     from dippm.frontends.onnx import read_onnx
 
-    graph = read_onnx(converted.path, input=input, mode=mode, batch_hint=batch_hint, is_converted=True)
-    return replace(graph, source=source, framework=framework.value)
+    graph = read_onnx(converted.path, input=input, mode=mode, batch_hint=batch_hint, is_converted=True, name=source)
+    return replace(graph, framework=framework.value)
 
 
 def _refuse_mismatch(path: Path, *, named: Framework) -> None:

@@ -40,11 +40,12 @@ Batch = Annotated[int, Field(json_schema_extra=_BATCH)]
 Batches = Batch | Annotated[list[Batch], Field(min_length=1, max_length=_MOST_BATCHES)]
 Devices = Word | Annotated[list[Word], Field(min_length=1, max_length=_MOST_DEVICES)]
 Prices = Annotated[dict[Word, float], Field(max_length=_MOST_DEVICES)]
+_PART = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,150}"
 # A name and never a path: nothing of this machine's disk can be asked for.
 ModelName = Annotated[
     str,
     Field(
-        pattern=r"^(timm|torchvision|hf):[A-Za-z0-9][A-Za-z0-9_.\-]{0,150}$",
+        pattern=rf"^((timm|torchvision):{_PART}|hf:{_PART}(/{_PART})?(#(prefill|decode)(=[0-9]{{1,9}})?)?)$",
         description="A model by name; nothing is downloaded.",
         examples=["timm:resnet50"],
     ),

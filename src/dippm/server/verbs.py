@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dippm import api
+from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.server.archives import unpack_model
 from dippm.server.jobs import Job, Verb
 
@@ -46,6 +48,9 @@ class GraphReader:
         if graph is None or graph.fixed_batch not in (None, batch_hint):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
 
+            if job.path is not None:
+                _refuse_program(Path(model), framework=framework, name=job.name)
+
             def load(hint: int | None) -> api.Graph:
                 # Trust is never given: a file that would run code when opened is refused.
                 return api.load(model, framework=framework, input=shapes, mode=mode, batch_hint=hint)
@@ -66,6 +71,30 @@ class GraphReader:
         self._kept[key] = graph
         while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each in self._kept.values()) > _MOST_NODES:
             self._kept.popitem(last=False)
+
+
+def _refuse_program(path: Path, *, framework: object, name: str) -> None:
+    """Refuse files that TensorFlow runs while it loads them; a TensorFlow Lite file is only read.
+
+    Raises:
+        UnsupportedError: ``service.program_refused``.
+    """
+    found: Framework | None
+    try:
+        found = detect_framework(path)
+    except ModelReadError:
+        found = None if framework is None else parse_framework(str(framework))
+    if found is not Framework.TENSORFLOW:
+        return
+    if path.is_file():
+        with path.open("rb") as stream:
+            if stream.read(8)[4:] == b"TFL3":
+                return
+    raise UnsupportedError(
+        f"'{name}' is a TensorFlow or Keras model, which can run operators of its own while it is loaded.",
+        code="service.program_refused",
+        cure="Convert it to ONNX or TensorFlow Lite, or ask dippm on your own machine.",
+    )
 
 
 def answer(job: Job, reader: GraphReader) -> dict[str, object]:

@@ -28,6 +28,10 @@ _PARENT_CHECK_S = 0.5
 _READY = 200
 # A worker that keeps more than this part of its memory between jobs makes room for a fresh one.
 _FULL = 0.5
+_OF_THE_MOMENT = frozenset({
+    "archive.damaged", "conversion.crashed", "conversion.memory", "conversion.timeout", "model.missing",
+    "model.unreadable",
+})  # fmt: skip
 
 
 def main() -> None:
@@ -73,9 +77,14 @@ def _reply_to(job: Job, reader: GraphReader, *, memory_mb: int) -> Reply:
         return Reply(status=422, body=error_body(refused), is_last=True)
     except DippmError as exc:
         # What an extra would change is not to be kept: it may be installed.
-        return Reply(status=http_status(exc), body=_body(exc, job), is_lasting=exc.exit_status in (2, 3, 4))
+        return Reply(status=http_status(exc), body=_body(exc, job), is_lasting=_is_lasting(exc))
     except Exception as exc:  # noqa: BLE001 - the worker goes on, whatever a file does
         return _report(exc, job)
+
+
+def _is_lasting(exc: DippmError) -> bool:
+    """Whether the same question would be refused again: not where the machine, a limit of time or a crash did it."""
+    return exc.exit_status in (2, 3, 4) and exc.code not in _OF_THE_MOMENT
 
 
 def _report(exc: Exception, job: Job) -> Reply:

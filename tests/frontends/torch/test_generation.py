@@ -135,3 +135,10 @@ def test_what_has_no_such_step_is_refused(name: str, error: type[DippmError], co
     with pytest.raises(error) as caught:
         zoo.build(name)
     assert caught.value.code == code
+
+
+def test_a_step_of_generation_cannot_be_trained() -> None:
+    module = GenerationModule(_small("GPT2LMHeadModel"), step=GenerationStep.DECODE, tokens=_TOKENS)
+    with pytest.raises(UsageError) as caught:
+        dippm.load(module, mode="training")
+    assert caught.value.code == "generation.training"

@@ -112,3 +112,24 @@ def test_a_triangle_made_as_the_model_runs_is_the_causal_mask(sketch) -> None:
     assert node.kind is OpKind.ATTENTION
     assert node.attributes["is_causal"] is True
     assert len(node.inputs) == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "out", "is_fused"),
+    [
+        ((N, 2, 6, 4), (N, 2, 6, 4), True),
+        ((1, 2, 6, 4), (N, 2, 6, 4), False),
+        ((N, 3, 2, 6, 4), (N, 3, 2, 6, 4), False),
+    ],
+)
+def test_only_samples_and_heads_stand_before_the_last_two(sketch, after, query, out, is_fused) -> None:
+    """Windows, or one query for all samples, would be counted once."""
+    rank, ahead = len(out), out[:-2]
+    perm = (*range(rank - 2), rank - 1, rank - 2)
+    sketch.input("q", *query).input("k", *out).input("v", *out)
+    sketch.node("qs", OpKind.MUL, "q", *query, scalar=0.5)
+    sketch.node("kt", OpKind.VIEW, "k", *ahead, 4, 6, function="transpose", perm=perm)
+    sketch.node("s", OpKind.MATMUL, "qs kt", *ahead, 6, 6)
+    sketch.node("p", OpKind.SOFTMAX, "s", *ahead, 6, 6, axes=(rank - 1,))
+    graph = sketch.node("y", OpKind.MATMUL, "p v", *out).graph("y")
+    assert (after(fuse_converted_attention, graph) == [("attention", "q k v")]) is is_fused

@@ -48,3 +48,10 @@ def test_a_convolution_has_one_bias(sketch, after) -> None:
     convolution(sketch).weight("a", 16, 1, 1).weight("b", 16, 1, 1)
     graph = sketch.node("m", OpKind.ADD, "c a", *RESULT).node("y", OpKind.ADD, "m b", *RESULT).graph("y")
     assert after(fuse_convolution_bias, graph) == [("conv", "x w a"), ("add", "m b")]
+
+
+@pytest.mark.parametrize(("result", "bias"), [((16,), (16,)), ((N,), (1,)), ((N, 16), (16,))])
+def test_a_sum_that_has_no_channels_stays(sketch, after, result, bias) -> None:
+    sketch.input("x", *result).node("r", OpKind.RELU, "x", *result).weight("b", *bias)
+    graph = sketch.node("y", OpKind.ADD, "r b", *result).graph("y")
+    assert after(fuse_convolution_bias, graph) == [("relu", "x"), ("add", "r b")]

@@ -19,6 +19,7 @@ from pathlib import Path
 __all__ = ["main"]
 
 _PARENT_CHECK_S = 0.5
+_SPARE_CPU_S = 10
 _MIB = 2**20
 
 
@@ -27,7 +28,7 @@ def main() -> None:
     _, worker, request_path = sys.argv
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     threading.Thread(target=_die_with, args=(int(request["parent"]),), daemon=True).start()
-    _limit(memory_mb=int(request["memory_mb"]), output_mb=int(request["output_mb"]))
+    _limit(memory_mb=int(request["memory_mb"]), output_mb=int(request["output_mb"]), seconds=float(request["seconds"]))
     sys.argv = [worker, request_path]
     runpy.run_module(worker, run_name="__main__", alter_sys=True)
     # The answer is written; frameworks take half a second to put themselves away.
@@ -36,7 +37,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _limit(*, memory_mb: int, output_mb: int) -> None:
+def _limit(*, memory_mb: int, output_mb: int, seconds: float) -> None:
     try:
         import resource
     except ImportError:  # Windows
@@ -46,6 +47,9 @@ def _limit(*, memory_mb: int, output_mb: int) -> None:
         resource.RLIMIT_DATA: memory_mb * _MIB,
         resource.RLIMIT_FSIZE: output_mb * _MIB,
         resource.RLIMIT_CORE: 0,
+        # Ends a process that native code keeps from seeing that its parent has gone. Threads add up: none that keeps
+        # to its wall time comes near.
+        resource.RLIMIT_CPU: int(seconds * (os.cpu_count() or 1)) + _SPARE_CPU_S,
     }
     for kind, size in wanted.items():
         hard = resource.getrlimit(kind)[1]

@@ -61,8 +61,8 @@ def convert(
 ) -> ConvertedModel:
     """Convert a model to ONNX in another process, or take what an earlier conversion of the same content left.
 
-    The other process has no network, no card, a home of its own, little environment and the limits; it and all that it
-    starts are ended when this function ends, whichever way.
+    The other process has no package index, no proxy to a network, no card, a home of its own, little environment and
+    the limits; it and all that it starts are ended when this function ends, whichever way. It is no sandbox.
 
     Args:
         framework: The model's framework, for messages, such as ``"TensorFlow"``.

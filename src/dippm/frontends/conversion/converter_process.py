@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import site
+import stat
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ _KEPT_VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR",
     "VIRTUAL_ENV", "CONDA_PREFIX",
 )  # fmt: skip
-# No converter needs a network, a card or a package that is not installed.
+# No converter needs a network, a card or a package that is not installed: what asks for one the usual way gets none.
 _FIXED_VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
@@ -94,6 +95,7 @@ def run_converter(
         "reply": str(reply),
         "options": dict(options),
         "parent": os.getpid(),
+        "seconds": limits.seconds,
         "memory_mb": limits.memory_mb,
         "output_mb": limits.output_mb,
     }
@@ -243,7 +245,11 @@ def _ending(status: int) -> str:
 def _read_reply(path: Path) -> dict[str, Any]:
     """What the worker said; nothing where it did not get to it. Its process is not to be trusted."""
     try:
-        with path.open("rb") as stream:
+        # What lies there is the other process's doing: a link is not followed, and a pipe would be waited for.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+        with os.fdopen(os.open(path, flags), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return {}
             reply = json.loads(stream.read(_LONGEST_REPLY))
     except (OSError, ValueError, RecursionError):
         return {}

@@ -51,6 +51,7 @@ def read_onnx(
     mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
     is_converted: bool = False,
+    name: str | None = None,
 ) -> Graph:
     """Read an ONNX model without its weights.
 
@@ -67,6 +68,7 @@ def read_onnx(
             the reading is checked at this batch if it is large.
         is_converted: Whether a converter made the model from one of another framework, and so took apart what PyTorch
             has one operator for.
+        name: What the model is called in messages; None for its path.
 
     Returns:
         The graph; its ``fixed_batch`` is set where it holds for one batch alone.
@@ -81,7 +83,8 @@ def read_onnx(
             f"The batch must be at least 1. Got {batch_hint}.", code="batch.invalid", cure="Give a positive number."
         )
     with collection_paused():
-        model, name, folder = load_model(source)
+        model, own_name, folder = load_model(source)
+        name = own_name if name is None else name
         program = lower(model, ExternalFiles(folder))
         program.is_training = mode is Mode.TRAINING
         del model

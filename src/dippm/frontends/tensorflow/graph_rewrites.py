@@ -75,8 +75,11 @@ class _Nodes:
         test, wrapped = self._writer(node.input[0], "Less"), self._writer(node.input[1])
         if test is None or wrapped is None or wrapped.op not in _ADDITIONS or self._number(test.input[1]) != 0:
             return
-        index = self._writer(node.input[2])
-        if index is None or self._writer(test.input[0]) is not index or index not in map(self._writer, wrapped.input):
+        index = node.input[2]
+        sides = [side for side in wrapped.input if side != index]
+        is_of_one = test.input[0] == index and len(sides) == len(wrapped.input) - 1
+        # Only numbers of places wrap around: in anything else both sides are work that is done.
+        if not is_of_one or not self._is_integer(wrapped) or self._number(sides[0]) is None:
             return
         node.op = "Identity"
         kept = node.input[2]
@@ -163,9 +166,23 @@ class _Nodes:
         """The stored vector that a tensor is, or is shaped from to lie along one dimension of images."""
         node = self._writer(name)
         if node is not None and node.op == "Reshape":
+            if not self._ends_in_channels(node.input[1]):
+                return None
             node = self._writer(node.input[0])
         is_vector = node is not None and node.op == "Const" and len(node.attr["value"].tensor.tensor_shape.dim) == 1
         return str(node.name) if is_vector else None
+
+    def _ends_in_channels(self, name: str) -> bool:
+        """Whether a stored shape has one dimension that is not 1, the last: the operator has channels last."""
+        node = self._writer(name, "Const")
+        if node is None:
+            return False
+        sizes = import_module("tensorflow").make_ndarray(node.attr["value"].tensor).reshape(-1).tolist()
+        return all(size == 1 for size in sizes[:-1])
+
+    def _is_integer(self, node: Any) -> bool:
+        types = import_module("tensorflow")
+        return node.attr["T"].type in (types.int32.as_datatype_enum, types.int64.as_datatype_enum)
 
     def _other_input(self, node: Any, name: str) -> str | None:
         """The factor of a product beside the one that is known."""

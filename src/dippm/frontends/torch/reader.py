@@ -69,11 +69,17 @@ def read_module(
         or 1, with the reason.
 
     Raises:
-        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``.
+        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``.
         UnsupportedError: ``torch.data_dependent`` where the forward pass branches on the values of its input;
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape.
     """
     module = _unwrapped(module)
+    if mode is Mode.TRAINING and isinstance(module, GenerationModule):
+        raise UsageError(
+            f"{source or type(module).__name__} is a step of generation, which nothing is trained by.",
+            code="generation.training",
+            cure="Name the model without the step.",
+        )
     if input.is_empty and isinstance(module, GenerationModule):
         input = module.default_input  # noqa: A001
     input = check_inputs(module, input)  # noqa: A001

@@ -12,6 +12,7 @@ __all__ = ["fuse_attention", "fuse_converted_attention"]
 
 _VIEWS_BACK = 4
 _TOLERANCE = 1e-3
+_MOST_RANK = 4
 
 
 def fuse_attention(editor: GraphEditor) -> None:
@@ -56,6 +57,8 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
     last = editor.node(reader) if reader >= 0 else None
     if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
         return
+    if not _is_plain(editor, query, last.outputs[0]):
+        return
     k = _turned_back(editor, key)
     if k is None:
         k = _turn_back(editor, key, reader)
@@ -78,6 +81,15 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
             attributes={"is_causal": is_causal},
         ),
     )
+
+
+def _is_plain(editor: GraphEditor, query: int, out: int) -> bool:
+    """Whether samples and heads are all that queries and results have before their last two dimensions.
+
+    The operator has no more, and one query for all samples would be counted for one of them.
+    """
+    queries, results = editor.tensors[query].shape, editor.tensors[out].shape
+    return len(results) <= _MOST_RANK and queries[:-2] == results[:-2]
 
 
 def _is_triangle(editor: GraphEditor, mask: int) -> bool:

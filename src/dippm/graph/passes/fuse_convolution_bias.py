@@ -10,6 +10,7 @@ from dippm.graph.op_kind import OpKind
 __all__ = ["fuse_convolution_bias"]
 
 _CONVOLUTIONS = (OpKind.CONV, OpKind.CONV_TRANSPOSE)
+_LEAST_RANK = 3  # a sample, channels, and one dimension that is gone over
 _UNBIASED = 2
 
 
@@ -37,7 +38,9 @@ def _bias(editor: GraphEditor, product: int, addend: int) -> int:
     """The stored tensor behind an addend that varies along the channels alone; -1 where it is none."""
     result, shape = editor.tensors[product].shape, editor.tensors[addend].shape
     channel_axis = len(shape) - len(result) + 1
-    if any(size.per_sample for size in shape) or channel_axis < 0 or shape[channel_axis] != result[1]:
+    if any(size.per_sample for size in shape) or len(result) < _LEAST_RANK or len(shape) > len(result):
+        return -1
+    if channel_axis < 0 or shape[channel_axis] != result[1]:
         return -1
     if prod(size.fixed for size in shape) != result[1].fixed:
         return -1
