@@ -75,11 +75,10 @@ class _Nodes:
         test, wrapped = self._writer(node.input[0], "Less"), self._writer(node.input[1])
         if test is None or wrapped is None or wrapped.op not in _ADDITIONS or self._number(test.input[1]) != 0:
             return
-        index = node.input[2]
-        sides = [side for side in wrapped.input if side != index]
-        is_of_one = test.input[0] == index and len(sides) == len(wrapped.input) - 1
-        # Only numbers of places wrap around: in anything else both sides are work that is done.
-        if not is_of_one or not self._is_integer(wrapped) or self._number(sides[0]) is None:
+        index = self._writer(node.input[2])
+        if index is None or self._writer(test.input[0]) is not index or index not in map(self._writer, wrapped.input):
+            return
+        if not self._is_integer(wrapped):  # in anything else than places, both sides are work that is done
             return
         node.op = "Identity"
         kept = node.input[2]
