@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dippm.evaluation.dnnperf_report import DnnperfReport
     from dippm.evaluation.kernels import KernelReport, KernelScore
     from dippm.evaluation.whole_models import WholeModelReport, WholeModelScore
+    from dippm.frontends.detect import Framework, detect_framework, parse_framework
     from dippm.graph import Graph
     from dippm.placement.fit import Fit, FitVerdict
     from dippm.placement.packing import PackedGpu, PackedSlice, Packing
@@ -70,6 +71,7 @@ __all__ = [
     "EpochReport",
     "Fit",
     "FitVerdict",
+    "Framework",
     "Graph",
     "GraphFailure",
     "Inspection",
@@ -100,6 +102,7 @@ __all__ = [
     "WholeModelScore",
     "adapt",
     "cache_graphs",
+    "detect_framework",
     "evaluate",
     "evaluate_dippm",
     "evaluate_dnnperf",
@@ -122,6 +125,7 @@ __all__ = [
     "pack",
     "packing_manifest",
     "parse_duration",
+    "parse_framework",
     "plot_labels",
     "pod_fragment",
     "predict",
@@ -181,6 +185,9 @@ _HOMES = {
     "evaluate_dnnperf": "dippm.api.dnnperf_evaluation",
     "export_labels": "dippm.api.datasets",
     "find_device": "dippm.devices",
+    "parse_framework": "dippm.frontends.detect",
+    "detect_framework": "dippm.frontends.detect",
+    "Framework": "dippm.frontends.detect",
     "fits": "dippm.api.capacity",
     "import_labels": "dippm.api.datasets",
     "inspect": "dippm.api.prediction",

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dippm import api
-from dippm.errors import ModelReadError, UnsupportedError
-from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.server.archives import unpack_model
+from dippm.server.errors import SCHEMA
 from dippm.server.jobs import Job, Verb
 
 __all__ = ["GraphReader", "answer"]
 
-SCHEMA = 1
 _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
 # A reader proves at this batch or at the caller's, whichever is larger, that a graph holds for every batch.
@@ -79,18 +77,18 @@ def _refuse_program(path: Path, *, framework: object, name: str) -> None:
     Raises:
         UnsupportedError: ``service.program_refused``.
     """
-    found: Framework | None
+    found: api.Framework | None
     try:
-        found = detect_framework(path)
-    except ModelReadError:
-        found = None if framework is None else parse_framework(str(framework))
-    if found is not Framework.TENSORFLOW:
+        found = api.detect_framework(path)
+    except api.ModelReadError:
+        found = None if framework is None else api.parse_framework(str(framework))
+    if found is not api.Framework.TENSORFLOW:
         return
     if path.is_file():
         with path.open("rb") as stream:
             if stream.read(8)[4:] == b"TFL3":
                 return
-    raise UnsupportedError(
+    raise api.UnsupportedError(
         f"'{name}' is a TensorFlow or Keras model, which can run operators of its own while it is loaded.",
         code="service.program_refused",
         cure="Convert it to ONNX or TensorFlow Lite, or ask dippm on your own machine.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["rewrite_graph"]
+__all__ = ["node_name", "rewrite_graph"]
 
 _IMAGE_RANK = 4
 _CHOICES = frozenset({"Select", "SelectV2"})
@@ -156,9 +156,9 @@ class _Nodes:
 
     def _writer(self, name: str, op: str | None = None) -> Any:
         """The node that makes a tensor, past identities; None where it is of another kind."""
-        node = self._by_name.get(_node_name(name))
+        node = self._by_name.get(node_name(name))
         while node is not None and node.op == "Identity":
-            node = self._by_name.get(_node_name(node.input[0]))
+            node = self._by_name.get(node_name(node.input[0]))
         return node if node is not None and (op is None or node.op == op) else None
 
     def _vector(self, name: str) -> str | None:
@@ -216,7 +216,8 @@ class _Nodes:
         return name
 
 
-def _node_name(reference: str) -> str:
+def node_name(reference: str) -> str:
+    """The node behind a reference to one of its outputs, or to its end."""
     return reference.removeprefix("^").partition(":")[0]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
+from dippm.frontends.tensorflow.graph_rewrites import node_name
 
 __all__ = ["FrozenGraph", "load_graph_def", "load_keras", "load_saved_model"]
 
@@ -132,7 +133,7 @@ def load_graph_def(path: Path) -> FrozenGraph:
             cure="Give the SavedModel folder, or freeze the graph first.",
         )
     inputs = [f"{node.name}:0" for node in graph_def.node if node.op == "Placeholder"]
-    read = {_node_name(name) for node in graph_def.node for name in node.input}
+    read = {node_name(name) for node in graph_def.node for name in node.input}
     outputs = [node.name for node in graph_def.node if node.name not in read and node.op not in _SINKLESS]
     if not inputs or not outputs:
         raise UnsupportedError(
@@ -207,7 +208,3 @@ def _class_names(settings: object) -> Iterable[str]:
             pending.extend(each.values())
         elif isinstance(each, list):
             pending.extend(each)
-
-
-def _node_name(reference: str) -> str:
-    return reference.removeprefix("^").partition(":")[0]

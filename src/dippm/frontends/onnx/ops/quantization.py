@@ -18,7 +18,7 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, Rule, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, broadcast, normalize_axis
 from dippm.graph import DType, OpKind
 
-__all__ = ["IS_QUANTISED", "as_integers", "as_numbers"]
+__all__ = ["IS_QUANTISED", "as_integers", "as_numbers", "numbers_at"]
 
 IS_QUANTISED = (
     "The model is quantised: its weights stay in memory as stored and are turned into floating-point numbers at every "
@@ -96,7 +96,7 @@ def dynamic_quantize(call: Call) -> list[Value]:
 @rule("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(call: Call) -> Value:
     """Arithmetic on two quantised tensors."""
-    a, b = _numbers_at(call, 0), _numbers_at(call, 3)
+    a, b = numbers_at(call, 0), numbers_at(call, 3)
     kind = OpKind.ADD if call.op.op_type == "QLinearAdd" else OpKind.MUL
     result = call.emit(kind, [a, b], broadcast(a.shape, b.shape), a.dtype)
     return as_integers(call, result, call.optional(6), call.optional(7))
@@ -105,7 +105,7 @@ def qlinear_binary(call: Call) -> Value:
 @rule("QLinearWhere", domain=MICROSOFT)
 def qlinear_where(call: Call) -> Value:
     """A choice between two quantised tensors."""
-    condition, a, b = call.required(0), _numbers_at(call, 1), _numbers_at(call, 4)
+    condition, a, b = call.required(0), numbers_at(call, 1), numbers_at(call, 4)
     shape = broadcast(condition.shape, a.shape, b.shape)
     result = call.emit(OpKind.BINARY, [condition, a, b], shape, a.dtype, function="where")
     return as_integers(call, result, call.optional(7), call.optional(8))
@@ -114,7 +114,7 @@ def qlinear_where(call: Call) -> Value:
 @rule("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
 def qlinear_unary(call: Call) -> Value:
     """An activation of a quantised tensor."""
-    x = _numbers_at(call, 0)
+    x = numbers_at(call, 0)
     kind = OpKind.SIGMOID if call.op.op_type == "QLinearSigmoid" else OpKind.LEAKY_RELU
     return as_integers(call, call.emit(kind, [x], x.shape, x.dtype), call.optional(3), call.optional(4))
 
@@ -130,7 +130,7 @@ _ON_NUMBERS: dict[str, Rule] = {
 @rule(*_ON_NUMBERS, domain=MICROSOFT)
 def qlinear(call: Call) -> Value:
     """An operator whose attributes are those of the standard one."""
-    result = _ON_NUMBERS[call.op.op_type](Call(call.op, [_numbers_at(call, 0)], call.evaluator))
+    result = _ON_NUMBERS[call.op.op_type](Call(call.op, [numbers_at(call, 0)], call.evaluator))
     first = result if isinstance(result, Value) else result[0]
     return as_integers(call, first, call.optional(3), call.optional(4))
 
@@ -138,7 +138,7 @@ def qlinear(call: Call) -> Value:
 @rule("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(call: Call) -> Value:
     """Quantised tensors one after another; each comes with its scale and zero point."""
-    parts = [_numbers_at(call, position) for position in range(2, len(call.inputs), 3)]
+    parts = [numbers_at(call, position) for position in range(2, len(call.inputs), 3)]
     if not parts:
         raise ShapeError("it has no inputs")
     axis = normalize_axis(call.int_attribute("axis", 1), len(parts[0].shape))
@@ -150,6 +150,6 @@ def qlinear_concat(call: Call) -> Value:
     return as_integers(call, joined, call.optional(0), call.optional(1))
 
 
-def _numbers_at(call: Call, position: int) -> Value:
+def numbers_at(call: Call, position: int) -> Value:
     """An input with its scale and zero point behind it, as numbers."""
     return as_numbers(call, call.required(position), call.optional(position + 1), call.optional(position + 2))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dippm.frontends.onnx.ops.attention import packed_attention
 from dippm.frontends.onnx.ops.convolution import convolve
 from dippm.frontends.onnx.ops.matmul import gemm, multiply
-from dippm.frontends.onnx.ops.quantization import as_integers, as_numbers
+from dippm.frontends.onnx.ops.quantization import as_integers, as_numbers, numbers_at
 from dippm.frontends.onnx.ops.recurrent import recurrent
 from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value
@@ -36,14 +36,14 @@ def conv_integer(call: Call) -> Value:
 @rule("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Value:
     """MatMul of quantised tensors, quantised again."""
-    a, b = _scaled(call, 0), _scaled(call, 3)
+    a, b = numbers_at(call, 0), numbers_at(call, 3)
     return as_integers(call, multiply(call, a, b, a.dtype), call.optional(6), call.required(7))
 
 
 @rule("QLinearConv")
 def qlinear_conv(call: Call) -> Value:
     """Conv of quantised tensors, quantised again."""
-    x, weight = _scaled(call, 0), _scaled(call, 3)
+    x, weight = numbers_at(call, 0), numbers_at(call, 3)
     bias = call.optional(8)
     if bias is not None:
         bias = as_numbers(call, bias, call.optional(4))
@@ -56,7 +56,7 @@ def qgemm(call: Call) -> Value:
     addend = call.optional(6)
     if addend is not None:
         addend = as_numbers(call, addend, call.optional(4))
-    result = gemm(Call(call.op, [_scaled(call, 0), _scaled(call, 3), addend], call.evaluator))
+    result = gemm(Call(call.op, [numbers_at(call, 0), numbers_at(call, 3), addend], call.evaluator))
     return result if call.optional(7) is None else as_integers(call, result, call.optional(7), call.optional(8))
 
 
@@ -119,11 +119,6 @@ def quantized_embed_layer_norm(call: Call) -> list[Value]:
     result = call.emit(OpKind.LAYER_NORM, [total, *gains], total.shape, total.dtype, axes_size=total.shape[-1])
     mask = call.emit(OpKind.FILL, [], ids.shape[:1], DType.INT32, function="mask")
     return [result, mask]
-
-
-def _scaled(call: Call, position: int) -> Value:
-    """An input with its scale and zero point behind it, as numbers."""
-    return as_numbers(call, call.required(position), call.optional(position + 1), call.optional(position + 2))
 
 
 def _shifted(call: Call, position: int, zero_point: int) -> Value:
