@@ -173,10 +173,12 @@ def test_what_was_measured_in_eager_alone_is_less_sure_elsewhere(network: Graph)
 
 
 def test_casts_draw_energy(network: Graph) -> None:
-    from dippm.predictors.physics import _Compiled, _Prepared
+    from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraph
 
     conditions = Conditions(precision=Precision.AMP)
-    prepared = _Prepared.of(_Compiled.of(network, conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions)
+    prepared = PreparedGraph.of(
+        CompiledGraph.of(network, conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions
+    )
     nodes = (prepared.at.bytes_read + prepared.at.bytes_written).sum()
     assert prepared.traffic_bytes[0] > nodes
 

@@ -7,8 +7,8 @@ operator; everywhere else the sum stands as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -16,25 +16,21 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.energy import power_w
-from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
-from dippm.costs.precision import Arithmetic, Precision, stored_half
+from dippm.costs.precision import Precision, stored_half
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
-from dippm.costs.timeline import MemoryTimeline
-from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
-from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
-from dippm.graph import RECURRENT_KINDS, Graph, OpKind
-from dippm.graph.passes.unfuse_attention import unfuse_attention
+from dippm.graph import Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
-from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
+from dippm.predictors.prediction import Prediction, PredictorInfo
+from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraph, sum_over_nodes
 
 __all__ = ["Explanation", "PhysicsPredictor"]
 
@@ -51,28 +47,12 @@ _KEPT_GRAPHS = 4
 _FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
-# Operators whose rule no measurement stands behind: neither a kernel table nor any model of the fit runs them much.
-_UNMEASURED_KINDS = RECURRENT_KINDS | {
-    OpKind.SORT, OpKind.CUMULATIVE, OpKind.FFT, OpKind.GRID_SAMPLE, OpKind.SCATTER, OpKind.QUANTIZE, OpKind.DEQUANTIZE,
-}  # fmt: skip
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
 # The host of the user is not the one that was measured: up to twice as fast or as slow.
 _DOUBT_PER_HOST_SHARE = math.log(2.0)
 # Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
 _DOUBT_OF_OTHER_RUNTIME = 0.3
 _DOUBT_OF_EMULATION = math.log(2.0)
-_TENSOR_PEAKS = {
-    Arithmetic.TF32: "tf32_tensor",
-    Arithmetic.FP16: "fp16_tensor",
-    Arithmetic.BF16: "bf16_tensor",
-    Arithmetic.INT8: "int8_tensor",
-}
-_FORMATS = {
-    Precision.BF16: ("bf16_tensor",),
-    Precision.AMP_BF16: ("bf16_tensor",),
-    Precision.FP16: ("fp16_tensor", "fp16"),
-    Precision.AMP: ("fp16_tensor", "fp16"),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -119,7 +99,7 @@ class PhysicsPredictor:
         self._additive = additive
         self._calibrations = {Mode.INFERENCE: calibration, Mode.TRAINING: training}
         self._kernels = kernels
-        self._recent: list[_Compiled] = []
+        self._recent: list[CompiledGraph] = []
 
     @staticmethod
     @cache
@@ -189,16 +169,16 @@ class PhysicsPredictor:
 
     def _prepare(
         self, graph: Graph, *, batches: Sequence[int], conditions: Conditions, software: Software
-    ) -> _Prepared:
+    ) -> PreparedGraph:
         """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
         check_answerable(graph, batches)
         compiled = next((c for c in self._recent if c.source is graph and c.is_for(conditions, software)), None)
         if compiled is None:
-            compiled = _Compiled.of(graph, conditions, software)
+            compiled = CompiledGraph.of(graph, conditions, software)
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
-        return _Prepared.of(compiled, batches=batches, conditions=conditions)
+        return PreparedGraph.of(compiled, batches=batches, conditions=conditions)
 
-    def _estimate_memory(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[MemoryEstimate]:
+    def _estimate_memory(self, prepared: PreparedGraph, devices: Sequence[DeviceSpec]) -> list[MemoryEstimate]:
         calibration = self._calibrations[prepared.conditions.mode]
         return estimate_memory(
             prepared.compiled.timeline,
@@ -215,7 +195,7 @@ class PhysicsPredictor:
             ],
         )
 
-    def _break_down(self, prepared: _Prepared, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
+    def _break_down(self, prepared: PreparedGraph, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
         is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
         if prepared.conditions.runtime is Runtime.COMPILE and not all(is_covered):
             raise _no_compiled(prepared.conditions, devices[is_covered.index(False)])
@@ -233,7 +213,7 @@ class PhysicsPredictor:
             for device, covered in zip(devices, is_covered, strict=True)
         ]
 
-    def _corrected(self, prepared: _Prepared, device: DeviceSpec) -> LatencyBreakdown:
+    def _corrected(self, prepared: PreparedGraph, device: DeviceSpec) -> LatencyBreakdown:
         compiled = prepared.compiled
         times = self._additive.break_down_kernels(
             compiled.plan,
@@ -247,7 +227,7 @@ class PhysicsPredictor:
 
     def _assemble(
         self,
-        prepared: _Prepared,
+        prepared: PreparedGraph,
         device: DeviceSpec,
         memory: MemoryEstimate,
         breakdown: LatencyBreakdown,
@@ -258,11 +238,12 @@ class PhysicsPredictor:
         latency_ms = breakdown.latency_ms
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
+        flops = sum_over_nodes(at.flops, prepared.fp32_equivalent(device) * prepared.compiled.times)
         power = power_w(
             calibration.power,
             device,
             busy_share=busy_share,
-            flops_per_s=_total(at.flops, prepared.fp32_equivalent(device) * prepared.compiled.times) / busy_ms * 1e3,
+            flops_per_s=flops / busy_ms * 1e3,
             bytes_per_s=prepared.traffic_bytes / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
@@ -352,14 +333,14 @@ class PhysicsPredictor:
             )
         return predictions
 
-    def _warnings(self, prepared: _Prepared, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
+    def _warnings(self, prepared: PreparedGraph, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
         graph = prepared.compiled.graph
         conditions = prepared.conditions
         warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
-        if not _UNMEASURED_KINDS.isdisjoint(prepared.compiled.kinds):
-            unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in _UNMEASURED_KINDS})
+        if not UNMEASURED_KINDS.isdisjoint(prepared.compiled.kinds):
+            unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in UNMEASURED_KINDS})
             if unmeasured:
                 warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
         if not is_measured:
@@ -428,144 +409,6 @@ def _memory_interval(
     low = loose * (1.0 - math.exp(-calibration.memory_spread_low)) + margins_mb[0]
     high = loose * (math.exp(calibration.memory_spread) - 1.0) + margins_mb[1]
     return np.maximum(memory.memory_mb - low, certain), memory.memory_mb + high
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Compiled:
-    """What depends on neither batch nor device.
-
-    Args:
-        source: The graph that was given.
-        graph: The same as the software runs it.
-        conditions: Conditions of the run.
-        software: The software.
-        training: The whole step, in training.
-        plan: Its kernels.
-        timeline: Its memory.
-        is_unsupported: Nodes without a rule of their own.
-        is_unmeasured: Nodes whose rule no measurement stands behind.
-        phase: Phase of each node.
-        times: How often each node runs.
-        kinds: Kinds of its nodes.
-        model: What is said of the model.
-    """
-
-    source: Graph
-    graph: Graph
-    conditions: Conditions
-    software: Software
-    training: TrainingGraph | None
-    plan: KernelPlan
-    timeline: MemoryTimeline
-    is_unsupported: npt.NDArray[np.bool_]
-    is_unmeasured: npt.NDArray[np.bool_]
-    phase: npt.NDArray[np.int8]
-    times: FloatArray
-    kinds: frozenset[OpKind]
-    model: ModelInfo
-
-    @classmethod
-    def of(cls, source: Graph, conditions: Conditions, software: Software) -> _Compiled:
-        graph = source if software.fuses_attention else unfuse_attention(source)
-        if conditions.mode is Mode.TRAINING:
-            settings = TrainingSettings(
-                optimizer=conditions.optimizer or Optimizer.MOMENTUM,
-                precision=conditions.precision,
-                accumulation=conditions.accumulation,
-                is_checkpointed=conditions.is_checkpointed,
-                keeps_gradients=software.keeps_gradients,
-            )
-            step = make_training_graph(graph, settings)
-            training: TrainingGraph | None = step
-            nodes, phase, times = step.graph.nodes, step.phase, step.times
-            work = Workload.from_graph(step.graph, step.precision)
-            plan = KernelPlan.from_workload(work, is_backward=step.phase == Phase.BACKWARD)
-        else:
-            training = None
-            nodes, times = graph.nodes, np.ones(len(graph.nodes))
-            phase = np.full(len(nodes), Phase.FORWARD, dtype=np.int8)
-            work = Workload.from_graph(graph, conditions.precision)
-            plan = KernelPlan.from_workload(work)
-        return cls(
-            source=source,
-            graph=graph,
-            conditions=conditions,
-            software=software,
-            training=training,
-            plan=plan,
-            timeline=MemoryTimeline.from_workload(work),
-            is_unsupported=np.array(
-                [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in nodes], dtype=np.bool_
-            ),
-            is_unmeasured=np.array([node.kind in _UNMEASURED_KINDS for node in nodes], dtype=np.bool_),
-            phase=phase,
-            times=times,
-            kinds=frozenset(node.kind for node in nodes),
-            model=ModelInfo.of(source),
-        )
-
-    def is_of(self, kinds: Collection[OpKind]) -> npt.NDArray[np.bool_]:
-        """Which nodes are of one of these kinds, [n_nodes]."""
-        nodes = self.plan.work.sizes.graph.nodes
-        if self.kinds.isdisjoint(kinds):
-            return np.zeros(len(nodes), dtype=np.bool_)
-        return np.array([node.kind in kinds for node in nodes], dtype=np.bool_)
-
-    def is_for(self, conditions: Conditions, software: Software) -> bool:
-        """Whether it holds under these conditions: layout and runtime change nothing of it."""
-        alike = replace(conditions, layout=self.conditions.layout, runtime=self.conditions.runtime)
-        return (self.conditions, self.software) == (alike, software)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Prepared:
-    """What does not depend on the device."""
-
-    compiled: _Compiled
-    batches: tuple[int, ...]
-    conditions: Conditions
-    at: WorkloadAt
-    inputs: tuple[Mapping[str, tuple[int, ...]], ...]
-    macs: tuple[int, ...]
-    traffic_bytes: FloatArray
-
-    @classmethod
-    def of(cls, compiled: _Compiled, *, batches: Sequence[int], conditions: Conditions) -> _Prepared:
-        at = compiled.plan.work.at(list(batches))
-        tensors = [compiled.graph.tensors[index] for index in compiled.graph.inputs]
-        return cls(
-            compiled=compiled,
-            batches=tuple(batches),
-            conditions=conditions,
-            at=at,
-            inputs=tuple(
-                {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches
-            ),
-            macs=tuple(int(macs) for macs in _total(at.macs, compiled.times).tolist()),
-            traffic_bytes=_total(at.bytes_read + at.bytes_written, compiled.times)
-            + (at.casts.bytes_read + at.casts.bytes_written).sum(axis=1),
-        )
-
-    def has_format(self, device: DeviceSpec) -> bool:
-        """Whether the device has units for the 16-bit format of the precision, if it has one."""
-        needed = _FORMATS.get(self.conditions.precision)
-        return needed is None or any(peak in device.peak_tflops for peak in needed)
-
-    def fp32_equivalent(self, device: DeviceSpec) -> FloatArray:
-        """Weight of a FLOP of each node as a share of the peak that it uses, in FLOPs of FP32.
-
-        Shapes:
-            Result: [n_nodes].
-        """
-        fp32 = device.peak_tflops["fp32"]
-        peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
-        return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
-
-
-def _total(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted sums over the nodes, [B]; a product would wake BLAS's threads, which a busy machine makes wait."""
-    total: FloatArray = (values * weights).sum(axis=1)
-    return total
 
 
 def _host_warning(busy_share: float) -> tuple[str, ...]:
