@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,14 @@ from dippm.costs.traffic import Reads, write_polynomials
 from dippm.graph import Graph, OpKind
 
 __all__ = ["CastWork", "Workload", "WorkloadAt"]
+
+
+class _Buildable(Protocol):
+    @classmethod
+    def build(cls, sizes: GraphSizes, node: IndexArray, /) -> Self: ...
+
+
+_Table = TypeVar("_Table", bound=_Buildable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -165,14 +175,15 @@ class Workload:
         for position, name in enumerate(family):
             members[name].append(position)
 
-        def nodes(name: WorkFamily) -> IndexArray:
-            return np.array(members[name], dtype=np.int64)
+        def table_of(kind: type[_Table], name: WorkFamily) -> _Table:
+            nodes = members[name]
+            return kind.build(sizes, np.array(nodes, dtype=np.int64)) if nodes else _empty(kind)
 
-        gemm = GemmTable.build(sizes, nodes(WorkFamily.GEMM))
-        convolution = ConvolutionTable.build(sizes, nodes(WorkFamily.CONVOLUTION))
-        attention = AttentionTable.build(sizes, nodes(WorkFamily.ATTENTION))
-        recurrent = RecurrentTable.build(sizes, nodes(WorkFamily.RECURRENT))
-        row = RowTable.build(sizes, nodes(WorkFamily.ROW))
+        gemm = table_of(GemmTable, WorkFamily.GEMM)
+        convolution = table_of(ConvolutionTable, WorkFamily.CONVOLUTION)
+        attention = table_of(AttentionTable, WorkFamily.ATTENTION)
+        recurrent = table_of(RecurrentTable, WorkFamily.RECURRENT)
+        row = table_of(RowTable, WorkFamily.ROW)
         dropped = dropped_outputs(sizes, types, row=row, attention=attention)
         written = write_polynomials(sizes, types)
         written = pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])
@@ -196,10 +207,10 @@ class Workload:
             convolution=convolution,
             attention=attention,
             recurrent=recurrent,
-            elementwise=ElementwiseTable.build(sizes, nodes(WorkFamily.ELEMENTWISE)),
+            elementwise=table_of(ElementwiseTable, WorkFamily.ELEMENTWISE),
             row=row,
-            reduction=ReductionTable.build(sizes, nodes(WorkFamily.REDUCTION)),
-            pool=PoolTable.build(sizes, nodes(WorkFamily.POOL)),
+            reduction=table_of(ReductionTable, WorkFamily.REDUCTION),
+            pool=table_of(PoolTable, WorkFamily.POOL),
         )
 
     @property
@@ -237,6 +248,13 @@ class Workload:
                 node=casts.node, bytes_read=elements * casts.from_bytes, bytes_written=elements * casts.to_bytes
             ),
         )
+
+
+@cache
+def _empty(kind: type[_Table]) -> _Table:
+    """The table of a family that a graph has nothing of; a small graph would spend most of its time on these."""
+    graph = Graph(source="", framework="", tensors=(), nodes=(), inputs=(), outputs=())
+    return kind.build(GraphSizes.from_graph(graph), np.array([], dtype=np.int64))
 
 
 def _elementary_flops(sizes: GraphSizes) -> FloatArray:

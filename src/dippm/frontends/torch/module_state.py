@@ -53,12 +53,14 @@ class ModuleState:
                 cure="A module that can be trained must take train(); give one that does.",
             ) from exc
 
-    def fingerprint(self) -> list[tuple[int, ...]]:
+    def fingerprint(self) -> list[int]:
         """Identities of all that the modules hold; equal as long as nothing is stored in them."""
-        return [
-            tuple(id(value) for value in (*state.values(), *(item for held in contents for item in _items(held[1]))))
-            for _, state, contents in self._capture()
-        ]
+        found: list[int] = []
+        for child, _, _ in self._saved:
+            found += map(id, child.__dict__.values())
+            for value in _containers(child.__dict__):
+                found += map(id, value.values() if isinstance(value, dict) else value)
+        return found
 
     def restore(self) -> None:
         """Give the modules back all that they held at first, and nothing else."""
@@ -76,19 +78,12 @@ class ModuleState:
                 child.training = was_training
 
     def _capture(self) -> list[tuple[nn.Module, dict[str, Any], list[tuple[Any, Any]]]]:
-        captured = []
-        for child in self._modules:
-            if isinstance(child, torch.jit.ScriptModule):
-                continue
-            state = dict(child.__dict__)
-            contents = [
-                (value, value.copy())
-                for name, value in state.items()
-                if isinstance(value, _CONTAINERS) and name not in _HOOKS
-            ]
-            captured.append((child, state, contents))
-        return captured
+        return [
+            (child, dict(child.__dict__), [(value, value.copy()) for value in _containers(child.__dict__)])
+            for child in self._modules
+            if not isinstance(child, torch.jit.ScriptModule)
+        ]
 
 
-def _items(container: Any) -> list[Any]:
-    return list(container.values()) if isinstance(container, dict) else list(container)
+def _containers(state: dict[str, Any]) -> list[Any]:
+    return [value for name, value in state.items() if isinstance(value, _CONTAINERS) and name not in _HOOKS]

@@ -83,7 +83,7 @@ def read_module(
     if input.is_empty and isinstance(module, GenerationModule):
         input = module.default_input  # noqa: A001
     input = check_inputs(module, input)  # noqa: A001
-    with PROCESS_LOCK:
+    with PROCESS_LOCK, _reading_conditions():
         state = ModuleState(module)
         try:
             if mode is Mode.TRAINING:
@@ -194,7 +194,10 @@ class _Reading:
             default=default_dtype(self.module),
             integer_inputs=self.integer_inputs,
         )
-        with _recording_conditions():
+        with collection_paused():
+            # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
+            random.seed(0)
+            np.random.seed(0)
             result = self._call(recorder, positional, named, batch=batch)
             outputs = tuple(dict.fromkeys(recorder.index_of(tensor) for tensor in _output_tensors(result)))
             tensors, nodes = self._without_frozen(recorder), recorder.nodes()
@@ -305,20 +308,14 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _recording_conditions() -> Iterator[None]:
-    """Make a recording repeatable: no fused attention shortcut, no garbage collection, no warnings of a real run.
-
-    Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones each time.
-    """
+def _reading_conditions() -> Iterator[None]:
+    """Make recordings repeatable: no fused attention shortcut, no warnings of a real run; all is put back after."""
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
-        random.seed(0)
         stack.callback(np.random.set_state, np.random.get_state())
-        np.random.seed(0)
         had_fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, had_fastpath)
-        stack.enter_context(collection_paused())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield
