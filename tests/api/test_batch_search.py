@@ -16,10 +16,16 @@ from dippm.errors import UnsupportedError
 
 
 class _Model:
-    """Predicts memory in MiB by a rule, with an interval of ten per cent, and a time of 1 ms a sample."""
+    """Predicts memory in MiB by a rule, with an interval of ten per cent, and a time: 1 ms a sample, or by a rule."""
 
-    def __init__(self, memory_mb: Callable[[int], float], *, live_mb: Callable[[int], float] | None = None) -> None:
-        self._memory_mb, self._live_mb = memory_mb, live_mb or memory_mb
+    def __init__(
+        self,
+        memory_mb: Callable[[int], float],
+        *,
+        live_mb: Callable[[int], float] | None = None,
+        time_ms: Callable[[int], float] = float,
+    ) -> None:
+        self._memory_mb, self._live_mb, self._time_ms = memory_mb, live_mb or memory_mb, time_ms
         self.asked: list[int] = []
 
     def __call__(self, batches: Sequence[int]) -> list[Any]:
@@ -31,7 +37,7 @@ class _Model:
         return SimpleNamespace(
             memory_mb=held_mb,
             memory_parts_mb={"slack": held_mb - self._live_mb(batch)},
-            latency_ms=float(batch),
+            latency_ms=self._time_ms(batch),
             intervals={"memory_mb": (0.9 * held_mb, 1.1 * held_mb)},
         )
 
@@ -76,7 +82,24 @@ def test_the_look_beyond_ends_where_live_tensors_alone_are_too_many() -> None:
 def test_a_bound_on_time_is_kept() -> None:
     search = _search(_Model(lambda batch: 500.0 + batch), 80_000.0, bound_ms=37.5)
     assert (search.largest_certain(), search.largest_possible()) == (37, 37)
-    assert not search.keeps_time(38)
+    assert search.is_bound_by_time(37)
+    assert not _search(_Model(lambda batch: 500.0 + batch), 537.5, bound_ms=100.0).is_bound_by_time(37)
+
+
+def test_a_time_that_comes_and_goes_is_not_followed_for_ever() -> None:
+    """Every fifth batch is quicker than its neighbours, so that up to a million one is never far."""
+
+    def time_ms(batch: int) -> float:
+        return 0.5 + 5e-7 * batch + (0.2 if batch % 5 else 0.0)
+
+    model = _Model(lambda batch: 500.0 + 1e-6 * batch, time_ms=time_ms)
+    search = _search(model, 80_000.0, bound_ms=1.0)
+    found = search.largest_certain()
+    assert time_ms(found) <= 1.0
+    assert found > 600_000
+    assert search.largest_possible() >= found
+    assert search.is_bound_by_time(found)
+    assert len(model.asked) < 700
 
 
 def test_nothing_fits() -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dippm.cli import main
 from dippm.cli.output import is_terminal, make_printable, print_columns, print_error, print_json
 
 
@@ -52,3 +53,15 @@ def test_error_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_log_can_ask_for_tables(monkeypatch: pytest.MonkeyPatch, value: str, answer: bool) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", value)
     assert is_terminal() is answer
+
+
+@pytest.mark.parametrize(("value", "has_escapes"), [("1", False), ("", True)])
+def test_without_colours_a_table_has_no_escapes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: str, has_escapes: bool
+) -> None:
+    for name, setting in (("TTY_COMPATIBLE", "1"), ("TERM", "xterm-256color"), ("NO_COLOR", value)):
+        monkeypatch.setenv(name, setting)
+    assert main(["devices", "A100"]) == 0
+    text = capsys.readouterr().out
+    assert "A100" in text
+    assert ("\x1b" in text) == has_escapes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import subprocess
 import sys
@@ -132,6 +133,30 @@ def test_an_upload_is_gone_when_its_job_fails(setup: Setup, form: Form) -> None:
         assert "secret" not in answer.text
         assert answer.headers["x-request-id"]
         assert list(setup.folder.iterdir()) == []
+
+    setup.run(use)
+
+
+def test_who_waits_with_another_is_answered_though_that_one_leaves(setup: Setup, form: Form) -> None:
+    async def use(client: Any) -> None:
+        setup.pool.hold = asyncio.Event()
+        first = asyncio.create_task(client.post("/v1/fits", **uploaded(form, b"content")))
+        while not setup.pool.jobs:
+            await asyncio.sleep(0.001)
+        (job,) = setup.pool.jobs
+        second = asyncio.create_task(client.post("/v1/fits", **uploaded(form, b"content")))
+        while len(list(setup.folder.iterdir())) < 2:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert job.path is not None
+        # The worker reads it still.
+        assert Path(job.path).read_bytes() == b"content"
+        setup.pool.hold.set()
+        answer = await second
+        assert (answer.status_code, answer.headers["x-dippm-cache"]) == (200, "shared")
+        assert (len(setup.pool.jobs), list(setup.folder.iterdir())) == (1, [])
 
     setup.run(use)
 
@@ -367,12 +392,29 @@ def test_the_description_is_whole_and_loads_nothing_from_elsewhere(setup: Setup)
     setup.run(use)
 
 
-def test_the_start_page_says_where_to_look(setup: Setup) -> None:
+def test_the_page_may_load_and_ask_nothing_but_the_service(setup: Setup) -> None:
     async def use(client: Any) -> None:
         answer = await client.get("/")
-        assert answer.status_code == 200
-        if answer.headers["content-type"] == "application/json":
-            assert answer.json()["description"] == "/openapi.json"
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "<title>dippm</title>" in answer.text
+        script = await client.get("/static/main.js")
+        assert (script.status_code, script.headers["content-type"].split(";")[0]) == (200, "text/javascript")
+        for each in (answer, script):
+            policy = each.headers["content-security-policy"]
+            assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+            assert "unsafe" not in policy
+        assert (await client.get("/static/../app.py")).status_code == 404
+        assert (await client.get("/static/%2e%2e/app.py")).status_code == 404
+
+    setup.run(use)
+
+
+def test_an_answer_says_of_which_file_it_is(setup: Setup, form: Form) -> None:
+    async def use(client: Any) -> None:
+        answer = await client.post("/v1/inspect", **uploaded(form, b"12345"))
+        assert answer.headers["x-dippm-file-sha256"] == hashlib.sha256(b"12345").hexdigest()
+        answer = await client.post("/v1/predict", **named())
+        assert "x-dippm-file-sha256" not in answer.headers
 
     setup.run(use)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import stat
 import zipfile
 from collections.abc import Iterable
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from dippm.errors import ModelReadError
+from dippm.server import archives
 from dippm.server.archives import MOST_MEMBERS, unpack_model
+from dippm.server.errors import ServiceError
 
 MIB = 2**20
 
@@ -117,3 +120,13 @@ def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 8] |= 1
     archive.write_bytes(content)
     assert refused(archive) == "archive.unsafe"
+
+
+def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(archives, "_unpack", fail)
+    with pytest.raises(ServiceError) as caught:
+        unpack(pack(tmp_path / "a.zip", [("model.onnx", b"x")]))
+    assert (caught.value.code, caught.value.status) == ("upload.no_space", 503)

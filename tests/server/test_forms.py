@@ -26,7 +26,7 @@ def read(folder: Path, body: bytes, content_type: str, *, step: int = 7) -> tupl
             yield body[start : start + step]
 
     async def run() -> tuple[bytes, bytes, str]:
-        with UploadStore(folder, max_upload_mb=1).receive() as incoming:
+        async with UploadStore(folder, max_upload_mb=1, workers=1).receive() as incoming:
             options = await read_form(content_type, chunks(), incoming)
             assert incoming.path is not None
             return options, incoming.path.read_bytes(), incoming.name

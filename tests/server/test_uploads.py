@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from dippm.server.uploads import EXTENSIONS, UploadStore
 
 def test_a_file_is_there_while_its_request_is(tmp_path: Path) -> None:
     async def run() -> None:
-        store = UploadStore(tmp_path, max_upload_mb=3)
-        with store.receive() as incoming:
+        store = UploadStore(tmp_path, max_upload_mb=3, workers=1)
+        async with store.receive() as incoming:
             incoming.open("model.ONNX")
             content = b"abc" * 700_000
             for start in range(0, len(content), 65_536):
@@ -32,13 +34,13 @@ def test_a_file_is_there_while_its_request_is(tmp_path: Path) -> None:
 
 
 def test_a_file_is_gone_when_its_request_fails(tmp_path: Path) -> None:
-    def fail() -> None:
-        with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+    async def fail() -> None:
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
             incoming.open("a.onnx")
             raise KeyError
 
     with pytest.raises(KeyError):
-        fail()
+        asyncio.run(fail())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -55,27 +57,34 @@ def test_a_file_is_gone_when_its_request_fails(tmp_path: Path) -> None:
     ],
 )
 def test_of_a_name_the_extension_alone_reaches_the_disk(tmp_path: Path, given: str, shown: str) -> None:
-    with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
-        incoming.open(given)
-        assert incoming.name == shown
-        assert incoming.path is not None
-        assert incoming.path.parent.parent == tmp_path
-        assert incoming.path.stem == "upload"
-        assert incoming.path.suffix in EXTENSIONS
+    async def run() -> None:
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
+            incoming.open(given)
+            assert incoming.name == shown
+            assert incoming.path is not None
+            assert incoming.path.parent.parent == tmp_path
+            assert incoming.path.stem == "upload"
+            assert incoming.path.suffix in EXTENSIONS
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
     "name", ["", ".onnx", "..", "/", "model", "model.exe", "model.onnx.gz", "model.onnx/..", "a.onnx\x00.sh"]
 )
 def test_other_extensions_are_refused(tmp_path: Path, name: str) -> None:
-    with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming, pytest.raises(ServiceError) as caught:
-        incoming.open(name)
-    assert (caught.value.code, caught.value.status) == ("upload.extension", 415)
+    async def run() -> None:
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
+            with pytest.raises(ServiceError) as caught:
+                incoming.open(name)
+            assert (caught.value.code, caught.value.status) == ("upload.extension", 415)
+
+    asyncio.run(run())
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
-        with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
             incoming.open("a.onnx")
             await incoming.write(bytes(2**20))
             with pytest.raises(ServiceError) as caught:
@@ -89,23 +98,23 @@ def test_all_uploads_together_are_bounded_and_give_their_room_back(tmp_path: Pat
     async def fill(store: UploadStore, count: int) -> None:
         if not count:
             return
-        with store.receive() as incoming:
+        async with store.receive() as incoming:
             incoming.open("a.onnx")
             await incoming.write(bytes(2**20))
             await fill(store, count - 1)
 
-    store = UploadStore(tmp_path, max_upload_mb=1)
-    asyncio.run(fill(store, 16))
+    store = UploadStore(tmp_path, max_upload_mb=1, workers=1)
+    asyncio.run(fill(store, 20))
     with pytest.raises(ServiceError) as caught:
-        asyncio.run(fill(store, 17))
+        asyncio.run(fill(store, 21))
     assert (caught.value.code, caught.value.status) == ("upload.no_space", 503)
     assert "Retry-After" in caught.value.headers
-    asyncio.run(fill(store, 16))
+    asyncio.run(fill(store, 20))
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        with UploadStore(tmp_path, max_upload_mb=1).receive() as incoming:
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
             incoming.open("a.onnx")
             await incoming.write(b"x")
 
@@ -116,5 +125,69 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(ServiceError) as caught:
                 await incoming.flush()
             assert caught.value.code == "upload.no_space"
+
+    asyncio.run(run())
+
+
+def test_what_an_archive_may_unpack_to_counts_while_a_worker_reads_it(tmp_path: Path) -> None:
+    async def read(store: UploadStore, count: int, *, name: str, size: int) -> None:
+        if not count:
+            return
+        async with store.receive() as incoming:
+            incoming.open(name)
+            await incoming.write(bytes(size))
+            async with incoming.reading():
+                await read(store, count - 1, name=name, size=size)
+
+    store = UploadStore(tmp_path, max_upload_mb=1, workers=1)
+    # Of 20 MiB each takes one and the four that it may unpack to.
+    asyncio.run(read(store, 4, name="a.zip", size=2**20))
+    with pytest.raises(ServiceError) as caught:
+        asyncio.run(read(store, 5, name="a.zip", size=2**20))
+    assert caught.value.code == "upload.no_space"
+    # What is small unpacks to little, and what is no archive to nothing.
+    asyncio.run(read(store, 50, name="a.zip", size=100))
+    asyncio.run(read(store, 20, name="a.onnx", size=2**20))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_stays_while_it_is_read_though_its_request_is_gone(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = UploadStore(tmp_path, max_upload_mb=1, workers=1)
+        async with store.receive() as incoming:
+            incoming.open("a.onnx")
+            await incoming.write(b"x")
+            await incoming.flush()
+            reading = incoming.reading()
+            await reading.__aenter__()
+        assert incoming.path is not None
+        assert incoming.path.read_bytes() == b"x"
+        await reading.__aexit__(None, None, None)
+        assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(run())
+
+
+def test_others_are_served_while_a_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = shutil.rmtree
+
+    def remove_slowly(path: Path, **options: Any) -> None:
+        time.sleep(0.3)
+        remove(path, **options)
+
+    async def run() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0.01)
+                turns += 1
+
+        monkeypatch.setattr(shutil, "rmtree", remove_slowly)
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive():
+            counter = asyncio.create_task(count())
+        counter.cancel()
+        assert turns >= 5
 
     asyncio.run(run())

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,6 +81,26 @@ def test_an_archive_is_unpacked(onnx_file: Path, onnx_bytes: Callable[..., bytes
     assert found["model"]["nodes"] == 3  # type: ignore[index]
     assert found["model"]["source"] == "named.onnx"  # type: ignore[index]
     shutil.rmtree(archive.with_name("unpacked"))
+
+
+@pytest.mark.parametrize("form", ["json", "pdmodel"])
+def test_an_archive_of_paddle_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("paddle2onnx", reason="paddle2onnx is not installed: pip install 'dippm[paddle]'")
+        paddle = pytest.importorskip("paddle", reason="Paddle is not installed: pip install 'dippm[paddle]'")
+        layer = paddle.nn.Sequential(paddle.nn.Linear(8, 4), paddle.nn.ReLU())
+        spec = paddle.static.InputSpec([None, 8], "float32", "x")
+        with paddle.pir_utils.DygraphOldIrGuard() if form == "pdmodel" else contextlib.nullcontext():
+            paddle.jit.save(layer, str(tmp_path / "net" / "net"), input_spec=[spec])
+    archive = tmp_path / "upload.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name in (f"net.{form}", "net.pdiparams"):
+            packed.write(tmp_path / "net" / name, f"net/{name}")
+    monkeypatch.setenv("DIPPM_CACHE", str(tmp_path / "cache"))
+    found = answer(job(archive, batch=[1, 8]), GraphReader(unpacked_mb=1))
+    assert found["model"]["framework"] == "paddle"  # type: ignore[index]
+    assert [each["inputs"] for each in found["predictions"]] == [{"x": [1, 8]}, {"x": [8, 8]}]  # type: ignore[attr-defined]
 
 
 def test_a_graph_that_holds_for_every_batch_is_read_once_for_all(onnx_file: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,9 +93,9 @@ def test_a_worker_that_takes_too_long_or_dies_is_replaced(onnx_file: Path, slow_
         pool._settings = replace(settings, timeout_s=0.1)
         assert await failure(pool.ask(job(slow_file))) == "service.timeout 504"
         pool._settings = settings
+        second = await wait_for_worker(pool, other_than=first)
         with pytest.raises(ProcessLookupError):
             os.kill(first, 0)
-        second = await wait_for_worker(pool, other_than=first)
         asked = asyncio.create_task(pool.ask(job(slow_file)))
         await asyncio.sleep(0.05)
         os.kill(second, signal.SIGKILL)
@@ -120,3 +121,79 @@ def test_who_waits_too_long_is_told_to_come_back(onnx_file: Path, slow_file: Pat
         assert len(pool._idle) == 1
 
     run_pool(folder, use)
+
+
+class FakeWorker:
+    """A worker that is no process."""
+
+    def __init__(self, *, is_running: bool = True, content: str | None = None) -> None:
+        self.is_running, self.content = is_running, content
+
+    def kill(self) -> None:
+        self.is_running = False
+
+    def clear_up(self) -> None:
+        time.sleep(0.3)
+
+
+def make_pool(folder: Path) -> Any:
+    from dippm.server.metrics import Metrics
+    from dippm.server.worker_pool import WorkerPool
+
+    return WorkerPool(Settings(workers=1, timeout_s=20), Metrics(), folder)
+
+
+def test_a_dead_worker_is_handed_to_nobody(folder: Path) -> None:
+    async def run() -> None:
+        pool, dead, dying, well = make_pool(folder), FakeWorker(is_running=False), FakeWorker(), FakeWorker()
+        waiter = asyncio.create_task(pool._acquire("content"))
+        await asyncio.sleep(0)
+        pool._release(dead)
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        # This one dies between its last answer and the turn of who waits.
+        pool._release(dying)
+        dying.kill()
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        pool._release(well)
+        assert await waiter is well
+        pool._release(well)
+        well.kill()
+        waiter = asyncio.create_task(pool._acquire("content"))
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        waiter.cancel()
+
+    asyncio.run(run())
+
+
+def test_who_gives_up_just_when_a_worker_is_free_leaves_it_to_the_next(folder: Path) -> None:
+    async def run() -> None:
+        pool, well = make_pool(folder), FakeWorker()
+        first, second = (asyncio.create_task(pool._acquire("content")) for _ in range(2))
+        await asyncio.sleep(0)
+        pool._release(well)
+        first.cancel()
+        assert await second is well
+
+    asyncio.run(run())
+
+
+def test_others_are_served_while_a_worker_is_cleared_away(folder: Path) -> None:
+    async def run() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0.01)
+                turns += 1
+
+        counter = asyncio.create_task(count())
+        async with make_pool(folder)._owned(FakeWorker()):
+            pass
+        counter.cancel()
+        assert turns >= 5
+
+    asyncio.run(run())

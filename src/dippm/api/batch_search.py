@@ -3,7 +3,7 @@
 Memory grows nearly evenly with the batch, and not quite: the allocator works in segments, and what it holds beyond the
 live tensors, the slack, goes up and down. The search finds a bracket by interpolation, then looks at larger batches. It
 ends where none can hold, slack or not: live tensors at their peak are the largest of many straight lines, so that
-past two batches they grow at least as fast as between them.
+past two batches they grow at least as fast as between them; and in any case after some stretches.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _STRETCH = 4
 # Of a longer stretch, so many batches next to it are looked at, and as many spread over the rest.
 _CLOSELY = 8
 _AT_ONCE = 4
+# Kernels take a little longer for one batch and less for the next: near a bound on time some batch further on nearly
+# always keeps it, and a search that followed each of them would go on for minutes and gain next to nothing.
+_MOST_STRETCHES = 16
 _INFINITE = float("inf")
 
 
@@ -79,14 +82,25 @@ class BatchSearch:
         """Largest batch whose memory interval is not ruled out and whose time keeps the bound, 0 where all are."""
         return self._largest(_LOW)
 
-    def keeps_time(self, batch: int) -> bool:
-        """Whether a batch keeps the bound on time."""
-        self._look_at([batch])
-        return self._bound_ms is None or self._trials[batch].time_ms <= self._bound_ms
+    def is_bound_by_time(self, batch: int) -> bool:
+        """Whether it is the time, and not the memory, that keeps the largest batch from being larger.
+
+        Args:
+            batch: The largest batch that was found.
+        """
+        if self._bound_ms is None:
+            return False
+        self._look_at([batch + 1])
+        trial = self._trials[batch + 1]
+        time, memory = trial.time_ms / self._bound_ms, trial.memory_mb[_HIGH] / self._capacity_mb
+        # Both hold where the search did not go on for each batch that does: then what is nearer to its bound.
+        return time > 1.0 or (memory <= 1.0 and time > memory)
 
     def _largest(self, end: int) -> int:
         best = self._bracket(end)
-        while 0 < best < LARGEST_BATCH:
+        for _ in range(_MOST_STRETCHES):
+            if not 0 < best < LARGEST_BATCH:
+                break
             further = self._look_beyond(best, end)
             if further == best:
                 break

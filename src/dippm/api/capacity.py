@@ -390,7 +390,7 @@ def _search(
     bound_by = "none"
     if batch < LARGEST_BATCH:
         of_time = "step_time" if conditions.mode is Mode.TRAINING else "latency"
-        bound_by = "memory" if search.keeps_time(batch + 1) else of_time
+        bound_by = of_time if search.is_bound_by_time(batch) else "memory"
     (prediction,) = predict([max(batch, 1)])
     return MaxBatch(
         device=spec.name,

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,13 @@ def make_console() -> Console:
     """A console for tables on stdout."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    # Without colours there are no escape sequences at all: whoever asks for that may read with anything.
+    system: Literal["auto"] | None = "auto" if _may_color() else None
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False, color_system=system)
+
+
+def _may_color() -> bool:
+    return not os.environ.get("NO_COLOR")
 
 
 def make_printable(text: str) -> str:
@@ -97,6 +103,6 @@ def print_error(message: str, *, code: str, exit_status: int, as_json: bool) -> 
         print_json({"schema": SCHEMA, "error": error})
         return
     label, tail = "Error:", f"[{code}]"
-    if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
+    if sys.stderr.isatty() and _may_color():
         label, tail = f"\x1b[1;31m{label}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
     sys.stderr.write(f"{label} {make_printable(message)} {tail}\n")

@@ -109,7 +109,7 @@ def _read_converted(
     """Read what a converter made of a model; the graph says where it came from."""
     from dippm.frontends.onnx import read_onnx
 
-    graph = read_onnx(converted.path, input=input, mode=mode, batch_hint=batch_hint, is_converted=True, name=source)
+    graph = read_onnx(converted.model, input=input, mode=mode, batch_hint=batch_hint, is_converted=True, name=source)
     return replace(graph, framework=framework.value)
 
 

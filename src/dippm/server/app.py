@@ -55,7 +55,7 @@ def make_app(settings: Settings, *, pool: WorkerPool, metrics: Metrics, state: S
         folder: Where uploads lie while their requests run.
     """
     kept = ResultCache(most_bytes=settings.cache_mb * 2**20)
-    store = UploadStore(folder, max_upload_mb=settings.max_upload_mb)
+    store = UploadStore(folder, max_upload_mb=settings.max_upload_mb, workers=settings.workers)
     answerer = Answerer(pool=pool, cache=kept, store=store, metrics=metrics)
     metrics.watch("dippm_workers", "Workers that can work.", lambda: pool.ready)
     metrics.watch("dippm_cache_bytes", "Memory that kept answers take.", lambda: kept.size_bytes)
@@ -133,16 +133,11 @@ def _add_others(app: FastAPI, *, pool: WorkerPool, metrics: Metrics, state: Serv
 
 
 def _add_page(app: FastAPI) -> None:
-    page = _STATIC / "index.html"
-    if page.is_file():
-        app.mount("/static", StaticFiles(directory=_STATIC))
+    app.mount("/static", StaticFiles(directory=_STATIC))
 
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
-        if page.is_file():
-            return FileResponse(page, headers={"Cache-Control": "no-cache"})
-        about = {"service": "dippm", "version": version("dippm"), "schema": SCHEMA, "description": "/openapi.json"}
-        return Response(json.dumps(about), media_type=_JSON)
+        return FileResponse(_STATIC / "index.html", headers={"Cache-Control": "no-cache"})
 
 
 def _add_errors(app: FastAPI) -> None:

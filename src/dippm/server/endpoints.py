@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,8 +19,10 @@ from dippm.server.result_cache import ResultCache
 from dippm.server.uploads import UploadStore
 from dippm.server.worker_pool import WorkerPool
 
-__all__ = ["Answerer"]
+__all__ = ["FILE_HEADER", "Answerer"]
 
+#: Header that says of which file an answer is.
+FILE_HEADER = "X-Dippm-File-Sha256"
 _JSON = "application/json"
 _FORM = "multipart/form-data"
 _STALL_S = 30.0
@@ -70,13 +73,12 @@ class Answerer:
 
     async def _answer_form(self, request: Request, verb: Verb, content_type: str) -> Response:
         most = self._store.most_bytes + LARGEST_OPTIONS + _FORM_BYTES
-        with self._store.receive() as incoming:
+        async with self._store.receive() as incoming:
             options = await read_form(content_type, _chunks(request, most=most), incoming)
             self._metrics.upload_bytes.inc(incoming.size)
             asked = parse_question(OPTIONS[verb], options)
-            return await self._respond(
-                Job(verb=verb, name=incoming.name, path=str(incoming.path), content=incoming.content, options=asked)
-            )
+            job = Job(verb=verb, name=incoming.name, path=str(incoming.path), content=incoming.content, options=asked)
+            return await self._respond(job, incoming.reading)
 
     async def _read(self, request: Request) -> bytes:
         body = bytearray()
@@ -84,13 +86,17 @@ class Answerer:
             body += chunk
         return bytes(body)
 
-    async def _respond(self, job: Job) -> Response:
+    async def _respond(
+        self, job: Job, reading: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    ) -> Response:
         async def ask() -> Reply:
-            return await self._pool.ask(job)
+            async with reading():
+                return await self._pool.ask(job)
 
         reply, how = await self._cache.answer(job.key, ask)
         self._metrics.cache.labels(result=how).inc()
-        return Response(reply.body, status_code=reply.status, media_type=_JSON, headers={CACHE_HEADER: how})
+        headers = {CACHE_HEADER: how} | ({} if job.path is None else {FILE_HEADER: job.content})
+        return Response(reply.body, status_code=reply.status, media_type=_JSON, headers=headers)
 
 
 async def _chunks(request: Request, *, most: int) -> AsyncIterator[bytes]:

@@ -61,7 +61,7 @@ def serve(settings: Settings) -> None:
         try:
             _run(settings, listener=listener, folder=Path(folder), first=first)
         finally:
-            first.kill()
+            first.clear_up()
             signal.signal(signal.SIGTERM, before)
 
 

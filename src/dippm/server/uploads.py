@@ -7,22 +7,28 @@ import errno
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
 from dippm.server.errors import ServiceError
 
-__all__ = ["EXTENSIONS", "IncomingFile", "UploadStore"]
+__all__ = ["EXTENSIONS", "SPACE_ERRORS", "UNPACKED_FACTOR", "IncomingFile", "UploadStore", "no_space"]
 
 #: Extensions that are taken over from a client's file name; nothing else of the name ever reaches the disk.
 EXTENSIONS = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".keras", ".h5", ".pb", ".pdmodel", ".json", ".zip")
 
+#: An archive may unpack to this many times the largest upload.
+UNPACKED_FACTOR = 4
+
 _BLOCK_BYTES = 2**20
 _LONGEST_NAME = 120
 _STORE_FACTOR = 16
-_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Nothing that deflate packs becomes smaller than one byte for so many.
+_MOST_DEFLATED = 1032
+#: What a full disk says.
+SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class UploadStore:
@@ -30,25 +36,25 @@ class UploadStore:
 
     Args:
         folder: Folder of the service.
-        max_upload_mb: Largest upload, MiB; all together take at most sixteen times as much.
+        max_upload_mb: Largest upload, MiB. All together take at most sixteen times as much, and four times as much for
+            each worker, so that each can unpack an archive.
+        workers: How many there are.
     """
 
-    def __init__(self, folder: Path, *, max_upload_mb: int) -> None:
+    def __init__(self, folder: Path, *, max_upload_mb: int, workers: int) -> None:
         self._folder = folder
         self.most_bytes = max_upload_mb * 2**20
-        self._left = _STORE_FACTOR * self.most_bytes
+        self._left = (_STORE_FACTOR + UNPACKED_FACTOR * workers) * self.most_bytes
 
-    @contextmanager
-    def receive(self) -> Iterator[IncomingFile]:
-        """A file to be written in a folder of its own, which is gone when the request is."""
+    @asynccontextmanager
+    async def receive(self) -> AsyncIterator[IncomingFile]:
+        """A file to be written in a folder of its own, which is gone when the request is and no worker reads it."""
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._folder))
         incoming = IncomingFile(folder, self)
         try:
             yield incoming
         finally:
-            incoming.close()
-            self._left += incoming.size
-            shutil.rmtree(folder, ignore_errors=True)
+            await incoming.let_go()
 
     def claim(self, size: int) -> None:
         """Take space for so many bytes.
@@ -60,6 +66,10 @@ class UploadStore:
             raise no_space()
         self._left -= size
 
+    def give_back(self, size: int) -> None:
+        """Give back space that was taken."""
+        self._left += size
+
 
 class IncomingFile:
     """One upload while it comes in."""
@@ -70,6 +80,8 @@ class IncomingFile:
         self._stream: BinaryIO | None = None
         self._hash = hashlib.sha256()
         self._block = bytearray()
+        self._claimed = 0
+        self._users = 1
         self.size = 0
         self.name = ""
         self.path: Path | None = None
@@ -115,7 +127,7 @@ class IncomingFile:
                 status=413,
                 cure="Leave the weights out where the format allows it, or ask dippm on your own machine.",
             )
-        self._store.claim(len(data))
+        self._claim(len(data))
         self.size += len(data)
         self._block += data
         if len(self._block) >= _BLOCK_BYTES:
@@ -132,7 +144,7 @@ class IncomingFile:
             try:
                 await asyncio.to_thread(self._append, self._stream, bytes(block))
             except OSError as exc:
-                if exc.errno in _SPACE_ERRORS:
+                if exc.errno in SPACE_ERRORS:
                     raise no_space() from exc
                 raise
 
@@ -141,6 +153,36 @@ class IncomingFile:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Keep the file, with room to unpack it, while a worker reads it, though its own request may be gone.
+
+        Raises:
+            ServiceError: ``upload.no_space``.
+        """
+        if self.path is not None and self.path.suffix == ".zip":
+            self._claim(min(UNPACKED_FACTOR * self._store.most_bytes, _MOST_DEFLATED * self.size))
+        self._users += 1
+        try:
+            yield
+        finally:
+            await self.let_go()
+
+    async def let_go(self) -> None:
+        """Remove the file once nobody needs it any more."""
+        self._users -= 1
+        if self._users:
+            return
+        self.close()
+        try:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        finally:
+            self._store.give_back(self._claimed)
+
+    def _claim(self, size: int) -> None:
+        self._store.claim(size)
+        self._claimed += size
 
     def _append(self, stream: BinaryIO, block: bytes) -> None:
         self._hash.update(block)

@@ -1,6 +1,7 @@
 """A worker's process: reads and predicts models under limits, one job after the other.
 
-Run as ``python -P -m dippm.server.worker SOCKET PARENT MEMORY_MB UNPACKED_MB``. It ends when the service does.
+Run as ``python -P -m dippm.server.worker SOCKET MEMORY_MB UNPACKED_MB`` by a guardian, which limits it and ends it when
+the service ends.
 """
 
 from __future__ import annotations
@@ -10,10 +11,7 @@ import os
 import signal
 import socket
 import sys
-import threading
-import time
 import traceback
-from contextlib import suppress
 from pathlib import Path
 
 from dippm.api import DippmError, UnsupportedError
@@ -24,7 +22,6 @@ from dippm.server.verbs import GraphReader, answer
 __all__ = ["main"]
 
 _MIB = 2**20
-_PARENT_CHECK_S = 0.5
 _READY = 200
 # A worker that keeps more than this part of its memory between jobs makes room for a fresh one.
 _FULL = 0.5
@@ -36,16 +33,14 @@ _OF_THE_MOMENT = frozenset({
 
 def main() -> None:
     """Answer jobs until the service closes the socket."""
-    descriptor, parent, memory_mb, unpacked_mb = map(int, sys.argv[1:])
+    descriptor, memory_mb, unpacked_mb = map(int, sys.argv[1:])
     for kind in (signal.SIGINT, signal.SIGTERM):
         # Whoever stops the service may stop all its processes; what runs is still to be answered.
         signal.signal(kind, signal.SIG_IGN)
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
-    _limit(memory_mb=memory_mb, file_mb=unpacked_mb)
     connection = socket.socket(fileno=descriptor)
     reader = GraphReader(unpacked_mb=unpacked_mb)
     _warm_up()
-    connection.sendall(Reply(status=_READY, body=b"").to_frame())
+    connection.sendall(Reply(status=_READY, body=str(os.getpid()).encode()).to_frame())
     # From here on, libraries have nothing to say to the service's log: it may be of a client's file.
     _silence()
     with connection, connection.makefile("rb") as stream:
@@ -127,22 +122,6 @@ def _warm_up() -> None:
     api.predict(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
 
 
-def _limit(*, memory_mb: int, file_mb: int) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    # Frameworks map far more than they use; what is private and can be written to is what they allocate.
-    for kind, size in (
-        (resource.RLIMIT_DATA, memory_mb * _MIB),
-        (resource.RLIMIT_FSIZE, file_mb * _MIB),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        with suppress(OSError, ValueError):
-            resource.setrlimit(kind, (size if hard == resource.RLIM_INFINITY else min(size, hard), hard))
-
-
 def _private_mb() -> float:
     """Memory that counts against the limit, MiB; 0 where the system does not say."""
     try:
@@ -150,12 +129,6 @@ def _private_mb() -> float:
             return next((int(line.split()[1]) / 1024 for line in stream if line.startswith("VmData:")), 0.0)
     except OSError:
         return 0.0
-
-
-def _die_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_PARENT_CHECK_S)
-    os._exit(1)
 
 
 def _silence() -> None:

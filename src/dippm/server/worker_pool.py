@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from dippm.server.errors import ServiceError
@@ -111,24 +111,14 @@ class WorkerPool:
         )
 
     async def _acquire(self, content: str) -> WorkerProcess:
-        while self._idle:
-            # The worker that read this model last has its graph at hand.
-            worker = next((each for each in self._idle if each.content == content), self._idle[-1])
-            self._idle.remove(worker)
-            if worker.is_running:
-                return worker
-            worker.kill()
-        turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                return await asyncio.shield(turn)
-        except BaseException as exc:
-            if turn.done() and not turn.cancelled():
-                self._release(turn.result())
-            turn.cancel()
-            if not isinstance(exc, TimeoutError):
-                raise
+                while True:
+                    worker = self._take_idle(content) or await self._wait_for_turn()
+                    if worker.is_running:
+                        return worker
+                    worker.kill()
+        except TimeoutError as exc:
             raise ServiceError(
                 f"No worker was free for {self._settings.timeout_s:g} s.",
                 code="service.busy",
@@ -137,7 +127,29 @@ class WorkerPool:
                 cure="Try again later.",
             ) from exc
 
+    def _take_idle(self, content: str) -> WorkerProcess | None:
+        if not self._idle:
+            return None
+        # The worker that read this model last has its graph at hand.
+        worker = next((each for each in self._idle if each.content == content), self._idle[-1])
+        self._idle.remove(worker)
+        return worker
+
+    async def _wait_for_turn(self) -> WorkerProcess:
+        turn: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await asyncio.shield(turn)
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release(turn.result())
+            turn.cancel()
+            raise
+
     def _release(self, worker: WorkerProcess) -> None:
+        if not worker.is_running:
+            worker.kill()
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -154,7 +166,7 @@ class WorkerPool:
         while True:
             started = self._first or WorkerProcess(self._settings, self._folder)
             self._first = None
-            with self._owned(started) as worker:
+            async with self._owned(started) as worker:
                 try:
                     await worker.connect()
                 except WorkerDiedError as exc:
@@ -173,13 +185,13 @@ class WorkerPool:
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _wait_until_gone(self, worker: WorkerProcess) -> None:
-        while worker.is_running and not worker.is_gone.is_set():
+        while worker.is_running:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_S):
                     await worker.is_gone.wait()
 
-    @contextlib.contextmanager
-    def _owned(self, worker: WorkerProcess) -> Iterator[WorkerProcess]:
+    @contextlib.asynccontextmanager
+    async def _owned(self, worker: WorkerProcess) -> AsyncIterator[WorkerProcess]:
         """Clear up after a worker, however it ends."""
         try:
             yield worker
@@ -188,3 +200,4 @@ class WorkerPool:
             if worker in self._idle:
                 self._idle.remove(worker)
             worker.kill()
+            await asyncio.to_thread(worker.clear_up)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from dippm.frontends.guarded_process import ProcessLimits, end_guarded, kill_guarded, start_guarded
 from dippm.server.jobs import FRAME_HEAD, LARGEST_BODY, LARGEST_HEAD, Job, Reply
 from dippm.server.settings import Settings
+from dippm.server.uploads import UNPACKED_FACTOR
 
-__all__ = ["UNPACKED_FACTOR", "WorkerDiedError", "WorkerProcess"]
+__all__ = ["WorkerDiedError", "WorkerProcess"]
 
-#: An archive may unpack to this many times the largest upload.
-UNPACKED_FACTOR = 4
 _START_S = 120.0
+_ENDING_S, _ENDING_STEP_S = 1.0, 0.01
 # A worker is one process of many: its libraries share no work among threads, see no GPU and ask no network.
 _VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -30,6 +28,8 @@ _VARIABLES = {
     "OPENBLAS_NUM_THREADS": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
+# Where dippm keeps what takes long to make; set and empty, nowhere.
+_KEPT_FOLDER = "DIPPM_CACHE"
 _SECRETS = frozenset({"DIPPM_TOKEN"})
 
 
@@ -40,39 +40,36 @@ class WorkerDiedError(Exception):
 class WorkerProcess:
     """One worker and the socket to it; the constructor starts it.
 
+    ``content`` is what it read last, ``id`` its process id once it is connected; ``is_gone`` is set when it was told to
+    end.
+
     Args:
         settings: Settings of the service.
-        folder: Folder of the service; the worker's temporary files are kept in one below it, while it runs.
+        folder: Folder of the service. Below it lie the worker's temporary files, while it runs, and what the workers
+            make of clients' files and keep for each other, while the service does.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.content: str | None = None
+        self.id = 0
         self.is_gone = asyncio.Event()
         self._folder = tempfile.mkdtemp(prefix="worker-", dir=folder)
         self._own, other = socket.socketpair()
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         unpacked_mb = UNPACKED_FACTOR * settings.max_upload_mb
-        arguments = [str(each) for each in (other.fileno(), os.getpid(), settings.memory_mb, unpacked_mb)]
-        kept = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        arguments = [str(each) for each in (other.fileno(), settings.memory_mb, unpacked_mb)]
         with other:
-            self._process = subprocess.Popen(
+            self._process = start_guarded(
                 [sys.executable, "-P", "-m", "dippm.server.worker", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(other.fileno(),),
-                env={**kept, **_VARIABLES, "TMPDIR": self._folder},
-                start_new_session=True,
+                limits=ProcessLimits(memory_mb=settings.memory_mb, file_mb=unpacked_mb),
+                environment=_environment(folder) | {"TMPDIR": self._folder},
+                descriptors=[other.fileno()],
             )
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
-        return self._process.poll() is None
-
-    @property
-    def id(self) -> int:
-        """Process id."""
-        return self._process.pid
+        """Whether the process is there and was not told to end."""
+        return not self.is_gone.is_set() and self._process.poll() is None
 
     async def connect(self) -> None:
         """Wait until the worker can work.
@@ -83,7 +80,10 @@ class WorkerProcess:
         self._stream = await asyncio.open_connection(sock=self._own)
         try:
             async with asyncio.timeout(_START_S):
-                await self._read()
+                ready = await self._read()
+                self.id = int(ready.body)
+        except ValueError as exc:
+            raise WorkerDiedError("did not say who it is") from exc
         except TimeoutError as exc:
             raise WorkerDiedError(f"did not start within {_START_S:g} s") from exc
 
@@ -100,24 +100,25 @@ class WorkerProcess:
             self._stream[1].write(job.to_frame())
             await self._stream[1].drain()
         except ConnectionError as exc:
-            raise WorkerDiedError(self._ending()) from exc
+            raise WorkerDiedError(await self._ending()) from exc
         return await self._read()
 
     def kill(self) -> None:
-        """End the process at once, with all that it started; it may have ended already."""
+        """Tell the process, and all that it started, to end at once; it may have ended already."""
         if self.is_gone.is_set():
             return
-        # Once it is waited for, its id may be another process's.
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_guarded(self._process)
         if self._stream is None:
             self._own.close()
         else:
             self._stream[1].close()
-        shutil.rmtree(self._folder, ignore_errors=True)
         self.is_gone.set()
+
+    def clear_up(self) -> None:
+        """End the process, wait until it has ended, and remove its files."""
+        self.kill()
+        end_guarded(self._process)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _read(self) -> Reply:
         if self._stream is None:
@@ -129,13 +130,22 @@ class WorkerProcess:
                 raise WorkerDiedError("sent a reply that is too large")
             return Reply.from_parts(await reader.readexactly(head_length), await reader.readexactly(body_length))
         except (asyncio.IncompleteReadError, ConnectionError) as exc:
-            raise WorkerDiedError(self._ending()) from exc
+            raise WorkerDiedError(await self._ending()) from exc
         except ValueError as exc:
             raise WorkerDiedError("sent a reply that is none") from exc
 
-    def _ending(self) -> str:
-        try:
-            status = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return "closed its socket"
-        return f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
+    async def _ending(self) -> str:
+        """How the process ended, which it may be about to."""
+        for _ in range(round(_ENDING_S / _ENDING_STEP_S)):
+            status = self._process.poll()
+            if status is not None:
+                return f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
+            await asyncio.sleep(_ENDING_STEP_S)
+        return "closed its socket"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    given = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    # What is made of a client's file does not outlive the service, least of all among its user's own things.
+    keeps = given.get(_KEPT_FOLDER) != ""
+    return {**given, **_VARIABLES, _KEPT_FOLDER: str(folder / "kept") if keeps else ""}

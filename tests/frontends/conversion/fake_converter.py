@@ -15,11 +15,14 @@ def convert(request: ConversionRequest) -> None:
     sys.stdout.write("noise\n")
     sys.stderr.write("noise\n")
     task = request.options.get("task")
-    if task == "hang":
+    if task in ("hang", "hold the lock"):
         # A child of its own, which must not outlive it, and a mark of who it is.
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         Path(request.options["mark"]).write_text(f"{os.getpid()} {child.pid}", encoding="ascii")
-        time.sleep(600)
+        if task == "hang":
+            time.sleep(600)
+        # Native code that keeps the interpreter's lock: no other thread of this process ever runs again.
+        ctypes.PyDLL(None).sleep(600)
     elif task == "fill memory":
         pieces = []
         while True:
@@ -28,6 +31,10 @@ def convert(request: ConversionRequest) -> None:
         with (request.output / "large").open("wb") as stream:
             for _ in range(100):
                 stream.write(bytes(1_000_000))
+    elif task == "chatter":
+        for _ in range(100):
+            sys.stdout.write("x" * 1_000_000)
+        sys.stderr.write("the end\n")
     elif task == "crash":
         ctypes.string_at(0)
     elif task == "leave":

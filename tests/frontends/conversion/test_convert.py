@@ -15,10 +15,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import dippm.frontends
 from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.conversion import ConversionLimits, ConvertedModel, convert
 from dippm.frontends.onnx import read_onnx
 
+HERE = Path(__file__).parent
 Run = Callable[..., ConvertedModel]
 
 
@@ -71,14 +73,14 @@ def temporary_folders() -> set[str]:
 
 def test_large_weights_go_and_all_else_stays(run: Run, source: Path) -> None:
     converted = run()
-    assert converted.path.stat().st_size < 2000 < source.stat().st_size
+    assert len(converted.model) < 2000 < source.stat().st_size
     assert converted.converter_s > 0
-    before, after = onnx.load(source), onnx.load(converted.path)
+    before, after = onnx.load(source), onnx.load_from_string(converted.model)
     assert list(after.graph.node) == list(before.graph.node)
     weight, *others = after.graph.initializer
     assert (list(weight.dims), weight.data_type, weight.raw_data) == ([128, 128], TensorProto.FLOAT, b"")
     assert others == list(before.graph.initializer)[1:]
-    graph, expected = read_onnx(converted.path), read_onnx(source)
+    graph, expected = read_onnx(converted.model), read_onnx(source)
     assert (graph.nodes, graph.tensors) == (expected.nodes, expected.tensors)
 
 
@@ -86,7 +88,7 @@ def test_the_second_time_nothing_runs(run: Run, source: Path, tmp_path: Path) ->
     count = tmp_path / "count"
     first, second = (run(count=str(count)) for _ in range(2))
     assert (first.was_cached, second.was_cached) == (False, True)
-    assert (second.path, second.converter_s) == (first.path, first.converter_s)
+    assert (second.model, second.converter_s) == (first.model, first.converter_s)
     assert count.read_text() == "x"
     run(count=str(count), other=1)  # what the worker is asked for
     source.write_bytes(source.read_bytes() + b"\x12\x01a")  # and what it is asked of
@@ -94,15 +96,34 @@ def test_the_second_time_nothing_runs(run: Run, source: Path, tmp_path: Path) ->
     assert count.read_text() == "xxx"
 
 
-@pytest.mark.parametrize("part", ["model.onnx", "about.json"])
-def test_a_damaged_entry_counts_as_absent(run: Run, part: str) -> None:
+def test_a_damaged_entry_counts_as_absent(run: Run, cache: Path) -> None:
     first = run()
-    damaged = first.path.with_name(part)
+    (damaged,) = cache.iterdir()
     damaged.write_bytes(damaged.read_bytes()[:-10])
     again = run()
-    assert not again.was_cached
-    assert onnx.load(again.path).graph.node
+    assert (again.was_cached, again.model) == (False, first.model)
     assert run().was_cached
+
+
+def test_no_result_outlives_the_code_that_made_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes the weights out, and what runs the converter, shape the result as the converter itself does."""
+    convert_module = sys.modules[convert.__module__]
+    assert [run().was_cached, run().was_cached] == [False, True]
+    read, package = Path.read_bytes, Path(dippm.frontends.__file__).parent
+    for changed in (
+        package / "onnx" / "skeleton.py",
+        package / "conversion" / "convert.py",
+        HERE / "fake_converter.py",
+    ):
+
+        def read_changed(path: Path, changed: Path = changed) -> bytes:
+            return read(path) + (b"# another line" if path == changed else b"")
+
+        convert_module._state_of_code.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", read_changed)
+            assert [run().was_cached, run().was_cached] == [False, True]
+    convert_module._state_of_code.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +149,15 @@ def test_whatever_the_converter_does_is_a_clear_error(
     assert (caught.value.code, said in str(caught.value)) == (code, True)
     assert temporary_folders() <= before
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_converter_says_takes_no_disk(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("DEBUG", logger="dippm.frontends.conversion"):
+        converted = run(ConversionLimits(seconds=60, memory_mb=2000, output_mb=20), task="chatter")
+    assert converted.model
+    (said,) = (record.getMessage() for record in caplog.records if "and said" in record.getMessage())
+    assert said.endswith("the end\n")
+    assert len(said) < 70_000
 
 
 def assert_gone(process_ids: str) -> None:
@@ -157,15 +187,17 @@ def test_a_converter_that_hangs_is_ended_with_its_children(run: Run, tmp_path: P
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_the_caller(source: Path, tmp_path: Path, ending: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("ending", "task"), [(signal.SIGINT, "hang"), (signal.SIGKILL, "hang"), (signal.SIGKILL, "hold the lock")]
+)
+def test_nothing_outlives_the_caller(source: Path, tmp_path: Path, ending: signal.Signals, task: str) -> None:
     mark = tmp_path / "mark"
     # A background job of a shell ignores interrupts, and hands that on.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from pathlib import Path; from dippm.frontends.conversion import convert; "
         f"source = Path({str(source)!r}); convert(framework='Fake', worker='fake_converter', source=source, "
-        f"files=[source], options={{'task': 'hang', 'mark': {str(mark)!r}}})"
+        f"files=[source], options={{'task': {task!r}, 'mark': {str(mark)!r}}})"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "TMPDIR": str(tmp_path)}
     caller = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
@@ -194,17 +226,12 @@ def test_the_process_has_a_home_of_its_own_and_no_way_to_install(
 
 
 @pytest.mark.parametrize("folder", ["", "/dev/null/nowhere"])
-def test_without_a_cache_the_result_lives_as_long_as_its_holder(
-    run: Run, monkeypatch: pytest.MonkeyPatch, folder: str
-) -> None:
+def test_without_a_cache_nothing_is_left_behind(run: Run, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     before = temporary_folders()
     monkeypatch.setenv("DIPPM_CACHE", folder)
     converted = run()
     assert not converted.was_cached
-    assert onnx.load(converted.path).graph.node
-    path = converted.path
-    del converted
-    assert not path.exists()
+    assert onnx.load_from_string(converted.model).graph.node
     assert temporary_folders() <= before
 
 
@@ -215,8 +242,8 @@ def test_two_at_once_get_the_same(run: Run) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({each.path for each in found}) == 1
-    assert onnx.load(found[0].path).graph.node
+    assert len({each.model for each in found}) == 1
+    assert len(found) == 3
 
 
 def test_limits_must_be_positive() -> None:

@@ -60,7 +60,7 @@ def test_weights_are_not_needed(saved: Path, tmp_path: Path, weights: bytes | No
 @pytest.mark.usefixtures("fresh_cache")
 def test_the_result_holds_no_weights_and_is_kept(saved: Path, tmp_path: Path) -> None:
     first = convert_paddle(saved / "net.json", input=NO_INPUT)
-    model = onnx.load(str(first.path))
+    model = onnx.load_from_string(first.model)
     assert not any(item.raw_data or item.float_data for item in model.graph.initializer)
     assert {tuple(item.dims) for item in model.graph.initializer} == {(8, 3, 3, 3), (8,), (128, 10), (10,)}
     assert not first.was_cached

@@ -173,3 +173,30 @@ def test_damaged_programs(tmp_path: Path, change: Callable[[dict[str, Any]], Non
     rewrite(path, change)
     with pytest.raises(DippmError):
         read_torch_file(path, input=NOTHING)
+
+
+class OfADict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(10, 4), nn.Linear(4, 2)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.linear(self.embedding(batch["ids"]) * batch["mask"].unsqueeze(-1))
+
+
+def test_inputs_within_an_argument_are_named_by_their_path(tmp_path: Path) -> None:
+    example: Any = {"ids": torch.zeros(2, 6, dtype=torch.int64), "mask": torch.ones(2, 6)}
+    path = export(OfADict(), tmp_path / "dict.pt2", example)
+
+    def sizes(given: dict[str, str]) -> list[tuple[Dim, ...]]:
+        graph = read_torch_file(path, input=parse_input_shapes(given))
+        return [graph.tensors[index].shape for index in graph.inputs]
+
+    expected = [(Dim(1, 0), Dim(0, 6))] * 2
+    for ids, mask in (("batch.ids", "batch.mask"), ("batch_ids", "batch_mask"), ("batch.ids", "batch_mask")):
+        assert sizes({ids: "6:int64", mask: "6"}) == expected
+    # Two names for one input leave another without.
+    for other in ("batch.other", "batch_ids"):
+        with pytest.raises(UsageError, match="batch_ids, batch_mask") as caught:
+            sizes({"batch.ids": "6:int64", other: "6"})
+        assert caught.value.code == "input.name_unknown"

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +16,7 @@ __all__ = ["CacheEntry", "ConversionCache"]
 
 _logger = logging.getLogger(__name__)
 
-_MODEL, _ABOUT = "model.onnx", "about.json"
+_ENDING = ".conversion"
 _UNFINISHED = "unfinished-"
 _STALE_S = 24 * 3600
 
@@ -27,16 +26,19 @@ class CacheEntry:
     """A kept result.
 
     Args:
-        path: The ONNX file without its large weights.
+        model: The ONNX model without its large weights.
         converter_s: Seconds that the converter took.
     """
 
-    path: Path
+    model: bytes
     converter_s: float
 
 
 class ConversionCache:
-    """A folder of results, each a folder of its own that is complete from the moment it has its name.
+    """A folder of results, one file each: a line of JSON, then the model.
+
+    Several processes may use it at once. A file is whole from the moment it has its name, and what was read from it
+    stays though another process drops it.
 
     Args:
         folder: Where they are; made when the first one is kept.
@@ -51,70 +53,60 @@ class ConversionCache:
 
     def load(self, key: str) -> CacheEntry | None:
         """The result of a key; None where there is none or it is damaged."""
-        entry = self._folder / key
+        path = self._path(key)
         try:
-            about = json.loads((entry / _ABOUT).read_text(encoding="utf-8"))
-            digest = hashlib.sha256((entry / _MODEL).read_bytes()).hexdigest()
-            if digest != about["sha256"]:
+            head, _, model = path.read_bytes().partition(b"\n")
+            about = json.loads(head)
+            if hashlib.sha256(model).hexdigest() != about["sha256"]:
                 raise ValueError("the model is not what was kept")
-            found = CacheEntry(path=entry / _MODEL, converter_s=float(about["converter_s"]))
+            found = CacheEntry(model=model, converter_s=float(about["converter_s"]))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as exc:
-            _logger.debug("the conversion kept in '%s' is damaged: %s", entry, exc)
+            _logger.debug("the conversion kept in '%s' is damaged: %s", path, exc)
             return None
         with suppress(OSError):  # what was used last goes last
-            os.utime(entry)
+            os.utime(path)
         return found
 
-    def save(self, key: str, model: bytes, *, converter_s: float) -> CacheEntry:
+    def save(self, key: str, entry: CacheEntry) -> None:
         """Keep a result, in place of one that is there.
 
         Raises:
             OSError: The folder cannot be written to.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        entry = self._folder / key
-        made = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._folder))
+        about = {"converter_s": entry.converter_s, "sha256": hashlib.sha256(entry.model).hexdigest()}
+        descriptor, made = tempfile.mkstemp(prefix=_UNFINISHED, dir=self._folder)
         try:
-            write_entry(made, model, converter_s=converter_s)
-            if self.load(key) is None:
-                shutil.rmtree(entry, ignore_errors=True)
-                with suppress(OSError):  # another process was faster
-                    made.rename(entry)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-        self._drop_oldest(besides=key)
-        found = self.load(key)
-        if found is None:
-            raise OSError(f"'{entry}' could not be kept")
-        return found
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(json.dumps(about).encode() + b"\n" + entry.model)
+            Path(made).replace(self._path(key))
+        except OSError:
+            Path(made).unlink(missing_ok=True)
+            raise
+        self._drop_oldest(besides=self._path(key))
 
-    def _drop_oldest(self, *, besides: str) -> None:
-        entries = sorted(self._states(), reverse=True)
-        newest = entries[0][0] if entries else 0.0
-        count, size = 1, 0
-        for changed_s, nbytes, path in entries:
-            if path.name == besides:
-                size += nbytes
-                continue
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}{_ENDING}"
+
+    def _drop_oldest(self, *, besides: Path) -> None:
+        files = sorted(self._states(), reverse=True)
+        newest = files[0][0] if files else 0.0
+        count, size = 1, sum(nbytes for _, nbytes, path in files if path == besides)
+        for changed_s, nbytes, path in files:
             is_left_behind = path.name.startswith(_UNFINISHED)
-            if is_left_behind and newest - changed_s <= _STALE_S:
-                continue  # another process is about to finish it
+            if path == besides or (is_left_behind and newest - changed_s <= _STALE_S):
+                continue  # the latter another process is about to finish
             count, size = count + 1, size + nbytes
             if is_left_behind or count > self._most_entries or size > self._most_bytes:
-                shutil.rmtree(path, ignore_errors=True)
+                with suppress(OSError):  # another process was faster
+                    path.unlink()
 
     def _states(self) -> Iterator[tuple[float, int, Path]]:
-        """Time of last use, size and path of each entry."""
+        """Time of last use, size and path of each file of this cache."""
         for path in self._folder.iterdir():
-            with suppress(OSError):  # another process may just have dropped it
-                yield path.stat().st_mtime, sum(file.stat().st_size for file in path.iterdir()), path
-
-
-def write_entry(folder: Path, model: bytes, *, converter_s: float) -> CacheEntry:
-    """Write a result into an empty folder."""
-    (folder / _MODEL).write_bytes(model)
-    about = {"converter_s": converter_s, "sha256": hashlib.sha256(model).hexdigest()}
-    (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")
-    return CacheEntry(path=folder / _MODEL, converter_s=converter_s)
+            if path.suffix == _ENDING or path.name.startswith(_UNFINISHED):
+                with suppress(OSError):  # another process may just have dropped it
+                    state = path.stat()
+                    yield state.st_mtime, state.st_size, path

@@ -1,4 +1,4 @@
-"""From a model file of another framework to an ONNX file without weights, by the framework's own converter."""
+"""From a model file of another framework to an ONNX model without weights, by the framework's own converter."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import hashlib
 import json
 import logging
 import mmap
-import shutil
 import tempfile
-import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -19,7 +17,7 @@ from typing import Any
 
 from dippm.errors import ModelReadError
 from dippm.frontends.cache_folder import cache_folder
-from dippm.frontends.conversion.cache import CacheEntry, ConversionCache, write_entry
+from dippm.frontends.conversion.cache import CacheEntry, ConversionCache
 from dippm.frontends.conversion.converter_process import run_converter
 from dippm.frontends.conversion.limits import ConversionLimits
 
@@ -27,8 +25,9 @@ __all__ = ["ConvertedModel", "convert"]
 
 _logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # goes up when the same converter's output is to be kept in another way
 _CACHE_PART = "conversions"
+# What takes the weights out of a converter's file.
+_SKELETON = "onnx/skeleton.py"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,16 +35,14 @@ class ConvertedModel:
     """An ONNX model that a converter wrote.
 
     Args:
-        path: The file, without its large weights: their shapes and types are there, their values are not. It lies in
-            the cache, or, where nothing is kept, in a temporary folder that lives as long as this object.
+        model: The ONNX file's bytes, without its large weights: their shapes and types are there, their values are not.
         converter_s: Seconds that the converter itself took, now or when the result was made.
         was_cached: Whether the result was there already.
     """
 
-    path: Path
+    model: bytes
     converter_s: float
     was_cached: bool
-    _holder: _TemporaryFolder | None = field(default=None, repr=False, compare=False)
 
 
 def convert(
@@ -91,36 +88,25 @@ def convert(
         key = _key(worker, files, options, packages, root=source if source.is_dir() else source.parent, name=name)
         entry = kept.load(key)
         if entry is not None:
-            return ConvertedModel(path=entry.path, converter_s=entry.converter_s, was_cached=True)
-    work = _TemporaryFolder()
-    try:
+            return ConvertedModel(model=entry.model, converter_s=entry.converter_s, was_cached=True)
+    with tempfile.TemporaryDirectory(prefix="dippm-", ignore_cleanup_errors=True) as work:
         path, converter_s = run_converter(
             framework=framework,
             worker=worker,
             source=source,
             name=name,
-            folder=work.path,
+            folder=Path(work),
             options=options,
             limits=limits,
         )
         model = _without_weights(path, framework=framework, name=name)
-    finally:
-        work.remove()
-    entry, holder = _keep(kept, key, model, converter_s)
-    return ConvertedModel(path=entry.path, converter_s=converter_s, was_cached=False, _holder=holder)
-
-
-def _keep(
-    kept: ConversionCache | None, key: str, model: bytes, converter_s: float
-) -> tuple[CacheEntry, _TemporaryFolder | None]:
     if kept is not None:
         try:
-            return kept.save(key, model, converter_s=converter_s), None
+            kept.save(key, CacheEntry(model=model, converter_s=converter_s))
         except OSError as exc:
             # A home that cannot be written to is no reason to fail.
             _logger.debug("a conversion is not kept: %s", exc)
-    holder = _TemporaryFolder()
-    return write_entry(holder.path, model, converter_s=converter_s), holder
+    return ConvertedModel(model=model, converter_s=converter_s, was_cached=False)
 
 
 def _without_weights(path: Path, *, framework: str, name: str) -> bytes:
@@ -143,7 +129,6 @@ def _key(
     worker: str, files: Sequence[Path], options: Mapping[str, Any], packages: Sequence[str], *, root: Path, name: str
 ) -> str:
     described: dict[str, Any] = {
-        "format": _FORMAT,
         "worker": worker,
         "code": _state_of_code(worker),
         "options": options,
@@ -170,20 +155,14 @@ def _version(package: str) -> str:
 
 @cache
 def _state_of_code(worker: str) -> str:
-    """A hash of the worker's code, so that no result outlives a change of what made it."""
+    """A hash of the code that a result comes through, so that none outlives a change of it."""
+    own = Path(__file__).parent
+    paths = [*own.glob("*.py"), own.parent / _SKELETON]
     spec = find_spec(worker)
-    if spec is None or spec.origin is None:
-        return ""
-    module = Path(spec.origin)
+    if spec is not None and spec.origin is not None:
+        module = Path(spec.origin)
+        paths += module.parent.glob("*.py") if "." in worker else [module]
     digest = hashlib.sha256()
-    for path in sorted(module.parent.glob("*.py")) if "." in worker else [module]:
+    for path in sorted(paths):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-class _TemporaryFolder:
-    """A folder that goes with this object, silently: nobody closes a model."""
-
-    def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="dippm-"))
-        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

@@ -12,13 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dippm.errors
 from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError
 from dippm.frontends.conversion.limits import ConversionLimits
+from dippm.frontends.conversion.output_tail import OutputTail
+from dippm.frontends.guarded_process import ProcessLimits, end_guarded, start_guarded
 
 __all__ = ["run_converter"]
 
@@ -26,7 +28,8 @@ _logger = logging.getLogger(__name__)
 
 _QUIET_S = 2.0
 _LONGEST_REPLY = 64 * 1024
-_LOG_TAIL = 64 * 1024
+_OUTPUT_TAIL = 64 * 1024
+_SPARE_CPU_S = 10
 _KEPT_VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR",
     "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -87,35 +90,30 @@ def run_converter(
     output, home = folder / "output", folder / "home"
     for made in (output, home):
         made.mkdir()
-    request, reply, log = folder / "request.json", folder / "reply.json", folder / "log"
+    request, reply = folder / "request.json", folder / "reply.json"
     content = {
         "source": str(source.absolute()),
         "name": name,
         "output": str(output),
         "reply": str(reply),
         "options": dict(options),
-        "parent": os.getpid(),
-        "seconds": limits.seconds,
-        "memory_mb": limits.memory_mb,
-        "output_mb": limits.output_mb,
     }
     request.write_text(json.dumps(content), encoding="utf-8")
     start = time.monotonic()
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dippm.frontends.conversion.child", worker, str(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            cwd=home,
-            env=_environment(home),
-            start_new_session=True,
-        )
-        try:
-            status = _wait(process, framework=framework, name=name, seconds=limits.seconds)
-        finally:
-            _kill_group(process)
-    tail = _tail(log)
+    process = start_guarded(
+        [sys.executable, "-P", "-m", worker, str(request)],
+        limits=_process_limits(limits),
+        environment=_environment(home),
+        folder=home,
+        output=subprocess.PIPE,
+        errors=subprocess.STDOUT,
+    )
+    said = OutputTail(cast("BufferedReader", process.stdout), most_bytes=_OUTPUT_TAIL)
+    try:
+        status = _wait(process, framework=framework, name=name, seconds=limits.seconds)
+    finally:
+        end_guarded(process)
+    tail = said.wait()
     _logger.debug(
         "converter of '%s' took %.1f s and said: %s", name, time.monotonic() - start, tail.decode(errors="replace")
     )
@@ -144,14 +142,11 @@ def _wait(process: subprocess.Popen[bytes], *, framework: str, name: str, second
         return None
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process with all that it started, whatever it is doing."""
-    if sys.platform == "win32":
-        process.kill()
-    else:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _process_limits(limits: ConversionLimits) -> ProcessLimits:
+    # The wall time is kept here; processor time is the last resort should the guardian be ended from outside. Threads
+    # add up: none that keeps to its wall time comes near.
+    cpu_s = int(limits.seconds * (os.cpu_count() or 1)) + _SPARE_CPU_S
+    return ProcessLimits(memory_mb=limits.memory_mb, file_mb=limits.output_mb, cpu_s=cpu_s)
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -254,12 +249,6 @@ def _read_reply(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return reply if isinstance(reply, dict) else {}
-
-
-def _tail(log: Path) -> bytes:
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - _LOG_TAIL))
-        return stream.read(_LOG_TAIL)
 
 
 def _said(tail: bytes) -> str:

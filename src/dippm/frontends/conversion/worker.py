@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dippm.errors import DippmError, MissingExtraError
 
@@ -49,8 +50,8 @@ class ConversionRequest:
         self.reply.write_text(json.dumps({"crash": _described(error)}), encoding="utf-8")
 
 
-def run_worker(convert: Callable[[ConversionRequest], None]) -> None:
-    """Answer the request that this process was started with.
+def run_worker(convert: Callable[[ConversionRequest], None]) -> NoReturn:
+    """Answer the request that this process was started with, and end it.
 
     A :class:`~dippm.errors.DippmError` reaches the caller as it is, any other exception as one that names it.
 
@@ -79,6 +80,10 @@ def run_worker(convert: Callable[[ConversionRequest], None]) -> None:
     except Exception as exc:  # noqa: BLE001 - converters raise whatever they like on a file that they cannot read
         reply = {"failure": f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]}
     request.reply.write_text(json.dumps(reply), encoding="utf-8")
+    # The answer is written; frameworks take half a second to put themselves away.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _described(error: DippmError) -> dict[str, str]:

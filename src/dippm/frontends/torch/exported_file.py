@@ -157,6 +157,11 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
     if given.structure is not None:
         # A program takes all tensors side by side, in the order in which they were nested.
         given = InputShapes(positional=given.entries)
+    if given.named:
+        # What stands in the argument batch under the name ids is batch_ids to the program.
+        renamed = {name if name in module.input_names else name.replace(".", "_"): name for name in given.named}
+        if len(renamed) == len(given.named):
+            given = InputShapes(named={own: given.named[name] for own, name in renamed.items()})
     if given.named and set(given.named) != set(module.input_names):
         raise UsageError(
             f"'{path}' takes the inputs {', '.join(module.input_names)}. Got {', '.join(sorted(given.named))}.",

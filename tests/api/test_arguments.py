@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.api.arguments import parse_batches, parse_conditions, parse_devices, parse_mig_policy, parse_software
+from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.software import DEFAULT_SOFTWARE
+from dippm.devices import find_device
+from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.placement.mig import MigPolicy
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(8, [8]), ([1, 8, 8], [1, 8, 8]), ((2,), [2]), (range(1, 4), [1, 2, 3]), (np.int64(4), [4]), (2**24, [2**24])],
+)
+def test_batches_become_a_list(given: Any, expected: list[int]) -> None:
+    found = parse_batches(given)
+    assert found == expected
+    assert {type(each) for each in found} == {int}
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.0, "8", True, None, [], [1, 0], [[1]], 2**24 + 1, b"8"])
+def test_what_is_no_batch_is_refused(given: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_batches(given)
+    assert caught.value.code == "batch.invalid"
+
+
+def test_several_where_one_is_wanted_are_refused() -> None:
+    assert parse_batches([3], is_single=True) == [3]
+    with pytest.raises(UsageError, match="one batch size"):
+        parse_batches([1, 2], is_single=True)
+    assert parse_devices("A100", is_single=True) == [find_device("A100")]
+    with pytest.raises(UsageError, match="one device"):
+        parse_devices(["A100", "T4"], is_single=True)
+
+
+def test_devices_are_looked_up_and_taken_as_they_are() -> None:
+    spec = find_device("T4")
+    assert parse_devices(["A100", spec]) == [find_device("A100"), spec]
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [([], "device.invalid"), (7, "device.invalid"), (None, "device.invalid"), ("Z9", "device.unknown")],
+)
+def test_what_is_no_device_is_refused(given: Any, code: str) -> None:
+    with pytest.raises(DippmError) as caught:
+        parse_devices(given)
+    assert caught.value.code == code
+
+
+def test_training_has_an_optimizer_and_inference_has_none() -> None:
+    assert parse_conditions().optimizer is None
+    assert parse_conditions(mode="training").optimizer is Optimizer.MOMENTUM
+    found = parse_conditions(mode="training", optimizer="adam", accumulation=4, checkpointing=True)
+    assert (found.mode, found.optimizer, found.accumulation, found.is_checkpointed) == (
+        Mode.TRAINING, Optimizer.ADAM, 4, True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "code"),
+    [
+        ({"optimizer": "adam"}, UsageError, "optimizer.unused"),
+        ({"accumulation": 2}, UsageError, "training.unused"),
+        ({"checkpointing": True}, UsageError, "training.unused"),
+        ({"mode": "training", "accumulation": 0}, UsageError, "accumulation.invalid"),
+        ({"mode": "training", "accumulation": True}, UsageError, "accumulation.invalid"),
+        ({"mode": "training", "runtime": "cuda-graph"}, UnsupportedError, "runtime.unsupported"),
+    ],
+)
+def test_conditions_that_do_not_go_together_are_refused(
+    options: dict[str, Any], kind: type[DippmError], code: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        parse_conditions(**options)
+    assert caught.value.code == code
+
+
+def test_software_and_policy_by_name() -> None:
+    assert parse_software(None) == DEFAULT_SOFTWARE
+    assert str(parse_software("torch 1.12+cu113")) == "torch 1.12+cu113"
+    assert parse_mig_policy("paper") is MigPolicy.PAPER
+    with pytest.raises(UsageError, match="safe"):
+        parse_mig_policy("bold")

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dippm.api.prices import Price, parse_prices
+from dippm.devices import find_device
+from dippm.errors import UsageError
+
+DEVICES = [find_device("A100"), find_device("T4")]
+
+
+def test_a_call_costs_its_share_of_the_hour_and_a_sample_its_share_of_the_call() -> None:
+    prediction: Any = SimpleNamespace(latency_ms=1800.0, batch=5, conditions=SimpleNamespace(accumulation=4))
+    price = Price.of(prediction, 2.0)
+    assert (price.per_hour, price.per_call, price.per_sample) == (2.0, pytest.approx(1e-3), pytest.approx(5e-5))
+    assert price.to_dict() == {"per_hour": 2.0, "per_call": 0.001, "per_sample": 5e-05}
+
+
+def test_prices_are_found_by_any_name_of_a_device() -> None:
+    assert parse_prices(None, DEVICES) == {}
+    found = parse_prices({"a100": 3, "T4": 0.5}, DEVICES)
+    assert found == {DEVICES[0].name: 3.0, DEVICES[1].name: 0.5}
+
+
+@pytest.mark.parametrize("price", [0, -1.0, float("nan"), float("inf"), True, "3", None])
+def test_what_is_no_price_is_refused(price: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_prices({"A100": price}, DEVICES)
+    assert caught.value.code == "price.invalid"
+
+
+@pytest.mark.parametrize("name", ["H100", "Z9"])
+def test_a_price_of_what_is_not_asked_about_is_a_slip(name: str) -> None:
+    with pytest.raises(UsageError, match=name) as caught:
+        parse_prices({name: 1.0}, DEVICES)
+    assert caught.value.code == "price.unused"

@@ -1,0 +1,46 @@
+"""The commands as a whole: names, words for help, and that options of one name are one option."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from dippm.cli.app import app
+
+COMMANDS: Any = typer.main.get_command(app)
+
+
+def commands() -> dict[str, Any]:
+    return dict(COMMANDS.commands)
+
+
+def test_the_commands_are_those_of_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert set(commands()) >= {"predict", "inspect", "fits", "max-batch", "pack", "devices", "ops", "measure", "serve"}
+    assert [name for name in commands() if f"dippm {name}" not in page] == []
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_every_command_and_option_says_what_it_is(name: str) -> None:
+    command = commands()[name]
+    assert command.help
+    assert [each.name for each in command.params if not getattr(each, "help", None)] == []
+
+
+def test_a_short_name_means_the_same_everywhere() -> None:
+    """``-b`` is the batch of every command that has one."""
+    meanings: dict[str, set[str]] = defaultdict(set)
+    for command in commands().values():
+        for parameter in command.params:
+            short = [each for each in parameter.opts if len(each) == 2 and each != "-h"]
+            for each in short:
+                meanings[each].add(next(other for other in parameter.opts if other.startswith("--")))
+    assert {short: names for short, names in meanings.items() if len(names) > 1} == {}
+
+
+def test_help_has_a_short_name() -> None:
+    assert COMMANDS.context_settings["help_option_names"] == ["-h", "--help"]
