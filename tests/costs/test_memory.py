@@ -59,6 +59,17 @@ def test_a_later_question_is_answered_as_a_first_one(builder):
     assert later[0] < later[2]
 
 
+def test_an_answer_is_kept_for_its_batch_and_its_capacity(builder):
+    network = _network(builder)
+    timeline = _timeline(network)
+    asked = [(batch, capacity) for batch in (8, 64) for capacity in (None, 40 * _MIB, 512 * _MIB)] * 2
+    kept = [reserved_bytes(timeline, [batch], capacity_bytes=capacity).item() for batch, capacity in asked]
+    alone = [reserved_bytes(_timeline(network), [batch], capacity_bytes=capacity).item() for batch, capacity in asked]
+    assert kept == alone
+    assert len(set(kept)) > 2
+    assert reserved_bytes(timeline, [64, 1, 8]).tolist() == reserved_bytes(_timeline(network), [64, 1, 8]).tolist()
+
+
 def test_weights_are_allocated_one_by_one(builder):
     x = builder.input(builder.N, 8)
     for _ in range(3):

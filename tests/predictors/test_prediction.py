@@ -71,7 +71,9 @@ def test_energy_that_is_not_known_is_a_dash_or_null() -> None:
     assert "<td>- </td><td></td>" in unknown._repr_html_()
 
 
-@pytest.mark.parametrize(("value", "figure"), [(0.012345, "0.0123"), (12.345, "12.3"), (1e6, "1,000,000")])
+@pytest.mark.parametrize(
+    ("value", "figure"), [(0.012345, "0.0123"), (12.345, "12.3"), (999.4, "999"), (999.6, "1,000"), (1e6, "1,000,000")]
+)
 def test_figures_for_people(value: float, figure: str) -> None:
     assert format_figure(value) == figure
 

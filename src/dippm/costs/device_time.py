@@ -10,7 +10,7 @@ problem takes on the same device is taken off, and what remains is at least the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -95,7 +95,7 @@ def busy_ms(
 
     def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> _Timer:
         if (chosen, on_tensor) not in timers:
-            sheets = _Sheets.of([devices[i] for i in chosen], on_tensor=on_tensor, kernels=kernels)
+            sheets = _Sheets.of(tuple(devices[i] for i in chosen), on_tensor, kernels)
             timers[chosen, on_tensor] = _Timer(
                 plan=plan, at=at, sheets=sheets, conditions=conditions, rates=rates, kernels=kernels
             )
@@ -158,7 +158,7 @@ class _Sheets:
         is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; the others: [D, 1, 1].
     """
 
-    devices: Sequence[DeviceSpec]
+    devices: tuple[DeviceSpec, ...]
     is_tensor: npt.NDArray[np.bool_]
     peaks: FloatArray
     fp32: FloatArray
@@ -166,12 +166,15 @@ class _Sheets:
     warm_bytes: FloatArray
     sms: FloatArray
 
-    @classmethod
-    def of(cls, devices: Sequence[DeviceSpec], *, on_tensor: Collection[Arithmetic], kernels: KernelModel) -> _Sheets:
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(devices: tuple[DeviceSpec, ...], on_tensor: frozenset[Arithmetic], kernels: KernelModel) -> _Sheets:
+        """Read the data sheets, once for all graphs."""
+
         def column(values: Iterable[float]) -> FloatArray:
             return np.array(list(values), dtype=np.float64)[:, None, None]
 
-        return cls(
+        return _Sheets(
             devices=devices,
             is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
             peaks=np.array([_peaks(device, on_tensor, kernels) for device in devices]),
@@ -182,7 +185,7 @@ class _Sheets:
         )
 
 
-def _peaks(device: DeviceSpec, on_tensor: Collection[Arithmetic], kernels: KernelModel) -> list[float]:
+def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], kernels: KernelModel) -> list[float]:
     """Rate of each arithmetic on a device, FLOP/s."""
     available = device.peak_tflops
     sustained = _sustained_share(kernels, device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ from dippm.costs.allocator import BLOCK_BYTES, CachingAllocator, segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, as_batches
+from dippm.costs.polynomial import FloatArray, as_batches, evaluate
 from dippm.costs.repeats import Repeat, find_repeats
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline, Purpose
@@ -24,11 +24,13 @@ from dippm.units import BYTES_PER_MIB
 __all__ = ["Headroom", "LiveMemory", "MemoryEstimate", "estimate_memory", "live_memory", "reserved_bytes"]
 
 _LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
-_WORKSPACES = (Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF)
+_WORKSPACES = [Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF]
 # Beyond any device; keeps absurd sizes within whole numbers.
 _MOST_BYTES = 2.0**60
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
+_KEPT_TIMELINES = 16
+_KEPT_ANSWERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -145,9 +147,7 @@ def reserved_bytes(
     Shapes:
         batches: [B]; result: [B], -1 where the capacity does not suffice.
     """
-    sizes = as_batches(batches)
-    pieces = timeline.piece_bytes(sizes, without=without)
-    return _replay_of(timeline, without).reserve(pieces, capacity_bytes)
+    return _replay_of(timeline, without).reserve(as_batches(batches), capacity_bytes)
 
 
 def estimate_memory(
@@ -181,22 +181,17 @@ def estimate_memory(
     """
     sizes = as_batches(batches)
     replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
-    present = frozenset(
-        Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[np.any(timeline.bytes_of, axis=1)])
-    )
     result = []
     for place, device in enumerate(devices):
-        without = _absent_copies(device, layout) & present
+        without = _absent_copies(device, layout) & _present_purposes(timeline)
         if without not in replays:
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
             _refuse_beyond_any_device(live)
-            replays[without] = (live, _replay_of(timeline, without).reserve(pieces, None))
+            replays[without] = (live, _replay_of(timeline, without).reserve(sizes, None))
         live, reserved = replays[without]
         headroom = None if headrooms is None else headrooms[place]
-        held, fits = _squeeze(
-            timeline, sizes, reserved, without, device, live=live, software=software, headroom=headroom
-        )
+        held, fits = _squeeze(timeline, reserved, without, device, live=live, software=software, headroom=headroom)
         result.append(_assemble(timeline, live, held, fits, device, software))
     return result
 
@@ -225,7 +220,6 @@ def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
 
 def _squeeze(
     timeline: MemoryTimeline,
-    batches: FloatArray,
     reserved: npt.NDArray[np.int64],
     without: frozenset[Purpose],
     device: DeviceSpec,
@@ -243,18 +237,18 @@ def _squeeze(
     capacity = int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
     capacity -= _blas_segment(timeline, device, software)
     held, fits = reserved.copy(), reserved <= capacity
+    replay = _replay_of(timeline, without)
     if headroom is not None:
         certain = live.weight_bytes + live.gradient_bytes + live.state_bytes + live.cache_bytes
         for place, room in enumerate(headroom.room_bytes(capacity, certain).tolist()):
-            if held[place] > room > 0:
-                pieces = timeline.piece_bytes(batches[[place]], without=without)
-                least = int(_replay_of(timeline, without).reserve(pieces, int(room))[0])
+            # What is alive at the peak is the least that any allocator holds.
+            if held[place] > room >= live.peak_bytes[place]:
+                least = int(replay.reserve(live.batches[[place]], int(room))[0])
                 if least >= 0:
                     held[place], fits[place] = least, True
-    rows = np.flatnonzero(~fits)
-    if len(rows) and capacity > 0:
-        pieces = timeline.piece_bytes(batches[rows], without=without)
-        squeezed = _replay_of(timeline, without).reserve(pieces, capacity)
+    rows = np.flatnonzero(~fits & (live.peak_bytes <= capacity))
+    if len(rows):
+        squeezed = replay.reserve(live.batches[rows], capacity)
         fits[rows] = squeezed >= 0
         held[rows] = np.where(fits[rows], squeezed, held[rows])
     return held, fits
@@ -334,17 +328,17 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     rows = np.arange(len(batches))
     peak = live[rows, peak_event]
     purpose_of_event = purpose[timeline.event_piece]
-    is_before_peak = np.arange(live.shape[1]) <= peak_event[:, None]
-
-    def at_peak(*purposes: Purpose) -> FloatArray:
-        is_chosen = _is_of(purpose_of_event, purposes)
-        if not is_chosen.any():
-            return np.zeros(len(batches))
-        taken: FloatArray = np.where(is_before_peak & is_chosen, change, 0.0).sum(axis=1)
-        return taken
-
-    workspace, gradients, state = at_peak(*_WORKSPACES), at_peak(Purpose.GRADIENT), at_peak(Purpose.OPTIMIZER_STATE)
-    cache = cache + at_peak(Purpose.CACHE)
+    # Bytes are whole numbers: they add up to the same in any order.
+    held = np.array(
+        [
+            np.bincount(purpose_of_event[: stop + 1], weights=row[: stop + 1], minlength=len(Purpose))
+            for stop, row in zip(peak_event.tolist(), change, strict=True)
+        ],
+        dtype=np.float64,
+    )
+    workspace = held[:, _WORKSPACES].sum(axis=1)
+    gradients, state = held[:, Purpose.GRADIENT], held[:, Purpose.OPTIMIZER_STATE]
+    cache = cache + held[:, Purpose.CACHE]
     of_nodes = np.maximum.reduceat(live, timeline.node_start, axis=1)
     return LiveMemory(
         batches=batches,
@@ -363,6 +357,8 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 class _Replay:
     """What the allocator is asked for in one forward pass or training step, at any batch size.
 
+    What it held is kept by batch and capacity: the next device asks for the same, and so does whoever asks again.
+
     Args:
         timeline: The model's memory events.
         without: Kinds of memory that are left out.
@@ -374,9 +370,8 @@ class _Replay:
         self._loaded = CachingAllocator(pieces=len(timeline.purpose))
         weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
         self._loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
-        bytes_of = timeline.bytes_of.copy()
-        bytes_of[_is_of(timeline.purpose, without)] = 0.0
-        is_taken: npt.NDArray[np.bool_] = np.any(bytes_of, axis=1)
+        is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
+        is_taken = timeline.bytes_of.any(axis=1) & ~is_left_out
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
         piece = timeline.event_piece[is_event]
         # An event is the number of its piece, from 1, negative where the piece is given back.
@@ -387,21 +382,31 @@ class _Replay:
         events[:-1][is_end[1:]] = 0
         # Events as CachingAllocator.replay takes them, the inputs first, and the piece of each.
         self._events: list[int] = np.concatenate([timeline.inputs + 1, events[~is_end]]).tolist()
-        self._piece: IndexArray = np.concatenate([timeline.inputs, piece[~is_end]])
-        self._bytes_of = bytes_of[self._piece]
+        pieces = np.concatenate([timeline.inputs, piece[~is_end]])
+        self._bytes_of = np.where(is_taken[pieces, None], timeline.bytes_of[pieces], 0.0)
         self._repeats: tuple[Repeat, ...] | None = None
         self._done = 0
+        self._known: dict[tuple[float, int | None], int] = {}
 
-    def reserve(self, pieces: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
-        """Most bytes held at each batch size, -1 where the capacity does not suffice; pieces: [B, P]."""
+    def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
+        """Most bytes held at each batch size, -1 where the capacity does not suffice, [B]."""
+        return np.array([self._held(batch, capacity_bytes) for batch in batches.tolist()], dtype=np.int64)
+
+    def _held(self, batch: float, capacity_bytes: int | None) -> int:
+        held = self._known.get((batch, capacity_bytes))
+        if held is None:
+            held = self._replay(batch, capacity_bytes)
+            if len(self._known) >= _KEPT_ANSWERS:
+                self._known = {}
+            self._known[batch, capacity_bytes] = held
+        return held
+
+    def _replay(self, batch: float, capacity_bytes: int | None) -> int:
         if capacity_bytes is not None and self._loaded.reserved_bytes > capacity_bytes:
-            return np.full(len(pieces), -1)
-        result = []
-        for sizes in _blocks(pieces[:, self._piece]).tolist():
-            allocator = self._loaded.copy(capacity_bytes)
-            fits = allocator.replay(self._events, sizes, self._find_repeats())
-            result.append(allocator.peak_reserved_bytes if fits else -1)
-        return np.array(result, dtype=np.int64)
+            return -1
+        (sizes,) = _blocks(evaluate(self._bytes_of, np.array([batch]))).tolist()
+        allocator = self._loaded.copy(capacity_bytes)
+        return allocator.peak_reserved_bytes if allocator.replay(self._events, sizes, self._find_repeats()) else -1
 
     def _find_repeats(self) -> tuple[Repeat, ...]:
         """Where the events repeat; to look for it takes longer than to follow them a first time."""
@@ -412,18 +417,16 @@ class _Replay:
         return self._repeats or ()
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=_KEPT_TIMELINES)
+def _present_purposes(timeline: MemoryTimeline) -> frozenset[Purpose]:
+    """The purposes for which any memory is taken."""
+    return frozenset(Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[timeline.bytes_of.any(axis=1)]))
+
+
+@lru_cache(maxsize=_KEPT_TIMELINES)
 def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose]) -> _Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
     return _Replay(timeline, without)
-
-
-def _is_of(given: npt.NDArray[np.int8], purposes: Iterable[Purpose]) -> npt.NDArray[np.bool_]:
-    """Which are one of some purposes."""
-    chosen = np.zeros(len(Purpose), dtype=np.bool_)
-    chosen[[int(purpose) for purpose in purposes]] = True
-    result: npt.NDArray[np.bool_] = chosen[given]
-    return result
 
 
 def _blocks(piece_bytes: FloatArray) -> npt.NDArray[np.int64]:

@@ -16,14 +16,16 @@ __all__ = ["tensor_gemm_seconds"]
 FloatArray = npt.NDArray[np.float64]
 
 # Rows, columns, and the share of the largest tile's rate: operand reuse of a tile is rows * columns / (rows + columns).
-_TILES = (
-    (256, 128, 1.0),
-    (128, 256, 1.0),
-    (128, 128, 0.95),
-    (128, 64, 0.8),
-    (64, 128, 0.8),
-    (64, 64, 0.6),
-    (64, 32, 0.4),
+_TILES = np.array(
+    [
+        (256.0, 128.0, 1.0),
+        (128.0, 256.0, 1.0),
+        (128.0, 128.0, 0.95),
+        (128.0, 64.0, 0.8),
+        (64.0, 128.0, 0.8),
+        (64.0, 64.0, 0.6),
+        (64.0, 32.0, 0.4),
+    ]
 )
 _DEPTH = 32.0
 # Depth at which filling and draining a tile's pipeline takes as long as its work.
@@ -49,12 +51,11 @@ def tensor_gemm_seconds(
         All arrays and the result broadcast together.
     """
     depth = np.ceil(k / _DEPTH) * _DEPTH + _PIPELINE_DEPTH
-    best: FloatArray | None = None
-    for rows, columns, rate in _TILES:
-        tiles = b * np.ceil(m / rows) * np.ceil(n / columns) / sm_count
-        steps = np.ceil(tiles) * np.minimum(depth, _SPLIT_DEPTH) + tiles * np.maximum(depth - _SPLIT_DEPTH, 0.0)
-        seconds = steps * (2.0 * rows * columns * sm_count / rate) / peak_flops
-        best = seconds if best is None else np.minimum(best, seconds)
-    if best is None:
-        raise RuntimeError("no tiles")
-    return best
+    # All tiles at once, in front of what the arrays broadcast to.
+    axes = np.broadcast(b, m, n, k, peak_flops, sm_count).ndim
+    rows, columns, rate = _TILES.T.reshape(3, -1, *(1,) * axes)
+    tiles = b * np.ceil(m / rows) * np.ceil(n / columns) / sm_count
+    steps = np.ceil(tiles) * np.minimum(depth, _SPLIT_DEPTH) + tiles * np.maximum(depth - _SPLIT_DEPTH, 0.0)
+    seconds = steps * (2.0 * rows * columns * sm_count / rate) / peak_flops
+    fastest: FloatArray = seconds.min(axis=0)
+    return fastest

@@ -11,7 +11,9 @@ CONV_TRANSPOSE      x, weight [Ci, Co/g, *k], bias?      the same
 LINEAR              x [..., K], weight, bias?            (N is the last dimension of the output)
 MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only where a's last dimension is not K)
 ATTENTION           q, k, v [B, H, L, E], mask?          is_causal (bool)
-LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first
+LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first,
+                                                         is_reversed (one direction, from the end), variant (what tells
+                                                         it from a plain layer, such as other activations)
 EMBEDDING           weight [V, E], indices               -
 *_NORM              x, scale?, bias?, mean?, var?        groups (GROUP_NORM), axes_size (elements normalised over),
                                                          is_training (BATCH_NORM by the batch's own statistics)

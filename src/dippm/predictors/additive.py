@@ -328,10 +328,8 @@ class AdditivePredictor:
         corrector, physical = self._corrector(conditions), plan.physical
         rates = corrector.artefact.rates
         sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        # A view is in no class, and takes the time that is put behind the last one.
         class_ms, half_width = corrector.time_ms(plan, sample)
-        own_ms = np.pad(class_ms, ((0, 0), (0, 1)))
-        busy_ms = own_ms[:, physical.class_of]
+        busy_ms = np.where(physical.class_of >= 0, class_ms[:, physical.class_of], 0.0)
         share_ms = share_of_latency(busy_ms, launched_ms(physical.kernels, conditions, host))
         return AdditiveTimes(
             share_ms=share_ms * physical.times, busy_ms=busy_ms * physical.times, half_width=half_width

@@ -156,7 +156,7 @@ class Ensemble:
             heard += bias
             producers.add_means(of_producers, heard)
             consumers.add_means(of_consumers, heard)
-            values = values + np.maximum(heard, 0.0, out=heard)
+            values += np.maximum(heard, 0.0, out=heard)
         result: FloatArray = _BOUND * np.tanh((_product(values, self._output) + self._output_bias) / _BOUND)
         return result
 

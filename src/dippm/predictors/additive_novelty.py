@@ -10,7 +10,7 @@ family or the device.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,11 @@ class Novelty:
     known: Float32Array
     distances: FloatArray
     half_widths: FloatArray
+    _squares: Float32Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Keep the squared length of each known call."""
+        object.__setattr__(self, "_squares", np.square(self.known).sum(axis=1))
 
     @classmethod
     def from_tensors(
@@ -77,8 +82,7 @@ class Novelty:
         """
         at = (descriptors - self.mean) @ self.basis
         # |a - b|^2 = |a|^2 - 2 a.b + |b|^2: one product instead of all differences.
-        own, others = np.square(at).sum(axis=1), np.square(self.known).sum(axis=1)
-        nearest = (others - 2.0 * (at @ self.known.T)).min(axis=1) + own
+        nearest = (self._squares - 2.0 * (at @ self.known.T)).min(axis=1) + np.square(at).sum(axis=1)
         result: FloatArray = np.sqrt(np.maximum(nearest, 0.0)).astype(np.float64)
         return result
 

@@ -19,7 +19,6 @@ from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_latency
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
-from dippm.costs.precision import Precision, stored_half
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.devices import DeviceSpec
@@ -43,8 +42,7 @@ _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # The networks' 90 % quantile on a card that was left out, of the two of which one predicts the other: see
 # docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
 _UNSEEN_DEVICE = 0.14
-_KEPT_GRAPHS = 4
-_FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
+_KEPT_GRAPHS = 8
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
@@ -339,7 +337,7 @@ class PhysicsPredictor:
         warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
-        if not UNMEASURED_KINDS.isdisjoint(prepared.compiled.kinds):
+        if not UNMEASURED_KINDS.isdisjoint(prepared.compiled.nodes_of):
             unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in UNMEASURED_KINDS})
             if unmeasured:
                 warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
@@ -350,7 +348,7 @@ class PhysicsPredictor:
             )
         if conditions.runtime is Runtime.COMPILE:
             warnings.append("Memory is that of the eager runtime; a compiled model keeps fewer tensors.")
-        if conditions.precision in _FULL_PRECISIONS and (half := stored_half(graph)) is not None:
+        if (half := prepared.compiled.kept_half) is not None:
             warnings.append(
                 f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
                 "what it holds in float32."
@@ -362,7 +360,7 @@ class PhysicsPredictor:
             )
         if self._additive.covers(device, conditions):
             unseen = self._additive.unseen_kinds(conditions) - {OpKind.VIEW}
-            if names := ", ".join(sorted(kind.value for kind in unseen & prepared.compiled.kinds)):
+            if names := ", ".join(sorted(kind.value for kind in unseen & prepared.compiled.nodes_of.keys())):
                 warnings.append(f"No model that the time was learned from has these operators: {names}.")
         if conditions.accumulation > 1 or conditions.is_checkpointed:
             warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")

@@ -213,6 +213,7 @@ def round_figures(value: float, *, digits: int = 4) -> float:
 
 def format_figure(value: float) -> str:
     """A number for people: three significant digits, thousands whole."""
-    if value >= 1000:
+    # What rounds to a thousand is one, and not 1e+03.
+    if value >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"

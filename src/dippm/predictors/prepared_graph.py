@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer
+from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
-from dippm.costs.precision import Arithmetic, Precision
+from dippm.costs.precision import Arithmetic, Precision, stored_half
 from dippm.costs.software import Software
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import RECURRENT_KINDS, Graph, OpKind
+from dippm.graph import RECURRENT_KINDS, DType, Graph, Node, OpKind
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.predictors.prediction import ModelInfo
 
@@ -28,6 +30,8 @@ FloatArray = npt.NDArray[np.float64]
 UNMEASURED_KINDS = RECURRENT_KINDS | {
     OpKind.SORT, OpKind.CUMULATIVE, OpKind.FFT, OpKind.GRID_SAMPLE, OpKind.SCATTER, OpKind.QUANTIZE, OpKind.DEQUANTIZE,
 }  # fmt: skip
+_UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
+_FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
 _TENSOR_PEAKS = {
     Arithmetic.TF32: "tf32_tensor",
     Arithmetic.FP16: "fp16_tensor",
@@ -56,9 +60,11 @@ class CompiledGraph:
         timeline: Its memory.
         is_unsupported: Nodes without a rule of their own.
         is_unmeasured: Nodes whose rule no measurement stands behind.
+        kept_half: The 16-bit format that most weights are stored in, and keep at a precision of 32 bits; None where
+            they are not, or the precision is another.
         phase: Phase of each node.
         times: How often each node runs.
-        kinds: Kinds of its nodes.
+        nodes_of: Positions of the nodes of each kind that it has.
         model: What is said of the model.
     """
 
@@ -71,9 +77,10 @@ class CompiledGraph:
     timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
+    kept_half: DType | None
     phase: npt.NDArray[np.int8]
     times: FloatArray
-    kinds: frozenset[OpKind]
+    nodes_of: Mapping[OpKind, IndexArray]
     model: ModelInfo
 
     @classmethod
@@ -99,6 +106,7 @@ class CompiledGraph:
             phase = np.full(len(nodes), Phase.FORWARD, dtype=np.int8)
             work = Workload.from_graph(graph, conditions.precision)
             plan = KernelPlan.from_workload(work)
+        nodes_of = _by_kind(nodes)
         return cls(
             source=source,
             graph=graph,
@@ -107,22 +115,18 @@ class CompiledGraph:
             training=training,
             plan=plan,
             timeline=MemoryTimeline.from_workload(work),
-            is_unsupported=np.array(
-                [node.kind in (OpKind.UNKNOWN, OpKind.CONTROL_FLOW) for node in nodes], dtype=np.bool_
-            ),
-            is_unmeasured=np.array([node.kind in UNMEASURED_KINDS for node in nodes], dtype=np.bool_),
+            is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=len(nodes)),
+            is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=len(nodes)),
+            kept_half=stored_half(graph) if conditions.precision in _FULL_PRECISIONS else None,
             phase=phase,
             times=times,
-            kinds=frozenset(node.kind for node in nodes),
+            nodes_of=nodes_of,
             model=ModelInfo.of(source),
         )
 
-    def is_of(self, kinds: Collection[OpKind]) -> npt.NDArray[np.bool_]:
+    def is_of(self, kinds: AbstractSet[OpKind]) -> npt.NDArray[np.bool_]:
         """Which nodes are of one of these kinds, [n_nodes]."""
-        nodes = self.plan.work.sizes.graph.nodes
-        if self.kinds.isdisjoint(kinds):
-            return np.zeros(len(nodes), dtype=np.bool_)
-        return np.array([node.kind in kinds for node in nodes], dtype=np.bool_)
+        return _is_any(self.nodes_of, kinds, count=len(self.times))
 
     def is_for(self, conditions: Conditions, software: Software) -> bool:
         """Whether it holds under these conditions: layout and runtime change nothing of it."""
@@ -184,6 +188,22 @@ class PreparedGraph:
         fp32 = device.peak_tflops["fp32"]
         peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
         return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
+
+
+def _by_kind(nodes: Sequence[Node]) -> dict[OpKind, IndexArray]:
+    """Positions of the nodes of each kind."""
+    positions: dict[OpKind, list[int]] = {}
+    for position, node in enumerate(nodes):
+        positions.setdefault(node.kind, []).append(position)
+    return {kind: np.array(found, dtype=np.int64) for kind, found in positions.items()}
+
+
+def _is_any(nodes_of: Mapping[OpKind, IndexArray], kinds: AbstractSet[OpKind], *, count: int) -> npt.NDArray[np.bool_]:
+    """Which nodes are of one of some kinds, [count]."""
+    result = np.zeros(count, dtype=np.bool_)
+    for kind in kinds & nodes_of.keys():
+        result[nodes_of[kind]] = True
+    return result
 
 
 def sum_over_nodes(values: FloatArray, weights: FloatArray) -> FloatArray:

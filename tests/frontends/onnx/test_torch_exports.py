@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from math import prod
 
+import onnx
 import pytest
 
 from dippm.frontends.onnx import read_onnx
@@ -90,6 +91,17 @@ def export(module: nn.Module, example: torch.Tensor, *, is_open: bool, is_frozen
     return buffer.getvalue()
 
 
+def export_newer(module: nn.Module, example: torch.Tensor, **options: object) -> onnx.ModelProto:
+    pytest.importorskip("onnxscript")
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.onnx.export(module, (example,), dynamo=True, verbose=False, **options).model_proto
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def macs(graph: Graph, batch: int) -> int:
     fixed = resolve_shapes(graph, batch) if graph.fixed_batch is None else graph
     shape = [[dim.fixed for dim in tensor.shape] for tensor in fixed.tensors]
@@ -146,6 +158,33 @@ def test_kernels_of_a_convolutional_network() -> None:
     ]  # fmt: skip
 
 
+class Attention(nn.Module):
+    """PyTorch's own layer for attention, which has the parts of its projection in one copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("is_newer", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_launches_what_the_module_launches(is_newer: bool, batch: int) -> None:
+    import dippm
+
+    module, example = Attention().eval(), torch.zeros(batch, 20, 32)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, 0.1, 0.2)  # the newer exporter leaves out a bias of zeros
+    file = export_newer(module, example) if is_newer else export(module, example, is_open=False, is_frozen=True)
+    counted = [
+        Counter(node.kind for node in graph.nodes if node.kind is not OpKind.VIEW)
+        for graph in (dippm.load(module, input=(20, 32)), read_onnx(file))
+    ]
+    assert counted[0] == counted[1] == {OpKind.COPY: 3, OpKind.LINEAR: 2, OpKind.ATTENTION: 1}
+
+
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_recurrent_layers_keep_their_weights(is_frozen: bool) -> None:
     module = Recurrent()
@@ -164,24 +203,11 @@ def test_module_paths_are_kept() -> None:
 
 @pytest.mark.slow
 def test_newer_exporter_reads_alike() -> None:
-    pytest.importorskip("onnxscript")
     module = Block().eval()
     for parameter in module.parameters():
         nn.init.normal_(parameter)  # the exporter merges weights of equal values
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                module,
-                (torch.zeros(2, 3, 16, 16),),
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-                verbose=False,
-            )
-    finally:
-        logging.disable(logging.NOTSET)
-    graph = read_onnx(program.model_proto)
+    program = export_newer(module, torch.zeros(2, 3, 16, 16), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    graph = read_onnx(program)
     assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
     assert macs(graph, 3) == counted_by_torch(module, IMAGE, 3)
     assert [node.kind for node in graph.nodes].count(OpKind.ATTENTION) == 1

@@ -84,10 +84,10 @@ def test_multiply_accumulates_follow_from_the_sizes(name: str) -> None:
 
 
 def test_old_keys_and_values_are_given_back_layer_by_layer() -> None:
-    answer = dippm.predict(_read("LlamaForCausalLM", "decode", tokens=2048), batch=8)
+    answer = dippm.predict(_read("LlamaForCausalLM", "decode", tokens=2047), batch=8)
     per_layer_mb = 8 * 2 * 2 * _HEAD * 4 / 2**20
-    whole = _LAYERS * per_layer_mb * 2049
-    assert whole < answer.memory_parts_mb["kv_cache"] < whole + 1.01 * per_layer_mb * 2048
+    whole = _LAYERS * per_layer_mb * 2048
+    assert whole < answer.memory_parts_mb["kv_cache"] < whole + 1.01 * per_layer_mb * 2047
     assert sum(answer.memory_parts_mb.values()) == pytest.approx(answer.memory_mb)
 
 
@@ -127,6 +127,8 @@ def test_the_module_is_left_as_it_was_and_is_read_again() -> None:
         ("hf:gpt2#decode=", UsageError, "generation.step"),
         ("hf:gpt2#decode=0", UsageError, "generation.tokens"),
         ("hf:gpt2#decode=99999", UsageError, "generation.tokens"),
+        ("hf:gpt2#decode=1024", UsageError, "generation.tokens"),
+        ("hf:gpt2#prefill=1025", UsageError, "generation.tokens"),
         ("hf:T5ForConditionalGeneration#decode", UnsupportedError, "generation.encoder_decoder"),
         ("hf:BertForSequenceClassification#decode", UnsupportedError, "generation.no_cache"),
     ],
@@ -135,6 +137,39 @@ def test_what_has_no_such_step_is_refused(name: str, error: type[DippmError], co
     with pytest.raises(error) as caught:
         zoo.build(name)
     assert caught.value.code == code
+
+
+def test_the_last_position_is_the_added_tokens() -> None:
+    model = _small("GPT2LMHeadModel")
+    assert GenerationModule(model, step=GenerationStep.PREFILL, tokens=1024).tokens == 1024
+    assert GenerationModule(model, step=GenerationStep.DECODE, tokens=1023).tokens == 1023
+    with pytest.raises(UsageError, match="from 1 to 1023"):
+        GenerationModule(model, step=GenerationStep.DECODE, tokens=1024)
+
+
+def test_a_dimension_of_the_cache_is_the_batch_where_it_follows_it() -> None:
+    model = _small("GPT2LMHeadModel")
+    kind = type(model)
+
+    class WithTwoTables(kind):  # type: ignore[valid-type,misc]
+        """Keeps two numbers a sample beside the keys and values, the samples in the second dimension."""
+
+        def forward(self, input_ids, past_key_values=None, use_cache=None, logits_to_keep=0):
+            result = kind.forward(
+                self, input_ids, past_key_values=past_key_values, use_cache=use_cache, logits_to_keep=logits_to_keep
+            )
+            layer = past_key_values.layers[0]
+            fresh = torch.zeros((2, input_ids.shape[0], 7))
+            layer.tables = layer.tables + 1 if hasattr(layer, "tables") else fresh
+            return result
+
+    model.__class__ = WithTwoTables
+    module = GenerationModule(model, step=GenerationStep.DECODE, tokens=8)
+    graph = read_module(module, input=module.default_input)
+    shapes = {tuple(dim.at(5) for dim in tensor.shape) for tensor in graph.tensors if tensor.role is TensorRole.CACHE}
+    assert (2, 5, 7) in shapes
+    assert (5, 2, 7) not in shapes
+    assert graph.fixed_batch is None
 
 
 def test_a_step_of_generation_cannot_be_trained() -> None:

@@ -66,6 +66,22 @@ def test_transposition_merged_with_the_one_before(sketch) -> None:
     assert graph.tensors[attention.inputs[1]].shape == (N, Dim(0, 2), Dim(0, 6), Dim(0, 4))
 
 
+@pytest.mark.parametrize(("perm", "is_fused"), [((0, 2, 1), True), ((1, 2, 0), False)])
+def test_transposition_before_samples_and_heads_are_parted(sketch, perm, is_fused) -> None:
+    joined = Dim(2, 0)
+    sketch.input("q", *HEADS).input("k", joined, 6, 4).input("v", *HEADS).node("qs", OpKind.MUL, "q", scalar=0.5)
+    sketch.node("kt", OpKind.VIEW, "k", joined, 4, 6, function="transpose", perm=perm)
+    sketch.node("kr", OpKind.VIEW, "kt", N, 2, 4, 6, function="reshape")
+    sketch.node("ks", OpKind.MUL, "kr", scalar=0.5).node("s", OpKind.MATMUL, "qs ks", *SCORES)
+    editor = GraphEditor(finish(sketch, "s"))
+    fuse_attention(editor)
+    graph = editor.to_graph()
+    assert (graph.nodes[-1].kind is OpKind.ATTENTION) == is_fused
+    if is_fused:
+        assert [node.kind for node in graph.nodes] == [OpKind.VIEW, OpKind.ATTENTION]
+        assert graph.tensors[graph.nodes[-1].inputs[1]].shape == graph.tensors[graph.nodes[-1].inputs[0]].shape
+
+
 def test_attention_spelt_out_by_the_model_stays(sketch, after) -> None:
     scores(sketch, key_scale=1.0)
     assert len(after(fuse_attention, finish(sketch, "s"))) == 6

@@ -1,3 +1,4 @@
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -10,20 +11,43 @@ HEADS, SIZE = 8, 64
 
 
 def write_attention(
-    builder: Any, *, keys: int = 20, mask: bool = False, scale: str = "product", axis: int = 3, swapped: bool = False
+    builder: Any,
+    *,
+    keys: int = 20,
+    mask: bool = False,
+    scale: str = "product",
+    axis: int = 3,
+    swapped: bool = False,
+    contracted: tuple[int, int] | None = None,
 ) -> None:
+    first, second = contracted or (SIZE, keys)
     n = builder.N
     q = builder.input(n, 16, HEADS, SIZE)
     k, v = (builder.input(n, keys, HEADS, SIZE) for _ in range(2))
     left = builder.node(OpKind.MUL, [q], n, 16, HEADS, SIZE, scalar=0.125) if scale == "query" else q
     pair = [k, left] if swapped else [left, k]
-    scores = builder.node(OpKind.MATMUL, pair, n, HEADS, 16, keys, contracted=SIZE)
+    scores = builder.node(OpKind.MATMUL, pair, n, HEADS, 16, keys, contracted=first)
     if scale == "product":
         scores = builder.node(OpKind.DIV, [scores], n, HEADS, 16, keys, scalar=8.0)
     if mask:
         scores = builder.node(OpKind.ADD, [builder.input(n, 1, 1, keys), scores], n, HEADS, 16, keys)
     weights = builder.node(OpKind.SOFTMAX, [scores], n, HEADS, 16, keys, axes=(axis,))
-    builder.node(OpKind.MATMUL, [weights, v], n, 16, HEADS, SIZE, contracted=keys)
+    builder.node(OpKind.MATMUL, [weights, v], n, 16, HEADS, SIZE, contracted=second)
+
+
+def kinds(graph: Any) -> set[OpKind]:
+    return {node.kind for node in graph.nodes}
+
+
+def write_scaled(builder: Any, kind: OpKind, *, factor: tuple[int, ...] | None = None, **attributes: Any) -> None:
+    """Attention whose queries are multiplied by a number, or by a stored tensor of that shape."""
+    n = builder.N
+    q, k, v = (builder.input(n, 16, HEADS, SIZE) for _ in range(3))
+    operands = [q] if factor is None else [q, builder.weight(*factor)]
+    left = builder.node(kind, operands, n, 16, HEADS, SIZE, **attributes)
+    scores = builder.node(OpKind.MATMUL, [left, k], n, HEADS, 16, 16, contracted=SIZE)
+    weights = builder.node(OpKind.SOFTMAX, [scores], n, HEADS, 16, 16, axes=(3,))
+    builder.node(OpKind.MATMUL, [weights, v], n, 16, HEADS, SIZE, contracted=16)
 
 
 def fused(builder: Any) -> Any:
@@ -62,3 +86,56 @@ def test_weights_that_somebody_else_reads_are_computed(builder: Any) -> None:
     editor = GraphEditor(builder.graph(softmax, builder.nodes[-1].outputs[0]))
     fuse_einsum_attention(editor)
     assert OpKind.SOFTMAX in {node.kind for node in editor.to_graph().nodes}
+
+
+@pytest.mark.parametrize("scale", [0.125, 0.3, -1.0])
+def test_any_number_is_a_scale(builder: Any, scale: float) -> None:
+    write_scaled(builder, OpKind.MUL, scalar=scale, scalar_first=True)
+    graph = fused(builder)
+    assert OpKind.ATTENTION in kinds(graph)
+    assert OpKind.MUL not in kinds(graph)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [
+        (OpKind.MUL, {"scalar": nan}),
+        (OpKind.MUL, {"scalar": inf}),
+        (OpKind.MUL, {"scalar": 0.0}),
+        (OpKind.DIV, {"scalar": 8.0, "scalar_first": True}),
+        (OpKind.MUL, {}),
+    ],
+    ids=["follows the batch", "infinite", "zero", "inverse", "of unknown value"],
+)
+def test_what_is_no_scale_is_computed_before(builder: Any, kind: OpKind, attributes: Any) -> None:
+    write_scaled(builder, kind, **attributes)
+    graph = fused(builder)
+    # The operator takes in what it stands for; a query made in any other way is still a query.
+    assert {OpKind.ATTENTION, kind} <= kinds(graph)
+    attention = next(node for node in graph.nodes if node.kind is OpKind.ATTENTION)
+    assert attention.inputs[0] != graph.inputs[0]
+
+
+@pytest.mark.parametrize("factor", [(HEADS, 1), (SIZE,), (16, 1, 1), (1,)])
+def test_a_scale_of_each_head_or_channel_is_computed_before(builder: Any, factor: tuple[int, ...]) -> None:
+    write_scaled(builder, OpKind.MUL, factor=factor)
+    assert {OpKind.ATTENTION, OpKind.MUL} <= kinds(fused(builder))
+
+
+@pytest.mark.parametrize("factor", [(HEADS, 1, 1), (1, 16, 20), "input"])
+def test_a_scale_of_each_head_on_the_product_is_no_attention(builder: Any, factor: Any) -> None:
+    n = builder.N
+    q = builder.input(n, 16, HEADS, SIZE)
+    k, v = (builder.input(n, 20, HEADS, SIZE) for _ in range(2))
+    scores = builder.node(OpKind.MATMUL, [q, k], n, HEADS, 16, 20, contracted=SIZE)
+    scale = builder.input(1) if factor == "input" else builder.weight(*factor)
+    scores = builder.node(OpKind.MUL, [scores, scale], n, HEADS, 16, 20)
+    weights = builder.node(OpKind.SOFTMAX, [scores], n, HEADS, 16, 20, axes=(3,))
+    builder.node(OpKind.MATMUL, [weights, v], n, 16, HEADS, SIZE, contracted=20)
+    assert kinds(fused(builder)) == {OpKind.MATMUL, OpKind.MUL, OpKind.SOFTMAX}
+
+
+@pytest.mark.parametrize(("first", "second"), [(SIZE * SIZE, 20), (SIZE, 20 * 64), (HEADS, 20)])
+def test_sums_over_other_dimensions_are_no_attention(builder: Any, first: int, second: int) -> None:
+    write_attention(builder, contracted=(first, second))
+    assert OpKind.ATTENTION not in kinds(fused(builder))

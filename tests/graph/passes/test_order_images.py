@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from dippm.graph import OpKind
 from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.order_images import order_images
@@ -29,14 +31,40 @@ def test_an_input_that_is_no_image_is_turned(builder: Any) -> None:
     assert ordered(builder).nodes[0].attributes["function"] == "transpose"
 
 
-def test_features_are_flattened_as_they_stand(builder: Any) -> None:
+def flatten(builder: Any) -> int:
     x = builder.input(builder.N, 512, 7, 7)
     relu = builder.node(OpKind.RELU, [x], builder.N, 512, 7, 7)
     turned = builder.node(OpKind.VIEW, [relu], builder.N, 7, 7, 512, function="transpose", perm=TO_LAST)
-    builder.node(OpKind.VIEW, [turned], builder.N, 25088, function="reshape")
+    return int(builder.node(OpKind.VIEW, [turned], builder.N, 25088, function="reshape"))
+
+
+@pytest.mark.parametrize("between", [None, OpKind.RELU, OpKind.DROPOUT])
+def test_features_are_flattened_as_they_stand(builder: Any, between: OpKind | None) -> None:
+    features = flatten(builder)
+    if between is not None:
+        features = builder.node(between, [features], builder.N, 25088)
+    builder.node(OpKind.LINEAR, [features, builder.weight(10, 25088)], builder.N, 10)
     graph = ordered(builder)
-    assert [node.kind for node in graph.nodes] == [OpKind.RELU, OpKind.VIEW]
+    assert [node.kind for node in graph.nodes[:2]] == [OpKind.RELU, OpKind.VIEW]
     assert graph.nodes[1].inputs == graph.nodes[0].outputs
+
+
+@pytest.mark.parametrize("reader", ["nobody", "softmax", "a scale of each feature", "a layer and the caller", "weight"])
+def test_features_whose_order_is_read_keep_it(builder: Any, reader: str) -> None:
+    features = flatten(builder)
+    outputs = [features]
+    if reader == "softmax":
+        outputs = [builder.node(OpKind.SOFTMAX, [features], builder.N, 25088, axes=(1,))]
+    elif reader == "a scale of each feature":
+        outputs = [builder.node(OpKind.MUL, [features, builder.weight(25088)], builder.N, 25088)]
+    elif reader == "a layer and the caller":
+        outputs.append(builder.node(OpKind.LINEAR, [features, builder.weight(10, 25088)], builder.N, 10))
+    elif reader == "weight":
+        outputs = [builder.node(OpKind.LINEAR, [builder.input(8, 25088), features], 8, builder.N)]
+    editor = GraphEditor(builder.graph(*outputs))
+    order_images(editor)
+    functions = [node.attributes.get("function") for node in editor.to_graph().nodes]
+    assert functions[1:3] == ["transpose", "reshape"]
 
 
 def test_other_reshapes_keep_their_order(builder: Any) -> None:

@@ -30,6 +30,7 @@ def layer(sketch, source: str, *, directions: int = 1):
 
 def settled(graph):
     editor = GraphEditor(graph)
+    editor.drop_unused()
     settle_recurrent_layout(editor)
     done = editor.to_graph()
     node = next(item for item in done.nodes if item.kind is OpKind.LSTM)
@@ -67,3 +68,10 @@ def test_a_transposition_at_one_end_stays(sketch) -> None:
 def test_a_sequence_that_is_read_as_it_is_stays(sketch) -> None:
     graph, node = settled(layer(sketch.input("x", LENGTH, N, FEATURES), "x").graph("flat", "y"))
     assert graph.tensors[node.outputs[0]].name == "y"
+
+
+def test_directions_that_are_not_put_side_by_side_stay_where_they_are(sketch) -> None:
+    sketch.input("x", LENGTH, N, FEATURES)
+    layer(sketch, "x", directions=2).node("z", OpKind.VIEW, "y", LENGTH, N, 2 * HIDDEN, function="reshape")
+    graph, node = settled(sketch.graph("z"))
+    assert [dim.at(7) for dim in graph.tensors[node.outputs[0]].shape] == [LENGTH, 2, 7, HIDDEN]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -53,14 +55,15 @@ def _own_colours(work: Workload, static: Float32Array) -> IndexArray:
 
 def _refine(colours: IndexArray, links: Links) -> IndexArray:
     """Split colours by the colours of the neighbours."""
-    own = colours.tolist()
-    seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
-    result = []
-    for position, colour in enumerate(own):
-        key = (
-            colour,
-            tuple(sorted(own[index] for index in links.producers[position])),
-            tuple(sorted(own[index] for index in links.consumers[position])),
-        )
-        result.append(seen.setdefault(key, len(seen)))
-    return np.array(result, dtype=np.int64)
+    count = len(colours)
+    source, target = links.edges
+    # Of each node its own colour, then those of its producers, then those of its consumers.
+    node = np.concatenate([np.arange(count), target, source])
+    told = np.concatenate([colours, count + colours[source], 2 * count + colours[target]])
+    words = told[np.lexsort((told, node))]
+    stops = np.cumsum(np.bincount(node, minlength=count)).tolist()
+    seen: dict[bytes, int] = {}
+    return np.array(
+        [seen.setdefault(words[start:stop].tobytes(), len(seen)) for start, stop in pairwise([0, *stops])],
+        dtype=np.int64,
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,13 @@ class Links:
             for index in node.outputs:
                 owner[index] = position
 
+    @cached_property
+    def edges(self) -> tuple[IndexArray, IndexArray]:
+        """Producer and consumer of each tensor that lies between two operators, [E] each."""
+        source = [other for producers in self.producers for other in producers]
+        target = np.repeat(np.arange(len(self.producers)), [len(producers) for producers in self.producers])
+        return np.array(source, dtype=np.int64), target
+
 
 def messages_of(node: IndexArray, class_of: IndexArray, neighbours: list[list[int]]) -> Messages:
     """What each class hears: the means over the classes of its representative's neighbours.
@@ -79,15 +86,8 @@ def messages_of(node: IndexArray, class_of: IndexArray, neighbours: list[list[in
         class_of: Class of each node.
         neighbours: Neighbours of each node, one for each tensor that lies between them.
     """
-    source, target, weight = [], [], []
-    for own, position in enumerate(node.tolist()):
-        heard = Counter(class_of[neighbours[position]].tolist())
-        for other, times in sorted(heard.items()):
-            source.append(other)
-            target.append(own)
-            weight.append(times / len(neighbours[position]))
-    return Messages(
-        source=np.array(source, dtype=np.int64),
-        target=np.array(target, dtype=np.int64),
-        weight=np.array(weight, dtype=np.float32),
-    )
+    count = np.array([len(neighbours[position]) for position in node.tolist()], dtype=np.int64)
+    heard = class_of[[other for position in node.tolist() for other in neighbours[position]]]
+    pairs, times = np.unique(np.repeat(np.arange(len(node)), count) * len(node) + heard, return_counts=True)
+    target, source = np.divmod(pairs, len(node))
+    return Messages(source=source, target=target, weight=(times / count[target]).astype(np.float32))

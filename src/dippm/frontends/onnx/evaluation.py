@@ -253,6 +253,10 @@ class Evaluator:
         """Number of nodes written down so far."""
         return len(self._nodes)
 
+    def kinds_since(self, first: int) -> set[OpKind]:
+        """Kinds of the nodes written down from that number on."""
+        return {node.kind for node in self._nodes[first:]}
+
     def count_unsupported(self, op: Op) -> None:
         """Remember an operator without a rule."""
         name = f"{op.domain}.{op.op_type}" if op.domain else op.op_type

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dippm.frontends.onnx.program import ABSENT, Op, Program, Weight
 from dippm.graph import TensorRole
@@ -18,11 +18,19 @@ _BUFFER_NAMES = frozenset(
         "masked_bias", "anchors", "anchor_grid", "mean", "std", "pixel_mean", "pixel_std",
     }
 )  # fmt: skip
-_MODULE_PATH = re.compile(r"(?!val_\d|scalar|const)[A-Za-z_]\w*(\.\w+)*", re.IGNORECASE)
+# Parts that are numbers are places in a Sequential or a ModuleList.
+_MODULE_PATH = re.compile(r"(?!val_\d|scalar|const)(\d+\.)*[A-Za-z_]\w*(\.\w+)*", re.IGNORECASE)
 _TRAINED_INPUTS = {
     "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (1,), "LSTM": (1, 2, 3), "GRU": (1, 2, 3),
     "RNN": (1, 2, 3),
 }  # fmt: skip
+# Where stored numbers are trained; operators written with Constant operators there need not be.
+_STORED_WEIGHTS = _TRAINED_INPUTS | {
+    "BatchNormalization": (1, 2), "GroupNormalization": (1, 2), "InstanceNormalization": (1, 2),
+    "LayerNormalization": (1, 2), "PRelu": (1,), "QLinearConv": (3, 8), "RMSNormalization": (1,),
+    "SimplifiedLayerNormalization": (1,),
+}  # fmt: skip
+_STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 # Where operators take integers that stand for numbers, and where they take scales and zero points.
 _QUANTISED = {
     "DequantizeLinear": (0,), "ConvInteger": (0, 1), "MatMulInteger": (0, 1), "MatMulInteger16": (0, 1),
@@ -44,13 +52,19 @@ _SCALES = {
 _INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulInteger16"})
 # What stands between integers and the conversion of them where only their arrangement changes.
 _REARRANGING = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+# What stands between a layer and a weight of one element, or its bias, and leaves each element what it is.
+_PASSING = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOST_PASSED = 8
+_MATRIX_RANK = 2
 
 
 def assign_roles(program: Program) -> None:
     """Give every stored tensor its role, by its type, its use and, for buffers, the last part of its name."""
     buffers: set[int] = set()
     quantised: set[int] = set()
+    states: set[int] = set()
     ops = list(_backwards(program.ops))
+    slots = _one_unit_biases(ops, program.weights)
     sums = {number for op in ops if op.op_type in _INTEGER_PRODUCTS for number in op.outputs}
     casts = [op for op in ops if op.op_type == "Cast" and not sums.isdisjoint(op.inputs)]
     sums.update(number for op in casts for number in op.outputs)
@@ -64,13 +78,83 @@ def assign_roles(program: Program) -> None:
         if op.op_type in _REARRANGING and not quantised.isdisjoint(op.outputs):
             quantised.update(_inputs(op, (0,)))
         program.trained.update(_inputs(op, _TRAINED_INPUTS.get(op.op_type, ())))
+        slots.update(_inputs(op, _STORED_WEIGHTS.get(op.op_type, ())))
+        states.update(_inputs(op, _STATES.get(op.op_type, ())))
+        if op.op_type in _PASSING and not slots.isdisjoint(op.outputs):
+            slots.update(_inputs(op, (0,)))
     for number, weight in program.weights.items():
+        is_single = _is_single(weight)
         if number in buffers:
             weight.role = TensorRole.BUFFER
-        elif number in quantised and any(size != 1 for size in weight.shape):
+        elif is_single and number in slots:
+            # Numbers of the code are known by their one element, but not where a layer has its weights.
+            is_weight = number in quantised or weight.dtype.is_floating
+            weight.role = TensorRole.PARAMETER if is_weight else TensorRole.BUFFER
+        elif number in quantised and not is_single:
             weight.role = TensorRole.PARAMETER
+        elif number in states and _is_made_up(weight):
+            weight.role = TensorRole.CONSTANT
         else:
             weight.role = _role(weight)
+
+
+def _one_unit_biases(ops: Sequence[Op], weights: Mapping[int, Weight]) -> set[int]:
+    """Stored numbers that are added to the result of a layer with one output, which has no other bias.
+
+    A number of the code has no dimensions; the bias of a layer has one, or as many as the layer's result.
+    """
+    makers = {number: op for op in ops for number in op.outputs if number != ABSENT}
+    found: set[int] = set()
+    for op in ops:
+        if op.op_type != "Add" or len(op.inputs) != 2:
+            continue
+        for result, addend in (op.inputs, op.inputs[::-1]):
+            weight = weights.get(addend)
+            if weight is not None and weight.shape and _is_single(weight) and _has_one_unit(result, makers, weights):
+                found.add(addend)
+    return found
+
+
+def _has_one_unit(number: int, makers: Mapping[int, Op], weights: Mapping[int, Weight]) -> bool:
+    """Whether a value is the result of a layer with one output and no bias, rearranged at most."""
+    layer = makers.get(_behind(number, makers)[0])
+    if layer is None or len(layer.inputs) != 2:
+        return False
+    weight, is_turned = _behind(layer.inputs[1], makers)
+    if weight not in weights:
+        return False
+    shape = weights[weight].shape
+    if layer.op_type == "MatMul":
+        return len(shape) == _MATRIX_RANK and shape[0 if is_turned else 1] == 1
+    if layer.op_type == "Conv":
+        return len(shape) > _MATRIX_RANK and shape[0] == 1
+    return (
+        layer.op_type == "ConvTranspose"
+        and len(shape) > _MATRIX_RANK
+        and shape[1] == 1
+        and layer.attributes.get("group", 1) == 1
+    )
+
+
+def _behind(number: int, makers: Mapping[int, Op]) -> tuple[int, bool]:
+    """What a value is a rearrangement of, and whether an odd number of transpositions lies between."""
+    is_turned = False
+    for _ in range(_MOST_PASSED):
+        maker = makers.get(number)
+        if maker is None or maker.op_type not in _PASSING or not maker.inputs:
+            break
+        is_turned ^= maker.op_type == "Transpose"
+        number = maker.inputs[0]
+    return number, is_turned
+
+
+def _is_single(weight: Weight) -> bool:
+    return all(size == 1 for size in weight.shape)
+
+
+def _is_made_up(weight: Weight) -> bool:
+    """Whether a state in which a layer begins is the zeros that an exporter wrote for a model that gives none."""
+    return weight.data is not None and not weight.data.any() and not _MODULE_PATH.fullmatch(weight.name)
 
 
 def _inputs(op: Op, positions: Sequence[int]) -> Iterator[int]:
@@ -89,7 +173,7 @@ def _role(weight: Weight) -> TensorRole:
     last = weight.name.rpartition(".")[2]
     if last in _BUFFER_NAMES:
         return TensorRole.BUFFER
-    if all(size == 1 for size in weight.shape) and not _MODULE_PATH.fullmatch(weight.name):
+    if _is_single(weight) and not _MODULE_PATH.fullmatch(weight.name):
         # Exporters lift the numbers of the code, such as an epsilon, to tensors with names of their own making.
         return TensorRole.CONSTANT
     if weight.dtype.is_floating:

@@ -14,6 +14,7 @@ The rest moves and drops the transpositions between TensorFlow's order of images
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -98,21 +99,48 @@ def _convert(graph: Any, path: Path, **settings: Any) -> None:
 def _name_inputs(graph: Any) -> None:
     """Call inputs as the signature does that a TensorFlow Lite file was made from."""
     names = {each.name: each.name.removeprefix(_SIGNATURE_PREFIX).removesuffix(":0") for each in graph.input}
-    if len(set(names.values())) < len(names):
+    names = {old: new for old, new in names.items() if old != new}
+    if len(set(names.values())) < len(names) or not _values(graph).isdisjoint(names.values()):
         return
     for each in graph.input:
-        each.name = names[each.name]
+        each.name = names.get(each.name, each.name)
+    _rename(graph, names)
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    """Change what a graph reads of these names, and what the graphs in it read of it."""
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
+        for inner in _inner_graphs(node):
+            own = {each.name for each in inner.input}
+            _rename(inner, {old: new for old, new in names.items() if old not in own})
+    for each in graph.output:
+        each.name = names.get(each.name, each.name)
+
+
+def _values(graph: Any) -> set[str]:
+    """The names of all that a graph and the graphs in it take, store and make."""
+    found = {each.name for each in (*graph.input, *graph.initializer)}
+    for node in graph.node:
+        found.update(node.output)
+        for inner in _inner_graphs(node):
+            found |= _values(inner)
+    return found
 
 
 def _tensors(graph: Any) -> list[Any]:
     """Stored tensors of a graph and of the graphs in it."""
     found = list(graph.initializer)
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                found.append(attribute.t)
-            for inner in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
-                found += _tensors(inner)
+        found += [attribute.t for attribute in node.attribute if attribute.HasField("t")]
+        for inner in _inner_graphs(node):
+            found += _tensors(inner)
+    return found
+
+
+def _inner_graphs(node: Any) -> list[Any]:
+    """The graphs that an operator of control flow runs."""
+    found: list[Any] = []
+    for attribute in node.attribute:
+        found += [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs
     return found

@@ -17,6 +17,7 @@ __all__ = ["FrozenGraph", "load_graph_def", "load_keras", "load_saved_model"]
 
 _DEFAULT_SIGNATURE = "serving_default"
 _VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
+_INPUTS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _SINKLESS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
 _LAMBDAS = frozenset({"Lambda", "__lambda__"})
 _MISSING_CLASS = ("could not locate", "unknown layer", "unknown object", "could not be deserialized", "not registered")
@@ -109,7 +110,7 @@ def load_keras(path: Path, *, trust: bool, inputs: Sequence[Mapping[str, Any]]) 
 
 
 def load_graph_def(path: Path) -> FrozenGraph:
-    """Read a frozen graph: its inputs are its placeholders, its outputs what nothing reads.
+    """Read a frozen graph: its inputs are its placeholders, its outputs what follows from them and nothing reads.
 
     Raises:
         ModelReadError: ``tensorflow.damaged``.
@@ -133,8 +134,7 @@ def load_graph_def(path: Path) -> FrozenGraph:
             cure="Give the SavedModel folder, or freeze the graph first.",
         )
     inputs = [f"{node.name}:0" for node in graph_def.node if node.op == "Placeholder"]
-    read = {node_name(name) for node in graph_def.node for name in node.input}
-    outputs = [node.name for node in graph_def.node if node.name not in read and node.op not in _SINKLESS]
+    outputs = _find_outputs(graph_def.node)
     if not inputs or not outputs:
         raise UnsupportedError(
             f"The graph in '{path.name}' has {len(inputs)} inputs (placeholders) and {len(outputs)} outputs.",
@@ -143,6 +143,33 @@ def load_graph_def(path: Path) -> FrozenGraph:
         )
     names = {tensor: tensor.partition(":")[0] for tensor in inputs}
     return FrozenGraph(graph_def=graph_def, inputs=inputs, outputs=[f"{name}:0" for name in outputs], names=names)
+
+
+def _find_outputs(nodes: Sequence[Any]) -> list[str]:
+    """The nodes that follow from an input and that no other node reads.
+
+    A node is not read by one that merely waits for it without making anything, as the end of a training step does. What
+    follows from constants alone, such as a switch left from training, is computed whatever the input is.
+    """
+    read: set[str] = set()
+    readers: dict[str, list[str]] = {}
+    for node in nodes:
+        for name in node.input:
+            if not name.startswith("^"):
+                readers.setdefault(node_name(name), []).append(node.name)
+            elif node.op in _SINKLESS:
+                continue
+            read.add(node_name(name))
+    pending = [node.name for node in nodes if node.op in _INPUTS]
+    following: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in following:
+            following.add(name)
+            pending.extend(readers.get(name, ()))
+    return [
+        node.name for node in nodes if node.name in following and node.name not in read and node.op not in _SINKLESS
+    ]
 
 
 def _freeze(function: Any, *, owner: Any) -> FrozenGraph:

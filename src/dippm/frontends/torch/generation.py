@@ -29,7 +29,8 @@ __all__ = ["DEFAULT_TOKENS", "GenerationModule", "GenerationStep", "StepResult"]
 
 #: Tokens of a prompt, or in the cache, where nobody says how many.
 DEFAULT_TOKENS = 128
-_PROBE_BATCH = 2
+# Two, so that what follows the batch is told from what merely has its size.
+_PROBE_BATCHES = (2, 3)
 _CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 
 
@@ -78,11 +79,14 @@ class GenerationModule(nn.Module):
         self.step = GenerationStep(step)
         self.tokens = tokens
         self._argument = _cache_argument(model)
-        _check_tokens(model, tokens)
+        _check_tokens(model, self.step, tokens)
         self._takes_last = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._filled: Any = None
+        self._filled_shapes: list[list[tuple[int, ...]]] = []
         if self.step is GenerationStep.DECODE:
-            self._filled = self._probe()
+            probes = [self._probe(batch) for batch in _PROBE_BATCHES]
+            self._filled = probes[0]
+            self._filled_shapes = [[tuple(tensor.shape) for tensor in _tensors_of(probe)] for probe in probes]
 
     @property
     def default_input(self) -> InputShapes:
@@ -97,8 +101,10 @@ class GenerationModule(nn.Module):
         batch = int(input_ids.shape[0])
         found: list[int] = []
 
+        shapes = zip(*self._filled_shapes, strict=True)
+
         def make(example: torch.Tensor) -> torch.Tensor:
-            shape = (batch if example.shape[0] == _PROBE_BATCH else example.shape[0], *example.shape[1:])
+            shape = tuple(_size_at(batch, *sizes) for sizes in zip(*next(shapes), strict=True))
             tensor = torch.empty(shape, dtype=example.dtype)
             slot = getattr(tensor, "_dippm_slot", None)
             if slot is not None:
@@ -124,7 +130,7 @@ class GenerationModule(nn.Module):
         config: Any = self.model.config
         return DynamicCache(config=config)
 
-    def _probe(self) -> Any:
+    def _probe(self, batch: int) -> Any:
         """The cache that a prompt leaves, its tensors without data."""
         recorder = Recorder(scope=str)
         with PROCESS_LOCK:
@@ -132,7 +138,7 @@ class GenerationModule(nn.Module):
             try:
                 state.evaluate()
                 recorder.table.add_weights_of(self.model)
-                shape = (_PROBE_BATCH, self.tokens)
+                shape = (batch, self.tokens)
                 ids = recorder.table.add_input(name="input_ids", shape=shape, dtype=torch.int64)
                 with torch.inference_mode(), PretendedDevice(recorder), recorder:
                     result = self.model(input_ids=ids, **{self._argument: self._new_cache(), "use_cache": True})
@@ -160,15 +166,24 @@ def _cache_argument(model: nn.Module) -> str:
     return argument
 
 
-def _check_tokens(model: nn.Module, tokens: int) -> None:
+def _check_tokens(model: nn.Module, step: GenerationStep, tokens: int) -> None:
     text = model.config.get_text_config(decoder=True)  # type: ignore[union-attr,operator]
     most = getattr(text, "max_position_embeddings", None)
+    if most is not None and step is GenerationStep.DECODE:
+        most -= 1  # the token that the step adds needs a position too
     if isinstance(tokens, bool) or tokens < 1 or (most is not None and tokens > most):
+        kept = "" if step is GenerationStep.PREFILL else " less one for the token that is added"
         raise UsageError(
-            f"The number of tokens must be from 1 to {most or 'any'}, the positions of {type(model).__name__}. "
-            f"Got {tokens} instead.",
+            f"The number of tokens must be from 1 to {'any' if most is None else most}, the positions of "
+            f"{type(model).__name__}{kept}. Got {tokens} instead.",
             code="generation.tokens",
         )
+
+
+def _size_at(batch: int, first: int, second: int) -> int:
+    """A size at a batch, from its values at the two batches that were probed."""
+    low, high = _PROBE_BATCHES
+    return first + (second - first) * (batch - low) // (high - low)
 
 
 def _no_cache(model: nn.Module, why: str) -> UnsupportedError:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Graph
 from dippm.graph.passes.cancel_transposes import cancel_transposes
+from dippm.graph.passes.copy_packed_projection import copy_packed_projection
 from dippm.graph.passes.drop_filler_bias import drop_filler_bias
 from dippm.graph.passes.drop_neutral_arithmetic import drop_neutral_arithmetic
 from dippm.graph.passes.fold_constants import fold_constants
@@ -48,6 +49,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_attention,
     fuse_roll,
     fuse_unbind,
+    copy_packed_projection,
     gather_recurrent_weights,
 )
 """Passes that put decomposed operators together, in their order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isclose, prod, sqrt
 
+from dippm.graph.dim import Shape
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
@@ -150,18 +151,38 @@ def _turned_back(editor: GraphEditor, tensor: int) -> int | None:
 
 
 def _turn_back(editor: GraphEditor, tensor: int, position: int) -> int | None:
-    """The keys in their own order where an exporter merged their transposition with the one before it."""
+    """The keys in their own order where an exporter merged their transposition with another view.
+
+    That is the transposition before it, or a reshape that parts what was one dimension of samples and heads.
+    """
+    spec = editor.tensors[tensor]
+    turned = (*spec.shape[:-2], spec.shape[-1], spec.shape[-2]) if len(spec.shape) > 1 else ()
+    view = editor.writer_of_kind(tensor, OpKind.VIEW, "reshape")
+    if view is not None:
+        first = editor.writer_of_kind(view.inputs[0], OpKind.VIEW, "transpose")
+        if first is None or editor.tensors[view.inputs[0]].shape[-2:] != spec.shape[-2:]:
+            return None
+        rank = len(editor.tensors[view.inputs[0]].shape)
+        if first.attributes.get("perm") != (*range(rank - 2), rank - 1, rank - 2):
+            return None
+        return _insert_view(editor, position, first.inputs[0], turned, view, {"function": "reshape"})
     view = editor.writer_of_kind(tensor, OpKind.VIEW, "transpose")
     perm = None if view is None else view.attributes.get("perm")
-    spec = editor.tensors[tensor]
     if view is None or not isinstance(perm, tuple) or len(perm) != len(spec.shape) or len(perm) < 2:
         return None
-    turned = editor.add_tensor(spec.name, (*spec.shape[:-2], spec.shape[-1], spec.shape[-2]), spec.dtype)
     attributes: dict[str, Attribute] = {"function": "transpose", "perm": (*perm[:-2], perm[-1], perm[-2])}
+    return _insert_view(editor, position, view.inputs[0], turned, view, attributes)
+
+
+def _insert_view(
+    editor: GraphEditor, position: int, source: int, shape: Shape, like: Node, attributes: dict[str, Attribute]
+) -> int:
+    spec = editor.tensors[source]
+    output = editor.add_tensor(spec.name, shape, spec.dtype)
     editor.insert_before(
-        position, editor.make_node(OpKind.VIEW, view.inputs, (turned,), like=view, attributes=attributes)
+        position, editor.make_node(OpKind.VIEW, (source,), (output,), like=like, attributes=attributes)
     )
-    return turned
+    return output
 
 
 def _after_guard(editor: GraphEditor, weights: int) -> int | None:

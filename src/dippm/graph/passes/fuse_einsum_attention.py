@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from dippm.graph.dim import Dim
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
@@ -17,7 +19,7 @@ def fuse_einsum_attention(editor: GraphEditor) -> None:
     """Recognize ``softmax(s q k + mask) v`` of queries, keys and values in [batch, length, heads, size].
 
     Keras's layer for attention is written so; PyTorch's fused operator takes the heads before the length, which costs
-    it views. The scale may stand on the product or on either side of it.
+    it views. The scale is a number, on the product or on either side of it: one of each head or channel is no scale.
     """
     for node in list(editor.nodes):
         if node is not None and node.kind is OpKind.SOFTMAX and node.attributes.get("axes") == (_RANK - 1,):
@@ -42,6 +44,9 @@ def _fuse(editor: GraphEditor, softmax: Node) -> None:
     q, k = (first, second) if _is_laid_out(editor, first, batch, queries, heads) else (second, first)
     wanted = ((q, queries), (k, keys), (value, keys), (mixing.outputs[0], queries))
     if not all(_is_laid_out(editor, tensor, batch, length, heads) for tensor, length in wanted):
+        return
+    size = editor.tensors[q].shape[-1]
+    if size != editor.tensors[k].shape[-1] or not (_is_summed_over(product, size) and _is_summed_over(mixing, keys)):
         return
     inputs = [_swap(editor, last, mixing, tensor) for tensor in (q, k, value)]
     if mask is not None:
@@ -79,9 +84,18 @@ def _product(editor: GraphEditor, tensor: int) -> Node | None:
 
 
 def _without_scale(editor: GraphEditor, tensor: int) -> int:
+    """What a tensor is a multiple of by one known number, as the fused operator's scale is; else the tensor itself."""
     node = editor.writer_of_kind(tensor, OpKind.MUL) or editor.writer_of_kind(tensor, OpKind.DIV)
-    is_scaling = node is not None and len(node.inputs) == 1 and not node.attributes.get("scalar_first", False)
-    return node.inputs[0] if node is not None and is_scaling else tensor
+    scale = None if node is None else node.attributes.get("scalar")
+    if node is None or len(node.inputs) != 1 or not isinstance(scale, float) or not isfinite(scale) or not scale:
+        return tensor
+    is_inverse = node.kind is OpKind.DIV and node.attributes.get("scalar_first", False)
+    return tensor if is_inverse else node.inputs[0]
+
+
+def _is_summed_over(node: Node, length: Dim) -> bool:
+    """Whether an Einstein sum goes over one dimension of that length and no other."""
+    return length.per_sample == 0 and node.attributes.get("contracted") == length.fixed
 
 
 def _is_laid_out(editor: GraphEditor, tensor: int, batch: Dim, length: Dim, heads: Dim) -> bool:

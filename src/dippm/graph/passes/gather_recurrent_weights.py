@@ -6,7 +6,7 @@ from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Node, TensorRole
 from dippm.graph.op_kind import RECURRENT_KINDS, OpKind
 
-__all__ = ["gather_recurrent_weights"]
+__all__ = ["gather_recurrent_weights", "stored_behind"]
 
 _REARRANGING = frozenset({OpKind.VIEW, OpKind.COPY, OpKind.CONCAT})
 
@@ -18,7 +18,7 @@ def gather_recurrent_weights(editor: GraphEditor) -> None:
             continue
         inputs: list[int] = []
         for tensor in node.inputs:
-            for source in _sources(editor, tensor) or [tensor]:
+            for source in stored_behind(editor, tensor) or [tensor]:
                 if source not in inputs:
                     inputs.append(source)
         if tuple(inputs) != node.inputs:
@@ -28,7 +28,7 @@ def gather_recurrent_weights(editor: GraphEditor) -> None:
             )
 
 
-def _sources(editor: GraphEditor, tensor: int) -> list[int]:
+def stored_behind(editor: GraphEditor, tensor: int) -> list[int]:
     """The stored tensors that a tensor is rearranged from, none where it is computed from anything else."""
     found: list[int] = []
     pending = [tensor]

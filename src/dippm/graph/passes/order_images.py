@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node, TensorRole
-from dippm.graph.op_kind import OpKind
+from dippm.graph.op_kind import ACTIVATION_KINDS, OpKind
 
 __all__ = ["order_images"]
 
 _IMAGE_KINDS = frozenset(
     {OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.BATCH_NORM, OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.PAD}
 )
+_FEATURE_WISE = ACTIVATION_KINDS | {OpKind.DROPOUT}
+_MOST_FUNCTIONS = 8
 _LEAST_RANK = 3
 
 
@@ -58,4 +60,24 @@ def _is_flattening(editor: GraphEditor, node: Node) -> bool:
     if node.attributes.get("function") != "reshape":
         return False
     before, after = (editor.tensors[index].shape for index in (node.inputs[0], node.outputs[0]))
-    return len(before) > len(after) == 2 and before[0] == after[0]
+    is_flat = len(before) > len(after) == 2 and before[0] == after[0]
+    return is_flat and _is_for_linear_layers(editor, node.outputs[0])
+
+
+def _is_for_linear_layers(editor: GraphEditor, features: int) -> bool:
+    """Whether all that reads features are linear layers, directly or past a function of each feature alone."""
+    pending = [features]
+    for tensor in pending:
+        readers = editor.readers(tensor)
+        if not readers or len(pending) > _MOST_FUNCTIONS:
+            return False
+        for reader in readers:
+            node = editor.node(reader) if reader >= 0 else None
+            if node is None or node.inputs[0] != tensor:
+                return False
+            if node.kind is OpKind.LINEAR and editor.is_weight(node.inputs[1]) and tensor not in node.inputs[1:]:
+                continue
+            if node.kind not in _FEATURE_WISE or len(node.inputs) != 1:
+                return False
+            pending.append(node.outputs[0])
+    return True

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dippm.graph.dim import Dim, Shape
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import RECURRENT_KINDS, OpKind
+from dippm.graph.passes.arrangement import Arrangement
 
 __all__ = ["settle_recurrent_layout"]
 
 _TO_LENGTH_FIRST = (1, 0, 2)
-_REARRANGING = ("transpose", "reshape")
+# Dimensions of [length, directions, batch, hidden] that PyTorch's sequences join.
+_LENGTH_FIRST = ((0,), (2,), (1, 3))
+_BATCH_FIRST = ((2,), (0,), (1, 3))
 
 
 def settle_recurrent_layout(editor: GraphEditor) -> None:
@@ -29,23 +34,32 @@ def settle_recurrent_layout(editor: GraphEditor) -> None:
         features = Dim(0, directions.fixed * hidden.fixed)
         turned = editor.writer_of_kind(node.inputs[0], OpKind.VIEW, "transpose")
         if turned is not None and turned.attributes.get("perm") == _TO_LENGTH_FIRST:
-            inputs, chain = (turned.inputs[0], *node.inputs[1:]), _views_to(editor, node, (batch, length, features))
+            inputs = (turned.inputs[0], *node.inputs[1:])
+            chain = _views_to(editor, node, (batch, length, features), _BATCH_FIRST)
             if chain:
                 _rewrite(editor, position, inputs, chain, is_batch_first=True)
                 continue
-        chain = _views_to(editor, node, (length, batch, features))
+        chain = _views_to(editor, node, (length, batch, features), _LENGTH_FIRST)
         if chain:
             _rewrite(editor, position, node.inputs, chain, is_batch_first=False)
 
 
-def _views_to(editor: GraphEditor, node: Node, wanted: Shape) -> list[int]:
-    """Positions of the views that lead from a layer's sequence to one of that shape; empty where they do not."""
+def _views_to(editor: GraphEditor, node: Node, wanted: Shape, order: Sequence[Sequence[int]]) -> list[int]:
+    """Positions of the views that lead from a layer's sequence to one of that shape; empty where they do not.
+
+    Args:
+        editor: The graph.
+        node: The layer.
+        wanted: The shape.
+        order: Which of the sequence's dimensions each dimension of that shape joins.
+    """
     chain: list[int] = []
     tensor = node.outputs[0]
-    while editor.tensors[tensor].shape != wanted:
+    arrangement = Arrangement(editor.tensors[tensor].shape)
+    while editor.tensors[tensor].shape != wanted or not arrangement.is_order(order):
         reader = editor.only_reader(tensor)
         view = editor.node(reader) if reader >= 0 else None
-        if view is None or view.kind is not OpKind.VIEW or view.attributes.get("function") not in _REARRANGING:
+        if view is None or not arrangement.follow(view, editor.tensors[view.outputs[0]].shape):
             return []
         chain.append(reader)
         tensor = view.outputs[0]

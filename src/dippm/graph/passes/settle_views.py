@@ -144,23 +144,15 @@ class _Settling:
             self._copy_inputs(position, node, [x])
 
     def _visit_linear(self, position: int, node: Node) -> None:
-        """An input whose strides do not fold to a matrix is copied, and the bias is added afterwards."""
+        """An input whose strides do not fold to a matrix is copied.
+
+        PyTorch then adds the bias in a kernel of its own. That kernel is left out, as it is where a module is recorded:
+        a batch of 1, where every transposed input counts as contiguous, has the same operators but for the copy.
+        """
         x = node.inputs[0]
         shape = self._shapes[x]
-        if len(shape) < 3 or layout.view(shape, self._strides[x], (prod(shape[:-1]), shape[-1])) is not None:
-            return
-        editor = self._editor
-        node = self._copy_inputs(position, node, [x])
-        if len(node.inputs) < 3:
-            return
-        output = node.outputs[0]
-        product = self._add_tensor(editor.tensors[output].name, output)
-        attributes = node.attributes
-        editor.insert_before(
-            position,
-            editor.make_node(OpKind.LINEAR, node.inputs[:2], (product,), like=node, attributes=attributes),
-        )
-        editor.replace(position, editor.make_node(OpKind.ADD, (product, node.inputs[2]), (output,), like=node))
+        if len(shape) > 2 and layout.view(shape, self._strides[x], (prod(shape[:-1]), shape[-1])) is None:
+            self._copy_inputs(position, node, [x])
 
     def _visit_matmul(self, position: int, node: Node) -> None:
         """More than two dimensions are expanded to common ones and flattened to a batch of matrices."""

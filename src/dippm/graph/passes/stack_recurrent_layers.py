@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from dippm.graph.dim import Dim, Shape
 from dippm.graph.editor import GraphEditor
-from dippm.graph.graph import Attribute, Node
+from dippm.graph.graph import Attribute, Node, TensorRole
 from dippm.graph.op_kind import RECURRENT_KINDS, OpKind
+from dippm.graph.passes.arrangement import Arrangement
+from dippm.graph.passes.gather_recurrent_weights import stored_behind
 
 __all__ = ["stack_recurrent_layers"]
 
-_SAME = ("hidden_size", "num_directions", "batch_first")
+_SAME = ("hidden_size", "num_directions", "batch_first", "is_reversed", "variant")
 _STATES = {OpKind.LSTM: 2}
-_REARRANGING = ("transpose", "reshape")
 
 
 def stack_recurrent_layers(editor: GraphEditor, *, is_per_module: bool = False) -> None:
@@ -37,6 +38,7 @@ def _layer_below(editor: GraphEditor, position: int, top: int, *, is_per_module:
     if node is None or node.kind not in RECURRENT_KINDS or not _is_single(editor, node, top):
         return -1
     tensor, reader = node.inputs[0], position
+    views: list[Node] = []
     while editor.only_reader(tensor) == reader:
         writer = editor.writer(tensor)
         if writer < 0:
@@ -44,47 +46,63 @@ def _layer_below(editor: GraphEditor, position: int, top: int, *, is_per_module:
         source = editor.node(writer)
         if source.kind is node.kind and tensor == source.outputs[0]:
             is_alike = all(source.attributes.get(name) == node.attributes.get(name) for name in _SAME)
-            is_whole = _sequence(editor, source) == editor.tensors[node.inputs[0]].shape
-            if is_per_module and not _is_of_one_module(editor, node, source):
+            if is_per_module and (source.scope == "" or source.scope != node.scope):
                 return -1
-            return writer if is_alike and is_whole and _is_single(editor, source, top) else -1
-        if source.kind is not OpKind.VIEW or source.attributes.get("function") not in _REARRANGING:
+            is_fed = is_alike and _is_sequence(editor, source, views[::-1])
+            are_apart = _weights(editor, node).isdisjoint(_weights(editor, source))
+            return writer if is_fed and are_apart and _is_single(editor, source, top) else -1
+        if source.kind is not OpKind.VIEW:
             return -1
+        views.append(source)
         tensor, reader = source.inputs[0], writer
     return -1
 
 
-def _is_of_one_module(editor: GraphEditor, first: Node, second: Node) -> bool:
-    """Whether two nodes carry one module's path and are not calls of the same layer."""
-    weights = ({index for index in node.inputs if index >= 0 and editor.is_stored(index)} for node in (first, second))
-    return first.scope != "" and first.scope == second.scope and set.isdisjoint(*weights)
+def _weights(editor: GraphEditor, node: Node) -> set[int]:
+    """The tensors that a layer was trained to: layers that share them are one layer, called again."""
+    found: set[int] = set()
+    for tensor in node.inputs[1:]:
+        if tensor >= 0:
+            found.update(stored_behind(editor, tensor))
+    return found
 
 
-def _sequence(editor: GraphEditor, node: Node) -> Shape | None:
-    """A layer's result with its directions side by side, as the layer above reads it."""
+def _is_sequence(editor: GraphEditor, node: Node, views: Sequence[Node]) -> bool:
+    """Whether views make of a layer's result the sequence that the layer above reads, its directions side by side."""
     shape = editor.tensors[node.outputs[0]].shape
     if len(shape) != 4:
-        return None
-    first, second, third, hidden = shape
-    if node.attributes.get("batch_first", False):
-        return first, second, Dim(0, third.fixed * hidden.fixed)
-    return first, third, Dim(0, second.fixed * hidden.fixed)
+        return False
+    arrangement = Arrangement(shape)
+    if not all(arrangement.follow(view, editor.tensors[view.outputs[0]].shape) for view in views):
+        return False
+    is_batch_first = node.attributes.get("batch_first", False)
+    return arrangement.is_order(((0,), (1,), (2, 3)) if is_batch_first else ((0,), (2,), (1, 3)))
 
 
 def _is_single(editor: GraphEditor, node: Node, top: int) -> bool:
     """Whether a node is one layer that starts from zeros, its last states read after all layers have run, if at all."""
-    starts_from_zeros = all(editor.writer_of_kind(index, OpKind.FILL) is not None for index in _states(editor, node))
+    starts_from_zeros = all(_is_zeros(editor, index) for index in _given_states(editor, node))
     readers = [reader for output in node.outputs[1:] for reader in editor.readers(output)]
     # The graph may return the last states of the upper layer: it then returns those of all.
     are_late = all(reader > top or (reader == -1 and node is editor.nodes[top]) for reader in readers)
     return node.attributes.get("num_layers") == 1 and starts_from_zeros and are_late
 
 
-def _states(editor: GraphEditor, node: Node) -> tuple[int, ...]:
+def _is_zeros(editor: GraphEditor, state: int) -> bool:
+    is_written = editor.tensors[state].role is TensorRole.CONSTANT
+    return is_written or editor.writer_of_kind(state, OpKind.FILL) is not None
+
+
+def _given_states(editor: GraphEditor, node: Node) -> tuple[int, ...]:
     """The inputs that are initial states."""
     shape = editor.tensors[node.outputs[1]].shape
     candidates = node.inputs[1 : 1 + _STATES.get(node.kind, 1)]
-    return tuple(index for index in candidates if editor.tensors[index].shape == shape and not editor.is_stored(index))
+    return tuple(index for index in candidates if index >= 0 and editor.tensors[index].shape == shape)
+
+
+def _states(editor: GraphEditor, node: Node) -> tuple[int, ...]:
+    """The initial states that are made as the model runs."""
+    return tuple(index for index in _given_states(editor, node) if not editor.is_stored(index))
 
 
 def _merge(editor: GraphEditor, layers: Sequence[int]) -> None:

@@ -85,3 +85,22 @@ def test_one_layer_run_twice_stays_two_runs(build) -> None:
     graph = read_onnx(two_layers(build, names=("/rnn", "/rnn"), is_shared=True))
     assert sum(node.kind is OpKind.LSTM for node in graph.nodes) == 2
     assert graph.parameter_count == 4 * HIDDEN * (2 * HIDDEN + 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "layers"),
+    [
+        ({}, {}, [2]),
+        ({"direction": "reverse"}, {"direction": "reverse"}, [2]),
+        ({"direction": "reverse"}, {}, [1, 1]),
+        ({"activations": ["Relu", "Tanh", "Tanh"]}, {}, [1, 1]),
+        ({"activations": ["sigmoid", "Tanh", "Tanh"]}, {}, [2]),
+        ({"clip": 5.0}, {}, [1, 1]),
+    ],
+)
+def test_only_layers_that_run_alike_are_one_operator(build, first: dict, second: dict, layers: list[int]) -> None:
+    model = two_layers(build, names=("/rnn", "/rnn"))
+    for node, attributes in ((model.graph.node[0], first), (model.graph.node[2], second)):
+        node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    graph = read_onnx(model)
+    assert [node.attributes["num_layers"] for node in graph.nodes if node.kind is OpKind.LSTM] == layers

@@ -68,6 +68,7 @@ def loop(call: Call) -> list[Value]:
         call.warn(f"A loop runs {wanted} times; its body is counted {trip} times.")
     elif is_shortened:
         call.warn(f"A loop may end before its limit of {wanted} rounds; all of them are counted.")
+    _warn_of_recurrence(call, start, trip, len(carried))
     return [*carried, *(_stack(call, column, max(wanted, 0)) for column in scanned)]
 
 
@@ -104,6 +105,7 @@ def scan(call: Call) -> list[Value]:
             break
     if trip < trips:
         call.warn(f"A scan runs {trips} times; its body is counted {trip} times.")
+    _warn_of_recurrence(call, start, trip, len(carried))
     return [*carried, *(_stack(call, column, trips) for column in scanned)]
 
 
@@ -123,6 +125,16 @@ def sequence_map(call: Call) -> list[Value]:
         for column, value in zip(columns, call.evaluator.run_block(body, [item, *rest]), strict=True):
             column.append(value)
     return [Value((len(column),), column[0].dtype if column else sequence.dtype, items=column) for column in columns]
+
+
+def _warn_of_recurrence(call: Call, start: int, trips: int, carried_count: int) -> None:
+    """Say so where a loop may be a recurrent layer, as converters write those that ONNX has no operator for."""
+    is_learned = OpKind.LINEAR in call.evaluator.kinds_since(start)
+    if trips > 1 and carried_count and is_learned:
+        call.warn(
+            f"A loop with linear layers in it is counted step by step, {trips} times. If it is a recurrent layer that "
+            "a converter took apart, such as Keras's GRU, PyTorch's own runs in far fewer kernels and takes less time."
+        )
 
 
 def _stack(call: Call, parts: list[Value], count: int) -> Value:

@@ -8,7 +8,7 @@ from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, numel
 from dippm.graph import Attribute, DType, OpKind
 
-__all__ = ["ACTIVATIONS", "Window", "apply_activation", "convolve", "pad_if_uneven", "read_window"]
+__all__ = ["ACTIVATIONS", "Window", "apply_activation", "convolve", "convolve_last", "pad_if_uneven", "read_window"]
 
 ACTIVATIONS = {
     "Relu": OpKind.RELU, "Sigmoid": OpKind.SIGMOID, "Tanh": OpKind.TANH, "Clip": OpKind.CLIP, "Gelu": OpKind.GELU,
@@ -134,6 +134,18 @@ def convolve(call: Call, x: Value, weight: Value, bias: Value | None, dtype: DTy
     return call.emit(OpKind.CONV, [x, weight, bias], shape, dtype, groups=groups, **window.attributes())
 
 
+def convolve_last(call: Call, x: Value, weight: Value, bias: Value | None, dtype: DType) -> Value:
+    """A convolution of tensors with the channels last; its weight is in the usual order."""
+    if len(x.shape) < 3:
+        raise ShapeError("it needs at least one spatial dimension")
+    rank = len(x.shape)
+    to_first = (0, rank - 1, *range(1, rank - 1))
+    to_last = (0, *range(2, rank), 1)
+    nchw = call.view(x, tuple(x.shape[axis] for axis in to_first), "transpose", perm=to_first)
+    result = convolve(call, nchw, weight, bias, dtype)
+    return call.view(result, tuple(result.shape[axis] for axis in to_last), "transpose", perm=to_last)
+
+
 @rule("Conv")
 def conv(call: Call) -> Value:
     """Conv."""
@@ -155,16 +167,9 @@ def fused_conv(call: Call) -> Value:
 @rule("NhwcConv", "NhwcFusedConv", domain=MICROSOFT)
 def nhwc_conv(call: Call) -> Value:
     """Conv with the channels last: the sizes are turned round, nothing is moved."""
-    x, weight = call.required(0), call.required(1)
-    if len(x.shape) < 3:
-        raise ShapeError("it needs at least one spatial dimension")
-    rank = len(x.shape)
-    to_first = (0, rank - 1, *range(1, rank - 1))
-    to_last = (0, *range(2, rank), 1)
-    nchw = call.view(x, tuple(x.shape[axis] for axis in to_first), "transpose", perm=to_first)
-    result = convolve(call, nchw, weight, call.optional(2), x.dtype)
-    result = apply_activation(call, result, call.text_attribute("activation"))
-    return call.view(result, tuple(result.shape[axis] for axis in to_last), "transpose", perm=to_last)
+    x = call.required(0)
+    result = convolve_last(call, x, call.required(1), call.optional(2), x.dtype)
+    return apply_activation(call, result, call.text_attribute("activation"))
 
 
 @rule("ConvTranspose")

@@ -7,7 +7,7 @@ See :mod:`dippm.frontends.onnx.ops.quantization` for how a quantised operator is
 from __future__ import annotations
 
 from dippm.frontends.onnx.ops.attention import packed_attention
-from dippm.frontends.onnx.ops.convolution import convolve
+from dippm.frontends.onnx.ops.convolution import convolve, convolve_last
 from dippm.frontends.onnx.ops.matmul import gemm, multiply
 from dippm.frontends.onnx.ops.quantization import as_integers, as_numbers, numbers_at
 from dippm.frontends.onnx.ops.recurrent import recurrent
@@ -47,7 +47,8 @@ def qlinear_conv(call: Call) -> Value:
     bias = call.optional(8)
     if bias is not None:
         bias = as_numbers(call, bias, call.optional(4))
-    return as_integers(call, convolve(call, x, weight, bias, x.dtype), call.optional(6), call.required(7))
+    run = convolve_last if call.int_attribute("channels_last") else convolve  # onnxruntime's own copy has it
+    return as_integers(call, run(call, x, weight, bias, x.dtype), call.optional(6), call.required(7))
 
 
 @rule("QGemm", domain=MICROSOFT)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value
-from dippm.graph import OpKind
+from dippm.graph import Attribute, OpKind
 
 __all__ = ["recurrent"]
 
 _KINDS = {"LSTM": (OpKind.LSTM, 4), "GRU": (OpKind.GRU, 3), "RNN": (OpKind.RNN, 1)}
+_ACTIVATIONS = {
+    OpKind.LSTM: ("Sigmoid", "Tanh", "Tanh"),
+    OpKind.GRU: ("Sigmoid", "Tanh"),
+    OpKind.RNN: ("Tanh",),
+}
+_VARYING = ("activation_alpha", "activation_beta", "clip", "input_forget", "linear_before_reset")
 _SPELLINGS = {"DynamicQuantizeLSTM": "LSTM"}
 
 
@@ -36,17 +42,28 @@ def recurrent(call: Call) -> list[Value]:
     states = [call.optional(position) for position in range(5, len(call.inputs))]
     inputs = [x, *states, *_apart(weight, 1), *_apart(recurrence, 1), *_apart(call.optional(3), 2)]
     kept = [value for value in inputs if value is not None]
-    return call.emit_many(
-        kind,
-        kept,
-        outputs,
-        attributes={
-            "hidden_size": hidden,
-            "num_layers": 1,
-            "num_directions": directions,
-            "batch_first": is_batch_first,
-        },
-    )
+    attributes: dict[str, Attribute] = {
+        "hidden_size": hidden,
+        "num_layers": 1,
+        "num_directions": directions,
+        "batch_first": is_batch_first,
+    }
+    if call.text_attribute("direction", "forward") == "reverse":
+        attributes["is_reversed"] = True
+    variant = _variant(call, kind, directions)
+    if variant:
+        attributes["variant"] = variant
+    return call.emit_many(kind, kept, outputs, attributes=attributes)
+
+
+def _variant(call: Call, kind: OpKind, directions: int) -> str:
+    """What tells the layer from a plain one of its kind, which must be the same in all layers of one module."""
+    given = call.op.attributes.get("activations")
+    names = [str(name) for name in given] if isinstance(given, list) else []
+    usual = list(_ACTIVATIONS[kind]) * directions
+    parts = [] if not names or [name.title() for name in names] == usual else names
+    parts += [f"{name}={call.op.attributes[name]}" for name in _VARYING if call.op.attributes.get(name)]
+    return " ".join(parts)
 
 
 def _apart(value: Value | None, per_direction: int) -> list[Value | None]:

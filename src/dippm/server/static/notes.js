@@ -1,0 +1,36 @@
+// What predictions cannot vouch for, each warning once.
+
+import { make } from "./elements.js";
+import { formatWhole } from "./figures.js";
+
+/** Warnings of all predictions; those that differ in their figures alone stand once, with where they hold. */
+export function groupWarnings(predictions) {
+  const groups = new Map();
+  for (const prediction of predictions) {
+    for (const warning of prediction.predictor.warnings) {
+      const key = warning.replaceAll(prediction.device, "#").replace(/\d[\d.,]*/g, "#");
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push({ warning, prediction });
+    }
+  }
+  return [...groups.values()].map((found) => {
+    const [{ warning, prediction }] = found;
+    const others = new Set(found.map((each) => each.warning)).size - 1;
+    const isEverywhere = found.length === predictions.length;
+    const where = isEverywhere ? "" : `${prediction.device}, batch ${formatWhole(prediction.batch)}: `;
+    const more = isEverywhere ? others : found.length - 1;
+    return `${where}${warning}${more ? ` (and ${formatWhole(more)} more like it)` : ""}`;
+  });
+}
+
+/** The section of warnings and of what the predictions rest on. */
+export function showNotes({ model, predictions }) {
+  const warnings = groupWarnings(predictions);
+  const unsupported = Object.entries(model.unsupported_ops).map(([name, count]) => `${name} (${formatWhole(count)})`);
+  if (unsupported.length) warnings.unshift(`Operators without a rule of their own, costed by their bytes: ${unsupported.join(", ")}.`);
+  const bases = new Map(predictions.map(({ predictor }) => [`${predictor.name} ${predictor.version}`, predictor.labels]));
+  return make("section", { class: "card notes", "aria-labelledby": "notes-title" },
+    make("h3", { id: "notes-title" }, "What to know about these figures"),
+    warnings.length ? make("ul", {}, warnings.map((warning) => make("li", {}, warning))) : null,
+    [...bases].map(([name, labels]) => make("p", { class: "hint" }, make("strong", {}, name), `, fitted on ${labels}`)));
+}
