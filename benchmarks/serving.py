@@ -44,8 +44,11 @@ class Service:
     started: float
 
     def _processes(self) -> list[Path]:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [Path(f"/proc/{pid}") for pid in (str(self.process.pid), *children)]
+        """The service first, then the guardians of its workers and the workers."""
+        found = [str(self.process.pid)]
+        for pid in found:
+            found += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [Path(f"/proc/{pid}") for pid in found]
 
     def cpu_s(self) -> tuple[float, float]:
         """Processor time of the service and of its workers so far, s."""

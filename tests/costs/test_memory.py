@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
+from dippm.costs.allocator import CachingAllocator
 from dippm.costs.conditions import Layout
 from dippm.costs.context import context_mb
 from dippm.costs.memory import Headroom
@@ -68,6 +69,19 @@ def test_an_answer_is_kept_for_its_batch_and_its_capacity(builder):
     assert kept == alone
     assert len(set(kept)) > 2
     assert reserved_bytes(timeline, [64, 1, 8]).tolist() == reserved_bytes(_timeline(network), [64, 1, 8]).tolist()
+
+
+def test_what_was_asked_before_is_not_followed_again(builder, monkeypatch):
+    timeline = _timeline(_network(builder))
+    first = reserved_bytes(timeline, [8, 64]).tolist()
+
+    def refuse(*_arguments, **_options):
+        raise AssertionError
+
+    monkeypatch.setattr(CachingAllocator, "replay", refuse)
+    assert reserved_bytes(timeline, [64, 8]).tolist() == first[::-1]
+    with pytest.raises(AssertionError):
+        reserved_bytes(timeline, [9])
 
 
 def test_weights_are_allocated_one_by_one(builder):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,13 @@ def test_whatever_changes_the_answer_changes_the_key(changed: dict[str, object])
 
 def test_where_the_file_lies_and_the_order_of_options_do_not_change_the_key() -> None:
     assert replace(JOB, path="/y/upload.onnx", options={"mode": "x", "batch": [1]}).key == JOB.key
+
+
+def test_messages_name_what_the_client_knows() -> None:
+    place = Path(pytest.__file__).parent / "y.py"
+    text = f"'/x/upload.onnx', '/x/unpacked/m.onnx' and {place}:3"
+    assert JOB.as_known(text) == "'a.onnx', 'a.onnx/m.onnx' and pytest/y.py:3"
+    assert replace(JOB, path=None).as_known("'/x/upload.onnx'") == "'/x/upload.onnx'"
 
 
 def test_a_reply_crosses_as_it_is() -> None:

@@ -39,10 +39,17 @@ def test_answers_are_those_of_the_command_line(
         options = {"batch": 1} | options
     found = answer(job(onnx_file, verb, **options), GraphReader(unpacked_mb=1))
     assert cli.main([verb.value, str(onnx_file), *words, "--json"]) == 0
-    expected = json.loads(capsys.readouterr().out)
+    expected = json.loads(capsys.readouterr().out.replace(str(onnx_file), "named.onnx"))
     if "model" in expected:
         expected["model"]["source"] = "named.onnx"
     assert json.loads(json.dumps(found)) == expected
+
+
+def test_warnings_name_the_file_as_the_client_does(onnx_file: Path) -> None:
+    found = answer(job(onnx_file, batch=1, mode="training"), GraphReader(unpacked_mb=1))
+    text = json.dumps(found)
+    assert "named.onnx" in text
+    assert str(onnx_file.parent) not in text
 
 
 def test_a_graph_is_read_once(onnx_file: Path) -> None:

@@ -187,9 +187,11 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     if len(predictions) == 1 and first.memory_parts_mb:
         parts.append(_memory_line(first))
     parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
+    of_slices = "MIG: the smallest slice with room; latency and energy are those of the whole device. "
     parts.append(
         Text(
-            f"[90 % interval]. {make_printable(first.predictor.name)} {make_printable(first.predictor.version)}, "
+            f"[90 % interval]. {of_slices if any(each.mig for each in predictions) else ''}"
+            f"{make_printable(first.predictor.name)} {make_printable(first.predictor.version)}, "
             f"fitted on: {make_printable(first.predictor.labels)}",
             style="dim",
         )

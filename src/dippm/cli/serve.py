@@ -37,7 +37,7 @@ def serve(
             "--workers", help="Processes that read models; one per processor when left out.", show_default=False
         ),
     ] = None,
-    max_upload_mb: Annotated[int, typer.Option("--max-upload-mb", help="Largest upload, MiB.")] = 512,
+    max_upload_mb: Annotated[int, typer.Option("--max-upload-mb", help="Largest upload, MiB.")] = 1024,
     timeout_s: Annotated[
         float, typer.Option("--timeout-s", help="Time for the work of one request, and for its wait before it, s.")
     ] = 60.0,

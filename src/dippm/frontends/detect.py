@@ -33,6 +33,7 @@ class Framework(StrEnum):
     PADDLE = "paddle"
 
 
+_MISSING = "Check the path; a model by name begins with timm:, torchvision: or hf:, as in timm:resnet50."
 _ALIASES = {
     "torch": Framework.PYTORCH,
     "pt": Framework.PYTORCH,
@@ -70,7 +71,7 @@ def detect_framework(path: Path) -> Framework:
     """
     try:
         if not path.exists():
-            raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure="Check the path.")
+            raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure=_MISSING)
         if path.is_dir():
             return _detect_folder(path)
         with path.open("rb") as stream:

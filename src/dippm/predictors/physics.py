@@ -48,6 +48,8 @@ _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
 # The host of the user is not the one that was measured: up to twice as fast or as slow.
 _DOUBT_PER_HOST_SHARE = math.log(2.0)
+# No process is without a CUDA context; that it is never less than half of the estimate is assumed.
+_LEAST_CONTEXT = 0.5
 # Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
 _DOUBT_OF_OTHER_RUNTIME = 0.3
 _DOUBT_OF_EMULATION = math.log(2.0)
@@ -406,7 +408,8 @@ def _memory_interval(
     loose = memory.memory_mb - parts["context"] - certain
     low = loose * (1.0 - math.exp(-calibration.memory_spread_low)) + margins_mb[0]
     high = loose * (math.exp(calibration.memory_spread) - 1.0) + margins_mb[1]
-    return np.maximum(memory.memory_mb - low, certain), memory.memory_mb + high
+    least = certain + _LEAST_CONTEXT * parts["context"]
+    return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high
 
 
 def _host_warning(busy_share: float) -> tuple[str, ...]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 __all__ = ["FRAME_HEAD", "LARGEST_BODY", "LARGEST_HEAD", "Job", "Reply", "Verb"]
@@ -53,6 +56,16 @@ class Job:
         """The same for all jobs that have the same answer."""
         described = (self.verb.value, self.name, self.path is None, self.content, self.options)
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+    def as_known(self, text: str) -> str:
+        """A message under the name that the client knows, and without the folders of this machine."""
+        if self.path is not None:
+            folder = Path(self.path).parent
+            for known in (self.path, str(folder / "unpacked"), str(folder)):
+                text = text.replace(known, self.name)
+        for entry in sorted(filter(None, sys.path), key=len, reverse=True):
+            text = text.replace(entry + os.sep, "")
+        return text
 
     def to_frame(self) -> bytes:
         """The job as a worker reads it."""

@@ -51,6 +51,8 @@ ModelName = Annotated[
     ),
 ]
 
+_NAMES = "a name begins with timm:, torchvision: or hf:, as in timm:resnet50"
+
 _DEVICE = Field(
     default="A100", description="Device or MIG slice, or a list.", examples=["A100", ["A100", "1g.5gb@A100-SXM4-40GB"]]
 )
@@ -62,9 +64,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    framework: Word | None = Field(
-        default=None, description="onnx, pytorch, tensorflow or paddle; found out if absent."
-    )
+    framework: Word | None = Field(default=None, description="onnx, pytorch, tensorflow or paddle; detected if absent.")
     input: Input | None = Field(
         default=None,
         description="Shape of one sample, without the batch; a list for several inputs, an object by name. An element "
@@ -175,7 +175,9 @@ def parse_question(kind: type[_Question], body: bytes) -> dict[str, Any]:
     except ValidationError as exc:
         found = exc.errors(include_url=False, include_context=False, include_input=False)
         where = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in found[:_MOST_ERRORS]
+            f"{'.'.join(map(str, each['loc'])) or 'body'}: "
+            f"{_NAMES if each['type'] == 'string_pattern_mismatch' else each['msg']}"
+            for each in found[:_MOST_ERRORS]
         )
         raise ServiceError(
             f"The request is not as described: {where[:1000]}.",

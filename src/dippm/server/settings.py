@@ -48,7 +48,7 @@ class Settings:
     port: int = 8080
     token: str | None = field(default=None, repr=False)
     workers: int = field(default_factory=_count_processors)
-    max_upload_mb: int = 512
+    max_upload_mb: int = 1024
     timeout_s: float = 60.0
     memory_mb: int = 4096
     cache_mb: int = 64

@@ -41,7 +41,7 @@ class GraphReader:
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
         mode = job.options.get("mode", "inference")
-        key = (job.content, Path(job.path or "").suffix, framework, repr(shapes), mode)
+        key = (job.content, job.name, framework, repr(shapes), mode)
         graph = self._kept.pop(key, None)
         if graph is None or graph.fixed_batch not in (None, batch_hint):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
@@ -57,8 +57,9 @@ class GraphReader:
             # A larger batch is worth reading for only where the graph does not hold for every batch.
             if batch_hint is not None and batch_hint > _PROOF_BATCH and graph.fixed_batch is not None:
                 graph = load(batch_hint)
+            graph = replace(graph, source=job.name, warnings=tuple(map(job.as_known, graph.warnings)))
         self._keep(key, graph)
-        return replace(graph, source=job.name) if graph.source != job.name else graph
+        return graph
 
     def _find(self, path: Path, *, name: str) -> str:
         if path.suffix == ".zip":

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from dippm.api import MissingExtraError, ModelReadError
 from dippm.predictors.prediction import format_figure
-from dippm.server.errors import error_body
+from dippm.server.errors import ServiceError, error_body
 
 Visits = Callable[..., Any]
 _RESNET = "#model=timm:resnet50&device=A100&device=H100&device=L4&precision=amp&batch=1,8,32,128"
@@ -147,7 +148,10 @@ def test_a_training_step_is_asked_by_keyboard_alone(visit: Visits) -> None:
     assert page.locator("#status").inner_text() == "4 predictions for timm:resnet18."
     holds = page.locator(".holds").inner_text()
     assert "training step by adamw" in holds
-    assert all("Step time" in card and "optimizer" in card for card in cards(page))
+    assert all("Step time" in card and "at the peak: context" in card for card in cards(page))
+    assert "MACs a sample (forward and backward)" in page.locator(".facts").inner_text()
+    row = page.locator("#operators tbody tr", has=page.locator("th", has_text=re.compile("^optimizer$"))).first
+    assert re.fullmatch(r"optimizer [\d.]+ .*% aten\.\S+ – – [\d.]+", " ".join(row.inner_text().split()))
     assert re.search(
         r"A step is forward .* \+ backward .* \+ optimizer .* ms\.", page.locator("#operators").inner_text()
     )
@@ -172,11 +176,21 @@ def test_devices_are_searched_chosen_and_removed(visit: Visits, scan: Callable[.
     field.fill("")
     page.keyboard.press("Backspace")
     assert page.get_by_role("list", name="Chosen devices").inner_text() == "A100-SXM4-40GB×"
+    field.fill("l4")
+    page.get_by_role("option", name="L4,").click()
     page.get_by_role("button", name="Remove A100-SXM4-40GB").click()
+    assert page.evaluate("document.activeElement.ariaLabel") == "Remove L4"
+    assert field.get_attribute("aria-expanded") == "false"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "device"
+    assert page.locator("#device-list").is_hidden()
     page.fill("#name", "timm:resnet18")
     page.get_by_role("button", name="Predict").click()
     assert "no device" in page.locator("#error").inner_text()
     assert page.evaluate("document.activeElement.id") == "device"
+    assert page.locator("#device-list").is_hidden()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#device-list").is_visible()
 
 
 def test_a_wrong_file_is_explained(visit: Visits) -> None:
@@ -202,14 +216,70 @@ def test_a_wrong_file_is_explained(visit: Visits) -> None:
     assert visited.count("predict") == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "part"), [("photo.jpg", "Choose one of .onnx, .pt2"), ("model.keras", "TensorFlow runs code")]
+)
+def test_a_file_that_is_not_sent_stays_explained(visit: Visits, name: str, part: str) -> None:
+    visited = visit()
+    page = visited.open()
+    visited.choose({"name": name, "mimeType": "application/octet-stream", "buffer": b"?"})
+    page.locator("#error", has_text=name).wait_for()
+    text = page.locator("#error").inner_text()
+    assert part in text
+    for refused in (".keras,", ".h5", ".pb"):
+        assert refused not in text
+    page.get_by_role("button", name="Predict").click()
+    assert page.locator("#error").inner_text() == text
+    page.fill("#name", "resnet50")
+    page.get_by_role("button", name="Predict").click()
+    assert "Names begin with timm:, torchvision: or hf:" in page.locator("#error").inner_text()
+    assert page.evaluate("document.activeElement.id") == "name"
+    assert visited.count("predict") == 0
+
+
+def test_the_answer_to_an_earlier_question_says_so(visit: Visits) -> None:
+    visited = visit(refusals=True)
+    page = visited.open("#model=timm:resnet18&device=A100&batch=8")
+    visited.wait_for_answer()
+    previous = page.locator(".previous")
+    assert previous.is_hidden()
+    page.fill("#name", "timm:no_such_model")
+    page.get_by_role("button", name="Predict").click()
+    page.locator("#error").wait_for()
+    expected = "previous question: timm:resnet18 on A100-SXM4-40GB, inference, fp32, batch 8."
+    assert expected in previous.inner_text()
+    page.fill("#name", "timm:resnet18")
+    page.get_by_role("button", name="Predict").click()
+    page.locator("#error").wait_for(state="hidden")
+    visited.wait_for_answer()
+    assert previous.is_hidden()
+
+
+def test_a_slice_is_asked_for_its_own_figures(visit: Visits) -> None:
+    visited = visit()
+    page = visited.open("#model=timm:resnet18&device=A100&batch=8")
+    visited.wait_for_answer()
+    note = page.get_by_text("Latency and energy are of the whole device")
+    assert note.count() == 1
+    page.get_by_role("link", name="on this slice, 1g.5gb@A100-SXM4-40GB").click()
+    page.locator(".device h4", has_text="1g.5gb@A100-SXM4-40GB").wait_for()
+    visited.wait_for_answer()
+    whole, part = cards(page)
+    assert whole.split("Latency")[1].split("Energy")[0] != part.split("Latency")[1].split("Energy")[0]
+    assert page.get_by_role("link", name="on this slice").count() == 0
+    assert page.get_by_role("button", name="Remove 1g.5gb@A100-SXM4-40GB").is_visible()
+
+
 def test_what_the_service_lacks_or_refuses_is_explained(visit: Visits) -> None:
     visited = visit(refusals=True)
     page = visited.open()
     missing = MissingExtraError(package="torch", extra="torch", purpose="read 'model.pt2'")
+    large = ServiceError("The file is larger than 1 MiB.", code="upload.too_large", status=413, cure="Send less.")
     pickled = ModelReadError("'model.pt2' is a pickled object.", code="torch.pickle_refused", cure="Give ONNX.")
     for error, status, reason in (
         (missing, 501, "missing where this service runs"),
         (pickled, 422, "never runs what comes with a file"),
+        (large, 413, "dippm serve --max-upload-mb"),
     ):
         page.route("**/v1/predict", partial(_refuse, status=status, body=error_body(error)), times=1)
         visited.choose({"name": "model.pt2", "mimeType": "application/zip", "buffer": b"PK"})
@@ -281,7 +351,7 @@ def test_back_shows_the_earlier_question(visit: Visits) -> None:
 
 
 def test_a_link_to_a_file_asks_for_it_and_knows_another(visit: Visits, network_file: Path) -> None:
-    visited = visit()
+    visited = visit(refusals=True)
     page = visited.open()
     page.select_option("#precision", "fp16")
     visited.choose(network_file)
@@ -303,6 +373,11 @@ def test_a_link_to_a_file_asks_for_it_and_knows_another(visit: Visits, network_f
     visited.choose({"name": "residual.onnx", "mimeType": "", "buffer": changed})
     visited.wait_for_answer()
     assert "another file than the link is about" in page.locator(".answer-head").inner_text()
+    page = visited.open(link)
+    page.locator("#wanted").wait_for()
+    visited.choose({"name": "residual.onnx", "mimeType": "", "buffer": b"no model at all"})
+    page.locator("#error", has_text="What helps").wait_for()
+    assert "another file than the link is about" in page.locator("#error").inner_text()
 
 
 def test_answers_are_saved_as_csv_and_json(visit: Visits, page_service: Any) -> None:
@@ -343,6 +418,56 @@ def test_a_question_is_cancelled(visit: Visits, network_file: Path) -> None:
     page.unroute("**/v1/predict")
     page.get_by_role("button", name="Predict").click()
     visited.wait_for_answer()
+
+
+def test_a_file_given_before_the_devices_are_known_is_answered(visit: Visits, network_file: Path) -> None:
+    visited = visit()
+    held: list[Any] = []
+    visited.page.route("**/v1/devices", lambda route: held.append(route))
+    page = visited.open()
+    visited.choose(network_file)
+    page.locator("#status", has_text="Asking the service.").wait_for()
+    for route in held:
+        route.continue_()
+    visited.wait_for_answer()
+    assert page.locator("#answer-title").inner_text() == network_file.name
+
+
+def test_a_large_file_is_sent_again_only_on_demand(visit: Visits, network_file: Path, tmp_path: Path) -> None:
+    model = onnx.load(network_file)
+    model.doc_string = "x" * 33 * 2**20
+    onnx.save(model, tmp_path / "large.onnx")
+    visited = visit()
+    page = visited.open()
+    visited.choose(tmp_path / "large.onnx")
+    again = page.get_by_role("button", name="Ask for them")
+    again.wait_for()
+    page.locator("#operators-batch").select_option(index=1)
+    again.wait_for()
+    assert (visited.count("predict"), visited.count("inspect"), visited.count("max-batch")) == (1, 0, 0)
+    again.click()
+    visited.wait_for_answer()
+    assert visited.count("inspect") == 1
+
+
+def test_a_link_with_a_figure_that_there_is_not_shows_the_time(visit: Visits) -> None:
+    visited = visit()
+    page = visited.open("#model=timm:resnet18&device=A100&batch=1,8&show=toString")
+    visited.wait_for_answer()
+    assert page.locator(".plot svg .curve").count() == 2
+    assert page.input_value("#measure") == "time"
+
+
+def test_an_interval_down_to_nothing_is_drawn(visit: Visits, page_service: Any) -> None:
+    answer = page_service.ask_json("predict", model="timm:resnet18", device=["A100"], batch=[1, 8]).json
+    for prediction in answer["predictions"]:
+        prediction["intervals"]["memory_mb"][0] = 0.0
+    visited = visit()
+    page = visited.page
+    page.route("**/v1/predict", lambda route: route.fulfill(json=answer))
+    visited.open("#model=timm:resnet18&device=A100&batch=1,8")
+    visited.wait_for_answer()
+    assert page.locator(".plot svg .band").count() == 2
 
 
 def test_a_service_that_is_gone_is_told(visit: Visits) -> None:
@@ -452,6 +577,10 @@ def test_a_phone_shows_all_without_scrolling_sideways(visit: Visits, snapshot: C
     for fold in ("#figures summary", "#more summary", ".command summary"):
         page.locator(fold).click()
     assert overhang() <= 0
+    for head in ("time, ms", "share"):
+        box = page.locator("#operators thead th", has_text=head).bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 340
     page.locator("#devices-title").scroll_into_view_if_needed()
     page.locator("#answer-title").evaluate("each => each.scrollIntoView()")
     snapshot(page, "page-phone")

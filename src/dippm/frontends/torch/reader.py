@@ -347,4 +347,4 @@ def _first_line(error: BaseException) -> str:
     """What an error says, in one line; TorchScript says it last."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     is_script = "TorchScript interpreter" in lines[0] and len(lines) > 1
-    return (lines[-1] if is_script else lines[0])[:500]
+    return (lines[-1] if is_script else lines[0])[:500].rstrip(".") + "."

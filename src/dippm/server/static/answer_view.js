@@ -7,7 +7,7 @@ import { formatCount, formatShape, formatWhole } from "./figures.js";
 import { showTable } from "./figure_table.js";
 import { showNotes } from "./notes.js";
 import { Operators } from "./operators.js";
-import { toCommand } from "./question.js";
+import { toCommand, toFragment } from "./question.js";
 import { showSummary } from "./summary.js";
 
 /**
@@ -29,6 +29,7 @@ export class AnswerView {
   #operators;
   #largest;
   #copied = make("span", { class: "hint", role: "status" });
+  #previous = make("p", { class: "previous", hidden: true });
   #link = make("input", { class: "link", readonly: true, "aria-label": "Link to this view", hidden: true });
 
   constructor({ answer, text, question, catalogue, view, onView, fileSize, inspect }) {
@@ -63,7 +64,7 @@ export class AnswerView {
   element(note) {
     const { model, predictions } = this.#answer;
     const parts = make("div", { class: "answer" },
-      this.#head(note), this.#byDevice(), this.#curves.element(), this.#operators.element(),
+      this.#previous, this.#head(note), this.#byDevice(), this.#curves.element(), this.#operators.element(),
       showNotes({ model, predictions }), showTable({ predictions, catalogue: this.#catalogue }));
     this.#show();
     return parts;
@@ -85,6 +86,14 @@ export class AnswerView {
     this.#show();
   }
 
+  /** Say that this answers an earlier question than the one that was asked last. */
+  markPrevious() {
+    const { model, predictions: [first] } = this.#answer;
+    const asked = [...this.#question.device, first.mode, first.precision, `batch ${this.#batches.map(formatWhole).join(", ")}`];
+    this.#previous.textContent = `The answer below is of the previous question: ${model.source} on ${asked.join(", ")}.`;
+    this.#previous.hidden = false;
+  }
+
   /** One sentence for those who hear the page. */
   sentence() {
     const { predictions, model } = this.#answer;
@@ -102,13 +111,16 @@ export class AnswerView {
       first.checkpointing ? "activation checkpointing" : null,
     ];
     const holds = [step, first.precision, first.layout, first.runtime, ...extra, first.software].filter(Boolean);
-    const inputs = Object.entries(first.inputs).map(([name, shape]) => `${name} ${formatShape(shape.slice(1))}`);
+    // Of one sample: without the axis that grows with the batch, which need not be the first.
+    const other = predictions.find(({ batch }) => batch !== first.batch);
+    const inputs = Object.entries(first.inputs).map(([name, shape]) =>
+      `${name} ${formatShape(shape.filter((size, axis) => (other ? size === other.inputs[name][axis] : axis > 0)))}`);
     return make("header", { class: "answer-head" },
       make("h2", { id: "answer-title", tabindex: "-1" }, model.source),
       make("p", { class: "facts" },
         `${model.framework}, ${formatWhole(model.nodes)} operators, ${formatWhole(model.parameters)} parameters, `,
-        `${formatCount(first.macs / samples)}MACs a sample; ${inputs.join(", ")}`),
-      make("p", { class: "holds" }, make("span", {}, "Holds for"), holds.map((each) => make("span", { class: "tag" }, each))),
+        `${formatCount(first.macs / samples)}MACs a sample${first.mode === "training" ? " (forward and backward)" : ""}; ${inputs.join(", ")}`),
+      make("p", { class: "holds" }, make("span", {}, "Predicted for"), holds.map((each) => make("span", { class: "tag" }, each))),
       note ? make("p", { class: "problem" }, note) : null,
       make("div", { class: "actions" },
         make("button", { type: "button", onclick: () => this.#copyLink() }, "Copy link"),
@@ -126,7 +138,7 @@ export class AnswerView {
         make("div", { class: "slider" }, make("label", { for: "at" }, "at batch"), hasSeveral ? this.#slider : null, this.#shownBatch)),
       this.#devices,
       make("p", { class: "hint" }, "Beside each figure: the interval that holds 90 % of measured values. ",
-        "Bars: the memory in parts, its interval as a line, and where the MIG slices end as ticks."));
+        "Bars: the memory in parts at the moment of its peak, its interval as a line, and where the MIG slices end as ticks."));
   }
 
   #change(changes) {
@@ -142,8 +154,17 @@ export class AnswerView {
     this.#slider.setAttribute("aria-valuetext", `batch ${formatWhole(at)}`);
     this.#shownBatch.textContent = formatWhole(at);
     const predictions = this.#answer.predictions.filter(({ batch }) => batch === at);
-    this.#devices.replaceChildren(showSummary({ predictions, catalogue: this.#catalogue, largest: this.#largest }));
+    this.#devices.replaceChildren(...showSummary({
+      predictions, catalogue: this.#catalogue, largest: this.#largest, linkWith: (name) => this.#linkWith(name),
+    }));
     this.#curves.show(this.#view);
+  }
+
+  /** A link to the same question with one more device; null where it is among them. */
+  #linkWith(name) {
+    const { device } = this.#question;
+    return this.#answer.predictions.some((each) => each.device === name)
+      ? null : toFragment({ ...this.#question, device: [...device, name] }, this.#view);
   }
 
   async #copyLink() {

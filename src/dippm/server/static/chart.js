@@ -23,8 +23,10 @@ export function drawChart({ width, series, limits, at, label, onPick }) {
     top: MARGIN.top,
     bottom: HEIGHT - MARGIN.bottom,
   };
-  const lows = points.map((point) => point.low ?? point.y);
-  const highs = [...points.map((point) => point.high ?? point.y), ...limits.map(({ value }) => value)];
+  const bounds = limits.map(({ value }) => value);
+  // A logarithmic axis has no place for 0.
+  const lows = [...points.map((point) => (point.low > 0 ? point.low : point.y)), ...bounds];
+  const highs = [...points.map((point) => point.high ?? point.y), ...bounds];
   const ticks = chooseTicks(Math.min(...lows), Math.max(...highs));
   const x = scale(batches[0], batches.at(-1), frame.left + 10, frame.right - 10);
   const y = scale(ticks.low, ticks.high, frame.bottom, frame.top);
@@ -44,7 +46,7 @@ export function drawChart({ width, series, limits, at, label, onPick }) {
 function scale(low, high, from, to) {
   if (low === high) return () => (from + to) / 2;
   const span = Math.log(high / low);
-  return (value) => from + ((to - from) * Math.log(value / low)) / span;
+  return (value) => from + ((to - from) * Math.log(Math.max(value, low) / low)) / span;
 }
 
 /** Values at 1, 2 and 5 times powers of ten, or fewer where these are many, and a range that holds all that is drawn. */

@@ -62,7 +62,7 @@ export class Curves {
 
   show(view) {
     this.#view = view;
-    this.#measure.value = view.show in MEASURES ? view.show : "time";
+    this.#measure.value = Object.hasOwn(MEASURES, view.show) ? view.show : "time";
     if (this.#names().includes(view.of)) this.#device.value = view.of;
     this.#draw();
   }

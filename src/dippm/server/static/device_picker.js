@@ -128,14 +128,15 @@ export class DevicePicker {
   }
 
   #showPicked() {
-    this.#picked.replaceChildren(...this.#names.map((name) =>
+    this.#picked.replaceChildren(...this.#names.map((name, place) =>
       make("li", {}, make("button",
         {
           type: "button", "aria-label": `Remove ${name}`,
           onclick: () => {
             this.#toggle(name);
-            this.#field.focus();
             this.#close();
+            // The field opens its list on a click, an arrow or a letter: not where the focus comes to it.
+            (this.#picked.children[place]?.firstElementChild ?? this.#field).focus();
           },
         },
         name, make("span", { "aria-hidden": "true", class: "cross" }, "×")))));

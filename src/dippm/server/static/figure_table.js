@@ -16,7 +16,7 @@ export function showTable({ predictions, catalogue }) {
       make("td", {}, showVerdict(verdictOf(each, catalogue.limits(each.device)))),
       ["latency_ms", "energy_j", "memory_mb"].map((name) => figure(each, name)), make("td", {}, each.mig ?? "none")));
   return make("details", { class: "card", id: "figures" },
-    make("summary", {}, make("h3", {}, `All ${formatWhole(predictions.length)} figures as a table`)),
+    make("summary", {}, make("h3", {}, `All figures as a table (${formatWhole(rows.length)} ${rows.length === 1 ? "row" : "rows"})`)),
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All figures" },
       make("table", {},
         make("caption", { class: "hidden" }, "Predictions with their 90 % intervals"),

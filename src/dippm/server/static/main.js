@@ -8,7 +8,7 @@ import { announce, askForFile, clearMessages, showError } from "./messages.js";
 import { ModelPicker } from "./model_picker.js";
 import { Progress } from "./progress.js";
 import { QuestionForm } from "./question_form.js";
-import { DEFAULTS, fromFragment, inspectOptions, maxBatchOptions, predictOptions, toCommand, toFragment, WrongQuestion } from "./question.js";
+import { checkName, DEFAULTS, fromFragment, inspectOptions, maxBatchOptions, predictOptions, toCommand, toFragment, WrongQuestion } from "./question.js";
 import { Cancelled, Service } from "./service.js";
 import { askToken } from "./token_dialog.js";
 
@@ -21,7 +21,7 @@ const progress = new Progress(() => {
   find("predict").focus();
 });
 const devices = new DevicePicker(announce);
-const models = new ModelPicker({ onFile: take, onWrong: (message, cure) => showError({ message, cure, code: "page.file" }) });
+const models = new ModelPicker({ onFile: take, onWrong: (problem) => explain(problem) });
 const form = new QuestionForm({ models, devices, onAsk: () => ask(() => form.read()) });
 
 let catalogue = null;
@@ -47,7 +47,8 @@ async function begin() {
     showError(problem);
     return;
   }
-  open();
+  // A question that was asked meanwhile goes on.
+  if (!running) open();
 }
 
 async function loadCatalogue() {
@@ -65,7 +66,7 @@ function open() {
   try {
     link = fromFragment(location.hash);
   } catch (problem) {
-    showError({ message: problem.message, code: "page.link" });
+    explain({ message: problem.message, code: "page.link" });
     return;
   }
   if (!link) {
@@ -99,6 +100,7 @@ async function ask(readQuestion, { view = shown?.view ?? {}, sha256 = null, isLi
   let question = null;
   try {
     question = readQuestion();
+    if (!question.file) checkName(question.model);
     progress.begin();
     announce("Asking the service.");
     await loadCatalogue();
@@ -106,16 +108,20 @@ async function ask(readQuestion, { view = shown?.view ?? {}, sha256 = null, isLi
     const onProgress = (part) => subject.file && running === mine && progress.send(part, subject.file.size);
     const found = await service.ask("predict", subject, predictOptions(question), { signal: mine.signal, onProgress });
     if (running !== mine) return;
-    const note = sha256 && found.sha256 && found.sha256 !== sha256
-      ? "This is another file than the link is about: its SHA-256 differs." : null;
     question = { ...question, sha256: found.sha256 ?? "" };
     wanted = null;
-    show({ ...found, question, subject, view, note, isLink });
+    show({ ...found, question, subject, view, note: compare(found, sha256), isLink });
   } catch (problem) {
-    if (running === mine) tell(problem, question);
+    if (running === mine) tell(problem, { question, note: compare(problem, sha256) });
   } finally {
     if (running === mine) progress.end();
   }
+}
+
+/** What to say where the service read another file than the one of a link. */
+function compare(found, sha256) {
+  const isOther = sha256 && found.sha256 && found.sha256 !== sha256;
+  return isOther ? "This is another file than the link is about: its SHA-256 differs." : null;
 }
 
 function show({ answer, text, question, subject, view, note, isLink }) {
@@ -157,21 +163,27 @@ function showWelcome() {
   document.title = "dippm";
 }
 
-function tell(problem, question) {
+/** Show why a question has no answer; an answer that stands on the page is of another one. */
+function explain(problem, options) {
+  shown?.markPrevious();
+  showError(problem, options);
+}
+
+function tell(problem, { question, note }) {
   if (problem instanceof Cancelled) {
     announce("Cancelled.");
     return;
   }
   if (problem instanceof WrongQuestion) {
-    showError({ message: problem.message, code: null }, { hasFocus: false });
+    explain({ message: problem.message, code: null }, { hasFocus: false });
     form.mark(problem.field)?.focus();
     return;
   }
   if (!problem.code) {
     // A defect of this page: told, and left for the console as well.
-    showError({ message: `The page failed: ${problem.message}`, code: "page.defect" });
+    explain({ message: `The page failed: ${problem.message}`, code: "page.defect" });
     throw problem;
   }
   form.mark(problem.code.split(".")[0]);
-  showError(problem, { command: question && toCommand(question) });
+  explain(problem, { command: question && toCommand(question), note });
 }

@@ -8,15 +8,17 @@ const HINTS = new Map([
   ["torch.pickle_refused", OF_TRUST],
 ]);
 const HINT_OF_EXTRA = "The package is missing where this service runs, not on your machine: whoever runs it can install it. The same on your own machine:";
+const HINT_OF_SIZE = "Whoever runs the service sets the largest upload: dippm serve --max-upload-mb. The same on your own machine:";
+const HINTS_BY_STATUS = new Map([[413, HINT_OF_SIZE], [501, HINT_OF_EXTRA]]);
 
 /** Tell people who do not see the page what happened. */
 export function announce(text) {
   find("status").textContent = text;
 }
 
-/** Show why a question was not answered: `{message, cure, code, status}`, with the same question as a command. */
-export function showError(problem, { command = null, hasFocus = true } = {}) {
-  const hint = problem.status === 501 ? HINT_OF_EXTRA : HINTS.get(problem.code);
+/** Show why a question was not answered: `{message, cure, code, status}`, a note, and the same question as a command. */
+export function showError(problem, { command = null, note = null, hasFocus = true } = {}) {
+  const hint = HINTS_BY_STATUS.get(problem.status) ?? HINTS.get(problem.code);
   // The cure may stand at the end of the message already: then it stands by itself alone.
   const message = problem.cure && problem.message.endsWith(problem.cure)
     ? problem.message.slice(0, -problem.cure.length).trimEnd() : problem.message;
@@ -24,6 +26,7 @@ export function showError(problem, { command = null, hasFocus = true } = {}) {
   panel.hidden = false;
   panel.replaceChildren(
     make("h2", {}, "No answer"),
+    ...(note ? [make("p", { class: "problem" }, note)] : []),
     make("p", { class: "message" }, message),
     ...(problem.cure ? [make("p", { class: "cure" }, make("strong", {}, "What helps: "), problem.cure)] : []),
     ...(hint && command ? [make("p", {}, hint), make("pre", { tabindex: "0", "aria-label": "Command" }, command)] : []),

@@ -2,6 +2,7 @@
 
 import { find, make } from "./elements.js";
 import { formatBytes } from "./figures.js";
+import { Refusal } from "./service.js";
 
 /** Names whose graphs come with dippm, so that they are answered at once. */
 export const NAMES = [
@@ -11,13 +12,19 @@ export const NAMES = [
   "torchvision:resnet50", "torchvision:vgg16", "torchvision:vit_b_16",
 ];
 
-/** Binds the fields of the page. `onFile()` is called when one is chosen, `onWrong(message, cure)` when it is none. */
+// TensorFlow runs code of theirs while it loads them.
+const PROGRAMS = [".keras", ".h5"];
+// Mostly a program of TensorFlow as well, but it may be ONNX: the service looks into it.
+const UNOFFERED = [".pb"];
+
+/** Binds the fields of the page. `onFile()` is called when one is chosen, `onWrong(refusal)` when it is none. */
 export class ModelPicker {
   #input = find("file");
   #name = find("name");
   #drop = find("drop");
   #chosen = find("chosen");
   #file = null;
+  #wrong = null;
   #onFile;
   #onWrong;
 
@@ -38,6 +45,11 @@ export class ModelPicker {
     return this.#file;
   }
 
+  /** Why what was dropped or chosen last was not taken; null where nothing was, or something else is chosen by now. */
+  get wrong() {
+    return this.#wrong;
+  }
+
   get name() {
     return this.#file ? "" : this.#name.value.trim();
   }
@@ -45,6 +57,7 @@ export class ModelPicker {
   /** Show a model by name; the file stays where it is the one that is meant. */
   show({ name, file }) {
     this.#name.value = name;
+    this.#wrong = null;
     if (this.#file?.name !== file) this.#set(null);
   }
 
@@ -60,9 +73,9 @@ export class ModelPicker {
       this.#drop.classList.remove("over");
       const [item] = event.dataTransfer.items;
       if (item?.webkitGetAsEntry?.()?.isDirectory) {
-        this.#onWrong("A folder cannot be sent as it is.", "Pack it as a .zip and drop that.");
+        this.#refuse("A folder cannot be sent as it is.", "Pack it as a .zip and drop that.");
       } else if (event.dataTransfer.files.length > 1) {
-        this.#onWrong("These are several files, and a question is about one model.", "Pack a model beside its weights as a .zip and drop that.");
+        this.#refuse("These are several files, and a question is about one model.", "Pack a model beside its weights as a .zip and drop that.");
       } else this.#take(event.dataTransfer.files[0]);
     });
   }
@@ -70,10 +83,14 @@ export class ModelPicker {
   #take(file) {
     if (!file) return;
     // The service says so as well, but only once the file is sent.
-    const extensions = this.#input.accept.split(",");
-    if (!extensions.some((extension) => file.name.toLowerCase().endsWith(extension))) {
+    const offered = this.#input.accept.split(",");
+    const isOneOf = (extensions) => extensions.some((extension) => file.name.toLowerCase().endsWith(extension));
+    if (!isOneOf([...offered, ...UNOFFERED])) {
       this.#set(null);
-      this.#onWrong(`'${file.name}' is not of a kind that is read.`, `Choose one of ${extensions.join(", ")}.`);
+      if (isOneOf(PROGRAMS)) {
+        this.#refuse(`'${file.name}' is not taken here: TensorFlow runs code of a Keras file while it loads it.`,
+          "Convert it to .tflite or .onnx, or ask dippm predict on your own machine, with a model that you trust.", "page.program");
+      } else this.#refuse(`'${file.name}' is not of a kind that is read.`, `Choose one of ${offered.join(", ")}.`);
       return;
     }
     this.#set(file);
@@ -81,8 +98,14 @@ export class ModelPicker {
     this.#onFile();
   }
 
+  #refuse(message, cure, code = "page.file") {
+    this.#wrong = new Refusal({ status: 0, code, message, cure });
+    this.#onWrong(this.#wrong);
+  }
+
   #set(file) {
     this.#file = file;
+    this.#wrong = null;
     this.#chosen.hidden = file === null;
     find("chosen-name").textContent = file ? `${file.name} (${formatBytes(file.size)})` : "";
     if (!file) this.#input.value = "";

@@ -37,15 +37,22 @@ export class Operators {
   start({ device, batch }) {
     this.#device.value = device;
     this.#batch.value = batch;
-    if (this.#size <= LARGE_BYTES) return this.#load();
-    this.#body.replaceChildren(make("button", { type: "button", onclick: () => this.#load() },
-      `Ask for them (sends the file again, ${formatBytes(this.#size)})`));
-    return undefined;
+    return this.#offer(() => this.#load());
   }
 
-  async #reload() {
-    await this.#load();
-    announce(`Operators on ${this.#device.value} at batch ${this.#batch.value}.`);
+  #reload() {
+    return this.#offer(async () => {
+      await this.#load();
+      announce(`Operators on ${this.#device.value} at batch ${this.#batch.value}.`);
+    });
+  }
+
+  #offer(load) {
+    if (this.#size <= LARGE_BYTES) return load();
+    this.stop();
+    this.#body.replaceChildren(make("button", { type: "button", onclick: load },
+      `Ask for them (sends the file again, ${formatBytes(this.#size)})`));
+    return undefined;
   }
 
   stop() {
@@ -70,7 +77,7 @@ export class Operators {
   #show({ prediction, phases, operators }) {
     const total = prediction.latency_ms;
     const longest = Math.max(...operators.map(({ time_ms }) => time_ms), 0);
-    const heads = [["operator", ""], ["module", ""], ["output", ""], ["MACs", "number"], ["time, ms", "number"], ["share", "number"], ["live, MiB", "number"]];
+    const heads = [["operator", ""], ["time, ms", "number"], ["share", "number"], ["module", ""], ["output", ""], ["MACs", "number"], ["live, MiB", "number"]];
     const names = Object.keys(phases);
     this.#body.replaceChildren(
       ...(names.length > 1 ? [phaseLine(phases)] : []),
@@ -83,17 +90,22 @@ export class Operators {
 }
 
 function operatorRow(operator, { total, longest, hasPhases }) {
-  const place = operator.scope || operator.source_op;
+  const { phase } = operator;
+  const isOptimizer = phase === "optimizer";
+  // An optimizer stands in no module, and its operators take all parameters at once: no output is the one.
+  const place = (!isOptimizer && operator.scope) || operator.source_op;
+  const shape = isOptimizer ? "–" : formatShape(operator.output_shape);
+  const kind = operator.kind.replaceAll("_", " ");
   const bar = make("span", { class: "bar", "aria-hidden": "true" });
   bar.style.inlineSize = `${longest ? (4 * operator.time_ms) / longest : 0}rem`;
   return make("tr", {},
-    make("th", { scope: "row" }, operator.kind.replaceAll("_", " "), hasPhases ? make("span", { class: "more" }, ` ${operator.phase}`) : null),
-    // The end of a module's path tells more than its beginning.
-    make("td", { class: "place" }, place.length > LONGEST_PLACE ? `…${place.slice(1 - LONGEST_PLACE)}` : place),
-    make("td", {}, formatShape(operator.output_shape)),
-    make("td", { class: "number" }, operator.macs ? formatCount(operator.macs).trimEnd() : "–"),
+    make("th", { scope: "row" }, kind, hasPhases && kind !== phase ? make("span", { class: "more" }, ` ${phase}`) : null),
     make("td", { class: "number" }, formatFigure(operator.time_ms)),
     make("td", { class: "number share" }, bar, formatShare(operator.time_ms / total)),
+    // The end of a module's path tells more than its beginning.
+    make("td", { class: "place" }, place.length > LONGEST_PLACE ? `…${place.slice(1 - LONGEST_PLACE)}` : place),
+    make("td", {}, shape),
+    make("td", { class: "number" }, operator.macs ? formatCount(operator.macs).trimEnd() : "–"),
     make("td", { class: "number" }, formatFigure(operator.live_mb)));
 }
 

@@ -23,12 +23,18 @@ export const DEFAULTS = Object.freeze({
 const OF_TRAINING = ["optimizer", "accumulation", "checkpointing"];
 const TEXTS = ["mode", "precision", "layout", "runtime", "mig_policy", "framework", "software", "optimizer"];
 
-/** A batch that is none, or an input that is none. */
+/** A name, batch or input that is none. */
 export class WrongQuestion extends Error {
   constructor(field, message) {
     super(message);
     this.field = field;
   }
+}
+
+/** Throws `WrongQuestion` where no library's prefix stands before a model's name. */
+export function checkName(name) {
+  if (/^(timm|torchvision|hf):./.test(name)) return;
+  throw new WrongQuestion("name", `Names begin with timm:, torchvision: or hf: – timm:resnet50, for example. Got '${name}' instead.`);
 }
 
 /** The sizes in "1, 8, 32", each once, in order. */

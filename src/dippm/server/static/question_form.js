@@ -22,14 +22,14 @@ export class QuestionForm {
     this.#form.addEventListener("input", (event) => event.target.removeAttribute("aria-invalid"));
   }
 
-  /** The question that the fields hold. Throws `WrongQuestion`. */
+  /** The question that the fields hold. Throws `WrongQuestion`, or why the chosen file was not taken. */
   read() {
     const { file, name } = this.#models;
-    if (!file && !name) throw new WrongQuestion("name", "There is no model: drop a file, or give a name such as timm:resnet50.");
+    if (!file && !name) throw this.#models.wrong ?? new WrongQuestion("name", "There is no model: drop a file, or give a name such as timm:resnet50.");
     if (!this.#devices.names.length) throw new WrongQuestion("device", "There is no device: choose at least one.");
     const accumulation = Number(find("accumulation").value);
     if (!Number.isInteger(accumulation) || accumulation < 1) {
-      throw new WrongQuestion("accumulation", "Batches a step must be a whole number above 0.");
+      throw new WrongQuestion("accumulation", "Gradient accumulation (batches a step) must be a whole number above 0.");
     }
     const question = {
       ...DEFAULTS,

@@ -5,13 +5,14 @@ import { formatBytes } from "./figures.js";
 const TOKEN_KEY = "dippm-token";
 const MOST_SAFE_BYTES = 2 ** 20;
 
-/** Why a question was not answered, in the service's words. */
+/** Why a question was not answered, in the service's words; `sha256` is the hash of the file that it read. */
 export class Refusal extends Error {
-  constructor({ status, code, message, cure = null }) {
+  constructor({ status, code, message, cure = null, sha256 = null }) {
     super(message);
     this.status = status;
     this.code = code;
     this.cure = cure;
+    this.sha256 = sha256;
   }
 }
 
@@ -96,10 +97,9 @@ function read(request) {
   } catch {
     // Told below: something between this page and the service may have answered.
   }
-  if (request.status === 200 && answer !== null) {
-    return { answer, text: request.responseText, sha256: request.getResponseHeader("X-Dippm-File-Sha256") };
-  }
-  if (answer?.error) throw new Refusal({ status: request.status, ...answer.error });
+  const sha256 = request.getResponseHeader("X-Dippm-File-Sha256");
+  if (request.status === 200 && answer !== null) return { answer, text: request.responseText, sha256 };
+  if (answer?.error) throw new Refusal({ status: request.status, sha256, ...answer.error });
   throw new Refusal({
     status: request.status,
     code: "page.unreadable",
@@ -114,7 +114,7 @@ function explainLoss(size) {
       status: 0,
       code: "page.connection",
       message: `The connection ended while the file (${formatBytes(size)}) was sent or read.`,
-      cure: "The service may not take files of this size, or was stopped. Leave the weights out where the format allows it, or run dippm on your own machine.",
+      cure: "The service may not take files of this size (dippm serve --max-upload-mb sets the largest), or was stopped. Leave the weights out where the format allows it, or run dippm on your own machine.",
     };
   }
   return {

@@ -13,13 +13,18 @@ const PARTS = ["context", "weights", "gradients", "optimizer", "activations", "k
 const GAUGE = { width: 1000, height: 30 };
 
 /**
- * A list of devices with their predictions at one batch. `largest` has the largest batches: none yet where it is
- * undefined, unknown ones where it is empty.
+ * A list of devices with their predictions at one batch, and what to know of it. `largest` has the largest batches: none
+ * yet where it is undefined, unknown ones where it is empty. `linkWith(name)` is a link that asks for a device as well.
  */
-export function showSummary({ predictions, catalogue, largest }) {
+export function showSummary({ predictions, catalogue, largest, linkWith }) {
   const find = (name) => largest && (largest.find(({ device }) => device === name) ?? null);
-  return make("ul", { class: "devices" }, predictions.map((each) =>
-    deviceCard(each, catalogue.limits(each.device), find(each.device))));
+  const list = make("ul", { class: "devices" }, predictions.map((each) =>
+    deviceCard(each, { limits: catalogue.limits(each.device), largest: find(each.device), linkWith })));
+  const named = predictions.find(({ mig }) => mig);
+  if (!named) return [list];
+  return [list, make("p", { class: "hint" },
+    `${timeOf(named)} and energy are of the whole device, also where a MIG slice is named. For the slice's own figures `,
+    `choose it as a device, such as ${named.mig}@${named.device}: “on this slice” does so.`)];
 }
 
 /** The verdict on a prediction: "yes", "no" or "unsure"; null where memory or capacity is not known. */
@@ -48,18 +53,21 @@ export function explainSlice(prediction, limits) {
   return `the largest has ${formatFigure(largest)} MiB`;
 }
 
-function deviceCard(prediction, limits, largest) {
+function deviceCard(prediction, { limits, largest, linkWith }) {
   const verdict = verdictOf(prediction, limits);
-  const time = prediction.mode === "training" ? "Step time" : "Latency";
   return make("li", { class: "device" },
     make("div", { class: "device-head" }, make("h4", {}, prediction.device), showVerdict(verdict)),
     make("dl", {},
-      metric(time, prediction, "latency_ms", "ms"),
+      metric(timeOf(prediction), prediction, "latency_ms", "ms"),
       metric("Energy", prediction, "energy_j", "J"),
       metric("Memory", prediction, "memory_mb", "MiB"),
-      entry("MIG slice", prediction.mig ?? (limits?.isSlice ? "–" : "none"), "", explainSlice(prediction, limits)),
+      entry("MIG slice", prediction.mig ?? (limits?.isSlice ? "–" : "none"), "", explainSlice(prediction, limits), sliceLink(prediction, linkWith)),
       largest === undefined ? entry("Largest batch", "…", "", "being asked") : largestBatch(largest)),
     prediction.memory_mb ? gauge(prediction, limits) : null);
+}
+
+function timeOf({ mode }) {
+  return mode === "training" ? "Step time" : "Latency";
 }
 
 function metric(title, prediction, name, unit) {
@@ -76,10 +84,16 @@ function largestBatch(found) {
   return entry("Largest batch", formatWhole(batch), "", `perhaps ${formatWhole(most)}`);
 }
 
-function entry(title, value, unit, more) {
+function sliceLink({ device, mig }, linkWith) {
+  const name = `${mig}@${device}`;
+  const href = mig && linkWith(name);
+  return href ? make("a", { class: "more", href, "aria-label": `on this slice, ${name}` }, "on this slice") : null;
+}
+
+function entry(title, value, unit, more, link = null) {
   return make("div", {}, make("dt", {}, title),
     make("dd", {}, make("span", { class: "value" }, value, unit ? make("span", { class: "unit" }, ` ${unit}`) : null),
-      make("span", { class: "more" }, ` ${more}`)));
+      make("span", { class: "more" }, ` ${more}`), link ? " " : null, link));
 }
 
 /** The memory in parts on a bar as long as the device's, with its interval and the slices' limits as ticks. */
@@ -103,7 +117,8 @@ function gauge(prediction, limits) {
     draw("rect", { class: "room", x: 0, y: 8, width: x(capacity), height: 14 }), parts, ticks,
     limits ? draw("line", { class: "end", x1: x(capacity), x2: x(capacity), y1: 0, y2: 30 }) : null, whisker);
   const seen = names.filter((name) => prediction.memory_parts_mb[name] >= 0.5);
-  const text = make("ul", { class: "parts", "aria-label": "Parts of the memory, MiB" }, seen.map((name) =>
+  const text = make("ul", { class: "parts", "aria-label": "Parts of the memory at its peak, MiB" },
+    make("li", {}, "at the peak:"), seen.map((name) =>
     make("li", {}, make("i", { class: `swatch look${look(name)}`, "aria-hidden": "true" }),
       `${name.replaceAll("_", " ")} ${formatFigure(prediction.memory_parts_mb[name])}`)),
     limits ? make("li", { class: "of" }, `of ${formatFigure(capacity)} MiB`) : null);
