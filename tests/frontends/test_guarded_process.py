@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dippm.frontends import guarded_process
-from dippm.frontends.guarded_process import ProcessLimits, end_guarded, start_guarded
+from dippm.frontends.guarded_process import GuardedProcess, ProcessLimits, end_guarded, start_guarded
 
 LIMITS = ProcessLimits(memory_mb=500, file_mb=20)
 # Starts a process of its own, says who both are, and does as it is told.
@@ -42,7 +42,7 @@ def assert_gone(process_ids: list[int]) -> None:
     assert [each for each in process_ids if is_running(each)] == []
 
 
-def start(code: str, *, said: int = 1) -> tuple[subprocess.Popen[bytes], list[int]]:
+def start(code: str, *, said: int = 1) -> tuple[GuardedProcess, list[int]]:
     """A guarded process, and the ids of it and its child, and of whoever else says so in lines of its own."""
     guardian = start_guarded(
         [sys.executable, "-S", "-c", GUARDED + code], limits=LIMITS, environment=os.environ, output=subprocess.PIPE
@@ -92,6 +92,27 @@ def test_a_guardian_that_was_stopped_is_not_waited_for(monkeypatch: pytest.Monke
     os.kill(guardian.pid, signal.SIGSTOP)
     end_guarded(guardian)
     assert_gone(processes)
+
+
+def test_its_group_is_signalled_only_while_nobody_else_can_have_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    signalled: list[tuple[int, bool]] = []
+    guardian, processes = start("os._exit(0)")
+    # Its processes end without the group's signal; what the system was told of it is in /proc no more.
+    monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append((group, Path(f"/proc/{group}").exists())))
+    assert guardian.wait(30) == 0
+    end_guarded(guardian)
+    end_guarded(guardian)
+    assert signalled == [(guardian.pid, True)]
+    assert_gone(processes)
+
+
+def test_who_waits_for_it_may_do_so_for_a_time() -> None:
+    guardian, _ = start(HOLD)
+    with pytest.raises(subprocess.TimeoutExpired):
+        guardian.wait(0.05)
+    assert guardian.poll() is None
+    end_guarded(guardian)
+    assert (guardian.poll(), guardian.wait(0)) == (-signal.SIGKILL, -signal.SIGKILL)
 
 
 def test_it_gets_the_files_that_it_is_given() -> None:

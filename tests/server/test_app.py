@@ -38,7 +38,8 @@ class FakePool:
     async def close(self) -> None:
         self.is_open = False
 
-    async def ask(self, job: Job) -> Reply:
+    async def ask(self, job: Job, *, prepare: Callable[[], None] | None = None) -> Reply:
+        assert (prepare is None) == (job.path is None)
         self.jobs.append(job)
         if job.path is not None:
             self.files.append(Path(job.path).read_bytes())

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import hashlib
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,26 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
+def test_a_disk_that_is_full_from_the_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def begin() -> None:
+        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
+            incoming.open("a.onnx")
+
+    async def run() -> None:
+        for owner, name in ((Path, "open"), (tempfile, "mkdtemp")):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, fail)
+                with pytest.raises(ServiceError) as caught:
+                    await begin()
+            assert (caught.value.code, caught.value.status) == ("upload.no_space", 503)
+
+    asyncio.run(run())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_an_archive_may_unpack_to_counts_while_a_worker_reads_it(tmp_path: Path) -> None:
     async def read(store: UploadStore, count: int, *, name: str, size: int) -> None:
         if not count:
@@ -137,6 +158,7 @@ def test_what_an_archive_may_unpack_to_counts_while_a_worker_reads_it(tmp_path: 
             incoming.open(name)
             await incoming.write(bytes(size))
             async with incoming.reading():
+                incoming.claim_unpacked()
                 await read(store, count - 1, name=name, size=size)
 
     store = UploadStore(tmp_path, max_upload_mb=1, workers=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dippm.api import ModelReadError
 from dippm.server import worker
 from dippm.server.jobs import Job, Reply, Verb
 from dippm.server.verbs import GraphReader
@@ -63,6 +64,20 @@ def test_whatever_a_file_does_is_answered(
     assert "secret" not in reply.defect
     if code == "model.unforeseen":
         assert "test_worker.py" in reply.defect
+
+
+@pytest.mark.parametrize(
+    ("code", "is_lasting"), [("conversion.failed", False), ("conversion.no_space", False), ("onnx.damaged", True)]
+)
+def test_what_the_machine_may_have_done_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, is_lasting: bool
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ModelReadError("It cannot be read.", code=code)
+
+    monkeypatch.setattr(worker, "answer", fail)
+    reply = reply_to(tmp_path / "upload.zip")
+    assert (code_of(reply), reply.is_lasting) == (code, is_lasting)
 
 
 def test_a_defect_without_a_file_is_the_services(monkeypatch: pytest.MonkeyPatch) -> None:

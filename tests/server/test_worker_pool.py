@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ import pytest
 from dippm.server.errors import ServiceError
 from dippm.server.jobs import Job, Reply, Verb
 from dippm.server.settings import Settings
+from dippm.server.uploads import UploadStore
+from dippm.server.worker_process import WorkerDiedError
 
 Made = Callable[..., bytes]
 
@@ -127,13 +131,21 @@ class FakeWorker:
     """A worker that is no process."""
 
     def __init__(self, *, is_running: bool = True, content: str | None = None) -> None:
-        self.is_running, self.content = is_running, content
+        self.is_running, self.content, self.id = is_running, content, 1
+        self.is_gone, self.is_cleared = asyncio.Event(), False
+
+    async def connect(self) -> None:
+        pass
+
+    async def ask(self, job: Job) -> Reply:
+        raise WorkerDiedError(f"ended on {job.name}")
 
     def kill(self) -> None:
         self.is_running = False
 
     def clear_up(self) -> None:
         time.sleep(0.3)
+        self.is_cleared = True
 
 
 def make_pool(folder: Path) -> Any:
@@ -195,5 +207,107 @@ def test_others_are_served_while_a_worker_is_cleared_away(folder: Path) -> None:
             pass
         counter.cancel()
         assert turns >= 5
+
+    asyncio.run(run())
+
+
+def test_who_gives_up_leaves_nothing(folder: Path) -> None:
+    async def run() -> None:
+        pool = make_pool(folder)
+        waiting = [asyncio.create_task(pool._acquire("content")) for _ in range(5)]
+        await asyncio.sleep(0)
+        for each in waiting[:4]:
+            each.cancel()
+        await asyncio.gather(*waiting[:4], return_exceptions=True)
+        assert len(pool._waiting) == 1
+        well = FakeWorker()
+        pool._release(well)
+        assert await waiting[4] is well
+
+    asyncio.run(run())
+
+
+def test_a_file_is_left_alone_before_its_owner_is_told(folder: Path, onnx_file: Path) -> None:
+    async def run() -> None:
+        pool, dying = make_pool(folder), FakeWorker()
+        pool._release(dying)
+        assert await failure(pool.ask(job(onnx_file))) == "service.worker_died 422"
+        assert dying.is_cleared
+
+    asyncio.run(run())
+
+
+def test_workers_that_cannot_be_started_are_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from dippm.server import worker_pool
+
+    failures = [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EMFILE, "Too many open files")]
+    tries = 0
+
+    def start(*_: object) -> FakeWorker:
+        nonlocal tries
+        tries += 1
+        if failures:
+            raise failures.pop(0)
+        return FakeWorker()
+
+    monkeypatch.setattr(worker_pool, "WorkerProcess", start)
+    monkeypatch.setattr(worker_pool, "_FIRST_PAUSE_S", 0.01)
+
+    async def run() -> None:
+        pool = make_pool(folder)
+        pool._settings = replace(pool._settings, workers=2)
+        pool.open()
+        async with asyncio.timeout(20):
+            while pool.ready < 2:
+                await asyncio.sleep(0.01)
+        await pool.close()
+
+    with caplog.at_level("ERROR"):
+        asyncio.run(run())
+    assert tries == 4
+    assert [record.getMessage() for record in caplog.records] == ["worker.failed"] * 2
+
+
+def test_archives_take_room_to_unpack_only_once_a_worker_reads_them(folder: Path) -> None:
+    class Hanging(FakeWorker):
+        async def ask(self, job: Job) -> Reply:
+            await asyncio.sleep(600)
+            raise WorkerDiedError(job.name)
+
+    async def run() -> None:
+        pool, store = make_pool(folder), UploadStore(folder, max_upload_mb=1, workers=1)
+        pool._release(Hanging())
+        left = store._left
+        async with AsyncExitStack() as stack:
+            tasks = []
+            # Each unpacks to as much as it may; together to far more than there is.
+            for _ in range(10):
+                incoming = await stack.enter_async_context(store.receive())
+                incoming.open("a.zip")
+                await incoming.write(bytes(2**13))
+                asked = pool.ask(job(folder / "a.zip"), prepare=incoming.claim_unpacked)
+                tasks.append(asyncio.create_task(asked))
+            await asyncio.sleep(0.05)
+            assert not any(task.done() for task in tasks)
+            assert left - store._left == 10 * 2**13 + 4 * 2**20
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        assert store._left == left
+
+    asyncio.run(run())
+
+
+def test_a_worker_whose_job_is_refused_at_once_is_for_the_next(folder: Path, onnx_file: Path) -> None:
+    def refuse() -> None:
+        raise ServiceError("No.", code="upload.no_space", status=503)
+
+    async def run() -> None:
+        pool, well = make_pool(folder), FakeWorker()
+        pool._release(well)
+        assert await failure(pool.ask(job(onnx_file), prepare=refuse)) == "upload.no_space 503"
+        assert pool._idle == [well]
 
     asyncio.run(run())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+import math
+from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +16,7 @@ from dippm.server.metrics import Metrics
 from dippm.server.middleware import CACHE_HEADER
 from dippm.server.questions import NAMED, OPTIONS, parse_question
 from dippm.server.result_cache import ResultCache
-from dippm.server.uploads import UploadStore
+from dippm.server.uploads import IncomingFile, UploadStore
 from dippm.server.worker_pool import WorkerPool
 
 __all__ = ["FILE_HEADER", "Answerer"]
@@ -78,7 +78,7 @@ class Answerer:
             self._metrics.upload_bytes.inc(incoming.size)
             asked = parse_question(OPTIONS[verb], options)
             job = Job(verb=verb, name=incoming.name, path=str(incoming.path), content=incoming.content, options=asked)
-            return await self._respond(job, incoming.reading)
+            return await self._respond(job, incoming)
 
     async def _read(self, request: Request) -> bytes:
         body = bytearray()
@@ -86,12 +86,12 @@ class Answerer:
             body += chunk
         return bytes(body)
 
-    async def _respond(
-        self, job: Job, reading: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    ) -> Response:
+    async def _respond(self, job: Job, incoming: IncomingFile | None = None) -> Response:
         async def ask() -> Reply:
-            async with reading():
+            if incoming is None:
                 return await self._pool.ask(job)
+            async with incoming.reading():
+                return await self._pool.ask(job, prepare=incoming.claim_unpacked)
 
         reply, how = await self._cache.answer(job.key, ask)
         self._metrics.cache.labels(result=how).inc()
@@ -126,8 +126,9 @@ async def _chunks(request: Request, *, most: int) -> AsyncIterator[bytes]:
 
 def _too_large(most: int) -> ServiceError:
     return ServiceError(
-        f"The request is larger than {most // 1024:,} KiB.",
+        f"The request is larger than {math.ceil(most / 2**20):,} MiB.",
         code="request.too_large",
         status=413,
-        cure="Leave the weights out where the format allows it, or ask dippm on your own machine.",
+        cure="Leave the weights out where the format allows it, ask dippm on your own machine, or have the service "
+        "take more (--max-upload-mb).",
     )

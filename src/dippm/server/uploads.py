@@ -7,8 +7,8 @@ import errno
 import hashlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
@@ -48,8 +48,13 @@ class UploadStore:
 
     @asynccontextmanager
     async def receive(self) -> AsyncIterator[IncomingFile]:
-        """A file to be written in a folder of its own, which is gone when the request is and no worker reads it."""
-        folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._folder))
+        """A file to be written in a folder of its own, which is gone when the request is and no worker reads it.
+
+        Raises:
+            ServiceError: ``upload.no_space``.
+        """
+        with _refusing_where_full():
+            folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._folder))
         incoming = IncomingFile(folder, self)
         try:
             yield incoming
@@ -98,7 +103,7 @@ class IncomingFile:
             name: The client's name of it: its extension says what to expect, and it stands in messages.
 
         Raises:
-            ServiceError: ``upload.extension``.
+            ServiceError: ``upload.extension``, ``upload.no_space``.
         """
         # Whatever the client's system takes for a path, its last part is the name.
         last = PurePosixPath(PureWindowsPath(name).name).name
@@ -112,7 +117,8 @@ class IncomingFile:
                 cure=f"Send one of {', '.join(EXTENSIONS)}.",
             )
         self.path = self._folder / f"upload{extension}"
-        self._stream = self.path.open("xb", buffering=0)
+        with _refusing_where_full():
+            self._stream = self.path.open("xb", buffering=0)
 
     async def write(self, data: bytes) -> None:
         """Add to the file.
@@ -141,12 +147,8 @@ class IncomingFile:
         """
         block, self._block = self._block, bytearray()
         if block and self._stream is not None:
-            try:
+            with _refusing_where_full():
                 await asyncio.to_thread(self._append, self._stream, bytes(block))
-            except OSError as exc:
-                if exc.errno in SPACE_ERRORS:
-                    raise no_space() from exc
-                raise
 
     def close(self) -> None:
         """End the file."""
@@ -156,18 +158,21 @@ class IncomingFile:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
-        """Keep the file, with room to unpack it, while a worker reads it, though its own request may be gone.
+        """Keep the file while a worker is to read it, though its own request may be gone."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            await self.let_go()
+
+    def claim_unpacked(self) -> None:
+        """Take the space that the file may need beside itself, now that a worker begins to read it.
 
         Raises:
             ServiceError: ``upload.no_space``.
         """
         if self.path is not None and self.path.suffix == ".zip":
             self._claim(min(UNPACKED_FACTOR * self._store.most_bytes, _MOST_DEFLATED * self.size))
-        self._users += 1
-        try:
-            yield
-        finally:
-            await self.let_go()
 
     async def let_go(self) -> None:
         """Remove the file once nobody needs it any more."""
@@ -189,6 +194,16 @@ class IncomingFile:
         view = memoryview(block)
         while view:
             view = view[stream.write(view) :]
+
+
+@contextmanager
+def _refusing_where_full() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in SPACE_ERRORS:
+            raise no_space() from exc
+        raise
 
 
 def no_space() -> ServiceError:

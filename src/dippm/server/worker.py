@@ -26,8 +26,8 @@ _READY = 200
 # A worker that keeps more than this part of its memory between jobs makes room for a fresh one.
 _FULL = 0.5
 _OF_THE_MOMENT = frozenset({
-    "archive.damaged", "conversion.crashed", "conversion.memory", "conversion.timeout", "model.missing",
-    "model.unreadable",
+    "archive.damaged", "conversion.crashed", "conversion.failed", "conversion.memory", "conversion.no_space",
+    "conversion.timeout", "model.missing", "model.unreadable",
 })  # fmt: skip
 
 
@@ -100,13 +100,7 @@ def _report(exc: Exception, job: Job) -> Reply:
 
 
 def _body(exc: DippmError, job: Job) -> bytes:
-    """The error under the name that the client knows, and without the folders of this machine."""
-    message = str(exc)
-    if job.path is not None:
-        folder = Path(job.path).parent
-        for known in (job.path, str(folder / "unpacked"), str(folder)):
-            message = message.replace(known, job.name)
-    return error_body(exc, message=message)
+    return error_body(exc, message=job.as_known(str(exc)))
 
 
 def _warm_up() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from dippm.server.errors import ServiceError
@@ -64,16 +64,23 @@ class WorkerPool:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
 
-    async def ask(self, job: Job) -> Reply:
-        """Answer a job.
+    async def ask(self, job: Job, *, prepare: Callable[[], None] | None = None) -> Reply:
+        """Answer a job. When this ends, no worker has anything to do with the job's file any more.
+
+        Args:
+            job: The job.
+            prepare: Called once a worker is free for it; what it raises is raised here.
 
         Raises:
             ServiceError: ``service.busy``, ``service.timeout``, ``service.worker_died``.
         """
         with self._metrics.waiting.track_inprogress():
             worker = await self._acquire(job.content)
-        is_well = False
+        is_well = True
         try:
+            if prepare is not None:
+                prepare()
+            is_well = False
             with self._metrics.working.track_inprogress():
                 async with asyncio.timeout(self._settings.timeout_s):
                     reply = await worker.ask(job)
@@ -96,6 +103,8 @@ class WorkerPool:
                 self._release(worker)
             else:
                 worker.kill()
+                # Until it has ended it may go on to write beside the file, which its owner is about to remove.
+                await asyncio.to_thread(worker.clear_up)
         if reply.is_last:
             self._metrics.lost_workers.labels(reason="full").inc()
             log_event("worker.full", {"worker": worker.id})
@@ -141,21 +150,20 @@ class WorkerPool:
         try:
             return await asyncio.shield(turn)
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done():
                 self._release(turn.result())
-            turn.cancel()
+            else:
+                self._waiting.remove(turn)
             raise
 
     def _release(self, worker: WorkerProcess) -> None:
         if not worker.is_running:
             worker.kill()
             return
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(worker)
-                return
-        self._idle.append(worker)
+        if self._waiting:
+            self._waiting.popleft().set_result(worker)
+        else:
+            self._idle.append(worker)
 
     async def _keep(self, number: int, first_is_ready: asyncio.Event) -> None:
         """Keep one worker going: start it, wait until it is gone, start the next."""
@@ -164,25 +172,36 @@ class WorkerPool:
             # The first one shall not share the processor while it gets ready.
             await first_is_ready.wait()
         while True:
-            started = self._first or WorkerProcess(self._settings, self._folder)
-            self._first = None
-            async with self._owned(started) as worker:
-                try:
-                    await worker.connect()
-                except WorkerDiedError as exc:
-                    log_event("worker.failed", {"worker": worker.id, "reason": str(exc)}, level=logging.ERROR)
-                    self._metrics.lost_workers.labels(reason="start").inc()
-                    is_up = False
-                else:
-                    is_up, pause_s = True, _FIRST_PAUSE_S
-                    first_is_ready.set()
-                    self._alive.add(worker)
-                    log_event("worker.ready", {"worker": worker.id})
-                    self._release(worker)
-                    await self._wait_until_gone(worker)
-            if not is_up:
+            if await self._keep_one(first_is_ready):
+                pause_s = _FIRST_PAUSE_S
+            else:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _keep_one(self, first_is_ready: asyncio.Event) -> bool:
+        """Start a worker and wait until it is gone; whether it ever got ready."""
+        try:
+            started = self._first or WorkerProcess(self._settings, self._folder)
+        except OSError as exc:  # a full disk or too many open files: neither need last
+            self._tell_failure(0, f"could not be started: {exc}")
+            return False
+        self._first = None
+        async with self._owned(started) as worker:
+            try:
+                await worker.connect()
+            except (WorkerDiedError, OSError) as exc:
+                self._tell_failure(worker.id, str(exc))
+                return False
+            first_is_ready.set()
+            self._alive.add(worker)
+            log_event("worker.ready", {"worker": worker.id})
+            self._release(worker)
+            await self._wait_until_gone(worker)
+        return True
+
+    def _tell_failure(self, worker: int, reason: str) -> None:
+        log_event("worker.failed", {"worker": worker, "reason": reason}, level=logging.ERROR)
+        self._metrics.lost_workers.labels(reason="start").inc()
 
     async def _wait_until_gone(self, worker: WorkerProcess) -> None:
         while worker.is_running:

@@ -8,6 +8,8 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from dippm.frontends.guarded_process import ProcessLimits, end_guarded, kill_guarded, start_guarded
@@ -47,24 +49,33 @@ class WorkerProcess:
         settings: Settings of the service.
         folder: Folder of the service. Below it lie the worker's temporary files, while it runs, and what the workers
             make of clients' files and keep for each other, while the service does.
+
+    Raises:
+        OSError: The machine has no room for another one: on its disk, or among its processes and open files.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.content: str | None = None
         self.id = 0
         self.is_gone = asyncio.Event()
-        self._folder = tempfile.mkdtemp(prefix="worker-", dir=folder)
-        self._own, other = socket.socketpair()
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._clearing = threading.Lock()
+        self._is_cleared = False
         unpacked_mb = UNPACKED_FACTOR * settings.max_upload_mb
-        arguments = [str(each) for each in (other.fileno(), settings.memory_mb, unpacked_mb)]
-        with other:
-            self._process = start_guarded(
-                [sys.executable, "-P", "-m", "dippm.server.worker", *arguments],
-                limits=ProcessLimits(memory_mb=settings.memory_mb, file_mb=unpacked_mb),
-                environment=_environment(folder) | {"TMPDIR": self._folder},
-                descriptors=[other.fileno()],
-            )
+        with ExitStack() as undo:
+            self._folder = tempfile.mkdtemp(prefix="worker-", dir=folder)
+            undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._own, other = socket.socketpair()
+            undo.callback(self._own.close)
+            arguments = [str(each) for each in (other.fileno(), settings.memory_mb, unpacked_mb)]
+            with other:
+                self._process = start_guarded(
+                    [sys.executable, "-P", "-m", "dippm.server.worker", *arguments],
+                    limits=ProcessLimits(memory_mb=settings.memory_mb, file_mb=unpacked_mb),
+                    environment=_environment(folder) | {"TMPDIR": self._folder},
+                    descriptors=[other.fileno()],
+                )
+            undo.pop_all()
 
     @property
     def is_running(self) -> bool:
@@ -115,10 +126,14 @@ class WorkerProcess:
         self.is_gone.set()
 
     def clear_up(self) -> None:
-        """End the process, wait until it has ended, and remove its files."""
-        self.kill()
-        end_guarded(self._process)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """End the process, wait until it has ended, and remove its files; all of it may be done already."""
+        with self._clearing:
+            if self._is_cleared:
+                return
+            self.kill()
+            end_guarded(self._process)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._is_cleared = True
 
     async def _read(self) -> Reply:
         if self._stream is None:

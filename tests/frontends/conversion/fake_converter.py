@@ -1,6 +1,7 @@
 """A converter that does what a test asks of it."""
 
 import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -41,6 +42,10 @@ def convert(request: ConversionRequest) -> None:
         os._exit(3)
     elif task == "raise":
         raise ValueError("a field\nis missing")
+    elif task == "find no room":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    elif task == "find no memory":
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
     elif task == "refuse":
         raise UnsupportedError("It has five legs.", code="fake.legs", cure="Take one away.")
     elif task == "miss":
@@ -50,6 +55,8 @@ def convert(request: ConversionRequest) -> None:
     elif task == "write rubbish":
         request.onnx_path.write_bytes(b"\xff" * 100)
         return
+    elif task == "export anew":
+        request.source.write_bytes(request.source.read_bytes() + b"\x12\x01a")
     elif task == "tell":
         environment = {name: os.environ.get(name, "") for name in request.options["names"]}
         Path(request.options["mark"]).write_text(repr((environment, os.getcwd())), encoding="utf-8")

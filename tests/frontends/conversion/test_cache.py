@@ -34,6 +34,15 @@ def test_the_size_is_bounded_and_the_newest_stays(tmp_path: Path) -> None:
     assert keys(tmp_path) == ["c"]
 
 
+def test_what_is_larger_than_all_may_be_is_not_kept_and_drops_nothing(tmp_path: Path) -> None:
+    cache = ConversionCache(tmp_path, most_bytes=1000)
+    for key in "ab":
+        cache.save(key, entry())
+    cache.save("large", entry(bytes(1000)))
+    assert cache.load("large") is None
+    assert keys(tmp_path) == ["a", "b"]
+
+
 def test_what_another_process_left_unfinished_goes_after_a_day(tmp_path: Path) -> None:
     cache = ConversionCache(tmp_path)
     for name, age in (("unfinished-old", 2 * 24 * 3600), ("unfinished-new", 60)):

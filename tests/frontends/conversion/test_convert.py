@@ -96,6 +96,14 @@ def test_the_second_time_nothing_runs(run: Run, source: Path, tmp_path: Path) ->
     assert count.read_text() == "xxx"
 
 
+def test_what_changed_while_it_was_converted_is_not_kept(run: Run, source: Path, cache: Path) -> None:
+    before = source.read_bytes()
+    changed = run(task="export anew")
+    assert onnx.load_from_string(changed.model).producer_name == "a"
+    source.write_bytes(before)
+    assert not list(cache.glob("*"))
+
+
 def test_a_damaged_entry_counts_as_absent(run: Run, cache: Path) -> None:
     first = run()
     (damaged,) = cache.iterdir()
@@ -136,6 +144,8 @@ def test_no_result_outlives_the_code_that_made_it(run: Run, monkeypatch: pytest.
         ("miss", MissingExtraError, "extra.missing", 'pip install "dippm[legs]"'),
         ("write nothing", ModelReadError, "conversion.failed", "wrote no model"),
         ("write rubbish", ModelReadError, "onnx.damaged", ""),
+        ("find no room", UnsupportedError, "conversion.no_space", "Make room"),
+        ("find no memory", UnsupportedError, "conversion.memory", "300 MiB"),
         ("fill memory", UnsupportedError, "conversion.memory", "300 MiB"),
         ("fill disk", ModelReadError, "conversion.failed", "File too large"),
     ],

@@ -43,7 +43,7 @@ class ConversionCache:
     Args:
         folder: Where they are; made when the first one is kept.
         most_entries: More than that are not kept: the oldest go.
-        most_bytes: Nor more than that.
+        most_bytes: Nor more than that: what is larger by itself is not kept.
     """
 
     def __init__(self, folder: Path, *, most_entries: int = 512, most_bytes: int = 512 * 2**20) -> None:
@@ -70,17 +70,20 @@ class ConversionCache:
         return found
 
     def save(self, key: str, entry: CacheEntry) -> None:
-        """Keep a result, in place of one that is there.
+        """Keep a result, in place of one that is there, if there can be room for it.
 
         Raises:
             OSError: The folder cannot be written to.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
         about = {"converter_s": entry.converter_s, "sha256": hashlib.sha256(entry.model).hexdigest()}
+        content = json.dumps(about).encode() + b"\n" + entry.model
+        if len(content) > self._most_bytes:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
         descriptor, made = tempfile.mkstemp(prefix=_UNFINISHED, dir=self._folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(json.dumps(about).encode() + b"\n" + entry.model)
+                stream.write(content)
             Path(made).replace(self._path(key))
         except OSError:
             Path(made).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import mmap
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,16 +76,18 @@ def convert(
         ModelReadError: The files cannot be read, or the converter fails on them: ``model.unreadable``,
             ``conversion.failed``, ``conversion.crashed``.
         UnsupportedError: It takes more than the limits: ``conversion.timeout``, ``conversion.memory``,
-            ``conversion.too_large``.
+            ``conversion.no_space``, ``conversion.too_large``.
         DippmError: Whatever the worker raises.
     """
     name = str(source) if name is None else name
     options = dict(options or {})
     folder = cache_folder(_CACHE_PART)
     kept = None if folder is None else ConversionCache(folder)
+    root = source if source.is_dir() else source.parent
+    key_now = partial(_key, worker, files, options, packages, root=root, name=name)
     key = ""
     if kept is not None:
-        key = _key(worker, files, options, packages, root=source if source.is_dir() else source.parent, name=name)
+        key = key_now()
         entry = kept.load(key)
         if entry is not None:
             return ConvertedModel(model=entry.model, converter_s=entry.converter_s, was_cached=True)
@@ -102,8 +104,10 @@ def convert(
         model = _without_weights(path, framework=framework, name=name)
     if kept is not None:
         try:
-            kept.save(key, CacheEntry(model=model, converter_s=converter_s))
-        except OSError as exc:
+            # The model may have been exported anew while the converter ran: nobody knows which one it read.
+            if key_now() == key:
+                kept.save(key, CacheEntry(model=model, converter_s=converter_s))
+        except (OSError, ModelReadError) as exc:
             # A home that cannot be written to is no reason to fail.
             _logger.debug("a conversion is not kept: %s", exc)
     return ConvertedModel(model=model, converter_s=converter_s, was_cached=False)

@@ -55,7 +55,13 @@ _FIXED_VARIABLES = {
     "http_proxy": "http://127.0.0.1:9",
     "https_proxy": "http://127.0.0.1:9",
 }
-_OUT_OF_MEMORY_SIGNS = (b"bad_alloc", b"MemoryError", b"Cannot allocate memory", b"out of memory")
+_OUT_OF_MEMORY_SIGNS = (
+    b"bad_alloc",
+    b"MemoryError",
+    b"Cannot allocate memory",
+    b"can't allocate memory",
+    b"out of memory",
+)
 
 
 def run_converter(
@@ -84,7 +90,8 @@ def run_converter(
 
     Raises:
         ModelReadError: ``conversion.failed``, ``conversion.crashed``.
-        UnsupportedError: ``conversion.timeout``, ``conversion.memory``, ``conversion.too_large``.
+        UnsupportedError: ``conversion.timeout``, ``conversion.memory``, ``conversion.no_space``,
+            ``conversion.too_large``.
         DippmError: Whatever the worker raised.
     """
     output, home = folder / "output", folder / "home"
@@ -173,11 +180,18 @@ def _result(
     name: str,
     limits: ConversionLimits,
 ) -> tuple[Path, float]:
-    if "memory" in reply or (reply.keys() <= {"crash"} and _is_out_of_memory(status, tail)):
+    is_short_of_memory = _has_memory_sign(str(reply.get("failure", "")).encode())
+    if "memory" in reply or is_short_of_memory or (reply.keys() <= {"crash"} and _is_out_of_memory(status, tail)):
         raise UnsupportedError(
             f"The converter of {framework} ran out of memory on '{name}'; it may take {limits.memory_mb:,} MiB.",
             code="conversion.memory",
             cure="Convert it to ONNX on a larger machine and give the .onnx file.",
+        )
+    if "space" in reply:
+        raise UnsupportedError(
+            f"The converter of {framework} found no room on the disk for its work on '{name}'.",
+            code="conversion.no_space",
+            cure="Make room where temporary files lie, or convert it to ONNX yourself and give the .onnx file.",
         )
     error = _error_of(reply, framework=framework, name=name)
     if error is not None:
@@ -225,7 +239,11 @@ def _error_of(reply: Mapping[str, Any], *, framework: str, name: str) -> DippmEr
 def _is_out_of_memory(status: int, tail: bytes) -> bool:
     # A process that nobody here killed was killed by the system, which does so where memory runs out.
     is_killed = sys.platform != "win32" and status == -signal.SIGKILL
-    return is_killed or (status != 0 and any(sign in tail for sign in _OUT_OF_MEMORY_SIGNS))
+    return is_killed or (status != 0 and _has_memory_sign(tail))
+
+
+def _has_memory_sign(said: bytes) -> bool:
+    return any(sign in said for sign in _OUT_OF_MEMORY_SIGNS)
 
 
 def _ending(status: int) -> str:

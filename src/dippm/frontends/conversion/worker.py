@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from dippm.errors import DippmError, MissingExtraError
 __all__ = ["ConversionRequest", "run_worker"]
 
 _LONGEST_MESSAGE = 2000
+_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +80,10 @@ def run_worker(convert: Callable[[ConversionRequest], None]) -> NoReturn:
     except MemoryError:
         reply = {"memory": True}
     except Exception as exc:  # noqa: BLE001 - converters raise whatever they like on a file that they cannot read
-        reply = {"failure": f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]}
+        if isinstance(exc, OSError) and exc.errno in _SPACE_ERRORS:
+            reply = {"space": True}
+        else:
+            reply = {"failure": f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]}
     request.reply.write_text(json.dumps(reply), encoding="utf-8")
     # The answer is written; frameworks take half a second to put themselves away.
     sys.stdout.flush()
