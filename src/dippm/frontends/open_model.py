@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
@@ -84,6 +86,8 @@ def _open_path(
         from dippm.frontends.torch import read_torch_file
 
         return read_torch_file(path, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
+    # What reads the converter's result is imported while the converter works.
+    Thread(target=import_module, args=("dippm.frontends.onnx",), daemon=True).start()
     if found is Framework.TENSORFLOW:
         from dippm.frontends.tensorflow import convert_tensorflow
 
