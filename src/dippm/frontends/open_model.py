@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
@@ -16,7 +14,7 @@ from dippm.frontends.inputs import InputShapes
 from dippm.graph import Graph
 
 if TYPE_CHECKING:
-    from dippm.frontends.conversion import ConvertedModel
+    from dippm.frontends.conversion.convert import ConvertedModel
 
 __all__ = ["open_model"]
 
@@ -86,16 +84,14 @@ def _open_path(
         from dippm.frontends.torch import read_torch_file
 
         return read_torch_file(path, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
-    # What reads the converter's result is imported while the converter works.
-    Thread(target=import_module, args=("dippm.frontends.onnx",), daemon=True).start()
     if found is Framework.TENSORFLOW:
-        from dippm.frontends.tensorflow import convert_tensorflow
+        from dippm.frontends.tensorflow.conversion import convert_tensorflow
 
         converted = convert_tensorflow(path, input=input, trust=trust)
         return _read_converted(
             converted, source=str(path), framework=found, input=input, mode=mode, batch_hint=batch_hint
         )
-    from dippm.frontends.paddle import convert_paddle
+    from dippm.frontends.paddle.convert import convert_paddle
 
     converted = convert_paddle(path, input=input)
     return _read_converted(converted, source=str(path), framework=found, input=input, mode=mode, batch_hint=batch_hint)
@@ -146,7 +142,7 @@ def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: i
         return read_onnx(model, input=input, mode=mode, batch_hint=batch_hint)
     paddle = sys.modules.get("paddle")
     if paddle is not None and isinstance(model, paddle.nn.Layer):
-        from dippm.frontends.paddle import convert_paddle
+        from dippm.frontends.paddle.convert import convert_paddle
 
         return _read_converted(
             convert_paddle(model, input=input),
@@ -157,7 +153,8 @@ def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: i
             batch_hint=batch_hint,
         )
     if "tensorflow" in sys.modules or "keras" in sys.modules:
-        from dippm.frontends.tensorflow import convert_tensorflow, is_tensorflow_object
+        from dippm.frontends.tensorflow.conversion import convert_tensorflow
+        from dippm.frontends.tensorflow.objects import is_tensorflow_object
 
         if is_tensorflow_object(model):
             return _read_converted(

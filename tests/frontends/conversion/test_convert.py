@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dippm.frontends
 from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError, UsageError
-from dippm.frontends.conversion import ConversionLimits, ConvertedModel, convert
+from dippm.frontends.conversion.convert import ConvertedModel, convert
+from dippm.frontends.conversion.limits import ConversionLimits
 from dippm.frontends.onnx import read_onnx
 
 HERE = Path(__file__).parent
@@ -205,7 +206,7 @@ def test_nothing_outlives_the_caller(source: Path, tmp_path: Path, ending: signa
     # A background job of a shell ignores interrupts, and hands that on.
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from pathlib import Path; from dippm.frontends.conversion import convert; "
+        "from pathlib import Path; from dippm.frontends.conversion.convert import convert; "
         f"source = Path({str(source)!r}); convert(framework='Fake', worker='fake_converter', source=source, "
         f"files=[source], options={{'task': {task!r}, 'mark': {str(mark)!r}}})"
     )

@@ -18,7 +18,8 @@ import pytest
 import dippm
 from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError
 from dippm.frontends.inputs import InputShapes
-from dippm.frontends.paddle import convert, convert_paddle
+from dippm.frontends.paddle import convert
+from dippm.frontends.paddle.convert import convert_paddle
 
 # Paddle's own code warns as it saves.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,8 +8,9 @@ import pytest
 
 from dippm.errors import MissingExtraError, ModelReadError
 from dippm.frontends.inputs import InputShapes
-from dippm.frontends.tensorflow import conversion, is_tensorflow_object
+from dippm.frontends.tensorflow import conversion
 from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, find_format, list_files
+from dippm.frontends.tensorflow.objects import is_tensorflow_object
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
+from threading import Thread
 from typing import Any, cast
 
 import dippm.errors
@@ -116,6 +118,8 @@ def run_converter(
         errors=subprocess.STDOUT,
     )
     said = OutputTail(cast("BufferedReader", process.stdout), most_bytes=_OUTPUT_TAIL)
+    # What reads the result is imported while the converter works.
+    Thread(target=import_module, args=("dippm.frontends.onnx",), daemon=True).start()
     try:
         status = _wait(process, framework=framework, name=name, seconds=limits.seconds)
     finally:

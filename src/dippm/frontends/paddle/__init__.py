@@ -1,5 +1,4 @@
-"""Paddle's models, through paddle2onnx; Paddle is loaded only where one is converted."""
+"""Paddle's models, through paddle2onnx; Paddle is loaded only where one is converted.
 
-from dippm.frontends.paddle.convert import convert_paddle
-
-__all__ = ["convert_paddle"]
+The package itself imports nothing: its converter starts in a process of its own, where every import counts.
+"""

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dippm.errors import MissingExtraError, ModelReadError
-from dippm.frontends.conversion import ConversionLimits, ConvertedModel, convert
+from dippm.frontends.conversion.convert import ConvertedModel, convert
+from dippm.frontends.conversion.limits import ConversionLimits
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.paddle.model_files import find_program
 

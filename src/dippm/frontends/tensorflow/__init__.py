@@ -1,6 +1,4 @@
-"""TensorFlow and Keras models: files of every kind and objects, converted by tf2onnx in a process of its own."""
+"""TensorFlow and Keras models: files of every kind and objects, converted by tf2onnx in a process of its own.
 
-from dippm.frontends.tensorflow.conversion import convert_tensorflow
-from dippm.frontends.tensorflow.objects import is_tensorflow_object
-
-__all__ = ["convert_tensorflow", "is_tensorflow_object"]
+The package itself imports nothing: its converter starts in a process of its own, where every import counts.
+"""

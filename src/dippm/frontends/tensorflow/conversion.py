@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dippm.errors import MissingExtraError
-from dippm.frontends.conversion import ConversionLimits, ConvertedModel, convert
+from dippm.frontends.conversion.convert import ConvertedModel, convert
+from dippm.frontends.conversion.limits import ConversionLimits
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, find_format, list_files
 from dippm.frontends.tensorflow.objects import save_object
