@@ -1,4 +1,4 @@
-"""Each extra works alone: an environment of its own for every framework, one real model read, the others refused.
+"""Each extra works alone: an environment of its own, a real model read or a small job done, the others refused.
 
     python scripts/check_extras.py [EXTRA ...] [--folder FOLDER]
 
@@ -53,7 +53,45 @@ layer.eval()
 paddle.jit.save(layer, "net/model", input_spec=[paddle.static.InputSpec([None, 64], "float32")])
 models = ["net/model.json", "net"]
 """
-_PROGRAMS = {"core": _CORE, "torch": _TORCH, "tensorflow": _TENSORFLOW, "paddle": _PADDLE}
+_SWEEP = (
+    _CORE
+    + """
+import dippm
+report = dippm.sweep(models, out="table.parquet", batch=[1, 8], device=["A100", "T4"])
+assert (report.rows, report.errors) == (4, 0), report
+"""
+)
+_RAY = (
+    _CORE
+    + """
+import dippm
+import ray
+from dippm.cluster.sweep import RaySweep
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+report = dippm.sweep(models, out="table.parquet", batch=[1, 8], device=["A100", "T4"], jobs=1,
+                     open_runner=RaySweep("auto"))
+assert (report.rows, report.errors) == (4, 0), report
+"""
+)
+_EXPLORE = (
+    _CORE
+    + """
+import dippm
+space = dippm.Space.of({"model": models, "twin": [1, 2]}, lambda choices: choices["model"])
+for sampler in ("surrogate", "tpe"):
+    found = dippm.explore(space, objectives="latency,params", trials=2, sampler=sampler, out="found-" + sampler)
+    assert len(found.front) >= 1, found
+"""
+)
+_PROGRAMS = {
+    "core": _CORE,
+    "torch": _TORCH,
+    "tensorflow": _TENSORFLOW,
+    "paddle": _PADDLE,
+    "sweep": _SWEEP,
+    "explore": _EXPLORE,
+    "ray": _RAY,
+}
 _CHECK = """
 import dippm
 for model in models:

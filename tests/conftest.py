@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,33 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             data_folder()
         except UsageError as exc:
             pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
+def is_running() -> Callable[[int], bool]:
+    """Whether there is a process of this id that has not ended, by ``/proc``."""
+
+    def look(process_id: int) -> bool:
+        try:
+            state = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state != "Z"
+
+    return look
+
+
+@pytest.fixture(scope="session")
+def assert_gone(is_running: Callable[[int], bool]) -> Callable[[Iterable[int]], None]:
+    """Fails unless all of these processes end soon."""
+
+    def wait(process_ids: Iterable[int]) -> None:
+        left, deadline = list(process_ids), time.monotonic() + 20
+        while any(map(is_running, left)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert [each for each in left if is_running(each)] == []
+
+    return wait
 
 
 def as_shape(sizes: Sequence[object]) -> Shape:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dippm.cli import main
-from dippm.cli.output import is_terminal, make_printable, print_columns, print_error, print_json
+from dippm.cli.output import is_terminal, kept_stdout, make_printable, print_columns, print_error, print_json
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,13 @@ def test_without_colours_a_table_has_no_escapes(
     text = capsys.readouterr().out
     assert "A100" in text
     assert ("\x1b" in text) == has_escapes
+
+
+def test_stdout_is_kept_for_the_result_while_a_cluster_works(capsys: pytest.CaptureFixture[str]) -> None:
+    for cluster in (None, "auto"):
+        with kept_stdout(cluster):
+            print(f"notice with {cluster}")  # noqa: T201
+        print("result")  # noqa: T201
+    captured = capsys.readouterr()
+    assert captured.out == "notice with None\nresult\nresult\n"
+    assert captured.err == "notice with auto\n"

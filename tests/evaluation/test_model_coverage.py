@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import json
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -5,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dippm.evaluation.coverage_report import render_coverage
 from dippm.evaluation.model_coverage import (
     HF_ARCHITECTURES,
     ReadingNote,
@@ -16,45 +17,25 @@ from dippm.evaluation.model_coverage import (
     read_models,
 )
 
-_NOTES = [
-    ReadingNote(name="timm:a", family="timm.models.a", read_s=1.0, nodes=30, parameters=5, macs=100, counted_macs=100),
-    ReadingNote(name="timm:b", family="timm.models.a", read_s=3.0, nodes=20, macs=100, counted_macs=80),
-    ReadingNote(name="timm:c", family="timm.models.c", read_s=2.0, nodes=9, macs=7, fixed_batch_reason="It mixes."),
-    ReadingNote(name="torchvision:d", code="torch.data_dependent", message="At /x/site-packages/y.py:3. More."),
-    ReadingNote(name="hf:MambaForCausalLM", family="m", nodes=4, macs=7, unsupported_ops={"aten.odd": 2}),
-]
 _needs_zoo = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("torch", "timm", "torchvision", "transformers")),
     reason="a library of models is not installed",
 )
 
 
-def test_notes_are_kept_and_the_last_counts(tmp_path: Path) -> None:
+def test_notes_are_kept_and_the_last_counts(tmp_path: Path, reading_notes: list[ReadingNote]) -> None:
     path = tmp_path / "notes.jsonl"
     later = ReadingNote(name="timm:a", nodes=31)
-    text = "\n".join(json.dumps(asdict(note)) for note in (*_NOTES, later)) + '\n{"name": "timm:cut'
+    text = "\n".join(json.dumps(asdict(note)) for note in (*reading_notes, later)) + '\n{"name": "timm:cut'
     path.write_text(text, encoding="utf-8")
     notes = load_notes(path)
     assert notes["timm:a"] == later
-    assert list(notes) == [note.name for note in _NOTES]
+    assert list(notes) == [note.name for note in reading_notes]
     assert load_notes(tmp_path / "absent.jsonl") == {}
 
 
-def test_one_of_each_family_is_the_smallest_that_was_read() -> None:
-    assert choose_one_of_each_family(_NOTES) == ["hf:MambaForCausalLM", "timm:b", "timm:c"]
-
-
-def test_the_report_counts_and_names() -> None:
-    text = render_coverage(_NOTES, environment="Somewhere.", command="python scripts/x.py")
-    assert "| timm | 3 | 3 | 0 | 2 | 0 |" in text
-    assert "| torchvision | 1 | 0 | 0 | 0 | 1 |" in text
-    assert "| transformers | 1 | 1 | 1 | 1 | 0 |" in text
-    assert "| timm, read | 2.0 | 2.8 | 3.0 |" in text
-    assert "| torchvision:d | torch.data_dependent: At y.py:3 |" in text
-    assert "| timm:c | It mixes. |" in text
-    assert "2 models: 1 equal to the last unit, 1 within 0.1 %" in text
-    assert "| timm:b | 0.0 | 0.0 | 1.2500 |" in text
-    assert "| hf:MambaForCausalLM | aten.odd (2) |" in text
+def test_one_of_each_family_is_the_smallest_that_was_read(reading_notes: list[ReadingNote]) -> None:
+    assert choose_one_of_each_family(reading_notes) == ["hf:MambaForCausalLM", "timm:b", "timm:c"]
 
 
 def test_architectures_are_named_once() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,6 @@ from dippm.measuring.worker import Worker
 
 QUICK = Plan(warmup_runs=2, timed_runs=3)
 ONE = [Configuration(batch=1)]
-
-
-def is_alive(process_id: int) -> bool:
-    try:
-        state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 @pytest.mark.slow
@@ -126,11 +119,11 @@ def test_a_process_that_cannot_be_ended_is_left(
 
         monkeypatch.setattr(process, "wait", never)
         worker._kill()
-        assert worker._child is None
-        assert asked
-        assert None not in asked
-        assert "does not end" in caplog.text
         end()
+    assert worker._child is None
+    assert asked
+    assert None not in asked
+    assert "does not end" in caplog.text
 
 
 def test_a_device_that_is_not_there() -> None:
@@ -154,16 +147,15 @@ with Worker("cpu", configuration_limit_s=500) as worker:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-def test_no_process_outlives_its_parent(models: Any) -> None:
+def test_no_process_outlives_its_parent(
+    models: Any, is_running: Callable[[int], bool], assert_gone: Callable[[Iterable[int]], None]
+) -> None:
     command = [sys.executable, "-c", PARENT, json.dumps(sys.path), "Hanging"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         time.sleep(0.5)  # it is at the model, which hangs
-        assert is_alive(child)
+        assert is_running(child)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    deadline = time.monotonic() + 5
-    while is_alive(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(child)
+    assert_gone([child])

@@ -59,3 +59,72 @@ def _graphs() -> JoinedGraphs:
 @pytest.fixture(name="new_graphs", scope="session")
 def _new_graphs():
     return make_graphs
+
+
+STEP_WIDTHS = {"node_features": 9, "edge_features": 4, "graph_features": 6}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a network of training steps takes, in its order."""
+
+    nodes: torch.Tensor
+    edge_index: torch.Tensor
+    graph_ids: torch.Tensor
+    edges: torch.Tensor
+    graphs: torch.Tensor
+
+    def __iter__(self):
+        return iter((self.nodes, self.edge_index, self.graph_ids, self.edges, self.graphs))
+
+    def only(self, graph):
+        """One of the graphs alone."""
+        import torch
+
+        is_own = self.graph_ids == graph
+        first = int(is_own.nonzero()[0])
+        own_edges = is_own[self.edge_index[0]]
+        count = int(is_own.sum())
+        return Steps(
+            self.nodes[is_own],
+            self.edge_index[:, own_edges] - first,
+            torch.zeros(count, dtype=torch.int64),
+            self.edges[own_edges],
+            self.graphs[graph : graph + 1],
+        )
+
+
+def make_steps(*sizes, seed=0):
+    """Random graphs with features of nodes and edges, edges from lower to higher nodes."""
+    import torch
+
+    random = np.random.default_rng(seed)
+    pairs, start = [np.zeros((2, 0), dtype=np.int64)], 0
+    for size in sizes:
+        if size > 3:
+            drawn = np.sort(random.integers(0, size - 1, (2, 2 * size)), axis=0)
+            pairs.append(start + np.unique(drawn[:, drawn[0] < drawn[1]], axis=1))
+        start += size
+    edge_index = np.concatenate(pairs, axis=1)
+
+    def draw(*shape):
+        return torch.from_numpy(random.random(shape).astype(np.float32))
+
+    return Steps(
+        draw(start, STEP_WIDTHS["node_features"]),
+        torch.from_numpy(edge_index),
+        torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)),
+        draw(edge_index.shape[1], STEP_WIDTHS["edge_features"]),
+        draw(len(sizes), STEP_WIDTHS["graph_features"]),
+    )
+
+
+@pytest.fixture
+def steps():
+    return make_steps(9, 30, 4, 17)
+
+
+@pytest.fixture(scope="session")
+def step_widths() -> dict[str, int]:
+    """Features of nodes, edges and graphs of the training steps."""
+    return STEP_WIDTHS

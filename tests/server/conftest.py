@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -12,15 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+if TYPE_CHECKING:
+    from dippm.server.jobs import Job, Reply
 
 _NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client", "httpx")
 
@@ -198,3 +202,107 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     options = ("--workers", "1", "--max-upload-mb", "8", "--timeout-s", "30", "--memory-mb", "3072")
     with run_service(tmp_path_factory.mktemp("service"), *options) as running:
         yield running
+
+
+class FakePool:
+    """Answers with what it was asked."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.files: list[bytes] = []
+        self.ready = 1
+        self.is_open = False
+        self.hold: asyncio.Event | None = None
+        self.error: Exception | None = None
+
+    def open(self) -> None:
+        self.is_open = True
+
+    async def close(self) -> None:
+        self.is_open = False
+
+    async def ask(self, job: Job, *, prepare: Callable[[], None] | None = None) -> Reply:
+        from dippm.server.jobs import Reply
+
+        assert (prepare is None) == (job.path is None)
+        self.jobs.append(job)
+        if job.path is not None:
+            self.files.append(Path(job.path).read_bytes())
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.error is not None:
+            raise self.error
+        return Reply(status=200, body=json.dumps({"asked": job.name}).encode(), is_lasting=True)
+
+
+class Setup:
+    """An application, a client of it and its parts."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        from dippm.server.app import make_app
+        from dippm.server.metrics import Metrics
+        from dippm.server.settings import Settings
+        from dippm.server.state import ServiceState
+
+        self.folder, self.pool, self.state = folder, FakePool(), ServiceState()
+        self.settings = Settings(**settings)
+        self.app = make_app(
+            self.settings,
+            pool=self.pool,
+            metrics=Metrics(),
+            state=self.state,
+            folder=folder,  # type: ignore[arg-type]
+        )
+
+    @staticmethod
+    def named(**question: object) -> dict[str, object]:
+        """A question about a model by name, as the client sends it."""
+        return {"json": {"model": "timm:resnet50", **question}}
+
+    @staticmethod
+    def uploaded(*arguments: Any, **options: Any) -> dict[str, object]:
+        """A question with a file, as the client sends it; arguments are those of ``make_form``."""
+        body, content_type = make_form(*arguments, **options)
+        return {"content": body, "headers": {"content-type": content_type}}
+
+    def run(self, use: Callable[[Any], Awaitable[None]], *, host: str = "127.0.0.1:8080") -> None:
+        import httpx
+
+        async def run() -> None:
+            transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+                await use(client)
+
+        asyncio.run(run())
+
+
+@pytest.fixture(scope="session")
+def make_setup() -> type[Setup]:
+    return Setup
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    return Setup(tmp_path)
+
+
+@pytest.fixture
+def count_turns() -> Callable[[], contextlib.AbstractAsyncContextManager[list[int]]]:
+    """How often another task had its turn meanwhile."""
+
+    @contextlib.asynccontextmanager
+    async def counting() -> AsyncIterator[list[int]]:
+        turns: list[int] = []
+
+        async def count() -> None:
+            while True:
+                await asyncio.sleep(0.01)
+                turns.append(len(turns))
+
+        counter = asyncio.create_task(count())
+        try:
+            yield turns
+        finally:
+            counter.cancel()
+
+    return counting

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,9 @@ def test_a_file_stays_while_it_is_read_though_its_request_is_gone(tmp_path: Path
     asyncio.run(run())
 
 
-def test_others_are_served_while_a_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_served_while_a_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_turns: Callable[[], Any]
+) -> None:
     remove = shutil.rmtree
 
     def remove_slowly(path: Path, **options: Any) -> None:
@@ -198,18 +201,10 @@ def test_others_are_served_while_a_file_is_removed(tmp_path: Path, monkeypatch: 
         remove(path, **options)
 
     async def run() -> None:
-        turns = 0
-
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                await asyncio.sleep(0.01)
-                turns += 1
-
         monkeypatch.setattr(shutil, "rmtree", remove_slowly)
-        async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive():
-            counter = asyncio.create_task(count())
-        counter.cancel()
-        assert turns >= 5
+        async with count_turns() as turns:
+            async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive():
+                before = len(turns)
+            assert len(turns) - before >= 5
 
     asyncio.run(run())

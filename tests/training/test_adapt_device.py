@@ -10,51 +10,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Mode
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import Label
-from dippm.devices import DeviceSpec, find_device
-from dippm.errors import UnsupportedError, UsageError
-from dippm.measuring.measurement import Outcome, SoftwareStack
+from dippm.devices import DeviceSpec
+from dippm.errors import UsageError
 from dippm.predictors.adapted import AdaptedPredictor, calibration_path, is_adapted
-from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, REGIMES, AdditiveArtefact, manifest_path, read_tensors
 from dippm.predictors.calibration import Calibration
 from dippm.training.adapt_device import adapt_device, tolerance_quantile
 from dippm.training.adaptation_report import AdaptationReport
-from dippm.training.additive import additive_tensors
 from dippm.training.additive_adaptation import AdaptationSettings
-from dippm.training.additive_shipped import load_fitted
-from dippm.training.device_calibration import measure_context
-from dippm.training.device_labels import choose_device, choose_labels, fit_host_ratio
 
 _QUICK = AdaptationSettings(steps=40)
 _MODELS = 12
 _SLOWER, _HOST, _POWER = 1.4, 2.0, 0.7
 """How the device of the labels differs from what the shipped predictor says of it, see the fixture ``own_device``."""
 
-OwnDevice = tuple[list[Label], DeviceSpec]
-
-
-@pytest.fixture(name="labels", scope="module")
-def _labels(own_device: OwnDevice) -> list[Label]:
-    return own_device[0]
-
-
-@pytest.fixture(name="device", scope="module")
-def _device(own_device: OwnDevice) -> DeviceSpec:
-    return own_device[1]
-
 
 @pytest.fixture(name="adapted", scope="module")
 def _adapted(
-    labels: list[Label],
-    device: DeviceSpec,
+    card_labels: list[Label],
+    card: DeviceSpec,
     labelled_models: tuple[list[Label], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[AdaptationReport, Path]:
     folder = tmp_path_factory.mktemp("adapted")
-    return adapt_device(labels, device, folder, cache=labelled_models[1], settings=_QUICK), folder
+    return adapt_device(card_labels, card, folder, cache=labelled_models[1], settings=_QUICK), folder
 
 
 def test_errors_fall_and_are_those_of_models_not_seen(adapted: tuple[AdaptationReport, Path]) -> None:
@@ -73,7 +55,7 @@ def test_rows_that_wait_for_the_host_give_its_rate(adapted: tuple[AdaptationRepo
         assert rates[0].host_scale == pytest.approx(_HOST * rates[1].host_scale, rel=0.01)
 
 
-def test_power_is_that_of_the_labels(adapted: tuple[AdaptationReport, Path], device: DeviceSpec) -> None:
+def test_power_is_that_of_the_labels(adapted: tuple[AdaptationReport, Path], card: DeviceSpec) -> None:
     report, folder = adapted
     (power,) = report.power
     assert (power.mode, power.rows) == ("inference", 2 * _MODELS)
@@ -82,26 +64,26 @@ def test_power_is_that_of_the_labels(adapted: tuple[AdaptationReport, Path], dev
     calibration = Calibration.read(calibration_path(Mode.INFERENCE, folder))
     assert calibration.power.idle == pytest.approx(power.ratio * Calibration.read().power.idle, rel=1e-3)
     assert calibration.power_spread < Calibration.read().power_spread
-    assert calibration.power_devices == (device.name,)
+    assert calibration.power_devices == (card.name,)
     assert Calibration.read(calibration_path(Mode.TRAINING, folder)).power_devices == ()
 
 
 def test_the_folder_predicts_its_device(
     adapted: tuple[AdaptationReport, Path],
-    labels: list[Label],
-    device: DeviceSpec,
+    card_labels: list[Label],
+    card: DeviceSpec,
     labelled_models: tuple[list[Label], Path],
 ) -> None:
     predictor = AdaptedPredictor.load(adapted[1])
-    assert predictor.manifest.device == device
+    assert predictor.manifest.device == card
     assert predictor.is_for("card of ONE'S own")
     assert not predictor.is_for("RTX 4090")
     errors, inside = [], []
-    for label in labels:
+    for label in card_labels:
         cached = GraphCache(labelled_models[1]).load(label.recipe.model_key, batch=label.recipe.batch)
         assert cached is not None
         (found,) = predictor.physics.predict(
-            cached.graph, batches=[label.recipe.batch], devices=[device], conditions=label.configuration.conditions
+            cached.graph, batches=[label.recipe.batch], devices=[card], conditions=label.configuration.conditions
         )
         measured = label.measurement.latency_ms
         assert measured is not None
@@ -110,24 +92,24 @@ def test_the_folder_predicts_its_device(
         inside.append(low <= measured <= high)
         if label.measurement.energy_j is not None:
             assert found.energy_j == pytest.approx(label.measurement.energy_j, rel=0.15)
-        assert found.device == device.name
-        assert device.name in found.predictor.labels
+        assert found.device == card.name
+        assert card.name in found.predictor.labels
         assert not any("No whole model was measured" in note or "power" in note for note in found.warnings)
     assert np.mean(errors) < 0.1
     assert np.mean(inside) > 0.9
 
 
 def test_networks_that_know_the_device_stay_as_they_were(
-    labels: list[Label], device: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
+    card_labels: list[Label], card: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
 ) -> None:
     """Labels that agree with the shipped predictor leave its networks and their interval alone."""
     agreeing = [
         replace(label, measurement=replace(label.measurement, latency_ms=(label.measurement.latency_ms or 0) / _SLOWER))
-        for label in labels
+        for label in card_labels
         if label.recipe.batch > 1
     ]
     settings = replace(_QUICK, steps=10)
-    report = adapt_device(agreeing, device, tmp_path, cache=labelled_models[1], settings=settings)
+    report = adapt_device(agreeing, card, tmp_path, cache=labelled_models[1], settings=settings)
     (regime,) = report.regimes
     assert not regime.is_tuned
     assert regime.before["mape_percent"] < regime.after["mape_percent"]
@@ -136,34 +118,7 @@ def test_networks_that_know_the_device_stay_as_they_were(
     assert all((own[name] == shipped[name]).all() for name in shipped)
     # So the device stays one that no network was trained on, and its answers say so.
     artefact = AdditiveArtefact.read(manifest_path(REGIMES[0], tmp_path))
-    assert device.name not in artefact.measured["devices"]
-
-
-def test_context_is_that_of_the_labels(
-    labels: list[Label], device: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
-) -> None:
-    """Where the labels say what the process held beside tensors, that and its spread replace the estimate."""
-    held = [
-        replace(label, measurement=replace(label.measurement, context_mb=700.0 + place))
-        for place, label in enumerate(labels[:31])
-    ]
-    settings = replace(_QUICK, steps=2)
-    report = adapt_device(held, device, tmp_path, cache=labelled_models[1], settings=settings)
-    assert report.context is not None
-    assert (report.context.rows, report.context.context_mb) == (31, 715.0)
-    assert report.context.margin_low_mb == report.context.margin_high_mb == 13.5
-    cached = GraphCache(labelled_models[1]).load(labels[0].recipe.model_key, batch=1)
-    assert cached is not None
-    predictor = AdaptedPredictor.load(tmp_path)
-    (found,) = predictor.physics.predict(
-        cached.graph, batches=[1], devices=[predictor.manifest.device], conditions=Conditions.parse(precision="amp")
-    )
-    assert found.memory_parts_mb["context"] == 715.0
-    assert found.memory_mb - found.intervals["memory_mb"][0] < 14.0 + found.memory_parts_mb["activations"]
-    assert measure_context(held[:9], device, least_rows=10) is None
-    old = SoftwareStack(framework="torch 1.12")
-    eager = [replace(label, measurement=replace(label.measurement, software=old)) for label in held]
-    assert measure_context(eager, device, least_rows=10) is None
+    assert card.name not in artefact.measured["devices"]
 
 
 def test_what_no_label_taught_is_as_it_was_shipped(adapted: tuple[AdaptationReport, Path]) -> None:
@@ -189,42 +144,28 @@ def test_known_rows_are_near(adapted: tuple[AdaptationReport, Path]) -> None:
 
 
 def test_the_same_seed_gives_the_same_networks(
-    labels: list[Label],
-    device: DeviceSpec,
+    card_labels: list[Label],
+    card: DeviceSpec,
     labelled_models: tuple[list[Label], Path],
     tmp_path: Path,
 ) -> None:
     folders = [tmp_path / name for name in "ab"]
     settings = replace(_QUICK, steps=4)
     for folder in folders:
-        adapt_device(labels, device, folder, cache=labelled_models[1], settings=settings)
+        adapt_device(card_labels, card, folder, cache=labelled_models[1], settings=settings)
     first, second = (read_tensors(manifest_path(REGIMES[0], folder)) for folder in folders)
     assert all((first[name] == second[name]).all() for name in first)
-
-
-def test_labels_that_teach_nothing_are_counted(
-    labels: list[Label], device: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
-) -> None:
-    refused = replace(labels[0], measurement=replace(labels[0].measurement, outcome=Outcome.OUT_OF_MEMORY))
-    fp32 = replace(labels[1], configuration=replace(labels[1].configuration, conditions=Conditions()))
-    chosen = choose_labels([*labels, refused, fp32], device, AdditivePredictor.load())
-    assert chosen.left_out == {"did not end well": 1, "no network for inference, fp32, nchw, eager": 1}
-    assert {str(regime): len(rows) for regime, rows in chosen.by_regime.items()} == {"inference": len(labels)}
-    repeated = replace(labels[0], repeat=1)
-    assert len(choose_labels([*labels, repeated], device, AdditivePredictor.load()).by_regime[REGIMES[0]]) == len(
-        labels
-    )
 
 
 @pytest.mark.parametrize("wrong", ["few rows", "few models", "all wait", "no tensor cores"])
 def test_too_few_rows_are_refused(
     wrong: str,
-    labels: list[Label],
-    device: DeviceSpec,
+    card_labels: list[Label],
+    card: DeviceSpec,
     labelled_models: tuple[list[Label], Path],
     tmp_path: Path,
 ) -> None:
-    busy = [label for label in labels if label.recipe.batch > 1]
+    busy = [label for label in card_labels if label.recipe.batch > 1]
     chosen = {
         "few rows": busy[:9],
         "few models": [
@@ -232,11 +173,11 @@ def test_too_few_rows_are_refused(
             for place in (0, 2, 4, 6)
             for size in range(4)
         ],
-        "all wait": [label for label in labels if label.recipe.batch == 1],
-        "no tensor cores": labels,
+        "all wait": [label for label in card_labels if label.recipe.batch == 1],
+        "no tensor cores": card_labels,
     }[wrong]
-    plain = {name: peak for name, peak in device.peak_tflops.items() if "tensor" not in name}
-    own = replace(device, peak_tflops=plain) if wrong == "no tensor cores" else device
+    plain = {name: peak for name, peak in card.peak_tflops.items() if "tensor" not in name}
+    own = replace(card, peak_tflops=plain) if wrong == "no tensor cores" else card
     with pytest.raises(UsageError) as caught:
         adapt_device(chosen, own, tmp_path / "out", cache=labelled_models[1], settings=_QUICK)
     assert caught.value.code == "adapt.too_few"
@@ -244,39 +185,8 @@ def test_too_few_rows_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_the_device_is_that_of_the_labels(labels: list[Label], device: DeviceSpec) -> None:
-    assert choose_device(labels, device) == (labels, device)
-    with pytest.raises(UnsupportedError) as unknown:
-        choose_device(labels, None)
-    assert unknown.value.code == "device.unknown"
-    assert "no GPU that the catalogue knows" in str(unknown.value)
-    assert "--device-file" in str(unknown.value)
-    known = [replace(label, measurement=replace(label.measurement, device="GeForce RTX 4090")) for label in labels[:3]]
-    assert choose_device([*labels, *known], "4090") == (known, find_device("RTX 4090"))
-    for wanted, code in ((None, "labels.ambiguous"), ("T4", "labels.none"), (find_device("T4"), "labels.none")):
-        with pytest.raises(UsageError) as caught:
-            choose_device([*labels, *known], wanted)
-        assert caught.value.code == code
-
-
-def test_host_ratio_needs_rows_that_wait() -> None:
-    busy, launched = np.full(6, 1.0), np.array([2.0, 2.0, 2.0, 2.0, 0.1, 0.1])
-    assert fit_host_ratio(launched * 3.0, busy, launched) == 1.0
-    launched[4] = 4.0
-    assert fit_host_ratio(launched * 3.0, busy, launched) == pytest.approx(3.0)
-
-
-def test_shipped_networks_are_read_as_they_were_written() -> None:
-    artefact, tensors = AdditiveArtefact.read(manifest_path(REGIMES[0])), read_tensors(manifest_path(REGIMES[0]))
-    again = additive_tensors(load_fitted(artefact, tensors))
-    assert {name: tensors[name].tolist() for name in again} == {name: again[name].tolist() for name in again}
-    with pytest.raises(UnsupportedError) as caught:
-        load_fitted(replace(artefact, columns=artefact.columns[1:]), tensors)
-    assert caught.value.code == "artefact.columns"
-
-
 def test_progress_is_told(
-    labels: list[Label], device: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
+    card_labels: list[Label], card: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
 ) -> None:
     seen: dict[str, list[tuple[int, int]]] = {"graphs": [], "folds": []}
 
@@ -284,8 +194,8 @@ def test_progress_is_told(
         return lambda done, total: seen[what].append((done, total))
 
     report = adapt_device(
-        labels,
-        device,
+        card_labels,
+        card,
         tmp_path,
         cache=labelled_models[1],
         settings=replace(_QUICK, steps=2),

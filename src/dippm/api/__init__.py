@@ -21,15 +21,23 @@ if TYPE_CHECKING:
     from dippm.api.dippm_evaluation import DippmEvaluation, evaluate_dippm
     from dippm.api.dnnperf_evaluation import DnnperfEvaluation, evaluate_dnnperf
     from dippm.api.evaluation import evaluate
+    from dippm.api.exploration.exploration import Exploration
+    from dippm.api.exploration.explore import explore
+    from dippm.api.exploration.rebuild import rebuild
+    from dippm.api.exploration.space import BuiltModel, Space
+    from dippm.api.graph_files import save_graph
     from dippm.api.inspection import Inspection, ModuleCost, OperatorCost
     from dippm.api.kubernetes import packing_manifest, pod_fragment
+    from dippm.api.loading import load
     from dippm.api.measuring import Measured, measure
     from dippm.api.models_file import load_models_file
     from dippm.api.models_to_pack import ModelToPack
     from dippm.api.operator_table import operators
     from dippm.api.packing import ModelPacking, PackedModel, pack
-    from dippm.api.prediction import inspect, load, predict
+    from dippm.api.prediction import inspect, predict
     from dippm.api.prices import Price
+    from dippm.api.sweep_report import SweepFailure, SweepProgress, SweepReport
+    from dippm.api.sweeping import sweep
     from dippm.api.training import adapt, load_predictor, train
     from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError
     from dippm.datasets.campaign.run import Progress as CampaignProgress
@@ -56,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdaptationReport",
     "AdaptedRegime",
+    "BuiltModel",
     "CalibratedPower",
     "CampaignProgress",
     "CampaignReport",
@@ -69,6 +78,7 @@ __all__ = [
     "DnnperfEvaluation",
     "DnnperfReport",
     "EpochReport",
+    "Exploration",
     "Fit",
     "FitVerdict",
     "Framework",
@@ -95,6 +105,10 @@ __all__ = [
     "PmgnsPredictor",
     "Prediction",
     "Price",
+    "Space",
+    "SweepFailure",
+    "SweepProgress",
+    "SweepReport",
     "TrainingReport",
     "UnsupportedError",
     "UsageError",
@@ -106,6 +120,7 @@ __all__ = [
     "evaluate",
     "evaluate_dippm",
     "evaluate_dnnperf",
+    "explore",
     "export_labels",
     "find_device",
     "fits",
@@ -129,12 +144,16 @@ __all__ = [
     "plot_labels",
     "pod_fragment",
     "predict",
+    "rebuild",
+    "save_graph",
+    "sweep",
     "train",
 ]
 
 _HOMES = {
     "AdaptationReport": "dippm.training.adaptation_report",
     "AdaptedRegime": "dippm.training.adaptation_report",
+    "BuiltModel": "dippm.api.exploration.space",
     "CalibratedPower": "dippm.training.device_calibration",
     "CampaignProgress": "dippm.datasets.campaign.run",
     "CampaignReport": "dippm.datasets.campaign.report",
@@ -148,6 +167,7 @@ _HOMES = {
     "DnnperfEvaluation": "dippm.api.dnnperf_evaluation",
     "DnnperfReport": "dippm.evaluation.dnnperf_report",
     "EpochReport": "dippm.training.fit_network",
+    "Exploration": "dippm.api.exploration.exploration",
     "Fit": "dippm.placement.fit",
     "FitVerdict": "dippm.placement.fit",
     "Graph": "dippm.graph",
@@ -173,6 +193,10 @@ _HOMES = {
     "PmgnsPredictor": "dippm.predictors.pmgns",
     "Prediction": "dippm.predictors.prediction",
     "Price": "dippm.api.prices",
+    "SweepFailure": "dippm.api.sweep_report",
+    "SweepProgress": "dippm.api.sweep_report",
+    "SweepReport": "dippm.api.sweep_report",
+    "Space": "dippm.api.exploration.space",
     "TrainingReport": "dippm.training.train_model",
     "UnsupportedError": "dippm.errors",
     "UsageError": "dippm.errors",
@@ -183,6 +207,7 @@ _HOMES = {
     "evaluate": "dippm.api.evaluation",
     "evaluate_dippm": "dippm.api.dippm_evaluation",
     "evaluate_dnnperf": "dippm.api.dnnperf_evaluation",
+    "explore": "dippm.api.exploration.explore",
     "export_labels": "dippm.api.datasets",
     "find_device": "dippm.devices",
     "parse_framework": "dippm.frontends.detect",
@@ -194,7 +219,7 @@ _HOMES = {
     "label_statistics": "dippm.api.datasets",
     "list_devices": "dippm.devices",
     "list_recipes": "dippm.api.datasets",
-    "load": "dippm.api.prediction",
+    "load": "dippm.api.loading",
     "load_device_file": "dippm.devices",
     "load_models_file": "dippm.api.models_file",
     "load_predictor": "dippm.api.training",
@@ -208,6 +233,9 @@ _HOMES = {
     "plot_labels": "dippm.api.datasets",
     "pod_fragment": "dippm.api.kubernetes",
     "predict": "dippm.api.prediction",
+    "rebuild": "dippm.api.exploration.rebuild",
+    "save_graph": "dippm.api.graph_files",
+    "sweep": "dippm.api.sweeping",
     "train": "dippm.api.training",
 }
 _NAMES_AT_HOME = {"CampaignProgress": "Progress", "list_devices": "load_catalog"}

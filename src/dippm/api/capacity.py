@@ -9,7 +9,7 @@ from typing import overload
 
 from dippm.api.arguments import Batches, Devices, parse_batches, parse_conditions, parse_devices, parse_software
 from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
-from dippm.api.prediction import load
+from dippm.api.loading import load
 from dippm.api.prices import Price, parse_prices
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software

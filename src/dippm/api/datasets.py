@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 
 if TYPE_CHECKING:
+    from dippm.datasets.campaign.fleet import OpenFleet
     from dippm.datasets.campaign.plan import Plan, Request
     from dippm.datasets.campaign.report import CampaignReport
     from dippm.datasets.campaign.run import Progress
@@ -107,6 +109,7 @@ def measure_collection(
     limit: int | None = None,
     seed: int = 0,
     graphs: bool = True,
+    fleet: OpenFleet | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> CampaignReport:
     """Measure the recipes of a collection under every combination of conditions, and keep every row as it comes.
@@ -134,6 +137,8 @@ def measure_collection(
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
         seed: Seed of the recipes.
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.
+        fleet: Opens several devices to measure on, such as those of a cluster
+            (:func:`dippm.cluster.campaign.ray_fleet`); one device of this machine when left out.
         on_progress: Called after every row.
 
     Raises:
@@ -143,6 +148,8 @@ def measure_collection(
         MissingExtraError: A package is not installed.
         DippmError: The store cannot be opened or written to.
     """
+    from dippm.datasets.campaign.fleet import WorkerFactory
+    from dippm.datasets.campaign.fleet_run import FleetCampaign
     from dippm.datasets.campaign.graph_hashes import GraphHashes
     from dippm.datasets.campaign.plan import make_plan
     from dippm.datasets.campaign.run import Campaign
@@ -150,14 +157,16 @@ def measure_collection(
     from dippm.datasets.store.label_store import LabelStore
     from dippm.measuring.device_names import describe_device
     from dippm.measuring.protocol import Plan as CallPlan
-    from dippm.measuring.worker import Worker
 
     began_s = time.monotonic()
     retried = _parse_retried(retry)
     requests = _make_requests(modes, precisions, layouts, engines, optimizers)
     recipes = load_collection(collection, seed)[: _check_limit(limit)]
-    plan = make_plan(recipes, requests, device=describe_device(device))
+    call_plan = CallPlan(budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S)
+    make_worker = WorkerFactory(device=device, row_limit_s=row_limit_s, plan=call_plan)
     with ExitStack() as stack:
+        devices = None if fleet is None else stack.enter_context(fleet(make_worker))
+        plan = make_plan(recipes, requests, device=describe_device(device) if devices is None else devices.device_name)
         labels = stack.enter_context(LabelStore.open(_target(store)))
         found = len(labels.keys() & set(plan.label_keys()))
         if found and not resume:
@@ -166,13 +175,15 @@ def measure_collection(
                 code="campaign.not_resumed",
                 cure="Add --resume to go on with it, or name another store.",
             )
-        call_plan = CallPlan(budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S)
-        measurer = stack.enter_context(Worker(device, configuration_limit_s=row_limit_s, plan=call_plan))
+        start: Callable[..., Campaign | FleetCampaign]
+        if devices is None:
+            start = partial(Campaign, measurer=stack.enter_context(make_worker()))
+        else:
+            start = partial(FleetCampaign, fleet=devices)
         if retried:
             _remove_rows(labels, plan, retried)
-        campaign = Campaign(
+        campaign = start(
             plan,
-            measurer=measurer,
             store=labels,
             known=labels.labels(device=plan.device, source=_SOURCE),
             graphs=stack.enter_context(GraphHashes()) if graphs else None,

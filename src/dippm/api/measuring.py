@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, overload
 
 from dippm.api.arguments import Batches, parse_batches, parse_conditions
-from dippm.api.prediction import load
+from dippm.api.loading import load
 from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError

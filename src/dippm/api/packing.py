@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from os import PathLike
 
 from dippm.api.arguments import Devices, parse_batches, parse_conditions, parse_devices, parse_software
+from dippm.api.loading import load
 from dippm.api.models_to_pack import ModelToPack, complete, name_models, source_of
-from dippm.api.prediction import load
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec, slice_device

@@ -18,14 +18,10 @@ from dippm.api.arguments import (
     parse_software,
 )
 from dippm.api.inspection import Inspection
-from dippm.api.named_models import read_kept
+from dippm.api.loading import load
 from dippm.costs.conditions import Conditions
 from dippm.devices import DeviceSpec
 from dippm.errors import UsageError
-from dippm.frontends.inputs import parse_input_shapes
-from dippm.frontends.open_model import open_model
-from dippm.frontends.zoo import is_zoo_name
-from dippm.graph import Graph
 from dippm.predictors.adapted import is_adapted
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
@@ -34,56 +30,9 @@ if TYPE_CHECKING:
     from dippm.predictors.adapted import AdaptedPredictor
     from dippm.predictors.pmgns import PmgnsPredictor
 
-__all__ = ["inspect", "load", "predict"]
+__all__ = ["inspect", "predict"]
 
 _DEVICE = "A100"
-
-
-def load(
-    model: object = None,
-    *,
-    path: str | PathLike[str] | None = None,
-    framework: str | None = None,
-    input: object = None,  # noqa: A002 - the contract's name
-    trust: bool = False,
-    mode: str = "inference",
-    batch_hint: int | None = None,
-) -> Graph:
-    """Read a model once, to predict it many times: the graph is accepted wherever a model is.
-
-    Args:
-        model: A path, ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, a ``torch.nn.Module``, an
-            ``onnx.ModelProto`` or a graph.
-        path: The same as a path, as the DIPPM paper's example calls it.
-        framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
-        input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
-            a dict by name; an entry may be ``(shape, dtype)``. May be left out where the file fixes it.
-        trust: Allow pickled files, which run code from the file when opened.
-            Without it TorchScript runs as well, on shapes alone and without files, but without a limit in time.
-        mode: ``inference``, or ``training``: the forward pass as it runs in a training step, with dropout, batch
-            statistics and the heads that only training has. A graph holds for one of the two.
-        batch_hint: The batch to read a model for that cannot be read for every batch.
-
-    Raises:
-        DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
-    """
-    if (model is None) == (path is None):
-        raise UsageError(
-            "Give one model: as first argument or as path." if model is None else "Give model or path, not both.",
-            code="model.invalid",
-        )
-    if path is not None:
-        model = fspath(path)
-    elif isinstance(model, PathLike):
-        model = fspath(model)
-    shapes, read_for = parse_input_shapes(input), Conditions.parse(mode=mode).mode
-
-    def read() -> Graph:
-        return open_model(model, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
-
-    if isinstance(model, str) and is_zoo_name(model):
-        return read_kept(model, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
-    return read()
 
 
 @overload
@@ -178,11 +127,11 @@ def predict(
     """Predict latency, energy, memory and the MIG slice of a model, without running it.
 
     Args:
-        model: See :func:`load`.
-        path: See :func:`load`.
-        framework: See :func:`load`.
+        model: See :func:`dippm.load`.
+        path: See :func:`dippm.load`.
+        framework: See :func:`dippm.load`.
         batch: Samples per call, 1 or more, or a list of them.
-        input: See :func:`load`.
+        input: See :func:`dippm.load`.
         device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them; an A100 when left out.
         precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``, ``bf16``;
             ``fp32`` when left out.
@@ -197,7 +146,7 @@ def predict(
         software: Releases of PyTorch and CUDA, as ``"torch 1.12+cu113"``; those of today when left out. They decide
             what a process holds beside tensors, whether attention is fused, and whether gradients are given back
             between steps. No factor on the time between releases is known.
-        trust: See :func:`load`.
+        trust: See :func:`dippm.load`.
         mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
         predictor: Folder that :func:`train` wrote, to predict by its network. It holds for the device and the

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dippm.devices import DeviceSpec
     from dippm.predictors.pmgns import PmgnsPredictor
     from dippm.training.adaptation_report import AdaptationReport
-    from dippm.training.fit_network import EpochReport
+    from dippm.training.epochs import EpochReport, RunEpochs
     from dippm.training.train_model import TrainingReport
 
 __all__ = ["TRAINED_FOLDER", "adapt", "load_predictor", "train"]
@@ -56,6 +56,7 @@ def train(
     resume: bool = False,
     on_graph: Callable[[int, int], None] | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
+    run_epochs: RunEpochs | None = None,
 ) -> TrainingReport:
     """Train a predictor of memory, latency and energy on labels of one device under one set of conditions.
 
@@ -90,7 +91,9 @@ def train(
         jobs: Processes that read models of which there is no graph yet.
         resume: Go on with the training that the folder holds. On a CPU the result is that of a run without a break.
         on_graph: Called with the number of models read and their total.
-        on_epoch: Called after every epoch.
+        on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
+        run_epochs: Runs a network's epochs elsewhere, such as on a cluster
+            (:class:`dippm.cluster.training.RayEpochs`); this machine when left out.
 
     Returns:
         Errors of each split, and what was trained on what.
@@ -133,7 +136,9 @@ def train(
             jobs=jobs,
             on_progress=on_graph,
         )
-    return train_model(samples, settings, folder, edges=edge_mode, resume=resume, on_epoch=on_epoch)
+    return train_model(
+        samples, settings, folder, edges=edge_mode, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs
+    )
 
 
 def adapt(

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from dippm.cli import catalogue, dataset, evaluate, inspect, measure, pack, placement, predict, serve, train
+from dippm.cli import (
+    catalogue,
+    dataset,
+    evaluate,
+    explore,
+    inspect,
+    measure,
+    pack,
+    placement,
+    predict,
+    serve,
+    sweep,
+    train,
+)
 
 __all__ = ["app"]
 
@@ -43,6 +56,8 @@ app.command("predict", help=predict.HELP)(predict.predict)
 app.command("inspect", help=inspect.HELP)(inspect.inspect)
 app.command("fits", help=placement.FITS_HELP)(placement.fits)
 app.command("max-batch", help=placement.MAX_BATCH_HELP)(placement.max_batch)
+app.command("sweep", help=sweep.HELP)(sweep.sweep)
+app.command("explore", help=explore.HELP)(explore.explore)
 app.command("pack", help=pack.HELP)(pack.pack)
 app.command("devices", help=catalogue.DEVICES_HELP)(catalogue.devices)
 app.command("ops", help=catalogue.OPS_HELP)(catalogue.ops)

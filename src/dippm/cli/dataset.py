@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,22 @@ import typer
 from dippm.cli import options
 from dippm.cli.dataset_statistics import show_statistics
 from dippm.cli.measure import MeasuredDeviceOption
-from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.cli.output import (
+    SCHEMA,
+    is_terminal,
+    kept_stdout,
+    make_console,
+    make_printable,
+    print_columns,
+    print_json,
+    print_note,
+)
 from dippm.cli.progress import CampaignLines, CountBar
 from dippm.errors import DippmError, UsageError
 
 if TYPE_CHECKING:
     from dippm.api import CampaignReport, CampaignStoppedError, CollectionInfo
+    from dippm.datasets.campaign.fleet import OpenFleet
 
 __all__ = ["HELP", "dataset"]
 
@@ -93,6 +104,16 @@ def measure(
     ] = "momentum",
     limit: LimitOption = None,
     seed: SeedOption = 0,
+    cluster: options.ClusterOption = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind",
+            metavar="NAME",
+            help="With --cluster: the kind of GPU to measure on, or a part of its name, where there are several.",
+            show_default=False,
+        ),
+    ] = None,
     no_graphs: Annotated[
         bool, typer.Option("--no-graphs", help="Read no graphs: the device has the machine to itself.")
     ] = False,
@@ -102,30 +123,34 @@ def measure(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Measure a collection on a device of this machine, row by row, until it is done or the budget is spent."""
+    """Measure a collection on a device of this machine, or on a cluster's, until it is done or the budget is spent."""
     from dippm import api
 
+    if kind is not None and cluster is None:
+        raise UsageError("--kind chooses among the devices of a cluster.", code="kind.unused", cure="Add --cluster.")
     lines = CampaignLines()
     error: CampaignStoppedError | None = None
     try:
-        report = api.measure_collection(
-            recipe,
-            store=store,
-            device=device,
-            budget_s=None if budget is None else api.parse_duration(budget),
-            row_limit_s=api.parse_duration(row_limit),
-            resume=resume,
-            retry=() if retry is None else _split(retry),
-            modes=_split(mode),
-            precisions=_split(precision),
-            layouts=_split(layout),
-            engines=_split(engine),
-            optimizers=_split(optimizer),
-            limit=limit,
-            seed=seed,
-            graphs=not no_graphs,
-            on_progress=lines.show,
-        )
+        with kept_stdout(cluster):
+            report = api.measure_collection(
+                recipe,
+                store=store,
+                device=device,
+                budget_s=None if budget is None else api.parse_duration(budget),
+                row_limit_s=api.parse_duration(row_limit),
+                resume=resume,
+                retry=() if retry is None else _split(retry),
+                modes=_split(mode),
+                precisions=_split(precision),
+                layouts=_split(layout),
+                engines=_split(engine),
+                optimizers=_split(optimizer),
+                limit=limit,
+                seed=seed,
+                graphs=not no_graphs,
+                fleet=None if cluster is None else _open_fleet(cluster, device=device, kind=kind),
+                on_progress=lines.show,
+            )
     except api.CampaignStoppedError as exc:
         report, error = exc.report, exc
     finally:
@@ -229,6 +254,12 @@ def import_labels(
         print_json({"schema": SCHEMA, "read": read, "added": added})
     else:
         print_note(f"{added} of {read} labels were new to {store}.")
+
+
+def _open_fleet(cluster: str, *, device: str, kind: str | None) -> OpenFleet:
+    from dippm.cluster.campaign import ray_fleet
+
+    return partial(ray_fleet, cluster, device=device, kind=kind)
 
 
 def _split(text: str) -> list[str]:

@@ -15,6 +15,7 @@ __all__ = [
     "AccumulationOption",
     "BatchOption",
     "CheckpointingOption",
+    "ClusterOption",
     "DeviceFileOption",
     "DeviceOption",
     "FormatOption",
@@ -170,6 +171,15 @@ FormatOption = Annotated[
         "--format",
         metavar="FORMAT",
         help="k8s: what a Kubernetes manifest must say to get the slice, as YAML.",
+        show_default=False,
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="A Ray cluster to work on: auto, or HOST:PORT of its head.",
         show_default=False,
     ),
 ]

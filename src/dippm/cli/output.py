@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SCHEMA",
     "is_terminal",
+    "kept_stdout",
     "make_console",
     "make_printable",
     "print_columns",
@@ -33,6 +35,16 @@ def is_terminal() -> bool:
     if compatible in {"0", "1"}:
         return compatible == "1"
     return sys.stdout.isatty()
+
+
+@contextmanager
+def kept_stdout(cluster: str | None) -> Iterator[None]:
+    """Keep stdout for the result while a cluster works, if one is named: Ray tells of lost machines there."""
+    if cluster is None:
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def make_console() -> Console:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dippm.api import DeviceSpec, Prediction
 
-__all__ = ["HELP", "make_table", "predict"]
+__all__ = ["HELP", "find_devices", "make_table", "predict"]
 
 HELP = "Predict latency, energy, memory and the MIG slice."
 
@@ -61,7 +61,7 @@ def predict(
     from dippm import api
 
     as_kubernetes = options.is_kubernetes(output_format, as_json=as_json)
-    devices = _find_devices(device, device_file, predictor)
+    devices = find_devices(device, device_file, predictor)
     predictions = api.predict(
         model,
         framework=framework,
@@ -98,8 +98,12 @@ def predict(
             print_note(f"! {note}")
 
 
-def _find_devices(names: str | None, file: str | None, predictor: str | None) -> list[DeviceSpec] | list[str] | None:
-    """Devices to predict for; with a trained predictor the one name given, which the catalogue need not know."""
+def find_devices(names: str | None, file: str | None, predictor: str | None) -> list[DeviceSpec] | list[str] | None:
+    """Devices to predict for; with a trained predictor the one name given, which the catalogue need not know.
+
+    Raises:
+        UsageError: ``device.unused``, or those of :func:`dippm.cli.options.find_devices`.
+    """
     if predictor is None:
         return options.find_devices(names, file)
     if file is not None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
-from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
+from dippm.cli.output import SCHEMA, is_terminal, kept_stdout, make_console, print_columns, print_json, print_note
 from dippm.cli.progress import CountBar
 from dippm.cli.train_adapt import refuse_unused, run_adapt
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
     from dippm.api import EpochReport, TrainingReport
+    from dippm.training.epochs import RunEpochs
 
 __all__ = ["HELP", "train"]
 
@@ -104,6 +105,17 @@ def train(
     seed: Annotated[int, typer.Option("--seed", help="Seed of split, weights, dropout and order.")] = 0,
     accelerator: Annotated[str, typer.Option("--accelerator", help="auto, cpu or gpu.")] = "auto",
     devices: Annotated[int, typer.Option("--devices", help="Devices to train on side by side.")] = 1,
+    cluster: options.ClusterOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            help="With --cluster: processes that share every epoch, each with a GPU, or a core of a processor.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     mixed_precision: Annotated[bool, typer.Option("--mixed-precision", help="Mixed precision on a GPU.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read new models.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that the folder holds.")] = False,
@@ -131,37 +143,45 @@ def train(
             code="device.unused",
             cure="Leave --device-file out, or add --adapt.",
         )
+    if (cluster is None) != (workers is None) or (workers is not None and devices != 1):
+        raise UsageError(
+            "--cluster and --workers go together, and --devices is for this machine.",
+            code="train.workers",
+            cure="Name a cluster and how many workers of it, or devices of this machine.",
+        )
     progress = _Progress()
     try:
-        report = api.train(
-            model,
-            data=data,
-            out=out,
-            cache=cache,
-            device=device,
-            source=source,
-            mode=mode,
-            precision=precision,
-            layout=layout,
-            runtime=runtime,
-            optimizer=optimizer,
-            edges=edges,
-            epochs=epochs,
-            hidden=hidden,
-            dropout=dropout,
-            learning_rate=options.parse_rate(learning_rate),
-            schedule=schedule,
-            batch_size=batch_size,
-            patience=patience,
-            seed=seed,
-            accelerator=accelerator,
-            devices=devices,
-            mixed_precision=mixed_precision,
-            jobs=jobs,
-            resume=resume,
-            on_graph=progress.show_graphs,
-            on_epoch=progress.show_epoch,
-        )
+        with kept_stdout(cluster):
+            report = api.train(
+                model,
+                data=data,
+                out=out,
+                cache=cache,
+                device=device,
+                source=source,
+                mode=mode,
+                precision=precision,
+                layout=layout,
+                runtime=runtime,
+                optimizer=optimizer,
+                edges=edges,
+                epochs=epochs,
+                hidden=hidden,
+                dropout=dropout,
+                learning_rate=options.parse_rate(learning_rate),
+                schedule=schedule,
+                batch_size=batch_size,
+                patience=patience,
+                seed=seed,
+                accelerator=accelerator,
+                devices=devices if workers is None else workers,
+                mixed_precision=mixed_precision,
+                jobs=jobs,
+                resume=resume,
+                on_graph=progress.show_graphs,
+                on_epoch=progress.show_epoch,
+                run_epochs=None if cluster is None or workers is None else _open_cluster(cluster, workers),
+            )
     finally:
         progress.close()
     if as_json:
@@ -173,6 +193,12 @@ def train(
         print_columns(_COLUMNS, _rows(report))
     for note in _notes(report):
         print_note(note)
+
+
+def _open_cluster(cluster: str, workers: int) -> RunEpochs:
+    from dippm.cluster.training import RayEpochs
+
+    return RayEpochs(address=cluster, workers=workers)
 
 
 class _Progress:

@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import DippmError, UsageError
-from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
+from dippm.graph import Graph
+from dippm.graph.graph_json import graph_from_dict, graph_to_dict
 
 __all__ = ["CachedGraph", "GraphCache", "GraphFailure", "build_graphs", "read_recipe"]
 
@@ -86,7 +86,7 @@ class GraphCache:
             "format": _FORMAT,
             "model_key": model_key,
             "fingerprint": fingerprint,
-            "graph": _graph_to_dict(graph),
+            "graph": graph_to_dict(graph),
         }
         # No time in the header: equal graphs make equal files.
         content = gzip.compress(json.dumps(values, separators=(",", ":")).encode(), _LEVEL, mtime=0)
@@ -121,7 +121,7 @@ def _read_entry(path: Path, model_key: str) -> CachedGraph | None:
             values = json.loads(stream.read())
         if values["format"] != _FORMAT or values["model_key"] != model_key:
             return None
-        return CachedGraph(graph=_graph_from_dict(values["graph"]), fingerprint=str(values["fingerprint"]))
+        return CachedGraph(graph=graph_from_dict(values["graph"]), fingerprint=str(values["fingerprint"]))
     except FileNotFoundError:
         return None
     except (
@@ -248,83 +248,3 @@ def _read_and_save(recipes: Sequence[Recipe], cache: GraphCache) -> GraphFailure
             reason = f"It holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}"
             return GraphFailure(recipe=recipe, reason=reason)
     return None
-
-
-def _graph_to_dict(graph: Graph) -> dict[str, object]:
-    return {
-        "source": graph.source,
-        "framework": graph.framework,
-        "tensors": [
-            [
-                tensor.name,
-                tensor.shape,
-                tensor.dtype.value,
-                tensor.role.value,
-                tensor.alias_of,
-                tensor.storage_bytes_per_sample,
-                tensor.storage_bytes_fixed,
-            ]
-            for tensor in graph.tensors
-        ],
-        "nodes": [
-            [
-                node.kind.value,
-                node.inputs,
-                node.outputs,
-                dict(node.attributes),
-                node.scope,
-                node.source_op,
-                node.releases,
-            ]
-            for node in graph.nodes
-        ],
-        "inputs": graph.inputs,
-        "outputs": graph.outputs,
-        "has_lifetimes": graph.has_lifetimes,
-        "fixed_batch": graph.fixed_batch,
-        "fixed_batch_reason": graph.fixed_batch_reason,
-        "unsupported_ops": dict(graph.unsupported_ops),
-        "warnings": graph.warnings,
-    }
-
-
-def _graph_from_dict(values: dict[str, Any]) -> Graph:
-    return Graph(
-        source=values["source"],
-        framework=values["framework"],
-        tensors=tuple(_tensor_from_list(row) for row in values["tensors"]),
-        nodes=tuple(_node_from_list(row) for row in values["nodes"]),
-        inputs=tuple(values["inputs"]),
-        outputs=tuple(values["outputs"]),
-        has_lifetimes=values["has_lifetimes"],
-        fixed_batch=values["fixed_batch"],
-        fixed_batch_reason=values["fixed_batch_reason"],
-        unsupported_ops=values["unsupported_ops"],
-        warnings=tuple(values["warnings"]),
-    )
-
-
-def _tensor_from_list(row: list[Any]) -> TensorSpec:
-    name, shape, dtype, role, alias_of, per_sample, fixed = row
-    return TensorSpec(
-        name=name,
-        shape=tuple(Dim(*dim) for dim in shape),
-        dtype=DType(dtype),
-        role=TensorRole(role),
-        alias_of=alias_of,
-        storage_bytes_per_sample=per_sample,
-        storage_bytes_fixed=fixed,
-    )
-
-
-def _node_from_list(row: list[Any]) -> Node:
-    kind, inputs, outputs, attributes, scope, source_op, releases = row
-    return Node(
-        kind=OpKind(kind),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        attributes={name: tuple(v) if isinstance(v, list) else v for name, v in attributes.items()},
-        scope=scope,
-        source_op=source_op,
-        releases=tuple(releases),
-    )

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.graph_file import is_graph_file
 from dippm.frontends.paddle.model_files import holds_program, is_paddle
 from dippm.frontends.tensorflow.wire_format import is_graph_def
 
@@ -25,12 +26,13 @@ _BY_EXTENSION = {".pdmodel": "paddle", ".pb": "tensorflow", ".onnx": "onnx"}
 
 
 class Framework(StrEnum):
-    """Frameworks whose files can be told apart."""
+    """Frameworks whose files can be told apart; ``dippm`` stands for a graph that :func:`dippm.save_graph` wrote."""
 
     ONNX = "onnx"
     PYTORCH = "pytorch"
     TENSORFLOW = "tensorflow"
     PADDLE = "paddle"
+    DIPPM = "dippm"
 
 
 _MISSING = "Check the path; a model by name begins with timm:, torchvision: or hf:, as in timm:resnet50."
@@ -98,6 +100,8 @@ def _detect_folder(path: Path) -> Framework:
 def _detect_head(path: Path, head: bytes) -> Framework:
     if head.startswith(b"PK\x03\x04"):
         return _detect_archive(path)
+    if is_graph_file(head):
+        return Framework.DIPPM
     if is_paddle(path, head):
         return Framework.PADDLE
     if head.startswith(_PICKLE_PROTOCOLS):

@@ -74,6 +74,8 @@ def _open_path(
     found = detect_framework(path) if framework is None else parse_framework(framework)
     if framework is not None:
         _refuse_mismatch(path, named=found)
+    if found is Framework.DIPPM:
+        return _open_graph(path, input=input)
     if found is not Framework.PYTORCH:
         input.refuse_structure(f"'{path}'")
     if found is Framework.ONNX:
@@ -95,6 +97,18 @@ def _open_path(
 
     converted = convert_paddle(path, input=input)
     return _read_converted(converted, source=str(path), framework=found, input=input, mode=mode, batch_hint=batch_hint)
+
+
+def _open_graph(path: Path, *, input: InputShapes) -> Graph:  # noqa: A002
+    from dippm.frontends.graph_file import read_graph_file
+
+    if not input.is_empty:
+        raise UsageError(
+            f"The graph in '{path}' has the input shapes that it was read with.",
+            code="input.unused",
+            cure="Leave the input out.",
+        )
+    return read_graph_file(path)
 
 
 def _read_converted(

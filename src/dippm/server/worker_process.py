@@ -12,7 +12,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from dippm.frontends.guarded_process import ProcessLimits, end_guarded, kill_guarded, start_guarded
+from dippm.processes.guarded_process import ProcessLimits, end_guarded, kill_guarded, start_guarded
 from dippm.server.jobs import FRAME_HEAD, LARGEST_BODY, LARGEST_HEAD, Job, Reply
 from dippm.server.settings import Settings
 from dippm.server.uploads import UNPACKED_FACTOR

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
-import signal
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,47 +18,26 @@ from dippm.datasets.graph_samples import GraphSamples, Part
 from dippm.errors import DippmError, UsageError
 from dippm.features.scaling import Scaling
 from dippm.models.registry import make_network
+from dippm.training.epochs import EpochReport, OnEpoch, RunEpochs, TrainingJob, is_on_gpu, quiet_lightning
 from dippm.training.graph_batches import BatchedSamples, GraphTensors
-from dippm.training.graph_network import (
-    GRAPHS_PER_PASS,
-    MONITORED,
-    GraphData,
-    NetworkModule,
-    TargetScaling,
-    predict_samples,
-)
+from dippm.training.graph_network import GRAPHS_PER_PASS, TargetScaling, predict_samples
 from dippm.training.learning_rate import find_learning_rate
-from dippm.training.lightning import pl
 from dippm.training.settings import TrainingSettings
 
-__all__ = ["EpochReport", "FittedNetwork", "check_training", "fit_network", "fit_samples"]
+__all__ = [
+    "EpochReport",
+    "FittedNetwork",
+    "OnEpoch",
+    "RunEpochs",
+    "check_training",
+    "fit_network",
+    "fit_samples",
+]
 
 _RUN_FILE = "run.json"
-_CHECKPOINTS = "checkpoints"
-_LAST = "last"
 _PREFIX = "network."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpochReport:
-    """One epoch, as it ends.
-
-    Args:
-        epoch: Its number, from 1.
-        epochs: How many there are at most.
-        train_loss: Mean loss over the training split, dropout on.
-        val_loss: Loss on the validation split.
-        val_mape_percent: Validation error, the mean over the metrics, %.
-    """
-
-    epoch: int
-    epochs: int
-    train_loss: float
-    val_loss: float
-    val_mape_percent: float
-
-
-OnEpoch = Callable[[EpochReport], None]
 _Scaling = TypeVar("_Scaling", bound=TargetScaling)
 
 
@@ -102,6 +77,7 @@ def fit_network(
     *,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
+    run_epochs: RunEpochs | None = None,
 ) -> FittedNetwork[Scaling]:
     """Train a network, or go on with its training.
 
@@ -113,6 +89,7 @@ def fit_network(
         resume: Go on where the folder holds a run of the same settings and data. On a CPU the result is that of a run
             without a break, to the bit.
         on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
+        run_epochs: Runs the epochs; this process when left out.
 
     Raises:
         UsageError: ``train.too_few`` where a split is empty, ``train.exists`` where the folder holds a run and
@@ -120,7 +97,7 @@ def fit_network(
             ``train.no_gpu`` where a GPU is asked for and there is none.
         DippmError: ``train.no_rate`` where no learning rate can be found, ``train.diverged``, ``train.no_checkpoint``.
     """
-    check_training(parts, settings)
+    check_training(parts, settings, is_elsewhere=run_epochs is not None)
     chosen = np.flatnonzero(parts == Part.TRAINING)
     scaling = Scaling.fit(samples.nodes_of(chosen), samples.static_features[chosen], samples.targets[chosen])
     return fit_samples(
@@ -133,6 +110,7 @@ def fit_network(
         make=lambda: make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout),
         resume=resume,
         on_epoch=on_epoch,
+        run_epochs=run_epochs,
     )
 
 
@@ -148,6 +126,7 @@ def fit_samples(
     graphs_per_pass: int = GRAPHS_PER_PASS,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
+    run_epochs: RunEpochs | None = None,
 ) -> FittedNetwork[_Scaling]:
     """Train a network on samples that are scaled already; settings, errors and resume as of :func:`fit_network`.
 
@@ -162,31 +141,33 @@ def fit_samples(
         graphs_per_pass: Graphs that are predicted at once.
         resume: Go on with the run that the folder holds.
         on_epoch: Called after every epoch.
+        run_epochs: Runs the epochs; this process when left out.
     """
     began = time.monotonic()
-    check_training(parts, settings)
+    check_training(parts, settings, is_elsewhere=run_epochs is not None)
     rate = _open_run(folder, data_hash, settings, resume=resume)
     chosen = np.flatnonzero(parts == Part.TRAINING)
-    with _quiet_lightning(), torch.random.fork_rng():
+    with quiet_lightning(), torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         network = make()
-        device = "cuda" if _is_on_gpu(settings) else "cpu"
+        device = "cuda" if is_on_gpu(settings) else "cpu"
         if rate is None:
             rate = find_learning_rate(
                 network.to(device), samples.to(device), chosen, batch_size=settings.batch_size, seed=settings.seed
             )
             _write_run(folder, data_hash, settings, learning_rate=rate)
-        module = NetworkModule(
-            network.cpu(), scaling=scaling, learning_rate=rate, schedule=settings.schedule, seed=settings.seed
+        job = TrainingJob(
+            samples=samples,
+            parts=parts,
+            settings=settings,
+            folder=folder,
+            network=network.cpu(),
+            scaling=scaling,
+            learning_rate=rate,
+            graphs_per_pass=graphs_per_pass,
         )
-        data = GraphData(
-            samples, parts, batch_size=settings.batch_size, seed=settings.seed, graphs_per_pass=graphs_per_pass
-        )
-        last = folder / _CHECKPOINTS / f"{_LAST}.ckpt"
-        best = _best_checkpoint(folder)
-        trainer = _make_trainer(settings, folder, best, on_epoch)
-        trainer.fit(module, datamodule=data, ckpt_path=last if last.is_file() else None, weights_only=True)
-        weights, best_epoch = _read_best(Path(best.best_model_path))
+        run = job.run(on_epoch) if run_epochs is None else run_epochs(job)
+        weights, best_epoch = _read_best(run.best)
         network.load_state_dict(weights)
         predictions = predict_samples(network, samples, scaling, device=device, graphs_per_pass=graphs_per_pass)
     if not np.isfinite(predictions[(parts == Part.TRAINING) | (parts == Part.VALIDATION)]).all():
@@ -199,16 +180,21 @@ def fit_samples(
         weights={name: tensor.float().cpu().numpy() for name, tensor in weights.items()},
         scaling=scaling,
         learning_rate=rate,
-        epochs=_read_epoch(last),
+        epochs=_read_epoch(job.last),
         best_epoch=best_epoch,
         predictions=predictions,
         duration_s=time.monotonic() - began,
-        device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        device=run.device,
     )
 
 
-def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings) -> None:
+def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings, *, is_elsewhere: bool = False) -> None:
     """See that there is something to train on, and the devices that the settings name.
+
+    Args:
+        parts: Part of each sample.
+        settings: The settings.
+        is_elsewhere: Whether the devices are those of other machines, and not to be looked for here.
 
     Raises:
         UsageError: ``train.too_few``, ``train.no_gpu``.
@@ -220,7 +206,9 @@ def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings) -> N
                 code="train.too_few",
                 cure="Train on labels of more models.",
             )
-    is_gpu = _is_on_gpu(settings)
+    if is_elsewhere:
+        return
+    is_gpu = is_on_gpu(settings)
     if settings.accelerator == "gpu" and not is_gpu:
         raise UsageError("PyTorch sees no GPU to train on.", code="train.no_gpu", cure="Use the accelerator cpu.")
     if settings.mixed_precision and not is_gpu:
@@ -230,10 +218,6 @@ def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings) -> N
             f"PyTorch sees {torch.cuda.device_count()} GPUs. Got {settings.devices} devices instead.",
             code="train.no_gpu",
         )
-
-
-def _is_on_gpu(settings: TrainingSettings) -> bool:
-    return torch.cuda.is_available() and settings.accelerator != "cpu"
 
 
 def _open_run(folder: Path, data_hash: str, settings: TrainingSettings, *, resume: bool) -> float | None:
@@ -276,56 +260,6 @@ def _write_run(folder: Path, data_hash: str, settings: TrainingSettings, *, lear
         ) from exc
 
 
-def _best_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
-    return pl.callbacks.ModelCheckpoint(
-        dirpath=folder / _CHECKPOINTS,
-        filename="best-{epoch}",
-        monitor=MONITORED,
-        save_on_train_epoch_end=True,
-    )
-
-
-def _last_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
-    """Of every epoch, after all of it: a resume begins with the next one."""
-    return pl.callbacks.ModelCheckpoint(
-        dirpath=folder / _CHECKPOINTS,
-        filename=_LAST,
-        enable_version_counter=False,
-        save_on_train_epoch_end=True,
-    )
-
-
-def _make_trainer(
-    settings: TrainingSettings, folder: Path, best: pl.callbacks.ModelCheckpoint, on_epoch: OnEpoch | None
-) -> pl.Trainer:
-    stop = pl.callbacks.EarlyStopping(
-        monitor=MONITORED, patience=settings.patience, check_on_train_epoch_end=True, check_finite=True
-    )
-    # The last one holds what the others know, so that it comes after them.
-    callbacks: list[pl.Callback] = [stop, best, _last_checkpoint(folder)]
-    if on_epoch is not None and settings.devices == 1:
-        callbacks.append(_Reporter(on_epoch, settings.epochs))
-    # Every run and every resume logs to a version of its own.
-    table = pl.loggers.CSVLogger(folder, name="logs")
-    board = pl.loggers.TensorBoardLogger(folder, name="logs", version=table.version)
-    return pl.Trainer(
-        accelerator="gpu" if _is_on_gpu(settings) else "cpu",
-        devices=settings.devices,
-        # Processes that are spawned, not started by the command line once more: training is a call.
-        strategy="auto" if settings.devices == 1 else "ddp_spawn",
-        precision="16-mixed" if settings.mixed_precision else "32-true",
-        max_epochs=settings.epochs,
-        callbacks=callbacks,
-        logger=[table, board],
-        default_root_dir=folder,
-        use_distributed_sampler=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-    )
-
-
 def _read_best(path: Path) -> tuple[dict[str, torch.Tensor], int]:
     if not path.is_file():
         raise DippmError(
@@ -343,42 +277,3 @@ def _read_best(path: Path) -> tuple[dict[str, torch.Tensor], int]:
 def _read_epoch(path: Path) -> int:
     """Epochs behind a checkpoint; the trainer itself does not know them where other processes did the work."""
     return int(torch.load(path, map_location="cpu", weights_only=True)["epoch"]) + 1
-
-
-class _Reporter(pl.Callback):
-    def __init__(self, on_epoch: OnEpoch, epochs: int) -> None:
-        self._on_epoch = on_epoch
-        self._epochs = epochs
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, _module: pl.LightningModule) -> None:
-        metrics = trainer.callback_metrics
-        self._on_epoch(
-            EpochReport(
-                epoch=trainer.current_epoch + 1,
-                epochs=self._epochs,
-                train_loss=float(metrics["train_loss"]),
-                val_loss=float(metrics["val_loss"]),
-                val_mape_percent=float(metrics[MONITORED]),
-            )
-        )
-
-
-@contextmanager
-def _quiet_lightning() -> Iterator[None]:
-    """Keep Lightning from talking and from ending the process; put back what it changes."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    try:
-        interrupt = signal.getsignal(signal.SIGINT)
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except SystemExit as exc:
-        # Lightning answers Ctrl-C by leaving; whether to leave is the caller's to say.
-        signal.signal(signal.SIGINT, interrupt)
-        raise KeyboardInterrupt from exc
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

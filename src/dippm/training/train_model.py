@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dippm.datasets.graph_samples import GraphSamples, OnProgress, Part, assign_parts, build_samples
 from dippm.datasets.selection import METRICS, LabelSelection, merge_repeats
 from dippm.datasets.store.label import Label
-from dippm.errors import MissingExtraError
+from dippm.errors import MissingExtraError, UsageError
 from dippm.evaluation.relative_errors import mape_percent
 from dippm.features.pmgns import STATIC_COLUMNS, EdgeMode
 from dippm.features.scaling import Scaling
@@ -26,7 +26,7 @@ from dippm.training.settings import TREES, TrainingSettings
 from dippm.training.versions import find_versions
 
 if TYPE_CHECKING:
-    from dippm.training.fit_network import OnEpoch
+    from dippm.training.epochs import OnEpoch, RunEpochs
 
 __all__ = ["TrainingReport", "load_samples", "predict_with", "train_model"]
 
@@ -109,6 +109,7 @@ def train_model(
     edges: EdgeMode = EdgeMode.DATA,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
+    run_epochs: RunEpochs | None = None,
 ) -> TrainingReport:
     """Train on 70 % of the samples, choose and calibrate on 15 %, report the errors on the last 15 %, too.
 
@@ -122,13 +123,15 @@ def train_model(
         edges: Edges that the samples have.
         resume: Go on with the training that the folder holds.
         on_epoch: Called after every epoch.
+        run_epochs: Runs a network's epochs; this process when left out.
 
     Raises:
-        UsageError: As :func:`dippm.training.fit_network.fit_network`.
+        UsageError: As :func:`dippm.training.fit_network.fit_network`; ``train.not_divided`` for trees whose training is
+            to run elsewhere.
         MissingExtraError: A package for training is not installed.
     """
     parts = assign_parts(samples, seed=settings.seed)
-    fitted = _fit(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch)
+    fitted = _fit(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs)
     errors = {
         part.name.lower(): mape_percent(fitted.predictions[parts == part], samples.targets[parts == part])
         for part in (Part.TRAINING, Part.VALIDATION, Part.TEST)
@@ -179,7 +182,7 @@ def predict_with(
     Shapes:
         Result: [S, 3].
     """
-    return _fit(samples, parts, settings, folder, resume=resume, on_epoch=None).predictions
+    return _fit(samples, parts, settings, folder, resume=resume).predictions
 
 
 def _fit(
@@ -189,9 +192,16 @@ def _fit(
     folder: Path,
     *,
     resume: bool,
-    on_epoch: OnEpoch | None,
+    on_epoch: OnEpoch | None = None,
+    run_epochs: RunEpochs | None = None,
 ) -> _Fitted:
     is_tree = settings.model == TREES
+    if is_tree and run_epochs is not None:
+        raise UsageError(
+            f"Trees have no epochs that several workers could share. Got the model '{settings.model}'.",
+            code="train.not_divided",
+            cure="Train them without a cluster: it takes seconds.",
+        )
     for package in _NEEDED[is_tree]:
         if find_spec(package) is None:
             raise MissingExtraError(package=package, extra="train", purpose=f"train {settings.model}")
@@ -203,7 +213,7 @@ def _fit(
         return _Fitted(predictions=trees.predictions, duration_s=trees.duration_s)
     from dippm.training.fit_network import fit_network
 
-    network = fit_network(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch)
+    network = fit_network(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs)
     write_weights(folder, network.weights)
     return _Fitted(**{field.name: getattr(network, field.name) for field in fields(_Fitted)})
 

@@ -90,27 +90,6 @@ def test_the_cost_that_orders_models_is_near_the_graphs() -> None:
         assert 0.66 < gmacs / counted < 1.5, family
 
 
-def tensors_in(value: object) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value
-    return [tensor for part in parts for tensor in tensors_in(part)]
-
-
-def test_small_models_run_and_train_on_the_cpu_with_one_sample() -> None:
-    first = {recipe.family: recipe for recipe in reversed(load_collection("cpu-small"))}
-    for family, recipe in first.items():
-        module, inputs = build(recipe, "cpu")
-        named = {
-            name: torch.zeros((1, *entry.shape), dtype=torch.int64) for name, entry in (inputs.named or {}).items()
-        }
-        given = [torch.randn(1, *entry.shape) for entry in inputs.positional]
-        outputs = tensors_in(module.train()(*given, **named))
-        assert all(bool(output.isfinite().all()) for output in outputs), family
-        sum(output.square().mean() for output in outputs).backward()
-        assert all(tensor.grad is not None for tensor in module.parameters()), family
-
-
 def test_a_source_travels_to_another_process() -> None:
     recipe = load_collection("cpu-small")[0]
     source = pickle.loads(pickle.dumps(RecipeSource(recipe)))

@@ -11,26 +11,6 @@ from dippm.frontends.onnx import lowering, read_onnx
 ZEROS = np.zeros((4, 3, 1, 1), dtype=np.float32)
 
 
-def test_nodes_out_of_order_are_sorted(read, kinds) -> None:
-    nodes = [
-        helper.make_node("Tanh", ["b"], ["y"]),
-        helper.make_node("Sigmoid", ["a"], ["b"]),
-        helper.make_node("Relu", ["x"], ["a"]),
-    ]
-    assert kinds(read(nodes)) == ["relu", "sigmoid", "tanh"]
-
-
-def test_cycle_is_an_error(read) -> None:
-    nodes = [
-        helper.make_node("Add", ["x", "b"], ["a"], name="first"),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Relu", ["b"], ["y"]),
-    ]
-    with pytest.raises(ModelReadError, match="cycle") as caught:
-        read(nodes)
-    assert caught.value.code == "onnx.cycle"
-
-
 @pytest.mark.parametrize(
     ("nodes", "outputs"),
     [
@@ -62,13 +42,6 @@ def test_opsets_from_seven_on_are_read(read, kinds, opset: int) -> None:
     ]
     graph = read(nodes, weights={"w": ZEROS}, opset=opset)
     assert kinds(graph) == ["conv", "relu", "global_pool", "view"]
-
-
-def test_unused_nodes_and_weights_are_left_out(read, kinds) -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Conv", ["x", "w"], ["unused"])]
-    graph = read(nodes, weights={"w": ZEROS})
-    assert kinds(graph) == ["relu"]
-    assert graph.parameter_count == 0
 
 
 def test_functions_are_inlined_with_their_attributes(build, kinds) -> None:
@@ -144,26 +117,6 @@ def test_weights_listed_as_inputs_are_no_inputs(read) -> None:
         weights={"w": ZEROS},
     )
     assert len(graph.inputs) == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "scope"),
-    [
-        ("/layer1/layer1.0/conv1/Conv", "layer1.0.conv1"),
-        ("/layer2/layer2.0/downsample/downsample.1/BatchNormalization", "layer2.0.downsample.1"),
-        ("/conv1/Conv", "conv1"),
-        ("Conv_12", ""),
-    ],
-)
-def test_module_path_comes_from_the_older_exporters_names(read, name: str, scope: str) -> None:
-    graph = read([helper.make_node("Relu", ["x"], ["y"], name=name)])
-    assert graph.nodes[0].scope == scope
-
-
-def test_module_path_comes_from_the_newer_exporters_metadata(read) -> None:
-    node = helper.make_node("Relu", ["x"], ["y"], name="node_relu")
-    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'layer1', 'layer1.0', 'relu']")
-    assert read([node]).nodes[0].scope == "layer1.0"
 
 
 @pytest.mark.parametrize("domain", ["com.microsoft.nchwc", "com.ms.internal.nhwc"])

@@ -10,7 +10,6 @@ from dippm.errors import MissingExtraError, ModelReadError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.tensorflow import conversion
 from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, find_format, list_files
-from dippm.frontends.tensorflow.objects import is_tensorflow_object
 
 
 @pytest.mark.parametrize(
@@ -70,8 +69,3 @@ def test_without_the_extra_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(MissingExtraError, match=r'pip install "dippm\[tensorflow\]"'):
         conversion.convert_tensorflow(tmp_path, input=InputShapes())
-
-
-@pytest.mark.parametrize("thing", [None, 7, object(), "name"])
-def test_other_things_are_no_models(thing: object) -> None:
-    assert not is_tensorflow_object(thing)

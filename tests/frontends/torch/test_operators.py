@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
-
-from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS  # noqa: E402
 from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS  # noqa: E402
 from dippm.graph import OpKind  # noqa: E402
 
@@ -26,10 +24,6 @@ def test_names_of_inputs_are_arguments_of_the_operator() -> None:
         assert packet is not None, name
         known = {item.name for overload in packet.overloads() for item in getattr(packet, overload)._schema.arguments}
         assert set(rule.inputs) <= known, name
-
-
-def test_attribute_builders_are_all_known_and_used() -> None:
-    assert {rule.attributes for rule in OPERATORS.values()} - {""} == set(ATTRIBUTE_BUILDERS)
 
 
 def test_kinds_that_need_a_function_have_one() -> None:

@@ -12,7 +12,7 @@ from dippm.datasets.store.label import Label
 from dippm.errors import DippmError
 from dippm.measuring.measurement import Outcome
 
-__all__ = ["NO_RESULT", "CampaignReport", "CampaignStoppedError", "Tally"]
+__all__ = ["NO_RESULT", "CampaignReport", "CampaignStoppedError", "FleetTally", "Tally"]
 
 NO_RESULT = (Outcome.FAILED, Outcome.TIMED_OUT)
 """Outcomes that may tell more of the machine's state than of the model: such rows may be measured again."""
@@ -52,6 +52,27 @@ class Tally:
             self.failures[measurement.outcome.value, measurement.message[:_LONGEST_REASON]] += 1
 
 
+@dataclass(kw_only=True, slots=True)
+class FleetTally:
+    """What became of the devices of a campaign on several, counted while they measure.
+
+    Args:
+        devices: Devices that measured at the same time, at most.
+        device_s: Time that devices were there to measure on, over all of them, s.
+        lost: Measuring processes that were lost with their machine, or ended.
+        set_aside: Devices that were used no more because row after row failed on them.
+        moved: Rows that were tried on another device after one had failed on them or was lost.
+        reissued: Rows that were given to a second device because the first took too long.
+    """
+
+    devices: int = 0
+    device_s: float = 0.0
+    lost: int = 0
+    set_aside: int = 0
+    moved: int = 0
+    reissued: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CampaignReport:
     """One run of a campaign.
@@ -77,6 +98,7 @@ class CampaignReport:
         graphs: Models whose graph this run has read.
         graphs_failed: Model keys whose graph cannot be read, with the reason.
         graphs_pending: Models whose graph is still to be read.
+        fleet: What became of the devices of a campaign on several; None for one device.
     """
 
     device: str
@@ -98,6 +120,7 @@ class CampaignReport:
     graphs: int
     graphs_failed: Mapping[str, str]
     graphs_pending: int
+    fleet: FleetTally | None = None
 
     @property
     def rows_per_minute(self) -> float:
@@ -107,8 +130,9 @@ class CampaignReport:
 
     @property
     def busy_share(self) -> float:
-        """Share of the time of measuring in which models ran, 0 to 1: the host's view, not the device's load."""
-        return min(self.busy_s / self.measuring_s, 1.0) if self.measuring_s > 0 else 0.0
+        """Share of the time of measuring in which models ran, over all devices, 0 to 1: as the host sees it."""
+        device_s = self.measuring_s if self.fleet is None else self.fleet.device_s
+        return min(self.busy_s / device_s, 1.0) if device_s > 0 else 0.0
 
     @property
     def budget_left_s(self) -> float | None:
@@ -143,6 +167,7 @@ class CampaignReport:
             "graphs": self.graphs,
             "graphs_failed": dict(self.graphs_failed),
             "graphs_pending": self.graphs_pending,
+            "fleet": None if self.fleet is None else asdict(self.fleet),
         }
 
     def __str__(self) -> str:
@@ -159,6 +184,12 @@ class CampaignReport:
             f"  outcomes   {_join(self.by_outcome)}",
             f"  families   {_join(self.by_family)}",
         ]
+        if self.fleet is not None:
+            fleet = self.fleet
+            lines.append(
+                f"  fleet      {fleet.devices} devices at most, {fleet.lost} processes lost, {fleet.set_aside} devices "
+                f"set aside, {fleet.moved} rows moved, {fleet.reissued} issued twice"
+            )
         for outcome, reason, rows in self.failures[:_REASONS_SHOWN]:
             lines.append(f"  {rows:>6} x  {outcome}: {reason}" if reason else f"  {rows:>6} x  {outcome}")
         if len(self.failures) > _REASONS_SHOWN:

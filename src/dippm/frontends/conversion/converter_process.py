@@ -21,8 +21,8 @@ from typing import Any, cast
 import dippm.errors
 from dippm.errors import DippmError, MissingExtraError, ModelReadError, UnsupportedError
 from dippm.frontends.conversion.limits import ConversionLimits
-from dippm.frontends.conversion.output_tail import OutputTail
-from dippm.frontends.guarded_process import ProcessLimits, end_guarded, start_guarded
+from dippm.processes.guarded_process import ProcessLimits, end_guarded, start_guarded
+from dippm.processes.output_tail import OutputTail
 
 __all__ = ["run_converter"]
 

@@ -13,6 +13,7 @@ The rest moves and drops the transpositions between TensorFlow's order of images
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from importlib import import_module
@@ -68,11 +69,13 @@ def convert_tflite(source: Path, path: Path) -> None:
 def _convert(graph: Any, path: Path, **settings: Any) -> None:
     tfonnx: Any = import_module("tf2onnx.tfonnx")
     optimizer: Any = import_module("tf2onnx.optimizer")
-    storage = import_module("tf2onnx.graph").ExternalTensorStorage()
+    graph_module: Any = import_module("tf2onnx.graph")
+    storage = graph_module.ExternalTensorStorage()
     numpy: Any = import_module("numpy")
     if not hasattr(numpy, "product"):
         # tf2onnx 1.17 calls it by the name that numpy 2 has taken away.
         numpy.product = numpy.prod
+    _leave_constants(graph_module.Node)
     # A tf2onnx pattern turns layer normalizations into instance normalizations over another number of elements.
     tfonnx.rewrite_layer_normalization = lambda _, nodes: nodes
     try:
@@ -86,6 +89,7 @@ def _convert(graph: Any, path: Path, **settings: Any) -> None:
     known = optimizer._get_optimizers()
     wanted = OrderedDict((name, known[name]) for name in _OPTIMIZERS if name in known)
     converted = optimizer.optimize_graph(converted, False, optimizers=wanted)
+    _drop_values(converted, storage)
     model = converted.make_model("model", external_tensor_storage=storage)
     if "tflite_path" in settings:
         _name_inputs(model.graph)
@@ -94,6 +98,33 @@ def _convert(graph: Any, path: Path, **settings: Any) -> None:
             tensor.ClearField("data_location")
             tensor.ClearField("external_data")
     path.write_bytes(model.SerializeToString())
+
+
+def _leave_constants(node_class: Any) -> None:
+    """Have constants put into protobuf's form once, at the end.
+
+    tf2onnx does it before every step over the graph, and so copies all weights a dozen times.
+    """
+    update = node_class.update_proto
+
+    def update_proto(node: Any, external_tensor_storage: Any = None) -> None:
+        if external_tensor_storage is not None or not node.is_const():
+            update(node, external_tensor_storage)
+
+    node_class.update_proto = update_proto
+
+
+def _drop_values(graph: Any, storage: Any) -> None:
+    """Take the values of large constants away, as the storage would, which copies them first."""
+    for node in graph.get_nodes():
+        for inner in (node.get_body_graphs() or {}).values():
+            _drop_values(inner, storage)
+        if not node.is_const():
+            continue
+        value = node.attr["value"]
+        if value.HasField("t") and math.prod(value.t.dims) > storage.external_tensor_size_threshold:
+            value.t.ClearField("raw_data")
+            storage.node_to_modified_value_attr[node] = value
 
 
 def _name_inputs(graph: Any) -> None:

@@ -34,3 +34,142 @@ def test_a_recurrent_layer_that_was_taken_apart_is_named(
         weights["limit"] = np.array(steps)
     graph = read([node], inputs={"h0": ["N", 4], "x": [steps, "N", 4]}, weights=weights)
     assert any("step by step" in warning for warning in graph.warnings) == is_said
+
+
+def branch(op_type: str) -> object:
+    value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    return helper.make_graph([helper.make_node(op_type, ["x"], ["b"])], op_type, [], [value])
+
+
+@pytest.mark.parametrize(("flag", "kind"), [(True, "relu"), (False, "tanh")])
+def test_known_branch_is_taken(read, kinds, flag: bool, kind: str) -> None:
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Tanh"))
+    graph = read([node], weights={"c": np.array(flag)})
+    assert kinds(graph) == [kind]
+    assert graph.warnings == ()
+
+
+def test_unknown_branch_is_a_warning(read) -> None:
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Tanh"))
+    graph = read([node], inputs={"x": ["N", 3], "c": []}, dtypes={"c": TensorProto.BOOL})
+    assert len(graph.nodes) == 1
+    assert "branch" in graph.warnings[0]
+
+
+def loop_body() -> object:
+    def value(name: str, dtype: int) -> object:
+        return helper.make_tensor_value_info(name, dtype, None)
+
+    nodes = [helper.make_node("Relu", ["v"], ["out"]), helper.make_node("Identity", ["go"], ["again"])]
+    inputs = [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("v", TensorProto.FLOAT)]
+    outputs = [value("again", TensorProto.BOOL), value("out", TensorProto.FLOAT)]
+    return helper.make_graph(nodes, "body", inputs, outputs)
+
+
+def test_loop_of_known_length_is_unrolled(read, kinds) -> None:
+    node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=loop_body())
+    graph = read([node], weights={"n": np.array(5)})
+    assert kinds(graph) == ["relu"] * 5
+    assert graph.warnings == ()
+
+
+def test_loop_of_unknown_length_is_a_warning(read, kinds) -> None:
+    node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=loop_body())
+    graph = read([node], inputs={"x": ["N", 3], "n": []}, dtypes={"n": TensorProto.INT64})
+    assert kinds(graph) == ["relu"]
+    assert "loop" in graph.warnings[0].lower()
+
+
+def test_the_side_with_more_work_is_counted_and_what_it_reads_is_kept(read, kinds) -> None:
+    def side(*nodes: object) -> object:
+        value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+        return helper.make_graph(list(nodes), "side", [], [value])
+
+    heavy = side(helper.make_node("MatMul", ["x", "w"], ["b"]))
+    long = side(
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Strange", ["r"], ["q"], domain="my"),
+        helper.make_node("Neg", ["q"], ["b"]),
+    )
+    graphs = []
+    for sides in ((heavy, long), (long, heavy)):
+        node = helper.make_node("If", ["c"], ["y"], then_branch=sides[0], else_branch=sides[1])
+        options = {
+            "inputs": {"x": ["N", 64], "c": []},
+            "weights": {"w": np.zeros((64, 64), np.float32)},
+            "domains": ["my"],
+        }
+        graphs.append(read([node], dtypes={"c": TensorProto.BOOL}, **options))
+    for graph in graphs:
+        assert kinds(graph) == ["linear"]
+        assert graph.unsupported_ops == {}
+        assert "more work" in graph.warnings[0] or "more work" in graph.warnings[-1]
+
+
+def test_a_side_that_cannot_run_is_passed_over(read, kinds) -> None:
+    value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    squeeze = helper.make_graph([helper.make_node("Squeeze", ["x", "one"], ["b"])], "squeeze", [], [value])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=squeeze, else_branch=branch("Tanh"))
+    options = {"inputs": {"x": ["N", 3], "c": []}, "dtypes": {"c": TensorProto.BOOL}}
+    graph = read([node], weights={"one": np.array([1])}, **options)
+    assert kinds(graph) == ["tanh"]
+
+
+def test_what_a_side_that_is_not_counted_makes_on_demand_outlives_it(read, kinds) -> None:
+    value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)
+    adding = helper.make_graph([helper.make_node("Add", ["x", "sizes"], ["b"])], "adding", [], [value])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Cast", ["s"], ["sizes"], to=TensorProto.FLOAT),
+        helper.make_node("If", ["c"], ["t"], then_branch=adding, else_branch=_products()),
+        helper.make_node("Add", ["t", "sizes"], ["y"]),
+    ]
+    options = {"inputs": {"x": ["N", 2], "c": []}, "dtypes": {"c": TensorProto.BOOL}}
+    graph = read(nodes, weights={"w": np.zeros((2, 2), np.float32)}, **options)
+    assert kinds(graph) == ["fill", "linear", "add"]
+
+
+def _products() -> object:
+    value = helper.make_tensor_value_info("p", TensorProto.FLOAT, None)
+    return helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["p"])], "products", [], [value])
+
+
+@pytest.mark.parametrize(("limit", "rounds", "said"), [(6, 6, "may end before"), (2**62, 1, "counted once")])
+def test_a_loop_that_the_data_ends(read, kinds, limit: int, rounds: int, said: str) -> None:
+    def value(name: str, dtype: int) -> object:
+        return helper.make_tensor_value_info(name, dtype, None)
+
+    nodes = [
+        helper.make_node("Relu", ["v"], ["out"]),
+        helper.make_node("ReduceMax", ["out"], ["top"], keepdims=0),
+        helper.make_node("Greater", ["top", "zero"], ["again"]),
+    ]
+    inputs = [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("v", TensorProto.FLOAT)]
+    body = helper.make_graph(nodes, "body", inputs, [value("again", TensorProto.BOOL), value("out", TensorProto.FLOAT)])
+    node = helper.make_node("Loop", ["n", "yes", "x"], ["y"], body=body)
+    graph = read([node], weights={"n": np.array(limit), "yes": np.array(True), "zero": np.float32(0)})
+    assert kinds(graph).count("relu") == rounds
+    assert said in graph.warnings[0]
+
+
+def test_endless_loop_is_cut_off(read) -> None:
+    node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=loop_body())
+    graph = read([node], weights={"n": np.array(2**40)})
+    assert len(graph.nodes) <= 20_001
+    assert "runs 1099511627776 times" in graph.warnings[0]
+
+
+def test_scan_runs_once_for_each_slice(read, kinds) -> None:
+    def value(name: str) -> object:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
+        "body",
+        [value("s"), value("e")],
+        [value("t"), value("o")],
+    )
+    node = helper.make_node("Scan", ["first", "x"], ["last", "y"], body=body, num_scan_inputs=1, scan_input_axes=[1])
+    graph = read([node], inputs={"x": ["N", 4, 5], "first": ["N", 5]}, outputs=["last", "y"])
+    assert kinds(graph).count("add") == 4
+    assert kinds(graph)[-1] == "concat"

@@ -104,3 +104,18 @@ def test_only_layers_that_run_alike_are_one_operator(build, first: dict, second:
         node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
     graph = read_onnx(model)
     assert [node.attributes["num_layers"] for node in graph.nodes if node.kind is OpKind.LSTM] == layers
+
+
+def test_lstm_counts_its_own_weights(read) -> None:
+    node = helper.make_node("LSTM", ["x", "w", "r", "b"], ["y"], hidden_size=16, direction="bidirectional")
+    weights = {
+        "w": np.zeros((2, 64, 8), np.float32),
+        "r": np.zeros((2, 64, 16), np.float32),
+        "b": np.zeros((2, 128), np.float32),
+    }
+    graph = read([node], weights=weights, inputs={"x": [20, "batch", 8]})
+    assert graph.nodes[0].attributes == {
+        "hidden_size": 16, "num_layers": 1, "num_directions": 2, "batch_first": False,
+    }  # fmt: skip
+    assert graph.parameter_count == 2 * (64 * 8 + 64 * 16 + 128)
+    assert [str(dim) for dim in graph.tensors[graph.outputs[0]].shape] == ["20", "2", "N", "16"]

@@ -106,15 +106,13 @@ def einsum(call: Call) -> Value | list[Value]:
                     raise ShapeError(f"index '{letter}' is both {sizes[letter]} and {size}")
                 sizes[letter] = max(size, sizes[letter])
         expanded.append(letters)
+    outer = sorted((letter for letter in sizes if letter.startswith("...")), key=lambda letter: -int(letter[3:]))
     if "->" in equation:
-        outer = sorted((letter for letter in sizes if letter.startswith("...")), key=lambda letter: int(letter[3:]))
-        outer.reverse()
-        result = []
         head, dots, tail = wanted.partition("...")
         result = [*head, *(outer if dots else []), *tail]
     else:
         joined = [letter for letters in expanded for letter in letters]
-        result = sorted(letter for letter in sizes if joined.count(letter) == 1)
+        result = [*outer, *sorted(letter for letter in sizes if letter not in outer and joined.count(letter) == 1)]
     if any(letter not in sizes for letter in result):
         raise ShapeError(f"'{equation[:100]}' asks for an index that no operand has")
     shape = tuple(sizes[letter] for letter in result)

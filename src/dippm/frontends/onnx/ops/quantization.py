@@ -87,10 +87,10 @@ def dynamic_quantize(call: Call) -> list[Value]:
     """Numbers to integers, after a look for the smallest and the largest."""
     x = call.required(0)
     every = tuple(range(len(x.shape)))
-    ends = [((), x.dtype), ((), x.dtype)]
-    call.emit_many(OpKind.REDUCE, [x], ends, attributes={"function": "aminmax", "axes": every})
+    scalars = [((), x.dtype), ((), x.dtype)]
+    ends = call.emit_many(OpKind.REDUCE, [x], scalars, attributes={"function": "aminmax", "axes": every})
     outputs = [(x.shape, DType.UINT8), ((), x.dtype), ((), DType.UINT8)]
-    return call.emit_many(OpKind.QUANTIZE, [x], outputs)
+    return call.emit_many(OpKind.QUANTIZE, [x, *ends], outputs)
 
 
 @rule("QLinearAdd", "QLinearMul", domain=MICROSOFT)

@@ -1,0 +1,63 @@
+"""Reading a model once. It imports nothing that only predicting needs: a converter's start waits for it."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+from dippm.costs.conditions import Conditions
+from dippm.errors import UsageError
+from dippm.frontends.inputs import parse_input_shapes
+from dippm.frontends.open_model import open_model
+from dippm.frontends.zoo import is_zoo_name
+from dippm.graph import Graph
+
+__all__ = ["load"]
+
+
+def load(
+    model: object = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    framework: str | None = None,
+    input: object = None,  # noqa: A002 - the contract's name
+    trust: bool = False,
+    mode: str = "inference",
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read a model once, to predict it many times: the graph is accepted wherever a model is.
+
+    Args:
+        model: A path, ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, a ``torch.nn.Module``, an
+            ``onnx.ModelProto`` or a graph.
+        path: The same as a path, as the DIPPM paper's example calls it.
+        framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
+        input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
+            a dict by name; an entry may be ``(shape, dtype)``. May be left out where the file fixes it.
+        trust: Allow pickled files, which run code from the file when opened.
+            Without it TorchScript runs as well, on shapes alone and without files, but without a limit in time.
+        mode: ``inference``, or ``training``: the forward pass as it runs in a training step, with dropout, batch
+            statistics and the heads that only training has. A graph holds for one of the two.
+        batch_hint: The batch to read a model for that cannot be read for every batch.
+
+    Raises:
+        DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
+    """
+    if (model is None) == (path is None):
+        raise UsageError(
+            "Give one model: as first argument or as path." if model is None else "Give model or path, not both.",
+            code="model.invalid",
+        )
+    if path is not None:
+        model = fspath(path)
+    elif isinstance(model, PathLike):
+        model = fspath(model)
+    shapes, read_for = parse_input_shapes(input), Conditions.parse(mode=mode).mode
+
+    def read() -> Graph:
+        return open_model(model, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
+
+    if isinstance(model, str) and is_zoo_name(model):
+        from dippm.api.named_models import read_kept
+
+        return read_kept(model, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
+    return read()

@@ -1,0 +1,310 @@
+"""The rows of one model: all its batches on all devices, and what is wrong where something is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from dippm.api.loading import load
+from dippm.api.prediction import predict
+from dippm.api.sweep_settings import SweepSettings
+from dippm.errors import DippmError, MissingExtraError
+from dippm.graph import Graph
+from dippm.predictors.prediction import ModelInfo, Prediction, round_figures
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = [
+    "COLUMNS", "SweepTask", "decode_rows", "encode_rows", "fail_task", "make_schema", "need_pyarrow", "predict_task",
+]  # fmt: skip
+
+#: Name and type of each column, in order; all but ``model``, ``status`` and ``warnings`` may be absent in a row.
+COLUMNS: dict[str, str] = {
+    "model": "string",
+    "status": "string",
+    "error_code": "string",
+    "error": "string",
+    "framework": "string",
+    "nodes": "int64",
+    "parameters": "int64",
+    "macs": "int64",
+    "batch": "int64",
+    "device": "string",
+    "mode": "string",
+    "precision": "string",
+    "layout": "string",
+    "runtime": "string",
+    "latency_ms": "float64",
+    "latency_low": "float64",
+    "latency_high": "float64",
+    "energy_j": "float64",
+    "energy_low": "float64",
+    "energy_high": "float64",
+    "memory_mb": "float64",
+    "memory_low": "float64",
+    "memory_high": "float64",
+    "mig": "string",
+    "step_time_ms": "float64",
+    "predictor": "string",
+    "predictor_version": "string",
+    "warnings": "list",
+}
+
+_OK, _ERROR = "ok", "error"
+# So many predictions at once, and so many batches: the arrays behind them have a row per batch and operator.
+_AT_ONCE = 1024
+_BATCHES_AT_ONCE = 64
+# These are said of a model whatever its batch and device.
+_OF_THE_MODEL = frozenset({"graph.empty", "graph.invalid", "training.no_loss", "training.nothing_to_train"})
+_LONGEST_ERROR = 1000
+_LARGEST_INT64 = 2**63 - 1
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepTask:
+    """One model and the batches at which it is asked for, on all devices.
+
+    Args:
+        index: Its place among all tasks.
+        model: Path or name.
+        batches: Batch sizes.
+    """
+
+    index: int
+    model: str
+    batches: tuple[int, ...]
+
+
+def need_pyarrow() -> None:
+    """Make sure that tables can be written.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    if find_spec("pyarrow") is None:
+        raise MissingExtraError(package="pyarrow", extra="sweep", purpose="write the tables of a sweep")
+
+
+def make_schema() -> pyarrow.Schema:
+    """The schema of all tables of rows."""
+    import pyarrow
+
+    types = {
+        "string": pyarrow.string(),
+        "int64": pyarrow.int64(),
+        "float64": pyarrow.float64(),
+        "list": pyarrow.list_(pyarrow.string()),
+    }
+    return pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
+
+
+def predict_task(task: SweepTask, settings: SweepSettings) -> pyarrow.Table:
+    """The rows of a task: batch by batch, each on all devices; where something holds for several, one row for all."""
+    return _as_table(list(_rows(task, settings)))
+
+
+def fail_task(task: SweepTask, settings: SweepSettings, *, code: str, error: str) -> pyarrow.Table:
+    """The one row of a task of which nothing else is known."""
+    return _as_table([_error_row(task, settings, code=code, error=error)])
+
+
+def encode_rows(rows: pyarrow.Table) -> bytes:
+    """Rows as an Arrow stream, to travel."""
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def decode_rows(encoded: bytes) -> pyarrow.Table:
+    """Rows that have travelled."""
+    import pyarrow
+
+    with pyarrow.ipc.open_stream(pyarrow.py_buffer(encoded)) as stream:
+        return stream.read_all()
+
+
+def _as_table(rows: Sequence[Row]) -> pyarrow.Table:
+    import pyarrow
+
+    schema = make_schema()
+    return pyarrow.table({name: [row.get(name) for row in rows] for name in COLUMNS}, schema=schema)
+
+
+def _rows(task: SweepTask, settings: SweepSettings) -> Iterator[Row]:
+    try:
+        for graph, batches in _read(task, settings):
+            if isinstance(graph, Graph):
+                yield from _rows_of(task, graph, batches, settings)
+            else:
+                yield _error_row(task, settings, code=graph.code, error=str(graph), batch=batches[0])
+    except DippmError as exc:
+        yield _error_row(task, settings, code=exc.code, error=str(exc))
+    except MemoryError:
+        yield _error_row(task, settings, code="worker.memory", error="There is not enough memory for it.")
+    except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one model must not end the others
+        yield _error_row(task, settings, code="internal", error=f"{type(exc).__name__}: {exc}")
+
+
+def _read(task: SweepTask, settings: SweepSettings) -> Iterator[tuple[Graph | DippmError, tuple[int, ...]]]:
+    """The model's graph and the batches that it is for: all of them, or one at a time where it holds for one alone.
+
+    Raises:
+        DippmError: It cannot be read for the first batch.
+    """
+    first = load(task.model, batch_hint=task.batches[0], **settings.reading)
+    if first.fixed_batch is None:
+        yield first, task.batches
+        return
+    for place, batch in enumerate(task.batches):
+        try:
+            graph = first if batch == first.fixed_batch else load(task.model, batch_hint=batch, **settings.reading)
+        except DippmError as exc:
+            yield exc, (batch,)
+            continue
+        if graph.fixed_batch not in (None, batch):
+            # It is the file that fixes the batch: to read it again would change nothing.
+            yield graph, task.batches[place:]
+            return
+        yield graph, (batch,)
+
+
+def _rows_of(task: SweepTask, graph: Graph, batches: Sequence[int], settings: SweepSettings) -> Iterator[Row]:
+    info = ModelInfo.of(graph)
+    step = max(1, min(_BATCHES_AT_ONCE, _AT_ONCE // len(settings.devices)))
+    for start in range(0, len(batches), step):
+        together = list(batches[start : start + step])
+        places = [(b, d) for b in range(len(together)) for d in range(len(settings.devices))]
+        try:
+            answers = dict(_predict(graph, together, settings, (0, len(together)), (0, len(settings.devices))))
+        except _ModelRefusedError as refused:
+            yield _error_row(task, settings, code=refused.error.code, error=str(refused.error), info=info)
+            return
+        for b, d in places:
+            answer = answers[b, d]
+            if isinstance(answer, Prediction):
+                yield _row(task, answer)
+            else:
+                device = settings.devices[d]
+                yield _error_row(
+                    task,
+                    settings,
+                    code=answer.code,
+                    error=str(answer),
+                    batch=together[b],
+                    device=None if device is None else getattr(device, "name", str(device)),
+                    info=info,
+                )
+
+
+class _ModelRefusedError(Exception):
+    """A model is refused whatever the batch and the device."""
+
+    def __init__(self, error: DippmError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _predict(
+    graph: Graph, batches: Sequence[int], settings: SweepSettings, b: tuple[int, int], d: tuple[int, int]
+) -> Iterator[tuple[tuple[int, int], Prediction | DippmError]]:
+    """Answers by place of batch and device. What is refused together is asked for in halves."""
+    devices = settings.devices[d[0] : d[1]]
+    try:
+        answers = predict(
+            graph,
+            batch=batches[b[0] : b[1]],
+            device=None if devices == (None,) else list(devices),  # type: ignore[arg-type]
+            **settings.options,
+        )
+    except DippmError as exc:
+        if exc.code in _OF_THE_MODEL:
+            raise _ModelRefusedError(exc) from exc
+        if d[1] - d[0] > 1:
+            middle = (d[0] + d[1]) // 2
+            halves = [(b, (d[0], middle)), (b, (middle, d[1]))]
+        elif b[1] - b[0] > 1:
+            middle = (b[0] + b[1]) // 2
+            halves = [((b[0], middle), d), ((middle, b[1]), d)]
+        else:
+            yield (b[0], d[0]), exc
+            return
+        for of_batches, of_devices in halves:
+            yield from _predict(graph, batches, settings, of_batches, of_devices)
+        return
+    places = ((batch, device) for device in range(*d) for batch in range(*b))
+    yield from zip(places, answers, strict=True)
+
+
+def _row(task: SweepTask, answer: Prediction) -> Row:
+    row: Row = {
+        "model": task.model,
+        "status": _OK,
+        **_of_model(answer.model),
+        "macs": _as_int64(answer.macs),
+        "batch": answer.batch,
+        "device": answer.device,
+        "mode": answer.conditions.mode.value,
+        "precision": answer.conditions.precision.value,
+        "layout": answer.conditions.layout.value,
+        "runtime": answer.conditions.runtime.value,
+        "mig": answer.mig,
+        "step_time_ms": _round(answer.step_time_ms),
+        "predictor": answer.predictor.name,
+        "predictor_version": answer.predictor.version,
+        "warnings": list(answer.predictor.warnings),
+    }
+    for name, value in (
+        ("latency_ms", answer.latency_ms),
+        ("energy_j", answer.energy_j),
+        ("memory_mb", answer.memory_mb),
+    ):
+        words = name.partition("_")[0]
+        low, high = answer.intervals.get(name, (None, None))
+        row |= {name: _round(value), f"{words}_low": _round(low), f"{words}_high": _round(high)}
+    return row
+
+
+def _error_row(
+    task: SweepTask,
+    settings: SweepSettings,
+    *,
+    code: str,
+    error: str,
+    batch: int | None = None,
+    device: str | None = None,
+    info: ModelInfo | None = None,
+) -> Row:
+    return {
+        "model": task.model,
+        "status": _ERROR,
+        "error_code": code,
+        "error": error[:_LONGEST_ERROR],
+        **({} if info is None else _of_model(info)),
+        "batch": batch,
+        "device": device,
+        "mode": settings.conditions.mode.value,
+        "precision": settings.conditions.precision.value,
+        "layout": settings.conditions.layout.value,
+        "runtime": settings.conditions.runtime.value,
+        "warnings": [],
+    }
+
+
+def _of_model(info: ModelInfo) -> Row:
+    return {"framework": info.framework, "nodes": info.nodes, "parameters": _as_int64(info.parameters)}
+
+
+def _as_int64(value: int) -> int | None:
+    return value if value <= _LARGEST_INT64 else None
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round_figures(value)

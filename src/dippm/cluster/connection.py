@@ -1,0 +1,179 @@
+"""Joins a Ray cluster, or starts one on this machine for as long as a command runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+from dippm.errors import DippmError, MissingExtraError, UsageError
+
+__all__ = ["ClusterResources", "connected_cluster", "import_ray"]
+
+AUTO = "auto"
+_CLIENT = "ray://"
+_OBJECT_STORE_BYTES = 256 * 2**20
+_KNOCK_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterResources:
+    """What a cluster offers while we are connected to it.
+
+    Args:
+        nodes: Living machines.
+        cpus: Processor cores of all of them.
+        gpus: GPUs of all of them.
+        is_own: Whether the cluster was started by us and ends with the connection.
+    """
+
+    nodes: int
+    cpus: int
+    gpus: int
+    is_own: bool
+
+
+def import_ray() -> ModuleType:
+    """Ray, told to send nothing about its use to anybody.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as exc:
+        raise MissingExtraError(package="ray", extra="ray", purpose="work on a cluster") from exc
+    module: ModuleType = ray
+    return module
+
+
+@contextmanager
+def connected_cluster(
+    address: str, *, cpus: int | None = None, takes_clients: bool = False
+) -> Iterator[ClusterResources]:
+    """Be connected to a cluster inside the ``with`` block.
+
+    A connection that the process has already is used as it is and stays.
+
+    Args:
+        address: ``"auto"`` for the cluster that this machine belongs to, else one started here and ended with the
+            block; or where one is to be found: ``"ray://HOST:PORT"``, ``"HOST:PORT"``.
+        cpus: Cores of a cluster that is started here; all when left out.
+        takes_clients: Whether the work can be led from a machine outside the cluster, by Ray's client (``ray://``).
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        UsageError: ``cluster.unreachable``: nothing answers there; ``cluster.refused``: it is no Ray, or wants a token;
+            ``cluster.client`` for a client where the work must be led from inside.
+    """
+    ray = import_ray()
+    if address.startswith(_CLIENT) and not takes_clients:
+        raise UsageError(
+            f"This cannot be led from outside a cluster. Got '{address}' instead of an address inside.",
+            code="cluster.client",
+            cure="Run the command on a machine of the cluster with 'auto', or give it to 'ray job submit'.",
+        )
+    if ray.is_initialized():
+        yield _resources(ray, is_own=False)
+        return
+    with _silent_backend():
+        is_own = _connect(ray, address, cpus=cpus)
+    try:
+        yield _resources(ray, is_own=is_own)
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: ModuleType, address: str, *, cpus: int | None) -> bool:
+    """Connect; True where the cluster had to be started."""
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address != AUTO:
+        try:
+            _knock(address)
+        except (ValueError, OSError) as exc:
+            raise UsageError(
+                f"No Ray cluster answers at '{address}': {_first_line(exc)}.",
+                code="cluster.unreachable",
+                cure="Start one with 'ray start --head', or leave the address to 'auto'.",
+            ) from exc
+        try:
+            ray.init(address=address, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
+            raise UsageError(
+                f"Something listens at '{address}', but no connection to Ray came of it: {_first_line(exc)}.",
+                code="cluster.refused",
+                cure="If the cluster asks for a token, as Ray's do by default, set RAY_AUTH_MODE=token, and "
+                "RAY_AUTH_TOKEN to the one in ~/.ray/auth_token of its head. Both sides must have the same versions of "
+                "Ray and Python.",
+            ) from exc
+        return False
+    try:
+        ray.init(address="auto", **quiet)
+    except ConnectionError:
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                **quiet,
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
+            raise DippmError(
+                f"No Ray cluster could be started on this machine: {_first_line(exc)}", code="cluster.not_started"
+            ) from exc
+        return True
+    return False
+
+
+@contextmanager
+def _silent_backend() -> Iterator[None]:
+    """Ray's native side starts in here, and says nothing on stderr then or later; what fails is an exception anyhow."""
+    name = "RAY_BACKEND_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    # It tells that it was told to be silent.
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.environ[name] = "fatal"
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+        del os.environ[name]
+
+
+def _knock(address: str) -> None:
+    """Find out whether anything listens there: Ray itself would try for minutes, or for ever.
+
+    Raises:
+        ValueError: It is no address.
+        OSError: Nothing listens there.
+    """
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
+    if scheme not in ("", "ray") or not host or not port.isdecimal():
+        raise ValueError("an address reads 'ray://HOST:PORT' or 'HOST:PORT'")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S):
+        pass
+
+
+def _resources(ray: ModuleType, *, is_own: bool) -> ClusterResources:
+    found = ray.cluster_resources()
+    return ClusterResources(
+        nodes=sum(bool(node["Alive"]) for node in ray.nodes()),
+        cpus=int(found.get("CPU", 0)),
+        gpus=int(found.get("GPU", 0)),
+        is_own=is_own,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

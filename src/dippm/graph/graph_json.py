@@ -1,0 +1,100 @@
+"""A graph as plain JSON values, and back without loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dippm.graph.dim import Dim
+from dippm.graph.dtype import DType
+from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
+from dippm.graph.op_kind import OpKind
+
+__all__ = ["graph_from_dict", "graph_to_dict"]
+
+
+def graph_to_dict(graph: Graph) -> dict[str, object]:
+    """A graph as what JSON can hold; equal graphs give equal text."""
+    return {
+        "source": graph.source,
+        "framework": graph.framework,
+        "tensors": [
+            [
+                tensor.name,
+                tensor.shape,
+                tensor.dtype.value,
+                tensor.role.value,
+                tensor.alias_of,
+                tensor.storage_bytes_per_sample,
+                tensor.storage_bytes_fixed,
+            ]
+            for tensor in graph.tensors
+        ],
+        "nodes": [
+            [
+                node.kind.value,
+                node.inputs,
+                node.outputs,
+                dict(node.attributes),
+                node.scope,
+                node.source_op,
+                node.releases,
+            ]
+            for node in graph.nodes
+        ],
+        "inputs": graph.inputs,
+        "outputs": graph.outputs,
+        "has_lifetimes": graph.has_lifetimes,
+        "fixed_batch": graph.fixed_batch,
+        "fixed_batch_reason": graph.fixed_batch_reason,
+        "unsupported_ops": dict(graph.unsupported_ops),
+        "warnings": graph.warnings,
+    }
+
+
+def graph_from_dict(values: dict[str, Any]) -> Graph:
+    """The graph that :func:`graph_to_dict` wrote down.
+
+    Raises:
+        ModelReadError: ``graph.invalid``.
+        KeyError, TypeError, ValueError, IndexError, AttributeError: It is not what was written. Types are not all
+            looked at.
+    """
+    return Graph(
+        source=values["source"],
+        framework=values["framework"],
+        tensors=tuple(_tensor_from_list(row) for row in values["tensors"]),
+        nodes=tuple(_node_from_list(row) for row in values["nodes"]),
+        inputs=tuple(values["inputs"]),
+        outputs=tuple(values["outputs"]),
+        has_lifetimes=values["has_lifetimes"],
+        fixed_batch=values["fixed_batch"],
+        fixed_batch_reason=values["fixed_batch_reason"],
+        unsupported_ops=values["unsupported_ops"],
+        warnings=tuple(values["warnings"]),
+    )
+
+
+def _tensor_from_list(row: list[Any]) -> TensorSpec:
+    name, shape, dtype, role, alias_of, per_sample, fixed = row
+    return TensorSpec(
+        name=name,
+        shape=tuple(Dim(*dim) for dim in shape),
+        dtype=DType(dtype),
+        role=TensorRole(role),
+        alias_of=alias_of,
+        storage_bytes_per_sample=per_sample,
+        storage_bytes_fixed=fixed,
+    )
+
+
+def _node_from_list(row: list[Any]) -> Node:
+    kind, inputs, outputs, attributes, scope, source_op, releases = row
+    return Node(
+        kind=OpKind(kind),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        attributes={name: tuple(v) if isinstance(v, list) else v for name, v in attributes.items()},
+        scope=scope,
+        source_op=source_op,
+        releases=tuple(releases),
+    )

@@ -1,0 +1,225 @@
+"""The epochs of a training under Lightning: checkpoints, resume, early stopping, logs."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from dippm.training.graph_batches import BatchedSamples
+from dippm.training.graph_network import MONITORED, GraphData, NetworkModule, TargetScaling
+from dippm.training.lightning import pl
+from dippm.training.settings import TrainingSettings
+
+__all__ = ["EpochReport", "OnEpoch", "RunEpochs", "TrainingJob", "TrainingRun", "is_on_gpu", "quiet_lightning"]
+
+_CHECKPOINTS = "checkpoints"
+_LAST = "last"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochReport:
+    """One epoch, as it ends.
+
+    Args:
+        epoch: Its number, from 1.
+        epochs: How many there are at most.
+        train_loss: Mean loss over the training split, dropout on.
+        val_loss: Loss on the validation split.
+        val_mape_percent: Validation error, the mean over the metrics, %.
+    """
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    val_loss: float
+    val_mape_percent: float
+
+
+OnEpoch = Callable[[EpochReport], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRun:
+    """What the epochs of a training left behind.
+
+    Args:
+        best: Checkpoint of the best epoch.
+        device: Where it was trained.
+    """
+
+    best: Path
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TrainingJob:
+    """The epochs of a training, for whoever runs them; in several processes each has its own copy.
+
+    Args:
+        samples: All samples, scaled.
+        parts: Part of each.
+        settings: How to train.
+        folder: For checkpoints and logs; all processes must see it.
+        network: The network, with the weights to begin with.
+        scaling: How the targets were scaled.
+        learning_rate: The rate.
+        graphs_per_pass: Graphs that are predicted at once.
+    """
+
+    samples: BatchedSamples
+    parts: npt.NDArray[np.int8]
+    settings: TrainingSettings
+    folder: Path
+    network: nn.Module
+    scaling: TargetScaling
+    learning_rate: float
+    graphs_per_pass: int
+
+    @property
+    def last(self) -> Path:
+        """Checkpoint after the last epoch that was run."""
+        return self.folder / _CHECKPOINTS / f"{_LAST}.ckpt"
+
+    def run(self, on_epoch: OnEpoch | None = None, *, workers: Mapping[str, Any] | None = None) -> TrainingRun:
+        """Run all epochs, those left out that the folder's last checkpoint has behind it.
+
+        Args:
+            on_epoch: Called after every epoch.
+            workers: Arguments of Lightning's trainer by which this process takes part in a training of several that
+                were started by somebody else; None where Lightning starts what it needs.
+        """
+        settings = self.settings
+        module = NetworkModule(
+            self.network.cpu(),
+            scaling=self.scaling,
+            learning_rate=self.learning_rate,
+            schedule=settings.schedule,
+            seed=settings.seed,
+        )
+        data = GraphData(
+            self.samples,
+            self.parts,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            graphs_per_pass=self.graphs_per_pass,
+        )
+        best = _best_checkpoint(self.folder)
+        with quiet_lightning():
+            trainer = _make_trainer(settings, self.folder, best, on_epoch, workers)
+            last = self.last if self.last.is_file() else None
+            trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
+        is_gpu = is_on_gpu(settings)
+        return TrainingRun(best=Path(best.best_model_path), device=torch.cuda.get_device_name() if is_gpu else "cpu")
+
+
+RunEpochs = Callable[[TrainingJob], TrainingRun]
+"""Runs the epochs of a training elsewhere, such as on a cluster."""
+
+
+def is_on_gpu(settings: TrainingSettings) -> bool:
+    """Whether this process trains on a GPU."""
+    return torch.cuda.is_available() and settings.accelerator != "cpu"
+
+
+def _best_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
+    return pl.callbacks.ModelCheckpoint(
+        dirpath=folder / _CHECKPOINTS,
+        filename="best-{epoch}",
+        monitor=MONITORED,
+        save_on_train_epoch_end=True,
+    )
+
+
+def _last_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
+    """Of every epoch, after all of it: a resume begins with the next one."""
+    return pl.callbacks.ModelCheckpoint(
+        dirpath=folder / _CHECKPOINTS,
+        filename=_LAST,
+        enable_version_counter=False,
+        save_on_train_epoch_end=True,
+    )
+
+
+def _make_trainer(
+    settings: TrainingSettings,
+    folder: Path,
+    best: pl.callbacks.ModelCheckpoint,
+    on_epoch: OnEpoch | None,
+    workers: Mapping[str, Any] | None,
+) -> pl.Trainer:
+    stop = pl.callbacks.EarlyStopping(
+        monitor=MONITORED, patience=settings.patience, check_on_train_epoch_end=True, check_finite=True
+    )
+    # The last one holds what the others know, so that it comes after them.
+    callbacks: list[pl.Callback] = [stop, best, _last_checkpoint(folder)]
+    if on_epoch is not None and settings.devices == 1:
+        callbacks.append(_Reporter(on_epoch, settings.epochs))
+    # Every run and every resume logs to a version of its own.
+    table = pl.loggers.CSVLogger(folder, name="logs")
+    board = pl.loggers.TensorBoardLogger(folder, name="logs", version=table.version)
+    # Processes that are spawned, not started by the command line once more: training is a call.
+    own = {"devices": settings.devices, "strategy": "auto" if settings.devices == 1 else "ddp_spawn"}
+    return pl.Trainer(
+        accelerator="gpu" if is_on_gpu(settings) else "cpu",
+        **(own if workers is None else workers),
+        precision="16-mixed" if settings.mixed_precision else "32-true",
+        max_epochs=settings.epochs,
+        callbacks=callbacks,
+        logger=[table, board],
+        default_root_dir=folder,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+    )
+
+
+class _Reporter(pl.Callback):
+    def __init__(self, on_epoch: OnEpoch, epochs: int) -> None:
+        self._on_epoch = on_epoch
+        self._epochs = epochs
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, _module: pl.LightningModule) -> None:
+        metrics = trainer.callback_metrics
+        self._on_epoch(
+            EpochReport(
+                epoch=trainer.current_epoch + 1,
+                epochs=self._epochs,
+                train_loss=float(metrics["train_loss"]),
+                val_loss=float(metrics["val_loss"]),
+                val_mape_percent=float(metrics[MONITORED]),
+            )
+        )
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Keep Lightning from talking and from ending the process; put back what it changes."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        interrupt = signal.getsignal(signal.SIGINT)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except SystemExit as exc:
+        # Lightning answers Ctrl-C by leaving; whether to leave is the caller's to say.
+        signal.signal(signal.SIGINT, interrupt)
+        raise KeyboardInterrupt from exc
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

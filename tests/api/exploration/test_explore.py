@@ -1,0 +1,137 @@
+"""The verb, its files, going on after an interruption, and the way back to a model."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+import dippm
+from dippm.api.exploration.space import load_space
+from dippm.errors import DippmError, MissingExtraError, UsageError
+
+OBJECTIVES = "latency,memory,score:max"
+
+
+def test_a_front_that_nothing_tried_dominates(space_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = dippm.explore(
+        space_file, objectives=OBJECTIVES, trials=40, limits=["score>=100"], device="T4", seed=3, out=out
+    )
+    assert len(found.trials) == 40
+    assert 0 < len(found.front) < 40
+    costs = [trial.costs(found.objectives) for trial in found.trials if trial.outcome.values["score"] >= 100]
+    for trial in found.front:
+        own = trial.costs(found.objectives)
+        assert -own[2] >= 100
+        assert not any(all(a <= b for a, b in zip(cost, own, strict=True)) and cost != own for cost in costs)
+    assert [path.name for path in found.files] == [
+        "front.md",
+        "front.html",
+        "front.json",
+        "trade_offs.svg",
+        "trials.csv",
+    ]
+    rows = list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
+    assert [int(row["trial"]) for row in rows] == list(range(40))
+    assert {row["status"] for row in rows} <= {"ok", "infeasible"}
+    assert sum(bool(row["front"]) for row in rows) == len(found.front)
+    answer = json.loads((out / "front.json").read_text())
+    assert answer["seed"] == 3
+    assert answer["space"]["sha256"] == load_space(space_file).sha256
+    assert [point["choices"] for point in answer["front"]] == [trial.choices for trial in found.front]
+    assert all(
+        "trade_offs.svg" in (out / name).read_text() or name == "front.html" for name in ("front.md", "front.html")
+    )
+    built = dippm.rebuild(out, 1)
+    again = dippm.predict(built.model, device="T4")
+    assert again.latency_ms == found.front[0].outcome.values["latency_ms"]
+
+
+def test_the_number_of_jobs_changes_nothing(space_file: Path, tmp_path: Path) -> None:
+    for jobs in (1, 2):
+        dippm.explore(space_file, objectives=OBJECTIVES, trials=33, out=tmp_path / str(jobs), jobs=jobs)
+    for name in ("trials.csv", "front.json"):
+        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
+
+
+@pytest.mark.parametrize("sampler", ["surrogate", "nsga2"])
+def test_an_interrupted_run_goes_on_to_the_same_table(space_file: Path, tmp_path: Path, sampler: str) -> None:
+    def stop(done: int, _total: int, _remark: str) -> None:
+        if done == 36:
+            raise KeyboardInterrupt
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    dippm.explore(space_file, objectives=OBJECTIVES, trials=45, sampler=sampler, out=whole)
+    with pytest.raises(KeyboardInterrupt):
+        dippm.explore(space_file, objectives=OBJECTIVES, trials=45, sampler=sampler, out=cut, on_trial=stop)
+    assert not (cut / "trials.csv").exists()
+    with pytest.raises(UsageError) as caught:
+        dippm.explore(space_file, objectives=OBJECTIVES, trials=45, sampler=sampler, out=cut)
+    assert caught.value.code == "explore.unfinished"
+    with pytest.raises(UsageError, match="its seed is 0, and now it is 1"):
+        dippm.explore(space_file, objectives=OBJECTIVES, trials=45, sampler=sampler, seed=1, out=cut, resume=True)
+    predicted: list[int] = []
+    dippm.explore(
+        space_file, objectives=OBJECTIVES, trials=45, sampler=sampler, out=cut, resume=True,
+        on_trial=lambda done, _total, _remark: predicted.append(done),
+    )  # fmt: skip
+    assert len(predicted) == 45 - 36
+    for name in ("trials.csv", "front.json"):
+        assert (whole / name).read_bytes() == (cut / name).read_bytes()
+
+
+def test_failed_trials_are_rows_and_all_failing_is_an_error(space_file: Path) -> None:
+    space_file.write_text(space_file.read_text().replace("10**9", "100"))
+    found = dippm.explore(space_file, objectives="latency", trials=20, sampler="random")
+    failed = [trial for trial in found.trials if trial.has_failed]
+    assert failed
+    assert all(int(trial.choices["width"]) > 100 for trial in failed)
+    assert not any(trial.has_failed for trial in found.front)
+    assert "space.build_failed" in found.warnings[0]
+    space_file.write_text(space_file.read_text().replace("TOO_WIDE = 100", "TOO_WIDE = 1"))
+    with pytest.raises(DippmError, match="None of the 5 models") as caught:
+        dippm.explore(space_file, objectives="latency", trials=5)
+    assert caught.value.code == "explore.all_failed"
+
+
+def test_a_space_of_functions_and_a_limit_that_nothing_keeps() -> None:
+    space = dippm.Space.of(
+        {"width": [8, 16, 24]},
+        lambda chosen: onnx.helper.make_model(
+            onnx.helper.make_graph(
+                [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+                "net",
+                [onnx.helper.make_tensor_value_info("x", 1, ["batch", 8])],
+                [onnx.helper.make_tensor_value_info("y", 1, ["batch", chosen["width"]])],
+                [onnx.helper.make_tensor("w", 1, (8, chosen["width"]), bytes(32 * int(chosen["width"])), raw=True)],
+            ),
+            ir_version=9,
+            opset_imports=[onnx.helper.make_opsetid("", 20)],
+        ),
+    )
+    found = dippm.explore(space, objectives="latency,params:max", trials=10, limits={"memory": 1})
+    assert len(found.trials) == 3
+    assert found.front == ()
+    assert [note[:25] for note in found.warnings] == ["The search ended after 3 ", "No trial keeps to all lim"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"trials": 0}, {"seed": -1}, {"resume": True}, {"objectives": "speed"}, {"sampler": "x"}, {"limits": ["x"]}],
+)
+def test_wrong_arguments(space_file: Path, wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        dippm.explore(space_file, **{"objectives": "latency", **wrong})  # type: ignore[arg-type]
+
+
+def test_the_plot_is_refused_before_the_search(
+    space_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dippm.api.exploration.explore.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"dippm\[explore\]"):
+        dippm.explore(space_file, objectives="latency", trials=5, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,101 @@
+"""Spaces from files and functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from dippm.api.exploration.choices import Choices, count_points
+from dippm.api.exploration.space import Space, load_space
+from dippm.errors import DippmError, UsageError
+
+POINT: Choices = {"depth": 2, "width": 64, "kind": "Relu", "repeats": 1}
+
+
+def test_a_python_file(space_file: Path) -> None:
+    space = load_space(space_file)
+    assert count_points(space.choices) == 8 * 16 * (3 + 3 + 1)
+    assert len(space.sha256) == 64
+    built = space.build_model(POINT)
+    assert isinstance(built.model, onnx.ModelProto)
+    assert [node.op_type for node in built.model.graph.node] == ["MatMul", "Relu"] * 2
+    assert (built.input, built.choices) == (None, POINT)
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        ("CHOICES = {'a': [1]}", "space.invalid", "has no model"),
+        ("def model(choices): return 1", "space.invalid", "has no CHOICES"),
+        ("CHOICES = {'a': [1]}; model = 3", "space.invalid", "model must be a function"),
+        ("CHOICES = {'a': 5}; model = print", "space.invalid", "choices.a must be"),
+        ("import nothing_of_this_name", "space.failed", "ModuleNotFoundError"),
+        ("def", "space.failed", "SyntaxError"),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, content: str, code: str, words: str) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(content)
+    with pytest.raises(DippmError, match=words) as caught:
+        load_space(path)
+    assert caught.value.code == code
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_space(tmp_path / "missing.py")
+    assert caught.value.code == "space.missing"
+    (tmp_path / "space.txt").write_text("")
+    with pytest.raises(UsageError) as caught:
+        load_space(tmp_path / "space.txt")
+    assert caught.value.code == "space.invalid"
+
+
+def test_what_the_users_code_raises_is_about_its_point() -> None:
+    def fail(_: Choices) -> object:
+        raise RuntimeError("no such width")
+
+    space = Space.of({"width": [1, 2]}, fail, score=lambda *_: float("nan"))
+    with pytest.raises(DippmError, match=r'\{"width": 1\}: RuntimeError: no such width') as caught:
+        space.build_model({"width": 1})
+    assert caught.value.code == "space.build_failed"
+    with pytest.raises(DippmError) as caught:
+        space.score_of({"width": 1}, None)  # type: ignore[arg-type]  # the score does not look at it
+    assert caught.value.code == "space.score_failed"
+
+
+def test_a_point_cannot_change_the_choices_it_is_given() -> None:
+    def empty(chosen: Choices) -> object:
+        chosen.clear()
+        return "timm:resnet18"
+
+    chosen: Choices = {"width": 1}
+    assert Space.of({"width": [1, 2]}, empty).build_model(chosen).choices == chosen == {"width": 1}
+
+
+@pytest.mark.parametrize(
+    "point", [{}, {"width": 3}, {"width": 1, "more": 1}, {"width": True}, {"width": 2, "gate": 1}, {"width": 1}]
+)
+def test_only_points_of_the_space_are_taken_for_such(point: Choices) -> None:
+    given = {"width": [1, 2], "gate": {"of": [1, 2], "if": {"width": 1}}}
+    make: Callable[[Choices], object] = dict
+    space = Space.of(given, make)
+    assert space.check({"width": 2}) == {"width": 2}
+    with pytest.raises(UsageError) as caught:
+        space.check(point)
+    assert caught.value.code == "space.mismatch"
+
+
+def test_modules_are_built_without_weights(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "from torch import nn\nCHOICES = {'width': [10**6]}\n"
+        "def model(choices): return nn.Linear(choices['width'], choices['width'])\n"
+        "def inputs(choices): return (choices['width'],)\n"
+    )
+    built = load_space(path).build_model({"width": 10**6})
+    assert built.model.weight.device.type == "meta"  # type: ignore[attr-defined]
+    assert built.input == (10**6,)

@@ -1,0 +1,45 @@
+"""Predictions in several processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dippm.api.exploration.choices import Choices
+from dippm.api.exploration.space import Space, load_space
+from dippm.api.exploration.trials import Outcome, Terms
+from dippm.api.exploration.workers import Workers
+from dippm.devices import find_device
+from dippm.errors import UsageError
+
+TERMS = Terms(device=find_device("A100"), batch=1)
+POINTS: list[Choices] = [{"depth": depth, "width": 16, "kind": "none"} for depth in (1, 2, 3)]
+
+
+def test_a_process_that_dies_costs_its_own_point_alone(space_file: Path) -> None:
+    # The second point ends its process; the others have the outcomes that they have in this process.
+    space_file.write_text(
+        space_file.read_text().replace(
+            'width = choices["width"]',
+            'width = choices["width"]\n    if choices["depth"] == 2:\n        import os\n        os._exit(9)',
+        )
+    )
+    space = load_space(space_file)
+    found: dict[int, Outcome] = {}
+    with Workers(space, TERMS, jobs=2) as workers:
+        workers.predict(POINTS, found.__setitem__)
+    assert found[1].error_code == "worker.died"
+    alone: dict[int, Outcome] = {}
+    with Workers(space, TERMS, jobs=1) as workers:
+        workers.predict([POINTS[0], POINTS[2]], alone.__setitem__)
+    assert [found[0], found[2]] == [alone[0], alone[1]]
+    assert not alone[0].error_code
+
+
+def test_jobs_that_cannot_be() -> None:
+    space = Space.of({"a": [1, 2]}, lambda _: "timm:resnet18")
+    for jobs in (0, 2):
+        with pytest.raises(UsageError) as caught:
+            Workers(space, TERMS, jobs=jobs)
+        assert caught.value.code == "explore.jobs"

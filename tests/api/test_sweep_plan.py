@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import dippm
+from dippm.api import sweep_plan
+from dippm.api.sweeping import sweep
+from dippm.errors import UsageError
+
+Rows = list[dict[str, Any]]
+
+
+def read(path: Path) -> Rows:
+    rows: Rows = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
+
+
+def test_many_batches_are_cut_and_stay_in_order(
+    graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = tmp_path / "whole.parquet", tmp_path / "cut.parquet"
+    asked: dict[str, Any] = {"batch": [5, 3, 1, 4, 2, 3], "device": ["T4", "A100"], "jobs": 1}
+    sweep(graph_files, out=whole, **asked)
+    monkeypatch.setattr(sweep_plan, "_ROWS_PER_TASK", 4)
+    monkeypatch.setattr(sweep_plan, "_ROWS_PER_PART", 8)
+    seen: list[dippm.api.SweepProgress] = []
+    sweep(graph_files, out=cut, on_progress=seen.append, **asked)
+    assert [row["batch"] for row in read(whole)][:10] == [5, 5, 3, 3, 1, 1, 4, 4, 2, 2]
+    assert read(cut) == read(whole)
+    assert [progress.models for progress in seen][-1] == 6
+    assert seen[-1].rows == 60
+
+
+class _StopError(Exception):
+    """Raised in the middle of a sweep, as a signal would."""
+
+
+def _stop_after(models: int) -> Callable[[dippm.api.SweepProgress], None]:
+    def stop(progress: dippm.api.SweepProgress) -> None:
+        if progress.models >= models:
+            raise _StopError
+
+    return stop
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_another_sweep_is_not_gone_on_with(graph_files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "t.parquet"
+    with pytest.raises(_StopError):
+        sweep(graph_files, out=out, batch=[1, 2], jobs=1, on_progress=_stop_after(5))
+    os.utime(graph_files[3], (1, 1))
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({}, "'.*3.json.gz' has changed"),
+        ({"models": graph_files[1:]}, "there were 6 models and are 5"),
+        ({"models": [*graph_files[1:], graph_files[0]]}, "stood"),
+        ({"batch": [1, 2, 3]}, r"settings.batches was \[1, 2\] and is \[1, 2, 3\]"),
+        ({"precision": "amp"}, 'precision was "fp32" and is "amp"'),
+        ({"device": "T4"}, "settings.devices"),
+    ]
+    for change, words in changes:
+        with pytest.raises(UsageError, match=words) as caught:
+            sweep(**{"models": graph_files, "out": out, "batch": [1, 2], "jobs": 1, "resume": True, **change})
+        assert caught.value.code == "sweep.changed"

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import dippm
+from dippm.api.sweep_rows import SweepTask, decode_rows, encode_rows, fail_task, make_schema, predict_task
+from dippm.api.sweep_settings import SweepSettings
+from dippm.api.sweeping import sweep
+from dippm.graph import OpKind
+
+Rows = list[dict[str, Any]]
+
+
+def read(path: Path) -> Rows:
+    rows: Rows = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
+
+
+def test_a_row_says_what_predict_says(graph_files: list[str], tmp_path: Path) -> None:
+    report = sweep(
+        graph_files[:2], out=tmp_path / "t.parquet", batch=[8, 1], device=["A100", "T4"], precision="amp", jobs=1
+    )
+    assert (report.models, report.rows, report.errors, report.failures) == (2, 8, 0, ())
+    rows = read(tmp_path / "t.parquet")
+    assert [(row["model"], row["batch"], row["device"]) for row in rows] == [
+        (model, batch, device)
+        for model in graph_files[:2]
+        for batch in (8, 1)
+        for device in (dippm.find_device("A100").name, dippm.find_device("T4").name)
+    ]
+    for row in rows:
+        answer = dippm.predict(row["model"], batch=row["batch"], device=row["device"], precision="amp")
+        said: dict[str, Any] = answer.to_dict()
+        for name in ("mode", "precision", "layout", "runtime", "macs", "latency_ms", "energy_j", "memory_mb", "mig"):
+            assert row[name] == said[name]
+        for name, word in (("latency_ms", "latency"), ("energy_j", "energy"), ("memory_mb", "memory")):
+            assert [row[f"{word}_low"], row[f"{word}_high"]] == said["intervals"][name]
+        assert (row["framework"], row["nodes"], row["parameters"]) == (
+            answer.model.framework,
+            answer.model.nodes,
+            answer.model.parameters,
+        )
+        assert row["warnings"] == list(answer.warnings)
+        assert (row["predictor"], row["predictor_version"]) == (answer.predictor.name, answer.predictor.version)
+        assert (row["status"], row["error_code"], row["error"], row["step_time_ms"]) == ("ok", None, None, None)
+
+
+def test_training_has_a_step_time(graph_files: list[str], tmp_path: Path) -> None:
+    sweep(graph_files[0], out=tmp_path / "t.parquet", mode="training", optimizer="adam", jobs=1)
+    (row,) = read(tmp_path / "t.parquet")
+    assert row["mode"] == "training"
+    assert row["step_time_ms"] == row["latency_ms"] > 0
+
+
+def test_what_is_refused_leaves_the_others(graph_files: list[str], tmp_path: Path) -> None:
+    """An old software cannot drive an H100, and the largest batch of a large layer does not fit any number."""
+    out = tmp_path / "t.parquet"
+    sweep(graph_files[:1], out=out, batch=[1, 4], device=["V100", "H100", "A100"], software="torch 1.12+cu113", jobs=1)
+    rows = read(out)
+    assert [(row["batch"], row["status"]) for row in rows] == [
+        (batch, status) for batch in (1, 4) for status in ("ok", "error", "ok")
+    ]
+    refused = [row for row in rows if row["status"] == "error"]
+    assert {row["error_code"] for row in refused} == {"software.impossible"}
+    assert {row["device"] for row in refused} == {dippm.find_device("H100").name}
+    assert all(row["nodes"] == 1 for row in refused)
+
+
+def test_a_batch_that_a_model_cannot_have_leaves_the_others(tmp_path: Path, builder: Any) -> None:
+    builder.node(OpKind.RELU, [builder.input(4, 8)], 4, 8)
+    fixed = replace(builder.graph(), fixed_batch=4, fixed_batch_reason="The file says so.")
+    dippm.save_graph(fixed, tmp_path / "fixed.json.gz")
+    sweep(tmp_path / "fixed.json.gz", out=tmp_path / "t.parquet", batch=[1, 4, 9], jobs=1)
+    assert [(row["batch"], row["status"], row["error_code"]) for row in read(tmp_path / "t.parquet")] == [
+        (1, "error", "graph.fixed_batch"),
+        (4, "ok", None),
+        (9, "error", "graph.fixed_batch"),
+    ]
+
+
+def test_what_holds_of_a_model_is_said_once(tmp_path: Path, builder: Any) -> None:
+    dippm.save_graph(builder.graph(builder.input(builder.N, 3)), tmp_path / "empty.json.gz")
+    sweep(tmp_path / "empty.json.gz", out=tmp_path / "t.parquet", batch=range(1, 300), device=["A100", "T4"], jobs=1)
+    (row,) = read(tmp_path / "t.parquet")
+    assert (row["error_code"], row["batch"], row["device"]) == ("graph.empty", None, None)
+
+
+def test_rows_travel_without_loss(graph_files: list[str]) -> None:
+    settings = SweepSettings.of(
+        batch=[1, 2], device="A100", input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
+        software=None, accumulation=1, checkpointing=False,
+    )  # fmt: skip
+    task = SweepTask(index=7, model=graph_files[0], batches=(1, 2))
+    rows = predict_task(task, settings)
+    assert rows.schema == make_schema()
+    assert decode_rows(encode_rows(rows)).equals(rows)
+    (failed,) = fail_task(task, settings, code="worker.died", error="x" * 5000).to_pylist()
+    assert (failed["status"], failed["error_code"], len(failed["error"])) == ("error", "worker.died", 1000)
+    assert (failed["model"], failed["precision"], failed["warnings"]) == (graph_files[0], "fp32", [])
+
+
+def test_what_a_library_raises_is_a_row(
+    graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise errors.pop()
+
+    errors: list[Exception] = [MemoryError(), ZeroDivisionError("by a library")]
+    monkeypatch.setattr("dippm.api.sweep_rows.load", fail)
+    sweep(graph_files[:2], out=tmp_path / "t.parquet", jobs=1)
+    rows = read(tmp_path / "t.parquet")
+    assert [row["error_code"] for row in rows] == ["internal", "worker.memory"]
+    assert rows[0]["error"] == "ZeroDivisionError: by a library"

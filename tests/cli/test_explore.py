@@ -1,0 +1,124 @@
+"""``dippm explore``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dippm
+from dippm.cli import main
+
+SPACE = """
+from onnx import helper
+
+CHOICES = {"width": range(16, 129, 16), "depth": range(1, 5)}
+
+def model(choices):
+    width, depth = choices["width"], choices["depth"]
+    return helper.make_model(
+        helper.make_graph(
+            [helper.make_node("MatMul", [f"x{at}", f"w{at}"], [f"x{at + 1}"]) for at in range(depth)],
+            "net",
+            [helper.make_tensor_value_info("x0", 1, ["batch", width])],
+            [helper.make_tensor_value_info(f"x{depth}", 1, ["batch", width])],
+            [helper.make_tensor(f"w{at}", 1, (width, width), bytes(4 * width**2), raw=True) for at in range(depth)],
+        ),
+        ir_version=9,
+        opset_imports=[helper.make_opsetid("", 20)],
+    )
+"""
+OBJECTIVES = "latency,params:max"
+
+
+@pytest.fixture(name="space")
+def _space(tmp_path: Path) -> str:
+    path = tmp_path / "space.py"
+    path.write_text(SPACE)
+    return str(path)
+
+
+def test_json_is_the_api(space: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explore", "--space", space, "--objective", OBJECTIVES, "--trials", "15", "--device", "T4", "--seed", "2"]
+    words += ["--limit", "memory_mb=8000", "--limit", "params>=300", "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    files = answer.pop("files")
+    assert [Path(file).name for file in files][-1] == "trials.csv"
+    assert all(Path(file).exists() for file in files)
+    found = dippm.explore(
+        space, objectives=OBJECTIVES, trials=15, device="T4", seed=2, limits=["memory_mb=8000", "params>=300"]
+    )
+    assert answer == json.loads(json.dumps({"schema": 1, **found.to_dict()}))
+    assert answer["tried"] == 15
+    assert answer["limits"] == ["memory_mb<=8000", "params>=300"]
+
+
+def test_columns_have_one_row_for_each_point(space: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--space", space, "--objective", OBJECTIVES, "-n", "15", "--sampler", "random"]) == 0
+    captured = capsys.readouterr()
+    header, *rows = (line.split("\t") for line in captured.out.splitlines())
+    assert header == [
+        "number", "trial", "latency_ms", "latency_ms_low", "latency_ms_high", "params", "memory_mb", "memory_mb_low",
+        "memory_mb_high", "mig", "rivals", "width", "depth",
+    ]  # fmt: skip
+    found = dippm.explore(space, objectives=OBJECTIVES, trials=15, sampler="random")
+    assert [int(row[1]) for row in rows] == [trial.number for trial in found.front]
+    assert [int(row[-2]) for row in rows] == [trial.choices["width"] for trial in found.front]
+    assert "! " in captured.err
+
+
+def test_a_terminal_gets_a_table(
+    space: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main(["explore", "--space", space, "--objective", OBJECTIVES, "-n", "15"]) == 0
+    out = capsys.readouterr().out
+    assert "of 15 models are on the front" in out
+    assert "latency_ms:min, params:max" in out
+    assert "width 128" in out
+
+
+def test_an_interruption_says_how_to_go_on(
+    space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dippm.api, "explore", interrupt)
+    words = ["explore", "--space", space, "--objective", OBJECTIVES, "--out", str(tmp_path / "out")]
+    assert main(words) == 130
+    assert "--resume goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "code"),
+    [
+        (["--objective", "speed"], 2, "explore.objective"),
+        (["--objective", "score"], 2, "explore.objective"),
+        (["--objective", "latency", "--limit", "latency"], 2, "explore.limit"),
+        (["--objective", "latency", "--device", "A100,T4"], 2, "device.invalid"),
+        (["--objective", "latency", "--device", "none-such"], 4, "device.unknown"),
+        (["--objective", "latency", "--resume"], 2, "explore.settings"),
+        ([], 2, "usage.invalid"),
+    ],
+)
+def test_wrong_use(space: str, words: list[str], status: int, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--space", space, *words, "--json"]) == status
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+def test_help_and_the_default_search_import_nothing_heavy(space: str) -> None:
+    code = (
+        "import sys; from dippm.cli import main\n"
+        f"status = main({['explore', '--space', space, '--objective', OBJECTIVES, '-n', '35']!r})\n"
+        "heavy = {'torch', 'optuna', 'matplotlib', 'pandas', 'pyarrow', 'ray', 'yaml'} & set(sys.modules)\n"
+        "print(status, sorted(heavy), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "0 []"

@@ -1,0 +1,234 @@
+"""``dippm predict``: what it prints as JSON, as columns for a pipe and as a table for a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+import dippm
+from dippm.cli import main, predict
+from dippm.cli.predict import make_table
+from dippm.costs.conditions import Conditions
+from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
+
+
+def test_predict_a_step(run_json: Callable[..., dict[str, Any]], trained_net: str) -> None:
+    words = ("predict", trained_net, "--mode", "training", "--optimizer", "adamw", "--batch", "128")
+    (answer,) = run_json(*words)["predictions"]
+    assert (answer["mode"], answer["optimizer"], answer["accumulation"]) == ("training", "adamw", 1)
+    assert answer["step_time_ms"] == answer["latency_ms"]
+    assert list(answer["memory_parts_mb"]) == [
+        "context", "weights", "gradients", "optimizer", "activations", "workspace", "slack",
+    ]  # fmt: skip
+    assert answer["mig"] == "1g.5gb"
+    (many,) = run_json(*words, "--accumulation", "8")["predictions"]
+    assert many["macs"] == 8 * answer["macs"]
+    assert many["accumulation"] == 8
+
+
+def test_the_title_says_how_it_is_trained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trained_net: str
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["predict", trained_net, "--mode", "training", "--accumulation", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "training by momentum, 4 batches a step" in text
+    assert "step, ms" in text
+    assert main(["inspect", trained_net, "--mode", "training", "--batch", "8"]) == 0
+    assert "step = forward" in capsys.readouterr().out
+
+
+def make_prediction(**changes: object) -> Prediction:
+    values: dict[str, object] = {
+        "model": ModelInfo(source="net.onnx", framework="onnx", nodes=122, parameters=25_557_032),
+        "device": "A100-SXM4-40GB",
+        "conditions": Conditions(),
+        "batch": 8,
+        "inputs": {"input": (8, 3, 224, 224)},
+        "macs": 32_716_718_080,
+        "latency_ms": 7.94,
+        "energy_j": 1.9,
+        "memory_mb": 1240.0,
+        "memory_parts_mb": {"context": 450.0, "weights": 98.0, "activations": 692.0, "slack": 0.0},
+        "mig": "1g.5gb",
+        "intervals": {"latency_ms": (7.0, 9.1), "energy_j": (1.4, 2.6), "memory_mb": (1180.0, 1390.0)},
+        "predictor": PredictorInfo(name="physics", version="1", labels="kernels", warnings=("Watch out.",)),
+    }
+    return Prediction(**(values | changes))  # type: ignore[arg-type]
+
+
+def show(content: RenderableType, *, width: int = 100) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width, markup=False, emoji=False, color_system=None).print(content)
+    return stream.getvalue()
+
+
+def test_one_prediction_shows_figures_intervals_parts_and_warnings() -> None:
+    text = show(make_table([make_prediction()]))
+    for part in (
+        "net.onnx", "122 operators", "25,557,032 parameters", "4.09 GMACs a sample", "input 3×224×224",
+        "inference, fp32",
+        "A100-SXM4-40GB", "7.94", "[7 – 9.1]", "1.9", "[1.4 – 2.6]", "1,240", "[1,180 – 1,390]", "1g.5gb",
+        "memory = context 450 + weights 98 + activations 692\n", "! Watch out.", "fitted on: kernels",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_energy_that_is_not_known_is_a_dash() -> None:
+    known = make_prediction()
+    intervals = {name: interval for name, interval in known.intervals.items() if name != "energy_j"}
+    unknown = make_prediction(batch=32, energy_j=None, intervals=intervals)
+    row = next(line for line in show(make_table([known, unknown])).splitlines() if " 32 " in line)
+    assert row.split()[2] == "-"
+    assert predict._row(unknown)[5:8] == [None, None, None]
+
+
+def test_a_figure_has_its_row() -> None:
+    rows = show(make_table([make_prediction(), make_prediction(batch=32, latency_ms=25.0, mig=None)])).splitlines()
+    first = next(row for row in rows if "7.94" in row)
+    second = next(row for row in rows if " 25 " in row)
+    assert first.split() == ["A100-SXM4-40GB", "8", "7.94", "1.9", "1,240", "1g.5gb"]
+    assert second.split() == ["32", "25", "1.9", "1,240", "none"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_table_keeps_to_the_terminal(width: int) -> None:
+    table = make_table([make_prediction(), make_prediction(device="RTX PRO 6000 Blackwell Max-Q Workstation Edition")])
+    assert all(len(line) <= width for line in show(table, width=width).splitlines())
+
+
+def test_warning_of_one_device_names_it() -> None:
+    other = PredictorInfo(name="physics", version="1", labels="kernels", warnings=("Watch out.", "Only here."))
+    text = show(make_table([make_prediction(), make_prediction(device="T4", predictor=other)]))
+    assert "\n! Watch out." in text
+    assert "\n! T4, batch 8: Only here." in text
+    assert text.count("Watch out.") == 1
+
+
+def test_hostile_names_do_not_steer_the_terminal_or_the_markup() -> None:
+    model = replace(make_prediction().model, source="[red]\x1b[2Jnet[/red]")
+    text = show(make_table([make_prediction(model=model, inputs={"\x1b]0;x\x07": (8, 2)})]))
+    assert "\x1b" not in text
+    assert "[red]\\x1b[2Jnet[/red]" in text
+
+
+IMAGE_MACS = 16 * 3 * 9 * 32 * 32 + 16 * 10
+
+
+def test_predict_json_is_the_contract(net: str, run_json: Callable[..., dict[str, Any]]) -> None:
+    answer = run_json("predict", net, "--batch", "8", "--precision", "amp", "--layout", "nhwc")
+    assert set(answer) == {"schema", "model", "predictions"}
+    assert set(answer["model"]) == {"source", "framework", "nodes", "parameters", "unsupported_ops"}
+    assert answer["model"]["parameters"] == 16 * 27 + 160
+    (prediction,) = answer["predictions"]
+    assert set(prediction) == {
+        "device", "mode", "precision", "layout", "runtime", "software", "batch", "inputs", "macs", "latency_ms",
+        "energy_j", "memory_mb", "mig", "intervals", "memory_parts_mb", "predictor",
+    }  # fmt: skip
+    assert set(prediction["predictor"]) == {"name", "version", "labels", "warnings"}
+    assert prediction["macs"] == 8 * IMAGE_MACS
+    assert prediction["inputs"] == {"image": [8, 3, 32, 32]}
+    assert (prediction["precision"], prediction["layout"]) == ("amp", "nhwc")
+    assert sum(prediction["memory_parts_mb"].values()) == pytest.approx(prediction["memory_mb"], rel=2e-3)
+    for name, (low, high) in prediction["intervals"].items():
+        assert low <= prediction[name] <= high
+
+
+def test_predict_is_the_api(net: str, run_json: Callable[..., dict[str, Any]]) -> None:
+    answer = run_json("predict", net, "--batch", "1,4", "--device", "A100,T4")
+    expected = dippm.predict(net, batch=[1, 4], device=["A100", "T4"])
+    assert isinstance(expected, list)
+    assert answer["predictions"] == [json.loads(json.dumps(each.to_dict())) for each in expected]
+    assert [(each["device"], each["batch"]) for each in answer["predictions"]] == [
+        ("A100-SXM4-40GB", 1), ("A100-SXM4-40GB", 4), ("Tesla T4", 1), ("Tesla T4", 4),
+    ]  # fmt: skip
+
+
+def test_predict_columns_and_table_show_the_same_figures(
+    net: str,
+    monkeypatch: pytest.MonkeyPatch,
+    run_json: Callable[..., dict[str, Any]],
+    run_columns: Callable[..., list[dict[str, str]]],
+    run_table: Callable[..., str],
+) -> None:
+    (answer,) = run_json("predict", net)["predictions"]
+    (row,) = run_columns("predict", net)
+    assert float(row["latency_ms"]) == answer["latency_ms"]
+    assert [float(row["memory_low"]), float(row["memory_high"])] == answer["intervals"]["memory_mb"]
+    assert row["mig"] == answer["mig"]
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    text = run_table("predict", net)
+    assert f"{dippm.predict(net).latency_ms:.3g}" in text  # not of the rounded one: rounding twice may differ
+    assert answer["mig"] in text
+
+
+def test_warnings_of_a_piped_prediction_go_to_stderr(
+    net: str, capsys: pytest.CaptureFixture[str], run_json: Callable[..., dict[str, Any]]
+) -> None:
+    warnings = run_json("predict", net)["predictions"][0]["predictor"]["warnings"]
+    assert warnings, "a model this small is bound by the host: there must be a warning"
+    assert main(["predict", net]) == 0
+    captured = capsys.readouterr()
+    assert all(warning in captured.err for warning in warnings)
+    assert warnings[0] not in captured.out
+
+
+def test_device_file_stands_beside_named_devices(
+    net: str, tmp_path: Path, run_json: Callable[..., dict[str, Any]], run_columns: Callable[..., list[dict[str, str]]]
+) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(
+        'name = "My GPU"\narchitecture = "ada"\ncompute_capability = [8, 9]\nsm_count = 46\nfp32_lanes_per_sm = 128\n'
+        "base_clock_mhz = 1920\nboost_clock_mhz = 2475\nmemory_mb = 12282\nbandwidth_gb_s = 504\nl2_mb = 36\n"
+        "board_power_w = 200\n[peak_tflops]\nfp32 = 29.1\n"
+    )
+    alone = run_columns("predict", net, "--device-file", str(path))
+    assert [row["device"] for row in alone] == ["My GPU"]
+    both = run_columns("predict", net, "--device-file", str(path), "--device", "L4")
+    assert [row["device"] for row in both] == ["My GPU", "L4"]
+    assert run_json("devices", "--device-file", str(path))["device"]["sm_count"] == 46
+
+
+def test_predict_by_a_trained_predictor(
+    net: str,
+    write_predictor: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    run_json: Callable[..., dict[str, Any]],
+    run_columns: Callable[..., list[dict[str, str]]],
+    run_table: Callable[..., str],
+) -> None:
+    folder = str(write_predictor(metrics=("latency_ms", "memory_mb"), spreads={"latency_ms": 0.1}))
+    answer = run_json("predict", net, "--batch", "1,8", "--predictor", folder)
+    expected = dippm.predict(net, batch=[1, 8], predictor=folder)
+    assert answer["predictions"] == [json.loads(json.dumps(each.to_dict())) for each in expected]
+    assert answer["predictions"][0]["predictor"]["name"] == "pmgns"
+    (row,) = run_columns("predict", net, "--predictor", folder, "--device", "A100", "-p", "amp")
+    assert (row["memory_mb"], row["memory_low"], row["energy_j"], row["energy_high"]) == ("2000.0", "", "", "")
+    assert float(row["latency_low"]) < 4 < float(row["latency_high"])
+    for words, code in (
+        (("--device", "A100,T4"), "predictor.mismatch"),
+        (("--precision", "fp32"), "predictor.mismatch"),
+        (("--device-file", "gpu.toml"), "device.unused"),
+    ):
+        assert main(["predict", net, "--predictor", folder, *words, "--json"]) == 2
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    text = run_table("predict", net, "--predictor", folder)
+    assert "amp, nhwc, eager" in text
+    assert "memory =" not in text
+    assert "pmgns 9.8, fitted on: 321 labels" in text
+
+
+@pytest.mark.parametrize(("policy", "slice_name"), [("safe", "1g.5gb"), ("paper", "1g.5gb")])
+def test_mig_policy(policy: str, slice_name: str, net: str, run_columns: Callable[..., list[dict[str, str]]]) -> None:
+    (row,) = run_columns("predict", net, "--mig-policy", policy)
+    assert row["mig"] == slice_name

@@ -1,0 +1,135 @@
+"""``dippm train`` on made-up labels of small networks."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import dippm
+from dippm.cli import main
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.parquet import export_parquet
+from dippm.errors import UnsupportedError, UsageError
+
+_QUICK = ("--epochs", "2", "--hidden", "4", "--lr", "0.01", "--accelerator", "cpu")
+
+
+@pytest.fixture(name="data", scope="module")
+def _data(labelled_models: tuple[list[Label], Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    labels, cache = labelled_models
+    path = tmp_path_factory.mktemp("labels") / "labels.parquet"
+    export_parquet(labels, path)
+    return "--data", str(path), "--cache", str(cache)
+
+
+def test_json(
+    data: tuple[str, ...],
+    labelled_models: tuple[list[Label], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["train", *data, *_QUICK, "--out", str(tmp_path), "--json"]
+    assert main(words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == 1
+    assert answer["model"] == "pmgns"
+    assert (answer["epochs"], answer["learning_rate"]) == (2, 0.01)
+    assert answer["mape_percent"].keys() == {"training", "validation", "test"}
+    assert answer["mape_percent"]["test"].keys() == {"memory_mb", "latency_ms", "energy_j", "mean"}
+    assert (tmp_path / "model.json").is_file()
+    assert (tmp_path / "model.safetensors").is_file()
+    cached = GraphCache(data[3]).load(labelled_models[0][0].recipe.model_key, batch=2)
+    assert cached is not None
+    (found,) = dippm.load_predictor(tmp_path).predict(cached.graph, batches=[2])
+    assert None not in (found.memory_mb, found.latency_ms, found.energy_j)
+    # A second time into the same folder is a slip; going on is not.
+    assert main(words) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "train.exists"
+    assert main([*words, "--resume", "--epochs", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == 3
+
+
+@pytest.mark.parametrize("model", ["mlp", "gbdt"])
+def test_columns(model: str, data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *data, *_QUICK, "--model", model, "--out", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    header, *rows = (line.split("\t") for line in captured.out.splitlines())
+    assert header == ["split", "metric", "mape_percent", "samples", "models"]
+    assert [row[:2] for row in rows[:4]] == [
+        ["training", name] for name in ("memory_mb", "latency_ms", "energy_j", "mean")
+    ]
+    assert len(rows) == 12
+    assert all(float(row[2]) > 0 for row in rows)
+    assert f"{model} is in {tmp_path}; predictions come from pmgns alone" in captured.err
+
+
+def test_table(
+    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert main(["train", *data, *_QUICK, "--model", "mlp", "--out", str(tmp_path)]) == 0
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert any(line.split()[:3] == ["training", "validation", "test"] for line in lines)
+    assert any(line.split()[:1] == ["latency_ms"] and len(line.split()) == 4 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--lr", "fast"), "train.settings"),
+        (("--model", "resnet"), "train.settings"),
+        (("--edges", "none"), "edges.unknown"),
+        (("--mode", "sleeping"), "mode.unknown"),
+        (("--optimizer", "adam"), "optimizer.unused"),
+        (("--precision", "amp"), "labels.none"),
+        (("--data", "nowhere.parquet"), "labels.missing"),
+        (("--workers", "2"), "train.workers"),
+        (("--cluster", "auto"), "train.workers"),
+        (("--cluster", "auto", "--workers", "2", "--devices", "2"), "train.workers"),
+    ],
+)
+def test_wrong_use(
+    words: tuple[str, ...], code: str, data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *data, "--out", str(tmp_path / "out"), *words, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    assert not (tmp_path / "out").exists()
+
+
+def test_as_a_call(data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    graphs: list[tuple[int, int]] = []
+    epochs: list[dippm.EpochReport] = []
+    report = dippm.train(
+        "mlp",
+        data=data[1],
+        cache=data[3],
+        epochs=2,
+        hidden=4,
+        learning_rate=0.01,
+        accelerator="cpu",
+        on_graph=lambda done, total: graphs.append((done, total)),
+        on_epoch=epochs.append,
+    )
+    assert report.folder == str(Path("dippm-trained") / "mlp")
+    assert Path(report.folder, "model.json").is_file()
+    with pytest.raises(UnsupportedError, match="pmgns"):
+        dippm.load_predictor(report.folder)
+    assert [each.epoch for each in epochs] == [1, 2]
+    with pytest.raises(UsageError, match="learning_rate"):
+        dippm.train(data=data[1], learning_rate="quick")
+
+
+def test_without_ray_the_error_names_the_extra(
+    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    words = ["train", *data, *_QUICK, "--out", str(tmp_path / "out"), "--cluster", "auto", "--workers", "2", "--json"]
+    assert main(words) == 5
+    assert "dippm[ray]" in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert not (tmp_path / "out").exists()

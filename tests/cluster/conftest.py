@@ -1,0 +1,72 @@
+"""One small Ray of this machine for all tests that need one, and one of two nodes for programs that tests disturb."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_LIMIT_S = 120
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A local Ray of two cores, which this process is connected to; ended at the end."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray = pytest.importorskip("ray")
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=128 * 2**20,
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+    yield
+    ray.shutdown()
+
+
+class TwoNodes:
+    """A Ray cluster of two nodes in a process of its own, and what a test may do to it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("two_nodes.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.address = self._read()
+        assert self.address, "the cluster did not start"
+
+    def tell(self, command: str) -> None:
+        """``remove`` the second node, or ``add`` another one."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        assert self._read() == "done"
+
+    def close(self) -> None:
+        self._process.communicate(timeout=_LIMIT_S)
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="session")
+def two_nodes() -> Iterator[TwoNodes]:
+    """A cluster of two nodes with a core each, which this process is not connected to."""
+    pytest.importorskip("ray")
+    cluster = TwoNodes()
+    yield cluster
+    cluster.close()

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+import dippm
+from dippm.api import sweep_plan
+from dippm.api.sweeping import sweep
+from dippm.cluster.sweep import RaySweep
+from dippm.errors import MissingExtraError, UsageError
+from dippm.graph import OpKind
+
+# Ray warns of its own defaults.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+ASKED: dict[str, Any] = {"batch": range(1, 60), "device": ["A100", "T4"]}
+
+
+@pytest.fixture(name="models")
+def _models(tmp_path: Path, new_builder: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Twenty small graphs and a file that is none; ten tasks to a part."""
+    monkeypatch.setattr(sweep_plan, "_TASKS_PER_PART", 2)
+    models = []
+    for number in range(20):
+        builder = new_builder()
+        value = builder.input(builder.N, 64)
+        for _ in range(number % 5 + 1):
+            value = builder.node(OpKind.LINEAR, [value, builder.weight(64, 64)], builder.N, 64)
+        models.append(str(tmp_path / f"{number:02d}.json.gz"))
+        dippm.save_graph(builder.graph(), models[-1])
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    return [*models[:10], str(tmp_path / "bad.onnx"), *models[10:]]
+
+
+@pytest.fixture(name="undisturbed")
+def _undisturbed(models: list[str], tmp_path: Path) -> Path:
+    """The table that one process writes."""
+    sweep(models, out=tmp_path / "undisturbed.parquet", jobs=1, **ASKED)
+    return tmp_path / "undisturbed.parquet"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_client_of_the_cluster_gets_the_same_table(
+    models: list[str], undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.util.client.ray.is_connected", lambda: True)
+    sweep(models, out=tmp_path / "t.parquet", open_runner=RaySweep("auto"), jobs=1, **ASKED)
+    assert (tmp_path / "t.parquet").read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_cluster_writes_the_same_table_and_nothing_else(
+    models: list[str], undisturbed: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "t.parquet"
+    report = sweep(models, out=out, open_runner=RaySweep("auto"), jobs=2, **ASKED)
+    assert (report.workers, report.errors, report.rows) == (2, 1, 20 * 59 * 2 + 1)
+    assert out.read_bytes() == undisturbed.read_bytes()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_killed_ray_worker_costs_nothing(models: list[str], undisturbed: Path, tmp_path: Path) -> None:
+    out, killed = tmp_path / "t.parquet", set[int]()
+
+    def kill(progress: dippm.api.SweepProgress) -> None:
+        if progress.models >= 4 and not killed:
+            workers = _predictors()
+            assert workers
+            killed.add(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
+
+    report = sweep(models, out=out, open_runner=RaySweep("auto"), jobs=2, on_progress=kill, **ASKED)
+    assert killed
+    assert report.errors == 1
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+SCRIPT = """
+import os, sys
+os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
+import ray
+ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=128 * 2**20, log_to_driver=False,
+         logging_level="ERROR")
+from dippm.api import sweep_plan
+from dippm.api.sweeping import sweep
+from dippm.cluster.sweep import RaySweep
+sweep_plan._TASKS_PER_PART = 2
+out, *models = sys.argv[1:]
+sweep(models, out=out, batch=range(1, 60), device=["A100", "T4"], open_runner=RaySweep("auto"), jobs=2,
+      on_progress=lambda progress: print(progress.models, flush=True))
+"""
+
+
+def test_a_sweep_whose_head_was_killed_is_resumed(models: list[str], undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t.parquet"
+    words = [sys.executable, "-c", SCRIPT, str(out), *models]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        # Parts are ready in any order, because the workers are.
+        while not (parts := sorted((tmp_path / "t.parquet.parts").glob("*.parquet"))):
+            assert int(process.stdout.readline()) < len(models)
+        process.kill()
+        process.wait()
+    assert pyarrow.parquet.read_table(parts[0]).num_rows == 2 * 59 * 2
+    report = sweep(models, out=out, jobs=1, resume=True, **ASKED)
+    assert 0 < report.resumed_models < len(models)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def test_a_cluster_that_is_not_there_leaves_nothing(
+    models: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(UsageError) as caught:
+        sweep(models, out=tmp_path / "t.parquet", open_runner=RaySweep("127.0.0.1:1"), **ASKED)
+    assert caught.value.code == "cluster.unreachable"
+    assert not list(tmp_path.glob("t.parquet*"))
+
+
+def _predictors() -> list[int]:
+    """Ray workers of this process's cluster that predict."""
+    found = []
+    for pid in _descendants(os.getpid()):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if words.startswith(b"ray::") and b"_Predictor" in words:
+            found.append(pid)
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    children: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children += map(int, listed.read_text().split())
+        except OSError:
+            continue
+    return [each for child in children for each in (child, *_descendants(child))]
+
+
+def test_without_ray_the_extra_is_named_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError) as caught:
+        RaySweep("auto")
+    assert caught.value.extra == "ray"

@@ -1,0 +1,40 @@
+"""A program that is a Ray cluster of two nodes on this machine, for as long as its stdin is open.
+
+It prints the address, and obeys the lines ``remove`` (kill the second node) and ``add`` (start another one), each
+answered with a line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+from ray.cluster_utils import Cluster
+
+_NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+
+
+def main() -> None:
+    cluster = Cluster(initialize_head=True, connect=False, head_node_args={**_NODE, "include_dashboard": False})
+    try:
+        nodes = [cluster.add_node(**_NODE)]
+        _say(cluster.address)
+        for line in sys.stdin:
+            if line.strip() == "remove":
+                cluster.remove_node(nodes.pop(), allow_graceful=False)
+            elif line.strip() == "add":
+                nodes.append(cluster.add_node(**_NODE))
+            _say("done")
+    finally:
+        cluster.shutdown()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

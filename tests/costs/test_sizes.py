@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.sizes import GraphSizes, SizeTable
+from dippm.graph import Graph, OpKind
+
+
+@pytest.fixture(name="graph")
+def _graph(builder: Any) -> Graph:
+    n = builder.N
+    x = builder.input(n, 8)
+    weight = builder.weight(4, 8)
+    y = builder.node(OpKind.LINEAR, [x, weight], n, 4)
+    builder.node(OpKind.CONCAT, [y, -1, x], n, 12)
+    return builder.graph()
+
+
+def test_elements_are_polynomials_and_an_absent_tensor_counts_one(graph: Graph) -> None:
+    sizes = GraphSizes.from_graph(graph)
+    assert sizes.elements[:, :2].tolist() == [[0, 8], [32, 0], [0, 4], [0, 12], [1, 0]]
+    assert sizes.elements[-1].sum() == 1
+
+
+def test_tensors_by_their_place(graph: Graph) -> None:
+    sizes = GraphSizes.from_graph(graph)
+    nodes = np.array([0, 1])
+    assert [sizes.inputs(nodes, place).tolist() for place in range(4)] == [[0, 2], [1, -1], [-1, 0], [-1, -1]]
+    assert sizes.outputs(nodes).tolist() == [2, 3]
+    assert sizes.rank(np.array([0, 1, -1])).tolist() == [2, 2, 0]
+    assert sizes.dimension(np.array([1, 0]), 1)[:, 0].tolist() == [8, 8]
+
+
+def test_values_of_sizes_of_different_degrees() -> None:
+    nodes = np.array([3, 5, 9])
+    linear = np.array([[1.0, 2.0], [0.0, 1.0], [5.0, 0.0]])  # 1 + 2 N, N, 5
+    square = np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])  # N^2, 1, N + N^2
+    table = SizeTable.of(nodes, [linear, square])
+    assert table.polynomials.shape == (6, 3)
+    first, second = table.at(np.array([1.0, 4.0]))
+    assert first.tolist() == [[3, 1, 5], [9, 4, 5]]
+    assert second.tolist() == [[1, 1, 2], [16, 1, 20]]

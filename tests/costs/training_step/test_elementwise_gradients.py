@@ -1,0 +1,109 @@
+"""Gradients of element-wise operators and reductions: what they read, and what that keeps alive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dippm.costs.conditions import Optimizer
+from dippm.costs.precision import Precision
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
+from dippm.graph import DType, Node, OpKind
+
+
+def test_the_gradient_reads_the_mask_and_not_the_input(builder: Any) -> None:
+    n = builder.N
+    x = builder.input(n, 64)
+    hidden = builder.node(OpKind.LINEAR, [x, builder.weight(128, 64)], n, 128)
+    kept, mask = builder.tensor(n, 128), builder.tensor(n, 128, dtype=DType.BOOL)
+    builder.nodes.append(Node(kind=OpKind.DROPOUT, inputs=(hidden,), outputs=(kept, mask)))
+    graph = builder.graph(builder.node(OpKind.LINEAR, [kept, builder.weight(10, 128)], n, 10))
+    step = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.SGD, precision=Precision.FP32))
+    nodes = list(zip(step.graph.nodes, step.phase, strict=True))
+    (gradient,) = (node for node, phase in nodes if phase == Phase.BACKWARD and mask in node.inputs)
+    assert gradient.kind is OpKind.ELEMENTWISE_GRAD
+    assert gradient.attributes["function"] == "dropout"
+    assert hidden not in gradient.inputs
+    given_back = {index: position for position, (node, _) in enumerate(nodes) for index in node.releases}
+    assert given_back[hidden] < step.graph.nodes.index(gradient) == given_back[mask]
+
+
+def _gradient_of(builder: Any, gradients_of: Any, kind: OpKind, *more: int, **attributes: Any) -> tuple[int, int, Node]:
+    """Input, result and the last gradient node of an operator behind a layer."""
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
+    y = builder.node(kind, [x, *more], n, 64, **attributes)
+    return x, y, gradients_of(builder.graph(), 1)[-1]
+
+
+@pytest.mark.parametrize("kind", [OpKind.RELU, OpKind.SIGMOID, OpKind.TANH])
+def test_some_activations_read_their_result(builder: Any, gradients_of: Any, kind: OpKind) -> None:
+    x, y, gradient = _gradient_of(builder, gradients_of, kind)
+    assert y in gradient.inputs
+    assert x not in gradient.inputs
+
+
+@pytest.mark.parametrize("kind", [OpKind.GELU, OpKind.SILU, OpKind.LEAKY_RELU, OpKind.ELU])
+def test_other_activations_read_their_input(builder: Any, gradients_of: Any, kind: OpKind) -> None:
+    x, y, gradient = _gradient_of(builder, gradients_of, kind)
+    assert x in gradient.inputs
+    assert y not in gradient.inputs
+
+
+@pytest.mark.parametrize(
+    ("function", "reads"), [("exp", "result"), ("log", "input"), ("neg", "nothing"), ("tan", "result")]
+)
+def test_functions_read_no_more_than_their_derivative(
+    builder: Any, gradients_of: Any, function: str, reads: str
+) -> None:
+    x, y, gradient = _gradient_of(builder, gradients_of, OpKind.UNARY, function=function)
+    assert gradient.attributes["function"] == function
+    assert gradient.inputs[1:] == {"result": (y,), "input": (x,), "nothing": ()}[reads]
+
+
+def test_a_product_reads_the_other_factor(builder: Any, gradients_of: Any) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
+    scale = builder.weight(64)
+    builder.node(OpKind.MUL, [x, scale], n, 64)
+    of_x, of_scale, total = gradients_of(builder.graph(), 1)
+    assert of_x.inputs[1:] == (scale,)
+    assert of_scale.inputs[1:] == (x,)
+    # The scale was broadcast over the batch: its gradient is summed over it.
+    assert (total.kind, total.attributes["function"]) == (OpKind.REDUCE, "sum")
+
+
+def test_a_sum_hands_its_gradient_on_without_work(builder: Any, gradients_of: Any) -> None:
+    n = builder.N
+    layers = [builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64) for _ in range(2)]
+    for kind, kinds in ((OpKind.ADD, []), (OpKind.SUB, [OpKind.UNARY])):
+        builder.node(kind, layers, n, 64)
+        assert [node.kind for node in gradients_of(builder.graph(), 2)] == kinds
+        builder.nodes.pop()
+
+
+def test_a_choice_keeps_its_mask_alone(builder: Any, gradients_of: Any) -> None:
+    n = builder.N
+    mask = builder.input(n, 64, dtype=DType.BOOL)
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
+    builder.node(OpKind.BINARY, [mask, x, x], n, 64, function="where")
+    gradients = [node for node in gradients_of(builder.graph(), 1) if node.kind is OpKind.ELEMENTWISE_GRAD]
+    assert [node.inputs[1:] for node in gradients] == [(mask,), (mask,)]
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds"),
+    [
+        ("sum", [OpKind.VIEW]),
+        ("mean", [OpKind.VIEW, OpKind.ELEMENTWISE_GRAD]),
+        ("norm", [OpKind.VIEW, OpKind.DIV, OpKind.MUL]),
+    ],
+)
+def test_reductions_expand_their_gradient(builder: Any, gradients_of: Any, function: str, kinds: list[OpKind]) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 4, 64), builder.weight(64, 64)], n, 4, 64)
+    builder.node(OpKind.REDUCE, [x], n, 4, function=function, axes=(2,))
+    nodes = gradients_of(builder.graph(), 1)
+    assert [node.kind for node in nodes] == kinds
+    assert any(x in node.inputs for node in nodes) == (function == "norm")

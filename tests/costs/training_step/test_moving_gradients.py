@@ -1,0 +1,107 @@
+"""Gradients of operators that move elements: views where the memory allows it, copies where it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dippm.graph import DType, Node, OpKind
+
+
+@pytest.fixture(name="x")
+def _x(builder: Any) -> int:
+    """Something that depends on a weight."""
+    n = builder.N
+    return builder.node(OpKind.LINEAR, [builder.input(n, 8, 16), builder.weight(16, 16)], n, 8, 16)
+
+
+def test_a_view_of_all_is_a_view_again(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    flat = builder.node(OpKind.VIEW, [x], n, 128, alias_of=x, function="view")
+    builder.node(OpKind.LINEAR, [flat, builder.weight(10, 128)], n, 10)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert gradient.kind is OpKind.VIEW
+    assert gradient.attributes["function"] == "view"
+
+
+def test_a_slice_is_padded_with_zeros(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    token = builder.node(OpKind.VIEW, [x], n, 16, alias_of=x, function="select")
+    builder.node(OpKind.LINEAR, [token, builder.weight(10, 16)], n, 10)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.PAD, "slice_backward")
+
+
+def test_an_expansion_is_summed(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    wide = builder.node(OpKind.VIEW, [x], n, 4, 8, 16, alias_of=x, function="expand")
+    builder.node(OpKind.LINEAR, [wide, builder.weight(16, 16)], n, 4, 8, 16)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.REDUCE, "sum")
+
+
+@pytest.mark.parametrize(("used", "kinds"), [(2, [OpKind.CONCAT]), (1, [OpKind.PAD])])
+def test_pieces_are_joined_where_all_of_them_have_a_gradient(
+    builder: Any, x: int, gradients_of: Any, used: int, kinds: list[OpKind]
+) -> None:
+    n = builder.N
+    pieces = tuple(builder.tensor(n, 8, size, alias_of=x) for size in (4, 12)[:used])
+    builder.nodes.append(Node(kind=OpKind.VIEW, inputs=(x,), outputs=pieces, attributes={"function": "split"}))
+    outputs = [
+        builder.node(OpKind.LINEAR, [piece, builder.weight(16, size)], n, 8, 16)
+        for piece, size in zip(pieces, (4, 12), strict=False)
+    ]
+    total = outputs[0] if used == 1 else builder.node(OpKind.ADD, outputs, n, 8, 16)
+    assert [node.kind for node in gradients_of(builder.graph(total), 1)] == kinds
+
+
+def test_each_part_of_a_concatenation_gets_a_view(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    builder.node(OpKind.CONCAT, [x, builder.input(n, 8, 4)], n, 8, 20)
+    # The second part is an input of the model and gets none.
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.VIEW, "slice")
+
+
+def test_a_copy_in_another_order_is_copied_back_and_a_plain_one_is_not(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    builder.node(OpKind.COPY, [x], n, 8, 16, function="flip")
+    assert [node.kind for node in gradients_of(builder.graph(), 1)] == [OpKind.COPY]
+    builder.nodes.pop()
+    builder.node(OpKind.COPY, [x], n, 8, 16, function="clone")
+    assert gradients_of(builder.graph(), 1) == []
+
+
+@pytest.mark.parametrize(("function", "reads_image"), [("constant", False), ("reflect", True)])
+def test_padding_by_what_the_image_holds_keeps_the_image(
+    builder: Any, x: int, gradients_of: Any, function: str, reads_image: bool
+) -> None:
+    builder.node(OpKind.PAD, [x], builder.N, 10, 16, function=function)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.COPY, "unpad")
+    assert (x in gradient.inputs) == reads_image
+
+
+def test_looking_up_is_the_reverse_of_writing(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    rows = builder.input(n, 3, dtype=DType.INT64)
+    builder.node(OpKind.GATHER, [x, rows], n, 3, 16)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert gradient.kind is OpKind.SCATTER
+    assert rows in gradient.inputs
+    builder.nodes.pop()
+    builder.node(OpKind.SCATTER, [builder.input(n, 8, 16), rows, x], n, 8, 16)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert gradient.kind is OpKind.GATHER
+    assert rows in gradient.inputs
+
+
+def test_an_embedding_writes_to_the_whole_table(builder: Any, gradients_of: Any) -> None:
+    n = builder.N
+    table, words = builder.weight(1000, 16), builder.input(n, 8, dtype=DType.INT64)
+    builder.node(OpKind.EMBEDDING, [table, words], n, 8, 16)
+    graph = builder.graph()
+    (gradient,) = gradients_of(graph, 0)
+    assert gradient.kind is OpKind.SCATTER
+    assert words in gradient.inputs

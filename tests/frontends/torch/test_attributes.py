@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS  # noqa: E402
+from dippm.frontends.torch.operators import OPERATORS  # noqa: E402
+from dippm.graph import Graph  # noqa: E402
+
+torch = pytest.importorskip("torch")
+
+
+def test_inputs_and_attributes_follow_the_kinds_conventions(small: type[nn.Module], read: Callable[..., Graph]) -> None:
+    graph = read(small(), "3,32,32")
+    conv, norm = graph.nodes[0], graph.nodes[1]
+    assert [graph.tensors[index].name for index in conv.inputs] == ["input", "conv.weight", "conv.bias"]
+    assert dict(conv.attributes) == {
+        "kernel": (3, 3),
+        "stride": (2, 2),
+        "dilation": (1, 1),
+        "padding": (1, 1),
+        "groups": 1,
+    }
+    assert [graph.tensors[index].name for index in norm.inputs[1:]] == [
+        "norm.weight",
+        "norm.bias",
+        "norm.running_mean",
+        "norm.running_var",
+    ]
+
+
+def test_attribute_builders_are_all_known_and_used() -> None:
+    assert {rule.attributes for rule in OPERATORS.values()} - {""} == set(ATTRIBUTE_BUILDERS)

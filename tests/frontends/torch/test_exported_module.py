@@ -1,0 +1,130 @@
+"""Exported programs: what they may call, and damaged ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.errors import (  # noqa: E402
+    DippmError,
+    ModelReadError,
+    UnsupportedError,
+)
+from dippm.frontends.inputs import InputShapes  # noqa: E402
+from dippm.frontends.torch import read_torch_file  # noqa: E402
+
+torch = pytest.importorskip("torch")
+
+
+def test_an_exported_program_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], export_call: Callable[..., Path]
+) -> None:
+    path = export_call(tmp_path, "torch.ops.aten._print.default", [{"as_string": "a message"}])
+    capfd.readouterr()
+    graph = read_torch_file(path, input=InputShapes())
+    assert "a message" not in capfd.readouterr().out
+    assert [node.source_op for node in graph.nodes] == ["aten.relu"]
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        ("_operator.pow", [{"as_int": 10}, {"as_int": 10**9}]),
+        ("_operator.mul", [{"as_int": 2**200}, {"as_int": 2}]),
+        ("_operator.mul", [{"as_ints": [1]}, {"as_int": 10**9}]),
+        ("_operator.mod", [{"as_string": "%1000000000d"}, {"as_int": 1}]),
+    ],
+)
+def test_arithmetic_is_bounded(
+    tmp_path: Path, target: str, arguments: list[dict[str, Any]], export_call: Callable[..., Path]
+) -> None:
+    path = export_call(tmp_path, target, arguments)
+    start = time.monotonic()
+    with pytest.raises(ModelReadError) as caught:
+        read_torch_file(path, input=InputShapes())
+    assert caught.value.code == "torch.export_invalid"
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("target", ["c10d.barrier.default", "debugprims.load_tensor.default"])
+def test_an_exported_program_stays_in_its_process(
+    tmp_path: Path, target: str, export_call: Callable[..., Path]
+) -> None:
+    path = export_call(tmp_path, f"torch.ops.{target}", [])
+    with pytest.raises((ModelReadError, UnsupportedError)) as caught:
+        read_torch_file(path, input=InputShapes())
+    assert caught.value.code in {"torch.file_operator", "torch.export_unsupported"}
+
+
+NOTHING = InputShapes()
+
+
+@pytest.mark.parametrize(
+    "target", ["torch.os.system", "torch.hub.load", "torch.load", "_operator.methodcaller", "builtins.eval", "math.x.y"]
+)
+def test_a_program_calls_operators_only(
+    tmp_path: Path,
+    target: str,
+    export: Callable[..., Path],
+    rewrite_program: Callable[[Path, Callable[[dict[str, Any]], Any]], None],
+) -> None:
+    path = export(nn.ReLU(), tmp_path / "m.pt2", torch.zeros(1, 4))
+    rewrite_program(path, lambda program: program["graph_module"]["graph"]["nodes"][0].update(target=target))
+    with pytest.raises(DippmError) as caught:
+        read_torch_file(path, input=NOTHING)
+    assert isinstance(caught.value.__cause__ or caught.value, (UnsupportedError, DippmError))
+    assert target in str(caught.value)
+
+
+def test_a_program_opens_no_files(
+    tmp_path: Path,
+    export: Callable[..., Path],
+    rewrite_program: Callable[[Path, Callable[[dict[str, Any]], Any]], None],
+) -> None:
+    path = export(nn.ReLU(), tmp_path / "m.pt2", torch.zeros(1, 4))
+    victim = tmp_path / "victim"
+
+    def change(program: dict[str, Any]) -> None:
+        node = program["graph_module"]["graph"]["nodes"][0]
+        node["target"] = "torch.ops.aten.from_file.default"
+        node["inputs"] = [
+            {"name": "filename", "arg": {"as_string": str(victim)}, "kind": 1},
+            {"name": "shared", "arg": {"as_bool": True}, "kind": 1},
+            {"name": "size", "arg": {"as_int": 10}, "kind": 1},
+        ]
+
+    rewrite_program(path, change)
+    with pytest.raises(ModelReadError) as caught:
+        read_torch_file(path, input=NOTHING)
+    assert caught.value.code == "torch.file_operator"
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda program: program.pop("graph_module"),
+        lambda program: program["graph_module"].pop("signature"),
+        lambda program: program["graph_module"]["graph"].update(tensor_values={}),
+        lambda program: program["graph_module"]["graph"].update(nodes=[{"target": 3}]),
+        lambda program: program["graph_module"]["graph"]["nodes"][0].update(inputs=[{"name": "self"}]),
+    ],
+)
+def test_damaged_programs(
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], None],
+    export: Callable[..., Path],
+    rewrite_program: Callable[[Path, Callable[[dict[str, Any]], Any]], None],
+) -> None:
+    path = export(nn.Linear(4, 4), tmp_path / "m.pt2", torch.zeros(1, 4))
+    rewrite_program(path, change)
+    with pytest.raises(DippmError):
+        read_torch_file(path, input=NOTHING)

@@ -1,0 +1,49 @@
+"""A module is left as it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from dippm.graph import Graph, OpKind  # noqa: E402
+
+
+def test_module_is_left_as_it_was(small: type[nn.Module], read: Callable[..., Graph]) -> None:
+    module = small().train()
+    module.head.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    read(module, "3,32,32")
+    assert module.training
+    assert not module.head.training
+    assert list(module.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(type(p) is nn.Parameter and p.device.type == "cpu" for p in module.parameters())
+    assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+class Caching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: torch.Tensor | None = None
+        self.by_size: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is None:
+            self.table = torch.arange(x.shape[1], dtype=torch.float32).cos()
+        if x.shape[1] not in self.by_size:
+            self.by_size[x.shape[1]] = torch.ones(x.shape[1]).exp()
+        return x * self.table + self.by_size[x.shape[1]]
+
+
+def test_caches_are_read_filled_and_left_empty(
+    read: Callable[..., Graph], kinds: Callable[[Graph], list[OpKind]]
+) -> None:
+    module = Caching()
+    graph = read(module, "6")
+    assert kinds(graph) == [OpKind.MUL, OpKind.ADD]
+    assert module.table is None
+    assert module.by_size == {}

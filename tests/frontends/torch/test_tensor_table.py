@@ -1,0 +1,89 @@
+"""Tensors of a recording: what they are, whose memory they lie in, and when it is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from dippm.graph import Graph, OpKind, TensorRole  # noqa: E402
+
+
+def test_tied_and_unused_weights_count_once(read: Callable[..., Graph]) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(50, 16)
+            self.head = nn.Linear(16, 50, bias=False)
+            self.head.weight = self.table.weight
+            self.unused = nn.Parameter(torch.zeros(7))
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(tokens))
+
+    module = Tied()
+    graph = read(module, "12:int64")
+    assert graph.parameter_count == 50 * 16 + 7 == sum(p.numel() for p in module.parameters())
+    embedding, linear = graph.nodes
+    assert embedding.inputs[0] == linear.inputs[1]
+
+
+def test_weights_that_share_one_flat_buffer_all_count(read: Callable[..., Graph]) -> None:
+    module = nn.Linear(4, 6)
+    flat = torch.zeros(30)
+    module.weight.data = flat[:24].view(6, 4)
+    module.bias.data = flat[24:]
+    assert read(module, "4").parameter_count == 30
+
+
+def test_roles(small: type[nn.Module], read: Callable[..., Graph]) -> None:
+    graph = read(small(), "3,32,32")
+    roles = {tensor.name: tensor.role for tensor in graph.tensors}
+    assert roles["conv.weight"] is TensorRole.PARAMETER
+    assert roles["norm.running_var"] is TensorRole.BUFFER
+    assert roles["input"] is TensorRole.INPUT
+
+
+def test_views_and_in_place_results_share_storage(read: Callable[..., Graph]) -> None:
+    class Views(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            y.transpose(0, 1).mul_(2)
+            return y
+
+    graph = read(Views(), "5")
+    add, transpose, mul = graph.nodes
+    assert transpose.kind is OpKind.VIEW
+    assert graph.tensors[transpose.outputs[0]].alias_of == add.outputs[0]
+    assert mul.kind is OpKind.MUL
+    assert graph.tensors[mul.outputs[0]].alias_of == add.outputs[0]
+
+
+def test_releases_follow_python(read: Callable[..., Graph]) -> None:
+    class Holds(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            first = x.exp()
+            second = first.sin()
+            third = second.cos()
+            del second
+            fourth = third + 1
+            return fourth + first
+
+    graph = read(Holds(), "5")
+    exp, sin, cos, plus_one, plus_first = graph.nodes
+    assert exp.releases == ()
+    assert sin.releases == ()
+    assert cos.releases == sin.outputs
+    # Neither `first` nor `third` dies before the function returns, which is after the last operator.
+    assert plus_one.releases == ()
+    assert sorted(plus_first.releases) == sorted((*exp.outputs, *cos.outputs, *plus_one.outputs))
+
+
+def test_dropped_outputs_are_released_at_once(read: Callable[..., Graph]) -> None:
+    graph = read(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)), "4,8")
+    norm = graph.nodes[0]
+    assert len(norm.outputs) == 3
+    assert set(norm.outputs[1:]) <= set(norm.releases)

@@ -1,0 +1,34 @@
+import json
+from typing import Any
+
+import pytest
+
+from dippm.errors import ModelReadError
+from dippm.graph import Graph, OpKind
+from dippm.graph.graph_json import graph_from_dict, graph_to_dict
+
+
+@pytest.fixture(name="graph")
+def _graph(builder: Any) -> Graph:
+    value = builder.input(builder.N, 3, 8, 8)
+    weight = builder.weight(4, 3, 3, 3)
+    value = builder.node(OpKind.CONV, [value, weight], builder.N, 4, 8, 8, kernel=(3, 3), groups=1, releases=(0,))
+    builder.node(OpKind.VIEW, [value], builder.N, 256, alias_of=value)
+    graph: Graph = builder.graph(has_lifetimes=True)
+    return graph
+
+
+def test_a_graph_comes_back_through_json(graph: Graph) -> None:
+    assert graph_from_dict(json.loads(json.dumps(graph_to_dict(graph)))) == graph
+
+
+def test_equal_graphs_make_equal_text(graph: Graph) -> None:
+    again = graph_from_dict(json.loads(json.dumps(graph_to_dict(graph))))
+    assert json.dumps(graph_to_dict(again)) == json.dumps(graph_to_dict(graph))
+
+
+def test_what_hangs_together_badly_is_no_graph(graph: Graph) -> None:
+    values = json.loads(json.dumps(graph_to_dict(graph)))
+    values["outputs"] = [99]
+    with pytest.raises(ModelReadError):
+        graph_from_dict(values)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dippm.training.additive_fit import AdditiveSettings, FeatureScale, fit_additive
+from dippm.training.additive_samples import AdditiveSamples
+
+
+def test_columns_without_spread_say_nothing(step_samples: AdditiveSamples) -> None:
+    scale = FeatureScale.fit(step_samples, step_samples.usable)
+    assert (scale.factor == 0).any()
+    strange = np.full((1, len(scale.mean)), 1e6, dtype=np.float32)
+    scaled = scale.apply(strange)[0]
+    assert not scaled[scale.factor == 0].any()
+    assert np.abs(scaled).max() <= 4.0
+
+
+def test_training_lowers_the_error(step_samples: AdditiveSamples, additive_settings: AdditiveSettings) -> None:
+    def error(epochs: int) -> float:
+        settings = replace(additive_settings, epochs=epochs, members=1, width=16)
+        predicted = fit_additive(step_samples, step_samples.usable, settings).predict_ms(
+            step_samples, step_samples.usable
+        )
+        return float(np.abs(np.log(predicted / step_samples.measured_ms[step_samples.usable])).mean())
+
+    assert error(40) < 0.5 * error(1)
+
+
+def test_the_same_seed_gives_the_same_network(
+    step_samples: AdditiveSamples, additive_settings: AdditiveSettings
+) -> None:
+    chosen = step_samples.usable[:16]
+    first, second = (fit_additive(step_samples, chosen, additive_settings) for _ in range(2))
+    for one, other in zip(first.members, second.members, strict=True):
+        for name, values in one.state_dict().items():
+            assert torch.equal(values, other.state_dict()[name])
+    assert not torch.equal(first.members[0].input.weight, first.members[1].input.weight)
