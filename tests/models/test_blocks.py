@@ -67,6 +67,6 @@ def test_dropout_of_the_blocks_keeps_the_mean():
         blocks.output.weight.fill_(1 / 4000)
         blocks.output.bias.zero_()
         kept, dropped = (float(blocks.train(is_training)(torch.ones(1, 3))) for is_training in (False, True))
-    assert kept == pytest.approx(2.0)
+    assert kept == pytest.approx(2.0, rel=1e-4)  # the order in which 4,000 numbers are added is the machine's
     assert dropped == pytest.approx(2.0, rel=0.05)
     assert dropped != kept

@@ -93,10 +93,15 @@ class Calibration(quantization.CalibrationDataReader):
 
 
 def quietly(function, *arguments, **options) -> None:
-    logging.getLogger().setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        function(*arguments, **options)
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            function(*arguments, **options)
+    finally:
+        root.setLevel(level)
 
 
 def quantise(path: Path, *, dynamic: bool = False, **options) -> Path:
