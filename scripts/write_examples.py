@@ -17,12 +17,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "demo" / "vgg16.onnx"
 PAGES = ("README.md", "docs/cli.md", "docs/packing.md", "docs/kubernetes.md")
 _BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 
 
 def main() -> None:
     """Rewrite every page."""
+    if not MODEL.is_file():
+        sys.exit(f"There is no '{MODEL.relative_to(ROOT)}', which the examples predict. Run: make demo")
     for page in PAGES:
         path = ROOT / page
         text = path.read_text(encoding="utf-8")

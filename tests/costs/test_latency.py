@@ -75,3 +75,21 @@ def test_a_slower_host_never_helps(builder: Any) -> None:
     batches = [1, 100, 10_000]
     slow = break_down(graph, batches, rates=Rates(host_scale=3.0)).latency_ms
     assert np.all(slow >= break_down(graph, batches).latency_ms)
+
+
+def test_other_hosts_bound_what_the_host_decides(builder: Any) -> None:
+    """Half and twice the host's time where the device waits for it, the device's time where it does not."""
+    graph = relus(builder)
+    small, middle, large = (break_down(graph, [batch]) for batch in (1, 20_000, 1_000_000))
+    assert small.fast_host_ms[0] == pytest.approx(small.latency_ms[0] / 2, rel=0.05)
+    assert small.slow_host_ms[0] == pytest.approx(small.latency_ms[0] * 2, rel=0.05)
+    assert large.fast_host_ms[0] == pytest.approx(large.latency_ms[0], rel=0.01)
+    assert large.slow_host_ms[0] == pytest.approx(large.latency_ms[0], rel=0.01)
+    assert middle.busy_ms.sum() <= middle.fast_host_ms[0] < middle.latency_ms[0] < middle.slow_host_ms[0]
+
+
+def test_a_node_that_runs_often_counts_as_often() -> None:
+    busy, launched = np.full((1, 10), 2.0), np.arange(10.0)
+    once, twice = (latency.LatencyBreakdown.of(busy, launched, np.full(10, times)) for times in (1.0, 2.0))
+    for name in ("busy_ms", "share_ms", "fast_host_ms", "slow_host_ms"):
+        assert getattr(twice, name) == pytest.approx(2 * getattr(once, name))

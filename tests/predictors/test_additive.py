@@ -76,10 +76,10 @@ def test_shares_add_up_to_the_prediction(network: Graph) -> None:
     times = predictor.break_down(network, [1, 64, 512], _DEVICE, Conditions(precision=Precision.AMP))
     assert times.share_ms.shape == (3, len(network.nodes))
     assert (times.share_ms >= 0).all()
-    assert times.share_ms.sum(axis=1).tolist() == times.time_ms.tolist()
+    assert times.share_ms.sum(axis=1).tolist() == times.latency_ms.tolist()
     assert (
         predictor.predict_ms(network, [1, 64, 512], _DEVICE, Conditions(precision=Precision.AMP)).tolist()
-        == times.time_ms.tolist()
+        == times.latency_ms.tolist()
     )
 
 
@@ -111,8 +111,8 @@ def test_batches_do_not_know_each_other(network: Graph) -> None:
 def test_large_batches_are_bound_by_the_device_and_small_ones_by_the_host(network: Graph) -> None:
     predictor = _make(Mode.INFERENCE, correction=0.0)
     small, large = (predictor.break_down(network, [batch], _DEVICE, Conditions()) for batch in (1, 1024))
-    assert small.busy_ms.sum() < 0.5 * small.time_ms[0]
-    assert large.busy_ms.sum() > 0.95 * large.time_ms[0]
+    assert small.busy_ms.sum() < 0.5 * small.latency_ms[0]
+    assert large.busy_ms.sum() > 0.95 * large.latency_ms[0]
     captured = predictor.predict_ms(network, [1], _DEVICE, Conditions(runtime=Runtime.CUDA_GRAPH))
     assert captured[0] == pytest.approx(small.busy_ms.sum())
 
@@ -128,7 +128,7 @@ def test_accumulation_repeats_all_but_the_update(network: Graph) -> None:
         )
         for count in (1, 3)
     )
-    assert thrice.time_ms[0] == pytest.approx(3 * once.time_ms[0], rel=0.05)
+    assert thrice.latency_ms[0] == pytest.approx(3 * once.latency_ms[0], rel=0.05)
 
 
 def test_one_network_of_one_mode_does_not_answer_for_the_other(network: Graph) -> None:

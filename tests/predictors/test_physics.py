@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,17 @@ def test_a_small_batch_says_that_the_host_counts(network: Graph) -> None:
     small, large = predict(network, batches=[1, 4096], devices=["H100"])
     assert any("host" in warning for warning in small.warnings)
     assert not any("waits for the host" in warning for warning in large.warnings)
+
+
+@pytest.mark.parametrize("device", ["A100", "T4"])
+def test_more_batch_never_lowers_an_end_of_the_interval(network: Graph, device: str) -> None:
+    """The host's speed is not known; it matters less and less, which makes no call faster."""
+    answers = predict(network, batches=[2**power for power in range(14)], devices=[device])
+    for end in (0, 1):
+        ends = [answer.intervals["latency_ms"][end] for answer in answers]
+        assert all(later >= earlier * (1 - 1e-9) for earlier, later in pairwise(ends))
+    first, last = (answers[place].intervals["latency_ms"] for place in (0, -1))
+    assert first[1] / first[0] > 1.5 * last[1] / last[0]
 
 
 def test_a_captured_graph_is_faster_at_small_batch(network: Graph) -> None:

@@ -50,7 +50,7 @@ def test_the_artefact_answers_as_the_network_and_its_shares_add_up(
     times = predictor.break_down(step, [label.recipe.batch], find_device(_DEVICE), label.configuration.conditions)
     expected = float(fitted.predict_ms(step_samples, np.array([position]))[0])
     assert times.busy_ms.sum() == pytest.approx(expected, rel=1e-3)
-    assert times.share_ms.sum() == pytest.approx(times.time_ms[0])
+    assert times.share_ms.sum() == pytest.approx(times.latency_ms[0])
     # The same distance, from the graph and from the arrays of the training.
     descriptors = describe_samples(step_samples, fitted.scale)
     novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)

@@ -25,7 +25,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
-__all__ = ["LatencyBreakdown", "break_down_latency", "launched_ms", "share_of_latency"]
+__all__ = ["OTHER_HOST", "LatencyBreakdown", "break_down_latency", "launched_ms", "share_of_latency"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,6 +35,10 @@ _US_PER_MS = 1e3
 _HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 0.5, Runtime.CUDA_GRAPH: 0.0}
 
 
+#: By what a user's host may be faster or slower than the one that was measured: assumed.
+OTHER_HOST = 2.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LatencyBreakdown:
     """Where the time of one call goes.
@@ -42,26 +46,51 @@ class LatencyBreakdown:
     Args:
         busy_ms: Time for which each node keeps the device busy.
         share_ms: Part of the latency that belongs to each node, waits included; adds up to the latency.
+        fast_host_ms: Latency where the host launches ``OTHER_HOST`` times faster.
+        slow_host_ms: Latency where it launches as many times slower.
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
             one, None where it does not.
 
     Shapes:
-        busy_ms, share_ms: [B, n_nodes]; half_width: [B].
+        busy_ms, share_ms: [B, n_nodes]; fast_host_ms, slow_host_ms, half_width: [B].
     """
 
     busy_ms: FloatArray
     share_ms: FloatArray
+    fast_host_ms: FloatArray
+    slow_host_ms: FloatArray
     half_width: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls, busy: FloatArray, launched: FloatArray, times: FloatArray | float, *, half_width: FloatArray | None = None
+    ) -> LatencyBreakdown:
+        """Run nodes on a device behind a host.
+
+        Args:
+            busy: Time for which each node keeps the device busy when it runs once, ms.
+            launched: When the host has launched each node, counted from the start, ms.
+            times: How often each node runs.
+            half_width: See above.
+
+        Shapes:
+            busy: [B, n_nodes]; launched, times: [n_nodes].
+        """
+        hosts = np.array([1.0, 1 / OTHER_HOST, OTHER_HOST])
+        share, fast, slow = share_of_latency(busy, launched * hosts[:, None, None]) * times
+        return cls(
+            busy_ms=busy * times,
+            share_ms=share,
+            fast_host_ms=fast.sum(axis=1),
+            slow_host_ms=slow.sum(axis=1),
+            half_width=half_width,
+        )
 
     @property
     def latency_ms(self) -> FloatArray:
         """Wall time of one call at each batch, [B]."""
         result: FloatArray = self.share_ms.sum(axis=1)
         return result
-
-    def repeated(self, times: FloatArray) -> LatencyBreakdown:
-        """The same where each node runs so many times, [n_nodes]."""
-        return LatencyBreakdown(busy_ms=self.busy_ms * times, share_ms=self.share_ms * times)
 
 
 def break_down_latency(
@@ -72,6 +101,7 @@ def break_down_latency(
     conditions: Conditions,
     rates: Rates,
     kernels: KernelModel,
+    times: FloatArray | float = 1.0,
 ) -> list[LatencyBreakdown]:
     """Time of one call, node by node, at every batch size, on each device.
 
@@ -82,6 +112,7 @@ def break_down_latency(
         conditions: Precision, layout and runtime.
         rates: Sustained rates.
         kernels: Learned kernel times.
+        times: How often each node runs, [n_nodes].
 
     Returns:
         One breakdown per device.
@@ -89,8 +120,8 @@ def break_down_latency(
     if not devices:
         return []
     busy = busy_ms(plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
-    share = share_of_latency(busy, launched_ms(plan, conditions, rates))
-    return [LatencyBreakdown(busy_ms=own, share_ms=part) for own, part in zip(busy, share, strict=True)]
+    launched = launched_ms(plan, conditions, rates)
+    return [LatencyBreakdown.of(own, launched, times) for own in busy]
 
 
 def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates) -> FloatArray:
@@ -118,7 +149,7 @@ def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:
         launched: When the host has launched each node, counted from the start.
 
     Shapes:
-        busy and result: [..., n_nodes]; launched: [n_nodes].
+        busy, launched and result: [..., n_nodes], of which busy and launched may lack leading axes.
     """
     done = np.cumsum(busy, axis=-1)
     # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.

@@ -14,7 +14,7 @@ from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
-from dippm.costs.latency import launched_ms, share_of_latency
+from dippm.costs.latency import LatencyBreakdown, launched_ms
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph
@@ -34,7 +34,7 @@ from dippm.predictors.additive_artefact import (
 from dippm.predictors.additive_forward import Ensemble, Neighbours
 from dippm.predictors.additive_novelty import Novelty, describe_calls
 
-__all__ = ["AdditivePredictor", "AdditiveTimes"]
+__all__ = ["AdditivePredictor", "LatencyBreakdown"]
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
@@ -43,31 +43,6 @@ _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
 _ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
 _CLIP = np.float32(4.0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class AdditiveTimes:
-    """A prediction with what each operator adds to it.
-
-    Args:
-        share_ms: Part of the time of each node, the wait for the host included.
-        busy_ms: Time for which each node keeps the device busy.
-        half_width: Half-width of the 90 % interval of ``log(measured / predicted)``, by how unlike the call is to
-            those that were trained on.
-
-    Shapes:
-        share_ms, busy_ms: [B, n_nodes]; for a training step the nodes are those of the whole step. half_width: [B].
-    """
-
-    share_ms: FloatArray
-    busy_ms: FloatArray
-    half_width: FloatArray
-
-    @property
-    def time_ms(self) -> FloatArray:
-        """Time of one call at each batch, [B]: the sum of the shares."""
-        result: FloatArray = self.share_ms.sum(axis=1)
-        return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -263,7 +238,7 @@ class AdditivePredictor:
         conditions: Conditions,
     ) -> FloatArray:
         """Time of one call or one training step at each batch, ms, [B]; see :meth:`break_down`."""
-        return self.break_down(graph, batches, device, conditions).time_ms
+        return self.break_down(graph, batches, device, conditions).latency_ms
 
     def break_down(
         self,
@@ -271,7 +246,7 @@ class AdditivePredictor:
         batches: Sequence[int],
         device: DeviceSpec,
         conditions: Conditions,
-    ) -> AdditiveTimes:
+    ) -> LatencyBreakdown:
         """Time of each operator.
 
         Args:
@@ -305,7 +280,7 @@ class AdditivePredictor:
         *,
         step: TrainingGraph | None,
         host: Rates,
-    ) -> AdditiveTimes:
+    ) -> LatencyBreakdown:
         """What :meth:`break_down` gives, where the kernels and the host are known.
 
         Args:
@@ -324,16 +299,14 @@ class AdditivePredictor:
 
     def _time_operators(
         self, plan: _AdditivePlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
-    ) -> AdditiveTimes:
+    ) -> LatencyBreakdown:
         corrector, physical = self._corrector(conditions), plan.physical
         rates = corrector.artefact.rates
         sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
         class_ms, half_width = corrector.time_ms(plan, sample)
         busy_ms = np.where(physical.class_of >= 0, class_ms[:, physical.class_of], 0.0)
-        share_ms = share_of_latency(busy_ms, launched_ms(physical.kernels, conditions, host))
-        return AdditiveTimes(
-            share_ms=share_ms * physical.times, busy_ms=busy_ms * physical.times, half_width=half_width
-        )
+        launched = launched_ms(physical.kernels, conditions, host)
+        return LatencyBreakdown.of(busy_ms, launched, physical.times, half_width=half_width)
 
     def _corrector(self, conditions: Conditions) -> _Corrector:
         regime = _regime_of(conditions)

@@ -46,8 +46,6 @@ _KEPT_GRAPHS = 8
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
-# The host of the user is not the one that was measured: up to twice as fast or as slow.
-_DOUBT_PER_HOST_SHARE = math.log(2.0)
 # No process is without a CUDA context; that it is never less than half of the estimate is assumed.
 _LEAST_CONTEXT = 0.5
 # Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
@@ -206,16 +204,17 @@ class PhysicsPredictor:
             conditions=prepared.conditions,
             rates=self._calibrations[prepared.conditions.mode].rates,
             kernels=self._kernels,
+            times=prepared.compiled.times,
         )
         others = iter(summed)
         return [
-            self._corrected(prepared, device) if covered else next(others).repeated(prepared.compiled.times)
+            self._corrected(prepared, device) if covered else next(others)
             for device, covered in zip(devices, is_covered, strict=True)
         ]
 
     def _corrected(self, prepared: PreparedGraph, device: DeviceSpec) -> LatencyBreakdown:
         compiled = prepared.compiled
-        times = self._additive.break_down_kernels(
+        return self._additive.break_down_kernels(
             compiled.plan,
             prepared.at,
             device,
@@ -223,7 +222,6 @@ class PhysicsPredictor:
             step=compiled.training,
             host=self._calibrations[prepared.conditions.mode].rates,
         )
-        return LatencyBreakdown(busy_ms=times.busy_ms, share_ms=times.share_ms, half_width=times.half_width)
 
     def _assemble(
         self,
@@ -277,16 +275,21 @@ class PhysicsPredictor:
             own_spread
             + _DOUBT_PER_UNSUPPORTED_SHARE * unsupported
             + _DOUBT_PER_UNMEASURED_SHARE * unmeasured
-            + _DOUBT_PER_HOST_SHARE * (1.0 - busy_share)
             + (0.0 if is_known_runtime else _DOUBT_OF_OTHER_RUNTIME)
             + (0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION)
         )
         warnings = self._warnings(prepared, device, is_measured=is_measured)
-        factor = np.exp(spread)
-        energy_factor = np.exp(np.hypot(spread, calibration.power_spread))
+        # The errors of the device's time, of the host's and of the power are independent of each other.
+        below, above = (
+            np.hypot(spread, np.log(np.maximum(latency_ms, 1e-9) / np.maximum(end, 1e-9)))
+            for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
+        )
+        latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above)
+        energy_low = energy_j / np.exp(np.hypot(below, calibration.power_spread))
+        energy_high = energy_j * np.exp(np.hypot(above, calibration.power_spread))
         # A board draws no more than its limit, however long it takes.
-        most_j = device.board_power_w * latency_ms * factor / 1e3
-        energy_high = np.maximum(np.minimum(energy_j * energy_factor, most_j), energy_j)
+        most_j = device.board_power_w * latency_high / 1e3
+        energy_high = np.maximum(np.minimum(energy_high, most_j), energy_j)
         margins_mb = calibration.context_margins_mb(device, prepared.compiled.software)
         memory_low, memory_high = _memory_interval(memory, calibration, margins_mb)
         parts_mb = [
@@ -301,8 +304,8 @@ class PhysicsPredictor:
             energy_j.tolist(),
             memory.memory_mb.tolist(),
             parts_mb,
-            zip((latency_ms / factor).tolist(), (latency_ms * factor).tolist(), strict=True),
-            zip((energy_j / energy_factor).tolist(), energy_high.tolist(), strict=True),
+            zip(latency_low.tolist(), latency_high.tolist(), strict=True),
+            zip(energy_low.tolist(), energy_high.tolist(), strict=True),
             zip(memory_low.tolist(), memory_high.tolist(), strict=True),
             busy_share.tolist(),
             strict=True,
