@@ -104,3 +104,10 @@ def test_an_absent_optional_input_is_allowed() -> None:
         outputs=(1,),
     )
     assert graph.edges() == []
+
+
+def test_more_dimensions_than_any_tensor_has_are_refused() -> None:
+    deep = TensorSpec(name="deep", shape=fixed_shape(*[1] * 65), dtype=DType.FLOAT32, role=TensorRole.INPUT)
+    with pytest.raises(ModelReadError, match="'deep' has 65 dimensions") as caught:
+        Graph(source="x", framework="test", tensors=(deep,), nodes=(), inputs=(0,), outputs=(0,))
+    assert caught.value.code == "graph.invalid"

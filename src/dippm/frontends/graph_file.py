@@ -28,6 +28,8 @@ _LEVEL = 6
 _MOST_BYTES = 64 * 2**20
 # With batches of up to 2^24 such sizes stay below 2^63.
 _LARGEST_SIZE = 2**38
+# Every text and warning is repeated in the rows of a sweep.
+_LONGEST_TEXT, _MOST_WARNINGS = 2**14, 256
 
 
 def is_graph_file(head: bytes) -> bool:
@@ -121,12 +123,12 @@ def _check_types(values: dict[str, Any]) -> None:
         ValueError: Something is of another type or size than any graph has.
     """
     for name, shape, _dtype, _role, alias_of, per_sample, fixed in values["tensors"]:
-        _demand(type(name) is str and type(shape) is list and all(map(_is_dim, shape)), "a tensor's shape")
+        _demand(_is_text(name) and type(shape) is list and all(map(_is_dim, shape)), "a tensor's shape")
         _demand(all(each is None or _is_size(each) for each in (alias_of, per_sample)), "a tensor's storage")
         _demand(fixed is None or _is_offset(fixed), "a tensor's storage")
     for _kind, inputs, outputs, attributes, scope, source_op, releases in values["nodes"]:
         _demand(_are_indices(inputs) and _are_indices(outputs) and _are_indices(releases), "a node's tensors")
-        _demand(type(scope) is str and type(source_op) is str, "a node's name")
+        _demand(_is_text(scope) and _is_text(source_op), "a node's name")
         _demand(all(map(_is_attribute, attributes.values())), "a node's attributes")
     count, held = len(values["tensors"]), values["fixed_batch"]
     # A negative index would count from the end.
@@ -138,13 +140,20 @@ def _check_types(values: dict[str, Any]) -> None:
         "the graph's inputs, outputs or batch",
     )
     texts = (values["framework"], values["fixed_batch_reason"], *values["warnings"], *values["unsupported_ops"])
-    _demand(all(type(text) is str for text in texts), "a text")
+    _demand(len(values["warnings"]) <= _MOST_WARNINGS and all(map(_is_text, texts)), "a text")
     _demand(all(_is_size(each) for each in values["unsupported_ops"].values()), "the unsupported operators")
 
 
 def _demand(is_so: bool, what: str) -> None:
     if not is_so:
         raise ValueError(f"{what} cannot be so")
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is one that may be written: half of a surrogate pair may not."""
+    if type(value) is not str or len(value) > _LONGEST_TEXT:
+        return False
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _is_size(value: object) -> bool:
@@ -167,4 +176,4 @@ def _are_indices(values: Iterable[object]) -> bool:
 def _is_attribute(value: object) -> bool:
     if type(value) is list:
         return all(map(_is_offset, value))
-    return type(value) in (bool, str, float) or _is_offset(value)
+    return type(value) in (bool, float) or _is_offset(value) or _is_text(value)

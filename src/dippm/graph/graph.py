@@ -11,9 +11,12 @@ from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["Attribute", "Graph", "Node", "TensorRole", "TensorSpec"]
+__all__ = ["MOST_DIMENSIONS", "Attribute", "Graph", "Node", "TensorRole", "TensorSpec"]
 
 Attribute = bool | int | float | str | tuple[int, ...]
+
+#: Most dimensions of a tensor: what NumPy and PyTorch's iterators take.
+MOST_DIMENSIONS = 64
 
 
 class TensorRole(StrEnum):
@@ -109,7 +112,7 @@ class Graph:
 
     Raises:
         ModelReadError: ``graph.invalid`` where a node refers to a tensor that does not exist, or reads one before
-            it is written (a cycle).
+            it is written (a cycle), or a tensor has more than ``MOST_DIMENSIONS``.
     """
 
     source: str
@@ -153,6 +156,11 @@ class Graph:
             if not 0 <= index < count:
                 raise ModelReadError(f"The graph lists tensor {index}; there are {count}.", code="graph.invalid")
         for index, tensor in enumerate(self.tensors):
+            if len(tensor.shape) > MOST_DIMENSIONS:
+                raise ModelReadError(
+                    f"Tensor '{tensor.name[:100]}' has {len(tensor.shape)} dimensions; {MOST_DIMENSIONS} is the most.",
+                    code="graph.invalid",
+                )
             base = tensor.alias_of
             if base is not None and (not 0 <= base < index or self.tensors[base].alias_of is not None):
                 raise ModelReadError(f"Tensor '{tensor.name}' shares storage with tensor {base}.", code="graph.invalid")

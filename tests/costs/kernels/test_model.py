@@ -188,3 +188,12 @@ def test_products_deeper_than_any_measured_one_go_by_the_law_on_every_device() -
     assert abs(ratio[1] - 1.0) > 0.02
     times = model.time_ms(Family.BMM, GemmProblem.of(m=192, n=192, k=2.0 ** np.arange(6, 21, 0.25)), card)
     assert (np.diff(times) > 0.0).all()
+
+
+def test_problems_are_answered_alike_alone_and_in_blocks(model: KernelModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep asks for thousands of them at once."""
+    problem = GemmProblem.of(m=np.arange(1, 1001), n=768, k=768)
+    devices = [find_device(name) for name in ("A100", "T4", "H100")]
+    expected = model.times_ms(Family.LINEAR, problem, devices)
+    monkeypatch.setattr("dippm.costs.kernels.model._ROWS_PER_RUN", 7)
+    assert np.array_equal(model.times_ms(Family.LINEAR, problem, devices), expected)
