@@ -154,7 +154,8 @@ def _memory_section(graphs: Path, *, most_rows: int) -> str:
     rows, wanted = [], 1000
     while wanted <= most_rows:
         for runner in ("local", "ray"):
-            each = _run(graphs, models=-(-wanted // per_model), asked="many", runner=runner, jobs=2)
+            models = -(-wanted // per_model)
+            each = _run(graphs, models=models, asked="many", runner=runner, jobs=2, is_largest_first=True)
             peak = each["peak_mb"]
             rows.append(
                 (
@@ -170,8 +171,9 @@ def _memory_section(graphs: Path, *, most_rows: int) -> str:
     return (
         "## Memory\n\n"
         "Peak resident memory, MiB, of this process, of the largest process that reads models, and of the largest Ray\n"
-        f"worker that such a process belongs to. {per_model} predictions a graph; beyond the number of files they are "
-        "read again.\n\n" + _table(("rows", "on", "s", "driver", "worker process", "Ray worker", "table, MiB"), rows)
+        f"worker that such a process belongs to. {per_model} predictions a graph, the largest graphs first, because a\n"
+        "worker's memory is that of the largest graph so far; beyond the number of files they are read again.\n\n"
+        + _table(("rows", "on", "s", "driver", "worker process", "Ray worker", "table, MiB"), rows)
     )
 
 
@@ -181,7 +183,9 @@ def _run(graphs: Path, **case: Any) -> dict[str, Any]:
     return result
 
 
-def _measure(graphs: Path, *, models: int, asked: str, runner: str, jobs: int) -> dict[str, Any]:
+def _measure(
+    graphs: Path, *, models: int, asked: str, runner: str, jobs: int, is_largest_first: bool = False
+) -> dict[str, Any]:
     """One sweep in this process, watched from its beginning."""
     import dippm
 
@@ -189,6 +193,8 @@ def _measure(graphs: Path, *, models: int, asked: str, runner: str, jobs: int) -
     files = sorted(str(path) for path in graphs.rglob("*.json.gz") if "-batch" not in path.name)
     if not files:
         raise SystemExit(f"There are no graph files in '{graphs}'.")
+    if is_largest_first:
+        files.sort(key=lambda file: -Path(file).stat().st_size)
     chosen = [files[place % len(files)] for place in range(models)]
     question = ASKED[asked]
     watch = _Watch()

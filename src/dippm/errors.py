@@ -12,7 +12,19 @@ where, what was found, and the cure.
 
 from __future__ import annotations
 
-__all__ = ["DippmError", "MissingExtraError", "ModelReadError", "UnsupportedError", "UsageError"]
+import errno
+
+__all__ = [
+    "FULL_DISK_ERRORS",
+    "DippmError",
+    "MissingExtraError",
+    "ModelReadError",
+    "UnsupportedError",
+    "UsageError",
+]
+
+FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Numbers of the ``OSError`` by which a system says that there is no room on the disk, or none left for this user."""
 
 
 class DippmError(Exception):

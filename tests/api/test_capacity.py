@@ -37,6 +37,27 @@ def test_the_largest_batch_fits_and_the_next_does_not(graph: Graph) -> None:
     assert dippm.fits(graph, device="A100", batch=answer.batch_at_most + 1).verdict == "no"
 
 
+@pytest.mark.parametrize("device", ["1g.5gb@A100", "3g.20gb@A100", "A100"])
+def test_a_prediction_warns_as_the_verdict_says(graph: Graph, device: str) -> None:
+    batches = list(range(1, 12_000, 101))
+    said = {"It does not fit:": "no", "It may not fit:": "unsure"}
+    fits = dippm.fits(graph, device=[device], batch=batches)
+    verdicts = [
+        next((said[start] for start in said if each.warnings[0].startswith(start)), "yes")
+        for each in dippm.predict(graph, device=[device], batch=batches)
+    ]
+    assert verdicts == [fit.verdict for fit in fits]
+    assert set(verdicts) == {"yes", "unsure", "no"}
+
+
+def test_a_slice_that_is_named_fits(graph: Graph) -> None:
+    batches = list(range(1, 12_000, 101))
+    named = {each.batch: each.mig for each in dippm.predict(graph, device=["A100"], batch=batches) if each.mig}
+    assert len(set(named.values())) > 3
+    for batch, profile in named.items():
+        assert dippm.fits(graph, device=f"{profile}@A100", batch=batch).verdict == "yes"
+
+
 def test_a_latency_bound_is_kept(graph: Graph) -> None:
     answer = dippm.max_batch(graph, device="A100", latency_ms=1.0)
     assert answer.bound_by == "latency"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import dippm
 from dippm.cli import main
 
 IMAGE_MACS = 16 * 3 * 9 * 32 * 32 + 16 * 10
@@ -38,6 +39,24 @@ def test_inspect_lists_the_longest_operators_where_asked(
     assert [float(row["time_ms"]) for row in run_columns("inspect", net, "--top", "2")] == longest
     listed = run_json("inspect", net, "--top", "2")["operators"]
     assert [operator["time_ms"] for operator in listed] == longest
+
+
+def test_piped_operators_have_their_totals_on_stderr(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", net]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("position\t")
+    assert "nchw, eager; image 3×32×32\nmemory = context " in captured.err
+    assert f"A100-SXM4-40GB, batch 1: latency {dippm.predict(net).latency_ms:.3g} ms [" in captured.err
+    assert "], MIG 1g.5gb\n! " in captured.err
+
+
+def test_piped_operators_of_a_step_have_its_phases_on_stderr(
+    trained_net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", trained_net, "--mode", "training"]) == 0
+    said = capsys.readouterr().err
+    assert "batch 1: step " in said
+    assert "\nstep = forward " in said
 
 
 @pytest.mark.usefixtures("tables")

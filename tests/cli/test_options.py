@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.cli.options import parse_batches, parse_inputs, parse_one_batch
+from dippm.cli.options import find_devices, find_one_device, parse_batches, parse_inputs, parse_one_batch
 from dippm.errors import UsageError
+from dippm.frontends.call_structure import Fixed
+from dippm.frontends.inputs import parse_input_shapes
 
 
 @pytest.mark.parametrize(
-    ("text", "sizes"), [("1", [1]), ("1,8,32", [1, 8, 32]), (" 4 , 2 ", [4, 2]), ("1_024", [1024]), ("0,-3", [0, -3])]
-)
+    ("text", "sizes"),
+    [
+        ("1", [1]), ("1,8,32", [1, 8, 32]), (" 4 , 2 ", [4, 2]), ("1_024", [1024]), ("0,-3", [0, -3]),
+        ("8,1,8,08,1", [8, 1]),
+    ],
+)  # fmt: skip
 def test_batches(text: str, sizes: list[int]) -> None:
     assert parse_batches(text) == sizes
 
@@ -29,6 +35,26 @@ def test_one_batch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ("T4,T4", ["Tesla T4"]),
+        ("T4,A100,tesla t4,A100-SXM4-40GB", ["Tesla T4", "A100-SXM4-40GB"]),
+        ("A100,1g.5gb@A100,1g.5gb@A100-SXM4-40GB", ["A100-SXM4-40GB", "1g.5gb@A100-SXM4-40GB"]),
+        (None, ["A100-SXM4-40GB"]),
+    ],
+)
+def test_a_device_counts_once_whatever_it_is_called(names: str | None, found: list[str]) -> None:
+    assert [spec.name for spec in find_devices(names, None)] == found
+
+
+def test_one_device_under_two_names_is_one() -> None:
+    assert find_one_device("A100,A100-SXM4-40GB", None).name == "A100-SXM4-40GB"
+    with pytest.raises(UsageError) as caught:
+        find_one_device("A100,T4", None)
+    assert caught.value.code == "device.invalid"
+
+
+@pytest.mark.parametrize(
     ("given", "inputs"),
     [
         (None, None),
@@ -37,6 +63,14 @@ def test_one_batch() -> None:
         (["384:int64", "384:int64"], ["384:int64", "384:int64"]),
         (["ids=384:int64", "mask=384"], {"ids": "384:int64", "mask": "384"}),
         (["a=b=3,4"], {"a=b": "3,4"}),
+        (["a=b=384:int64", "b=:int64"], {"a=b": "384:int64", "b": ":int64"}),
+        (
+            ["tokens.ids=128:int64", "positions=128,8:unbatched"],
+            {"tokens.ids": "128:int64", "positions": "128,8:unbatched"},
+        ),
+        (["x=64", "scale==0.5", "mode==a=b"], {"x": "64", "scale": "=0.5", "mode": "=a=b"}),
+        (["a=b==5"], {"a=b": "=5"}),
+        (["3,224,224", "=0.5"], ["3,224,224", "=0.5"]),
     ],
 )
 def test_inputs(given: list[str] | None, inputs: object) -> None:
@@ -44,9 +78,24 @@ def test_inputs(given: list[str] | None, inputs: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "code"), [(["ids=384", "384"], "input.mixed"), (["ids=384", "ids=128"], "input.repeated")]
+    ("given", "code"),
+    [
+        (["ids=384", "384"], "input.mixed"),
+        (["ids=384", "=0.5"], "input.mixed"),
+        (["ids=384", "ids=128"], "input.repeated"),
+        (["ids=384", "ids==1"], "input.repeated"),
+    ],
 )
 def test_inputs_that_contradict(given: list[str], code: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_inputs(given)
     assert caught.value.code == code
+    assert caught.value.cure
+
+
+def test_a_value_written_as_a_shape_is_told_how_to_write_it() -> None:
+    with pytest.raises(UsageError, match=r"Got '0\.5'.*name==0\.5"):
+        parse_input_shapes(parse_inputs(["scale=0.5"]))
+    shapes = parse_input_shapes(parse_inputs(["x=64", "scale==0.5"]))
+    assert shapes.structure is not None
+    assert shapes.structure.named["scale"] == Fixed(value=0.5)

@@ -113,6 +113,20 @@ def test_warning_of_one_device_names_it() -> None:
     assert text.count("Watch out.") == 1
 
 
+def test_what_does_not_fit_comes_first_whichever_prediction_it_is_of() -> None:
+    other = PredictorInfo(name="physics", version="1", labels="kernels", warnings=("It does not fit: a", "Watch out."))
+    text = show(make_table([make_prediction(), make_prediction(batch=128, predictor=other)]))
+    assert text.index("! A100-SXM4-40GB, batch 128: It does not fit: a") < text.index("! Watch out.")
+
+
+def test_a_slice_is_not_said_to_have_none_that_holds_the_model() -> None:
+    assert "none" in show(make_table([make_prediction(device="Tesla T4", mig=None)]))
+    on_slice = show(make_table([make_prediction(device="1g.5gb@A100-SXM4-40GB", mig=None)]))
+    assert "none" not in on_slice
+    row = next(line for line in on_slice.splitlines() if "1g.5gb@A100" in line)
+    assert row.rstrip().endswith(" –")
+
+
 def test_hostile_names_do_not_steer_the_terminal_or_the_markup() -> None:
     model = replace(make_prediction().model, source="[red]\x1b[2Jnet[/red]")
     text = show(make_table([make_prediction(model=model, inputs={"\x1b]0;x\x07": (8, 2)})]))
@@ -179,6 +193,20 @@ def test_warnings_of_a_piped_prediction_go_to_stderr(
     captured = capsys.readouterr()
     assert all(warning in captured.err for warning in warnings)
     assert warnings[0] not in captured.out
+
+
+def test_a_piped_prediction_says_on_stderr_what_it_is_of(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", net, "--batch", "2"]) == 0
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert lines[:3] == [
+        net, "onnx, 4 operators, 592 parameters, 443 kMACs a sample", "inference, fp32, nchw, eager; image 3×32×32"
+    ]  # fmt: skip
+    assert lines[3].startswith("memory = context ")
+    assert all(line.startswith("! ") for line in lines[4:])
+    assert len(captured.out.splitlines()) == 2
+    assert main(["predict", net, "--batch", "1,2"]) == 0
+    assert "memory = " not in capsys.readouterr().err
 
 
 def test_device_file_stands_beside_named_devices(

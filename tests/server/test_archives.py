@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import stat
 import zipfile
 from collections.abc import Iterable
@@ -122,11 +123,14 @@ def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
     assert refused(archive) == "archive.unsafe"
 
 
-def test_a_full_disk_is_not_the_archives_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, "upload.no_space"), (errno.EMFILE, "upload.open_files")])
+def test_a_full_disk_is_not_the_archives_fault(
+    number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(archives, "_unpack", fail)
     with pytest.raises(ServiceError) as caught:
         unpack(pack(tmp_path / "a.zip", [("model.onnx", b"x")]))
-    assert (caught.value.code, caught.value.status) == ("upload.no_space", 503)
+    assert (caught.value.code, caught.value.status) == (code, 503)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dippm.server.errors import ServiceError
+from dippm.server.jobs import Reply
 
 Form = Callable[..., tuple[bytes, str]]
 
@@ -52,6 +53,18 @@ def test_an_upload_is_gone_when_its_job_fails(setup: Any) -> None:
         assert "secret" not in answer.text
         assert answer.headers["x-request-id"]
         assert list(setup.folder.iterdir()) == []
+
+    setup.run(use)
+
+
+def test_a_worker_without_room_is_asked_again_later(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> Reply:
+        return Reply(status=503, body=b"{}")
+
+    async def use(client: Any) -> None:
+        monkeypatch.setattr(setup.pool, "ask", refuse)
+        answer = await client.post("/v1/predict", **setup.uploaded(b"x", name="a.zip"))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
     setup.run(use)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import os
 import shutil
 import tempfile
 import time
@@ -131,9 +132,21 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-def test_a_disk_that_is_full_from_the_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, "upload.no_space"),
+        (errno.EDQUOT, "upload.no_space"),
+        (errno.EFBIG, "upload.no_space"),
+        (errno.EMFILE, "upload.open_files"),
+        (errno.ENFILE, "upload.open_files"),
+    ],
+)
+def test_what_need_not_last_is_refused_for_now(
+    number: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     async def begin() -> None:
         async with UploadStore(tmp_path, max_upload_mb=1, workers=1).receive() as incoming:
@@ -145,7 +158,8 @@ def test_a_disk_that_is_full_from_the_start_is_said(tmp_path: Path, monkeypatch:
                 patch.setattr(owner, name, fail)
                 with pytest.raises(ServiceError) as caught:
                     await begin()
-            assert (caught.value.code, caught.value.status) == ("upload.no_space", 503)
+            assert (caught.value.code, caught.value.status) == (code, 503)
+            assert "Retry-After" in caught.value.headers
 
     asyncio.run(run())
     assert list(tmp_path.iterdir()) == []

@@ -3,8 +3,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
+from dippm.errors import UsageError
+from dippm.features.physical import COLUMNS
+from dippm.models.additive import AdditiveNetwork
 from dippm.training.additive_fit import AdditiveSettings, FeatureScale, fit_additive
 from dippm.training.additive_samples import AdditiveSamples
 
@@ -38,3 +42,24 @@ def test_the_same_seed_gives_the_same_network(
         for name, values in one.state_dict().items():
             assert torch.equal(values, other.state_dict()[name])
     assert not torch.equal(first.members[0].input.weight, first.members[1].input.weight)
+
+
+@pytest.mark.parametrize("epochs", range(1, 8))
+def test_the_shortest_trainings_learn(
+    epochs: int, step_samples: AdditiveSamples, additive_settings: AdditiveSettings
+) -> None:
+    # One step an epoch: with five of them the rising part of the cycle of rates is exactly empty.
+    settings = replace(additive_settings, epochs=epochs, members=1)
+    network = fit_additive(step_samples, step_samples.usable[:2], settings).members[0]
+    torch.manual_seed(settings.seed)
+    start = AdditiveNetwork(inputs=len(COLUMNS), width=settings.width, dropout=settings.dropout)
+    pairs = zip(network.parameters(), start.parameters(), strict=True)
+    assert max(float((new - old).detach().abs().max()) for new, old in pairs) > 1e-4
+
+
+@pytest.mark.parametrize(("samples", "epochs"), [(0, 2), (2, 0)])
+def test_a_training_without_a_step_is_refused(
+    samples: int, epochs: int, step_samples: AdditiveSamples, additive_settings: AdditiveSettings
+) -> None:
+    with pytest.raises(UsageError, match="nothing to learn from"):
+        fit_additive(step_samples, step_samples.usable[:samples], replace(additive_settings, epochs=epochs))

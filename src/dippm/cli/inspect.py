@@ -102,11 +102,34 @@ def inspect(
     elif is_terminal():
         _print_tables(inspection, top=_TOP if top is None else top, depth=depth)
     elif html is None:
+        _print_totals(inspection)
         print_columns(_COLUMNS, (_row(operator) for operator in listed))
         for warning in inspection.prediction.warnings:
             print_note(f"! {warning}")
     if html is not None:
         print_note(f"Wrote {html}")
+
+
+def _print_totals(inspection: Inspection) -> None:
+    """Say on stderr what the operators add up to: they alone are rows."""
+    from dippm.cli.figures import format_figure, format_interval
+    from dippm.cli.predict import name_slice, print_heading
+
+    prediction = inspection.prediction
+    totals = (
+        f"{name} {format_figure(value)} {unit} [{format_interval(prediction.intervals[key])}]"
+        for name, unit, key, value in (
+            ("latency" if prediction.step_time_ms is None else "step", "ms", "latency_ms", prediction.latency_ms),
+            ("energy", "J", "energy_j", prediction.energy_j),
+            ("memory", "MiB", "memory_mb", prediction.memory_mb),
+        )
+        if value is not None and key in prediction.intervals
+    )
+    print_heading([prediction])
+    where = f"{prediction.device}, batch {prediction.batch:,}"
+    print_note(f"{where}: {', '.join(totals)}, MIG {name_slice(prediction)}")
+    if len(phases := inspection.by_phase()) > 1:
+        print_note(_phase_line(phases))
 
 
 def _row(operator: OperatorCost) -> list[object]:
@@ -143,7 +166,7 @@ def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
     console.print(make_table([inspection.prediction]))
     phases = inspection.by_phase()
     if len(phases) > 1:
-        console.print(_phase_line(phases))
+        console.print(Text(_phase_line(phases)))
     if top:
         console.print()
         console.print(_operator_table("Operators by time", inspection.top_by_time(top), inspection))
@@ -153,12 +176,10 @@ def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
         console.print(_module_tree(inspection, depth=depth))
 
 
-def _phase_line(phases: Mapping[str, float]) -> Text:
-    from rich.text import Text
-
+def _phase_line(phases: Mapping[str, float]) -> str:
     from dippm.cli.figures import format_figure
 
-    return Text("step = " + " + ".join(f"{name} {format_figure(time_ms)}" for name, time_ms in phases.items()) + " ms")
+    return "step = " + " + ".join(f"{name} {format_figure(time_ms)}" for name, time_ms in phases.items()) + " ms"
 
 
 def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspection) -> Table:

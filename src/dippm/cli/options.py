@@ -202,25 +202,25 @@ def is_kubernetes(output_format: str | None, *, as_json: bool) -> bool:
 
 
 def parse_batches(text: str) -> list[int]:
-    """Read ``1,8,32``; whether a size is possible is for the API to say.
+    """Read ``1,8,32``, each size once; whether one is possible is for the API to say.
 
     Raises:
         UsageError: ``batch.invalid``.
     """
-    sizes = []
+    sizes: dict[int, None] = {}
     for part in text.split(","):
         try:
-            sizes.append(int(part.strip().replace("_", "")))
+            sizes[int(part.strip().replace("_", ""))] = None
         except ValueError as exc:
             raise UsageError(
                 f"The batch must be whole numbers joined by commas, such as 1,8,32. Got '{text}' instead.",
                 code="batch.invalid",
             ) from exc
-    return sizes
+    return list(sizes)
 
 
 def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
-    """The devices of ``--device`` and ``--device-file``; the one of the file first, an A100 where neither is given.
+    """The devices of ``--device`` and ``--device-file``, each once; the one of the file first, an A100 for neither.
 
     Raises:
         UsageError: ``device.invalid`` where there is no name, or the file is wrong.
@@ -238,7 +238,10 @@ def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
             code="device.invalid",
             cure="See dippm devices.",
         )
-    return found + [api.find_device(part) for part in parts]
+    for spec in map(api.find_device, parts):
+        if spec not in found:
+            found.append(spec)
+    return found
 
 
 def find_one_device(names: str | None, file: str | None) -> DeviceSpec:
@@ -277,21 +280,35 @@ def parse_inputs(given: list[str] | None) -> str | list[str] | dict[str, str] | 
     """
     if not given:
         return None
-    has_name = ["=" in entry for entry in given]
-    if not any(has_name):
+    split = [_split_input(entry) for entry in given]
+    named = {name: rest for name, rest in split if name}
+    if not named:
         return given[0] if len(given) == 1 else list(given)
-    if not all(has_name):
+    if not all(name for name, _ in split):
         raise UsageError(
-            f"Either all --input options have a name or none has. Got {', '.join(given)} instead.", code="input.mixed"
+            f"Either all --input options have a name or none has. Got {', '.join(given)} instead.",
+            code="input.mixed",
+            cure="Name each, as ids=384:int64; what is no tensor as scale==0.5.",
         )
-    named: dict[str, str] = {}
-    for entry in given:
-        # A shape has no "=", so that the last one ends the name.
-        name, _, shape = entry.rpartition("=")
-        if name in named:
-            raise UsageError(f"The input '{name}' is given twice.", code="input.repeated")
-        named[name] = shape
+    if len(named) < len(split):
+        names = [name for name, _ in split]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise UsageError(
+            f"The input '{twice}' is given twice.", code="input.repeated", cure="Give one shape for each input."
+        )
     return named
+
+
+def _split_input(entry: str) -> tuple[str, str]:
+    """Name, which may be empty, and shape or ``=`` with a value that is no tensor."""
+    if entry.startswith("="):
+        return "", entry
+    name, mark, value = entry.partition("==")
+    if mark:
+        return name, f"={value}"
+    # Names of tensors may hold "=", and shapes do not, so that the last one ends the name.
+    name, _, shape = entry.rpartition("=")
+    return name, shape
 
 
 def parse_prices(text: str | None) -> dict[str, float] | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dippm.api import DeviceSpec, Prediction
 
-__all__ = ["HELP", "find_devices", "make_table", "predict"]
+__all__ = ["HELP", "find_devices", "make_table", "name_slice", "predict", "print_heading"]
 
 HELP = "Predict latency, energy, memory and the MIG slice."
 
@@ -93,6 +93,7 @@ def predict(
     elif is_terminal():
         make_console().print(make_table(predictions))
     else:
+        print_heading(predictions)
         print_columns(_COLUMNS, (_row(prediction) for prediction in predictions))
         for note in _notes(predictions):
             print_note(f"! {note}")
@@ -141,14 +142,17 @@ def _row(prediction: Prediction) -> list[object]:
 
 
 def _notes(predictions: Sequence[Prediction]) -> list[str]:
-    """Warnings of all predictions; one that differs in its figures alone stands once, with where it holds."""
+    """Warnings of all predictions in order; one that differs in its figures alone stands once, with where it holds."""
+    from dippm.predictors.warning_order import order_warnings
+
     holders: dict[str, list[tuple[str, Prediction]]] = {}
     for prediction in predictions:
         for warning in prediction.warnings:
             key = re.sub(r"\d[\d.,]*", "#", warning.replace(prediction.device, "#"))
             holders.setdefault(key, []).append((warning, prediction))
     notes = []
-    for found in holders.values():
+    place = {text: at for at, text in enumerate(order_warnings(found[0][0] for found in holders.values()))}
+    for found in sorted(holders.values(), key=lambda found: place[found[0][0]]):
         warning, first = found[0]
         where = ""
         if len(found) < len(predictions):
@@ -157,6 +161,12 @@ def _notes(predictions: Sequence[Prediction]) -> list[str]:
         more = len(found) - 1 if where else others
         notes.append(f"{where}{warning}" + (f" (and {more} more like it)" if more else ""))
     return notes
+
+
+def print_heading(predictions: Sequence[Prediction]) -> None:
+    """Say on stderr what stands round the rows of :func:`make_table`: model, conditions, shapes, memory by parts."""
+    for line in (*_title_lines(predictions[0]), *_memory_lines(predictions)):
+        print_note(line)
 
 
 def make_table(predictions: Sequence[Prediction]) -> Group:
@@ -175,7 +185,7 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     time = "latency, ms" if first.step_time_ms is None else "step, ms"
     for title in (time, "energy, J", "memory, MiB"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("MIG", no_wrap=True, min_width=max(len(each.mig or "none") for each in predictions))
+    table.add_column("MIG", no_wrap=True, min_width=max(len(name_slice(each)) for each in predictions))
     previous = None
     for prediction in predictions:
         table.add_row(
@@ -184,12 +194,12 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
             _figure(prediction, "latency_ms"),
             _figure(prediction, "energy_j"),
             _figure(prediction, "memory_mb"),
-            Text(prediction.mig) if prediction.mig else Text("none", style="dim"),
+            Text(name_slice(prediction), style="" if prediction.mig else "dim"),
         )
         previous = prediction.device
-    parts: list[RenderableType] = [_title(first), table]
-    if len(predictions) == 1 and first.memory_parts_mb:
-        parts.append(_memory_line(first))
+    source, *lines = _title_lines(first)
+    parts: list[RenderableType] = [Text.assemble((source, "bold"), *(f"\n{line}" for line in lines)), table]
+    parts += [Text(line) for line in _memory_lines(predictions)]
     parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
     of_slices = "MIG: the smallest slice with room; latency and energy are those of the whole device. "
     parts.append(
@@ -203,9 +213,13 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     return Group(*parts)
 
 
-def _title(prediction: Prediction) -> Text:
-    from rich.text import Text
+def name_slice(prediction: Prediction) -> str:
+    """The MIG slice as a person reads it: a dash where the device is one itself, which holds no others."""
+    return prediction.mig or ("–" if "@" in prediction.device else "none")
 
+
+def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
+    """The model's name, its size, and the conditions with the shapes of its inputs."""
     from dippm.cli.figures import format_count, format_shape
 
     model, conditions = prediction.model, prediction.conditions
@@ -215,26 +229,24 @@ def _title(prediction: Prediction) -> Text:
     if conditions.is_checkpointed:
         step += ", checkpointed"
     inputs = ", ".join(f"{make_printable(name)} {format_shape(shape[1:])}" for name, shape in prediction.inputs.items())
-    return Text.assemble(
-        (make_printable(model.source), "bold"),
-        f"\n{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
-        f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample"
-        f"\n{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
+    return (
+        make_printable(model.source),
+        f"{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
+        f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample",
+        f"{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",
     )
 
 
-def _memory_line(prediction: Prediction) -> Text:
-    from rich.text import Text
-
+def _memory_lines(predictions: Sequence[Prediction]) -> list[str]:
+    """The parts of the memory where there is one prediction, and nothing where there are several."""
     from dippm.cli.figures import format_figure
 
-    parts = " + ".join(
-        f"{name.replace('_', ' ')} {format_figure(value)}"
-        for name, value in prediction.memory_parts_mb.items()
-        if value >= 0.5
-    )
-    return Text(f"memory = {parts}")
+    parts = predictions[0].memory_parts_mb
+    if len(predictions) > 1 or not parts:
+        return []
+    shown = (f"{name.replace('_', ' ')} {format_figure(value)}" for name, value in parts.items() if value >= 0.5)
+    return ["memory = " + " + ".join(shown)]
 
 
 def _figure(prediction: Prediction, name: str) -> Text:

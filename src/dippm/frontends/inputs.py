@@ -288,5 +288,6 @@ def _invalid(given: object) -> UsageError:
     return UsageError(
         f"An input shape must be positive sizes of one sample without the batch, such as 3,224,224. Got {given!r}.",
         code="input.invalid",
-        cure="Name inputs as name=3,224,224 and add an element type as 384:int64.",
+        cure="Name inputs as name=3,224,224, add an element type as 384:int64, and write what is no tensor as "
+        "name==0.5 (in Python {'name': 0.5}).",
     )

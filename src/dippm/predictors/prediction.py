@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.graph import Graph, OpKind
+from dippm.predictors.warning_order import order_warnings
 
 __all__ = ["ModelInfo", "Prediction", "PredictorInfo"]
 
@@ -63,13 +64,16 @@ class PredictorInfo:
         name: Which predictor.
         version: Its version.
         labels: Measurements that it was fitted on, with device and software.
-        warnings: What the prediction cannot vouch for, in words.
+        warnings: What the prediction cannot vouch for, in words; they are put in the order of what they cost.
     """
 
     name: str
     version: str
     labels: str
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "warnings", order_warnings(self.warnings))
 
     def to_dict(self) -> dict[str, object]:
         """The ``predictor`` object of the JSON answer."""

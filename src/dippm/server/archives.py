@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from dippm.api import ModelReadError
-from dippm.server.uploads import SPACE_ERRORS, no_space
+from dippm.server.uploads import refusal_of_moment
 
 __all__ = ["MOST_MEMBERS", "unpack_model"]
 
@@ -36,7 +36,7 @@ def unpack_model(archive: Path, folder: Path, *, name: str, most_bytes: int) -> 
     Raises:
         ModelReadError: ``archive.damaged``, ``archive.unsafe`` where a member would lie outside the folder or is no
             plain file, ``archive.too_large``, ``archive.empty``.
-        ServiceError: ``upload.no_space``.
+        ServiceError: ``upload.no_space``, ``upload.open_files``.
     """
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -49,8 +49,8 @@ def unpack_model(archive: Path, folder: Path, *, name: str, most_bytes: int) -> 
     except (
         zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError, OverflowError,
     ) as exc:  # fmt: skip
-        if isinstance(exc, OSError) and exc.errno in SPACE_ERRORS:
-            raise no_space() from exc
+        if isinstance(exc, OSError) and (refusal := refusal_of_moment(exc)) is not None:
+            raise refusal from exc
         raise ModelReadError(
             f"'{name}' is no archive that can be unpacked ({type(exc).__name__}).",
             code="archive.damaged",

@@ -39,7 +39,7 @@ _CAUSES = {
     429: "Too many requests of one client; Retry-After says when.",
     500: "A defect of dippm.",
     501: "A framework is not installed where the service runs.",
-    503: "Too much to do, or about to stop; Retry-After says when.",
+    503: "Too much to do, no room for an upload, or about to stop; Retry-After says when.",
     504: "The model took too long.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {

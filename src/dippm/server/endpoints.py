@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,7 +17,7 @@ from dippm.server.metrics import Metrics
 from dippm.server.middleware import CACHE_HEADER
 from dippm.server.questions import NAMED, OPTIONS, parse_question
 from dippm.server.result_cache import ResultCache
-from dippm.server.uploads import IncomingFile, UploadStore
+from dippm.server.uploads import RETRY_AFTER, IncomingFile, UploadStore
 from dippm.server.worker_pool import WorkerPool
 
 __all__ = ["FILE_HEADER", "Answerer"]
@@ -96,6 +97,8 @@ class Answerer:
         reply, how = await self._cache.answer(job.key, ask)
         self._metrics.cache.labels(result=how).inc()
         headers = {CACHE_HEADER: how} | ({} if job.path is None else {FILE_HEADER: job.content})
+        if reply.status == HTTPStatus.SERVICE_UNAVAILABLE:  # a worker found no room to unpack
+            headers |= RETRY_AFTER
         return Response(reply.body, status_code=reply.status, media_type=_JSON, headers=headers)
 
 

@@ -12,12 +12,16 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
+from dippm.errors import FULL_DISK_ERRORS
 from dippm.server.errors import ServiceError
 
-__all__ = ["EXTENSIONS", "SPACE_ERRORS", "UNPACKED_FACTOR", "IncomingFile", "UploadStore", "no_space"]
+__all__ = ["EXTENSIONS", "RETRY_AFTER", "UNPACKED_FACTOR", "IncomingFile", "UploadStore", "refusal_of_moment"]
 
 #: Extensions that are taken over from a client's file name; nothing else of the name ever reaches the disk.
 EXTENSIONS = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".keras", ".h5", ".pb", ".pdmodel", ".json", ".zip")
+
+#: Header that says when an upload for which there is no room, or no open file, may be tried again.
+RETRY_AFTER = {"Retry-After": "5"}
 
 #: An archive may unpack to this many times the largest upload.
 UNPACKED_FACTOR = 4
@@ -27,8 +31,9 @@ _LONGEST_NAME = 120
 _STORE_FACTOR = 16
 # Nothing that deflate packs becomes smaller than one byte for so many.
 _MOST_DEFLATED = 1032
-#: What a full disk says.
-SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A file system, too, may have no room for a file that the service would take.
+_SPACE_ERRORS = FULL_DISK_ERRORS | {errno.EFBIG}
+_OPEN_FILES_ERRORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class UploadStore:
@@ -51,9 +56,9 @@ class UploadStore:
         """A file to be written in a folder of its own, which is gone when the request is and no worker reads it.
 
         Raises:
-            ServiceError: ``upload.no_space``.
+            ServiceError: ``upload.no_space``, ``upload.open_files``.
         """
-        with _refusing_where_full():
+        with _refusing_for_now():
             folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._folder))
         incoming = IncomingFile(folder, self)
         try:
@@ -68,7 +73,7 @@ class UploadStore:
             ServiceError: ``upload.no_space``.
         """
         if size > self._left:
-            raise no_space()
+            raise _no_space()
         self._left -= size
 
     def give_back(self, size: int) -> None:
@@ -103,7 +108,7 @@ class IncomingFile:
             name: The client's name of it: its extension says what to expect, and it stands in messages.
 
         Raises:
-            ServiceError: ``upload.extension``, ``upload.no_space``.
+            ServiceError: ``upload.extension``, ``upload.no_space``, ``upload.open_files``.
         """
         # Whatever the client's system takes for a path, its last part is the name.
         last = PurePosixPath(PureWindowsPath(name).name).name
@@ -117,7 +122,7 @@ class IncomingFile:
                 cure=f"Send one of {', '.join(EXTENSIONS)}.",
             )
         self.path = self._folder / f"upload{extension}"
-        with _refusing_where_full():
+        with _refusing_for_now():
             self._stream = self.path.open("xb", buffering=0)
 
     async def write(self, data: bytes) -> None:
@@ -147,7 +152,7 @@ class IncomingFile:
         """
         block, self._block = self._block, bytearray()
         if block and self._stream is not None:
-            with _refusing_where_full():
+            with _refusing_for_now():
                 await asyncio.to_thread(self._append, self._stream, bytes(block))
 
     def close(self) -> None:
@@ -197,21 +202,36 @@ class IncomingFile:
 
 
 @contextmanager
-def _refusing_where_full() -> Iterator[None]:
+def _refusing_for_now() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno in SPACE_ERRORS:
-            raise no_space() from exc
-        raise
+        refusal = refusal_of_moment(exc)
+        if refusal is None:
+            raise
+        raise refusal from exc
 
 
-def no_space() -> ServiceError:
-    """The refusal of an upload for which there is no room now."""
+def refusal_of_moment(exc: OSError) -> ServiceError | None:
+    """The refusal of an upload for a state of the machine that need not last, None where it is not that."""
+    if exc.errno in _SPACE_ERRORS:
+        return _no_space()
+    if exc.errno in _OPEN_FILES_ERRORS:
+        return ServiceError(
+            "Too many files are open for another upload now.",
+            code="upload.open_files",
+            status=503,
+            cure="Try again later.",
+            headers=RETRY_AFTER,
+        )
+    return None
+
+
+def _no_space() -> ServiceError:
     return ServiceError(
         "There is no room for another upload now.",
         code="upload.no_space",
         status=503,
         cure="Try again later.",
-        headers={"Retry-After": "5"},
+        headers=RETRY_AFTER,
     )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from dippm.errors import UsageError
 from dippm.features.physical import COLUMNS, LAUNCH_MS
 from dippm.models.additive import AdditiveNetwork, MessageTensors
 from dippm.training.additive_samples import AdditiveSamples
@@ -199,7 +200,16 @@ def fit_additive(samples: AdditiveSamples, chosen: IndexArray, settings: Additiv
         samples: All samples.
         chosen: Those to train on.
         settings: Settings.
+
+    Raises:
+        UsageError: ``train.too_few`` where there is not one step to take.
     """
+    if len(chosen) == 0 or settings.epochs < 1:
+        raise UsageError(
+            f"{len(chosen)} samples in {settings.epochs} epochs leave the additive network nothing to learn from.",
+            code="train.too_few",
+            cure="Give at least one sample and one epoch.",
+        )
     scale = FeatureScale.fit(samples, chosen)
     tensors = SampleTensors(samples, scale)
     measured = torch.from_numpy(np.log(samples.measured_ms)).float()
@@ -218,9 +228,7 @@ def _fit_member(
     network = AdditiveNetwork(inputs=len(COLUMNS), width=settings.width, dropout=settings.dropout)
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=settings.decay)
     steps = settings.epochs * -(-len(chosen) // settings.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=settings.rate, total_steps=steps, pct_start=_WARM_UP
-    )
+    schedule = _schedule(optimizer, rate=settings.rate, steps=steps)
     mean = copy.deepcopy(network).eval()
     step = 0
     for epoch in range(settings.epochs):
@@ -240,6 +248,13 @@ def _fit_member(
         if epoch % 5 == 4 or epoch == settings.epochs - 1:
             _LOG.info("seed %d, epoch %d: mean |log error| %.4f", seed, epoch + 1, total / len(order))
     return mean
+
+
+def _schedule(optimizer: torch.optim.Optimizer, *, rate: float, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """One cycle; in a training too short to warm up in, whose cycle would have no beginning, the rate stays."""
+    if steps * _WARM_UP <= 1.0:
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=steps, pct_start=_WARM_UP)
 
 
 def _follow(mean: nn.Module, network: nn.Module, *, memory: float) -> None:

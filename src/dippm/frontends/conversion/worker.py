@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -12,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dippm.errors import DippmError, MissingExtraError
+from dippm.errors import FULL_DISK_ERRORS, DippmError, MissingExtraError
 
 __all__ = ["ConversionRequest", "run_worker"]
 
 _LONGEST_MESSAGE = 2000
-_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +78,7 @@ def run_worker(convert: Callable[[ConversionRequest], None]) -> NoReturn:
     except MemoryError:
         reply = {"memory": True}
     except Exception as exc:  # noqa: BLE001 - converters raise whatever they like on a file that they cannot read
-        if isinstance(exc, OSError) and exc.errno in _SPACE_ERRORS:
+        if isinstance(exc, OSError) and exc.errno in FULL_DISK_ERRORS:
             reply = {"space": True}
         else:
             reply = {"failure": f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]}

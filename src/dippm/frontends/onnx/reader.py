@@ -14,6 +14,7 @@ from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.onnx.evaluation import Evaluator
 from dippm.frontends.onnx.external_data import ExternalFiles
+from dippm.frontends.onnx.idle_views import drop_idle_views
 from dippm.frontends.onnx.input_sizes import InputPlan, plan_inputs
 from dippm.frontends.onnx.loading import load_model
 from dippm.frontends.onnx.lowering import lower
@@ -89,7 +90,7 @@ def read_onnx(
         program.is_training = mode is Mode.TRAINING
         del model
         plan = plan_inputs(program.inputs, input)
-        graph = _read(program, plan, name, batch_hint)
+        graph = drop_idle_views(_read(program, plan, name, batch_hint))
         if not is_converted:  # else canonicalize does it, for layers of any module
             graph = _with_whole_recurrent_modules(graph)
         graph = canonicalize(graph, is_converted=is_converted)

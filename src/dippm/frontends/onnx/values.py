@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dippm.frontends.onnx.idle_views import IDLE_FUNCTIONS
 from dippm.frontends.onnx.program import Array, Block, Op, Weight
 from dippm.graph import Attribute, DType, OpKind, TensorRole
 
@@ -213,9 +214,12 @@ class Call:
         return self.evaluator.emit(kind, list(inputs), outputs, attributes or {}, self.op, source_op)
 
     def view(self, source: Value, shape: Sizes, function: str, /, **attributes: Attribute) -> Value:
-        """A tensor that shares the storage of another one; the tensor itself where nothing changes."""
-        if shape == source.shape and function in {"reshape", "expand", "slice"}:
-            return source
+        """A tensor that shares the storage of another one; the tensor itself where nothing changes at any batch."""
+        if shape == source.shape:
+            # A slice that takes all at one batch and not at another levels off with the batch, which is to be refused.
+            is_of_weights = source.index < 0 or source.is_static
+            if function == "slice" or (is_of_weights and function in IDLE_FUNCTIONS):
+                return source
         return self.emit(OpKind.VIEW, [source], shape, source.dtype, function=function, **attributes)
 
     def constant(self, data: Array, like: Iterable[Value | None] = ()) -> Value:

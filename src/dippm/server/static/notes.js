@@ -3,17 +3,25 @@
 import { make } from "./elements.js";
 import { formatWhole } from "./figures.js";
 
-/** Warnings of all predictions; those that differ in their figures alone stand once, with where they hold. */
+/** Warnings of all predictions in the order of each; those that differ in their figures alone stand once, with where they hold. */
 export function groupWarnings(predictions) {
   const groups = new Map();
+  const order = [];
   for (const prediction of predictions) {
-    for (const warning of prediction.predictor.warnings) {
+    let place = order.length;
+    for (const warning of [...prediction.predictor.warnings].reverse()) {
       const key = warning.replaceAll(prediction.device, "#").replace(/\d[\d.,]*/g, "#");
-      if (!groups.has(key)) groups.set(key, []);
+      if (groups.has(key)) {
+        place = order.indexOf(key);
+      } else {
+        groups.set(key, []);
+        order.splice(place, 0, key);
+      }
       groups.get(key).push({ warning, prediction });
     }
   }
-  return [...groups.values()].map((found) => {
+  return order.map((key) => {
+    const found = groups.get(key);
     const [{ warning, prediction }] = found;
     const others = new Set(found.map((each) => each.warning)).size - 1;
     const isEverywhere = found.length === predictions.length;
@@ -24,10 +32,8 @@ export function groupWarnings(predictions) {
 }
 
 /** The section of warnings and of what the predictions rest on. */
-export function showNotes({ model, predictions }) {
+export function showNotes({ predictions }) {
   const warnings = groupWarnings(predictions);
-  const unsupported = Object.entries(model.unsupported_ops).map(([name, count]) => `${name} (${formatWhole(count)})`);
-  if (unsupported.length) warnings.unshift(`Operators without a rule of their own, costed by their bytes: ${unsupported.join(", ")}.`);
   const bases = new Map(predictions.map(({ predictor }) => [`${predictor.name} ${predictor.version}`, predictor.labels]));
   return make("section", { class: "card notes", "aria-labelledby": "notes-title" },
     make("h3", { id: "notes-title" }, "What to know about these figures"),
