@@ -169,7 +169,7 @@ def test_a_trained_predictor_brings_its_device_and_conditions(graph: Graph, writ
         ({"device": "A1000000"}, "predictor.mismatch"),
         ({"precision": "fp7"}, "precision.unknown"),
         ({"batch": 0}, "batch.invalid"),
-        ({"predictor": "nowhere"}, "artefact.unreadable"),
+        ({"predictor": "nowhere"}, "predictor.missing"),
     ],
 )
 def test_a_trained_predictor_holds_for_nothing_else(

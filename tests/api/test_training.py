@@ -57,4 +57,4 @@ def test_adapting_without_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 def test_a_folder_without_a_predictor_is_said(tmp_path: Path) -> None:
     with pytest.raises(DippmError) as caught:
         training.load_predictor(tmp_path)
-    assert caught.value.code == "artefact.unreadable"
+    assert caught.value.code == "predictor.missing"

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from dippm.cli import main
+from dippm.cli import main, progress
 from dippm.datasets.campaign import graph_hashes
 from dippm.errors import UnsupportedError
 from dippm.measuring import device_names, worker
@@ -34,6 +34,12 @@ def _save_net(path: Path, nodes: list[onnx.NodeProto], *, size: int) -> str:
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def _no_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line of progress, however slow the machine is that the tests run on."""
+    monkeypatch.setattr(progress, "_FIRST_LINE_S", 3600.0)
 
 
 @pytest.fixture

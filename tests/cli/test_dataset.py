@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -81,6 +83,36 @@ def test_a_campaign_that_an_error_ends_leaves_its_report(
     # With the device back, the same command and --resume go on.
     monkeypatch.setattr(fake_worker, "is_gone", False)
     assert run_json(*words, "--resume", "--retry", "failed,timed-out")["measured"] >= 3
+
+
+@pytest.mark.parametrize("json_option", [(), ("--json",)])
+def test_an_interrupted_campaign_ends_as_such_with_its_report(
+    json_option: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fake_worker: Any,
+) -> None:
+    def interrupted(self: Any, source: Any, configurations: Sequence[Any]) -> Iterator[Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        yield from measure(self, source, configurations)
+
+    measure = fake_worker.measure
+    monkeypatch.setattr(fake_worker, "measure", interrupted)
+    words = ["dataset", "measure", "--recipe", "cpu-small", "--store", str(tmp_path / "labels.sqlite"), "--limit", "3"]
+    words += ["--out", str(tmp_path / "out"), *json_option]
+    assert main(words) == 130
+    printed = capsys.readouterr()
+    assert "--resume goes on" in printed.err
+    assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["remaining"] == 3
+    if json_option:
+        assert json.loads(printed.out)["stopped"] == "interrupted"
+    else:
+        assert "interrupted after" in printed.out
+    # A budget that is spent is what was asked for.
+    monkeypatch.setattr(fake_worker, "measure", measure)
+    assert main([*words, "--resume", "--budget", "0.000001s"]) == 0
+    assert "budget spent" in capsys.readouterr().out
 
 
 def test_collections_are_listed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import warnings
@@ -15,7 +16,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from dippm.cli import main
+from dippm.cli import main, progress
 
 pytestmark = pytest.mark.usefixtures("fake_worker")
 
@@ -122,3 +123,13 @@ def test_help_is_light(words: list[str]) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_what_takes_long_is_told_on_stderr(
+    net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_FIRST_LINE_S", 0.0)
+    assert main(["measure", net, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "measurements: building and running the model ...\n"
+    assert json.loads(printed.out)["model"] == net

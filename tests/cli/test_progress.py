@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dippm.cli import progress
+from dippm.cli.output import kept_stdout
 from dippm.cli.progress import CampaignLines, CountBar, show_conversions
 
 
@@ -44,6 +46,69 @@ def test_on_a_terminal_there_is_a_bar_on_stderr(
     assert captured.out == ""
     for text in ("3/7", "bert batch 4: 2.5 ms", "12 s left"):
         assert text in captured.err
+
+
+def test_a_terminal_has_the_bar_before_anything_is_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    bar = CountBar("rows", "building vgg\x1b[31m, batch 8")
+    shown = capsys.readouterr()
+    for text in ("rows", "0/?", "building vgg\\x1b[31m, batch 8"):
+        assert text in shown.err
+    bar.close()
+    erased = capsys.readouterr()
+    assert (shown.out, erased.out) == ("", "")
+    assert "\x1b[1A\x1b[2K" in erased.err  # one line up, and empty: nothing was counted
+    bar = CountBar("rows")
+    bar.show(2, 2)
+    bar.close()
+    assert "\x1b[1A\x1b[2K" not in capsys.readouterr().err.partition("2/2")[2]
+
+
+def test_without_a_terminal_a_line_says_early_what_is_under_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_FIRST_LINE_S", 0.05)
+    bar = CountBar("rows", "building vgg")
+    time.sleep(0.3)
+    bar.close()
+    assert capsys.readouterr() == ("", "rows: building vgg ...\n")
+    bar = CountBar("rows", "building vgg")
+    bar.show(1, 9, "bert")
+    time.sleep(0.3)
+    bar.close()
+    assert capsys.readouterr() == ("", "1 of 9 rows, bert\n")
+    CountBar("rows").close()
+    time.sleep(0.3)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_bar_is_shown_at_a_time(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_FIRST_LINE_S", 0.05)
+    models, trainings = CountBar("models"), CountBar("trainings")
+    time.sleep(0.3)
+    assert capsys.readouterr().err == "models: starting ...\n"
+    trainings.begin("reading graphs")
+    time.sleep(0.3)
+    models.close()
+    trainings.close()
+    assert capsys.readouterr().err == "trainings: reading graphs ...\n"
+
+
+def test_a_bar_leaves_stdout_to_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    stdout, stderr = sys.stdout, sys.stderr
+    bar = CountBar("rows")
+    with kept_stdout("auto"):
+        bar.show(1, 2)
+        later = CountBar("models")
+        later.show(1, 2)
+    bar.close()
+    later.close()
+    assert (sys.stdout, sys.stderr) == (stdout, stderr)
 
 
 def test_a_conversion_that_takes_long_is_told_once_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dippm
-from dippm.cli import main
+from dippm.cli import main, progress
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import export_parquet
@@ -76,6 +76,14 @@ def test_table(
     lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
     assert any(line.split()[:3] == ["training", "validation", "test"] for line in lines)
     assert any(line.split()[:1] == ["latency_ms"] and len(line.split()) == 4 for line in lines)
+
+
+def test_a_pipe_is_told_early_what_is_under_way(
+    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_FIRST_LINE_S", 0.0)
+    assert main(["train", *data, *_QUICK, "--model", "gbdt", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.startswith("models: reading labels, then training ...\n")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from dippm.errors import UnsupportedError
+from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends import zoo
 from dippm.frontends.transformers_zoo import load_checkpoints
 
@@ -56,3 +56,19 @@ def test_a_model_type_at_a_step_has_its_head() -> None:
 def test_a_spectrogram_has_the_size_that_the_model_has() -> None:
     _, inputs = zoo.build("hf:ASTForAudioClassification")
     assert (inputs.named or {})["input_values"].shape == (1024, 128)
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    with pytest.raises(UsageError, match="num_hidden_layers"):
+        zoo.build("hf:bert", options={"num_hiden_layers": 3})
+    with pytest.raises(UsageError, match="n_layer"):
+        zoo.build("hf:gpt2-medium", options={"n_layerss": 3})
+
+
+@pytest.mark.parametrize("options", [{"hidden_size": 128, "num_attention_heads": 5}, {"vocab_size": "many"}])
+def test_options_that_do_not_go_together_are_told(options: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        zoo.build("hf:bert", options=options)
+    assert caught.value.code == "zoo.build_failed"
+    for name, value in options.items():
+        assert f"{name}={value!r}" in str(caught.value)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dippm.errors import UnsupportedError
@@ -23,6 +25,24 @@ def test_the_first_line_of_a_failure_is_told() -> None:
     assert "no config" in str(error)
     assert "long trace" not in str(error)
     assert "KeyError" in str(build_failed("hf:Bert", KeyError()))
+    assert "there is no 'rellu'." in str(build_failed("hf:Bert", KeyError("rellu")))
+
+
+@pytest.mark.parametrize("cause", ["5 is too odd", "5 is too odd.", "5 is too odd.\nand more", "5 is\n\ttoo odd"])
+def test_a_cause_ends_with_one_stop(cause: str) -> None:
+    assert ": 5 is" in str(build_failed("hf:Bert", ValueError(cause)))
+    assert "from its defaults" in str(build_failed("hf:Bert", ValueError(cause)))
+    assert ".." not in str(build_failed("hf:Bert", ValueError(cause)))
+    assert re.search(r"(odd|is)\. Build the module", str(build_failed("hf:Bert", ValueError(cause))))
+
+
+def test_where_options_were_given_they_are_what_to_change() -> None:
+    error = build_failed("hf:Bert", ValueError("At 'width':\n  5 is too odd."), {"width": 5, "act": "relu"})
+    assert str(error).startswith(
+        "The library cannot build hf:Bert with width=5, act='relu': At 'width': 5 is too odd. "
+    )
+    assert error.cure is not None
+    assert "options" in error.cure
 
 
 def test_a_module_is_made_without_memory_in_evaluation_mode() -> None:
@@ -57,6 +77,8 @@ def test_what_a_constructor_raises_is_wrapped(error: type[Exception]) -> None:
     def make() -> object:
         raise error("not like this")
 
+    with pytest.raises(UnsupportedError, match="mine with width=5"):
+        make_on(META, make, name="mine", options={"width": 5})
     with pytest.raises(UnsupportedError, match="mine from its defaults") as caught:
         make_on(META, make, name="mine")
     assert caught.value.code == "zoo.build_failed"

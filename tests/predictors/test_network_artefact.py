@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dippm.errors import DippmError, UnsupportedError
+from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.features.pmgns import EdgeMode
 from dippm.features.scaling import Scaling
 from dippm.predictors.network_artefact import NetworkArtefact, read_weights, write_weights
@@ -72,6 +72,8 @@ def test_only_pmgns_predicts(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         PmgnsPredictor.load(tmp_path)
     assert caught.value.code == "artefact.model"
-    with pytest.raises(DippmError) as unreadable:
-        PmgnsPredictor.load(tmp_path / "nowhere")
-    assert unreadable.value.code == "artefact.unreadable"
+    (tmp_path / "empty").mkdir()
+    for folder, words in (("nowhere", "There is no folder"), ("empty", "No predictor lies in")):
+        with pytest.raises(UsageError, match=words) as missing:
+            PmgnsPredictor.load(tmp_path / folder)
+        assert missing.value.code == "predictor.missing"

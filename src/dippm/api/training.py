@@ -213,6 +213,7 @@ def load_predictor(folder: str | os.PathLike[str]) -> PmgnsPredictor:
     It answers for the device and the conditions of its labels alone, which its ``artefact`` names.
 
     Raises:
+        UsageError: ``predictor.missing``.
         DippmError: ``artefact.unreadable``.
         UnsupportedError: ``artefact.model`` where it is not a PMGNS.
         MissingExtraError: safetensors is not installed.

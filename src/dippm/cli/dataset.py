@@ -11,6 +11,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.dataset_statistics import show_statistics
+from dippm.cli.main import STATUS_INTERRUPTED
 from dippm.cli.measure import MeasuredDeviceOption
 from dippm.cli.output import (
     SCHEMA,
@@ -125,10 +126,11 @@ def measure(
 ) -> None:
     """Measure a collection on a device of this machine, or on a cluster's, until it is done or the budget is spent."""
     from dippm import api
+    from dippm.datasets.campaign.stopping import StopReason
 
     if kind is not None and cluster is None:
         raise UsageError("--kind chooses among the devices of a cluster.", code="kind.unused", cure="Add --cluster.")
-    lines = CampaignLines()
+    lines = CampaignLines("building the first model" if cluster is None else "waiting for devices")
     error: CampaignStoppedError | None = None
     try:
         with kept_stdout(cluster):
@@ -165,6 +167,11 @@ def measure(
         make_console().print(make_printable(str(report)), soft_wrap=True)
     if error is not None:
         raise error
+    if report.stopped is StopReason.INTERRUPTED:
+        if report.remaining:
+            print_note("Interrupted. The same command with --resume goes on.")
+        # A shell must not go on with a part of the labels; a budget that is spent is what was asked for.
+        raise typer.Exit(STATUS_INTERRUPTED)
 
 
 @dataset.command("graphs")
@@ -184,7 +191,7 @@ def graphs(
     """Read the graphs of a collection's models into a folder; what is there already is left alone."""
     from dippm import api
 
-    bar = CountBar("graphs")
+    bar = CountBar("graphs", "reading models")
     try:
         failures = api.cache_graphs(recipe, cache, limit=limit, jobs=jobs, seed=seed, on_progress=bar.show)
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dippm.cli.output import print_error
 from dippm.errors import DippmError
 
-__all__ = ["main"]
+__all__ = ["STATUS_INTERRUPTED", "main"]
 
 STATUS_UNEXPECTED = 1
 STATUS_USAGE = 2

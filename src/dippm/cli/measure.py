@@ -9,6 +9,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.cli.progress import CountBar
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -55,20 +56,24 @@ def measure(
     """Run ``dippm measure``."""
     from dippm import api
 
-    results = api.measure(
-        model,
-        batch=options.parse_batches(batch),
-        input=options.parse_inputs(input),
-        device=device,
-        device_spec=None if device_file is None else api.load_device_file(device_file),
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        layout=layout,
-        runtime=runtime,
-        engine=engine,
-        trust=trust_pickle,
-    )
+    bar = CountBar("measurements", "building and running the model")
+    try:
+        results = api.measure(
+            model,
+            batch=options.parse_batches(batch),
+            input=options.parse_inputs(input),
+            device=device,
+            device_spec=None if device_file is None else api.load_device_file(device_file),
+            precision=precision,
+            mode=mode,
+            optimizer=optimizer,
+            layout=layout,
+            runtime=runtime,
+            engine=engine,
+            trust=trust_pickle,
+        )
+    finally:
+        bar.close()
     if as_json:
         print_json({"schema": SCHEMA, "model": model, "measurements": [result.to_dict() for result in results]})
     elif is_terminal():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING
+from threading import Timer
+from typing import TYPE_CHECKING, ClassVar
 
 from dippm.cli.output import make_printable, print_note
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CampaignLines", "CountBar", "show_conversions"]
 
+_FIRST_LINE_S = 2.0
 _LINE_EVERY_S = 30.0
 _CONVERSIONS = "dippm.frontends.conversion"
 
@@ -36,17 +38,37 @@ class _Notes(logging.Handler):
 
 
 class CountBar:
-    """So many of so many.
+    """So many of so many, from the start: a bar on a terminal at once, elsewhere a line after two seconds.
+
+    One bar is shown at a time. One that is made while another is shown waits for its own :meth:`begin` or :meth:`show`,
+    which closes the other.
 
     Args:
         what: What is counted, in the plural.
+        remark: What is under way before anything is counted, short.
     """
 
-    def __init__(self, what: str) -> None:
+    _shown: ClassVar[CountBar | None] = None
+
+    def __init__(self, what: str, remark: str = "starting") -> None:
         self._what = what
         self._bar: tuple[Bar, TaskID] | None = None
+        self._first_line: Timer | None = None
+        self._line = ""
+        self._is_counting = False
         self._next_line_s = time.monotonic() + _LINE_EVERY_S
         self.total = 0
+        if CountBar._shown is None:
+            self.begin(remark)
+
+    def begin(self, remark: str) -> None:
+        """Show what is under way before anything is counted.
+
+        Args:
+            remark: What to say, short.
+        """
+        self._line = f"{self._what}: {remark} ..."
+        self._bring_up(remark, completed=0, total=None)
 
     def show(self, done: int, total: int, remark: str = "") -> None:
         """Show how far it is.
@@ -57,19 +79,41 @@ class CountBar:
             remark: What else to say, short.
         """
         self.total = total
-        if sys.stderr.isatty():
-            bar, task = self._bar or self._open()
-            bar.update(task, completed=done, total=total, remark=make_printable(remark))
-        elif time.monotonic() >= self._next_line_s:
+        self._is_counting = True
+        self._line = f"{done} of {total} {self._what}" + (f", {remark}" if remark else "")
+        self._bring_up(remark, completed=done, total=total)
+        if self._bar is None and time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + _LINE_EVERY_S
-            print_note(f"{done} of {total} {self._what}" + (f", {remark}" if remark else ""))
+            print_note(self._line)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Leave the terminal as it was; a bar that never counted anything leaves no trace."""
+        if CountBar._shown is self:
+            CountBar._shown = None
+        if self._first_line is not None:
+            self._first_line.cancel()
+            self._first_line = None
         if self._bar is not None:
+            self._bar[0].live.transient = not self._is_counting
             self._bar[0].stop()
+            self._bar = None
 
-    def _open(self) -> tuple[Bar, TaskID]:
+    def _bring_up(self, remark: str, *, completed: int, total: int | None) -> None:
+        if CountBar._shown is not self:
+            if CountBar._shown is not None:
+                CountBar._shown.close()
+            CountBar._shown = self
+            if sys.stderr.isatty():
+                self._bar = self._open(remark)
+            else:
+                self._first_line = Timer(_FIRST_LINE_S, lambda: print_note(self._line))
+                self._first_line.daemon = True
+                self._first_line.start()
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, completed=completed, total=total, remark=make_printable(remark))
+
+    def _open(self, remark: str) -> tuple[Bar, TaskID]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -80,18 +124,23 @@ class CountBar:
             TimeRemainingColumn(),
             TextColumn("{task.fields[remark]}", markup=False),
             console=Console(stderr=True),
+            # Stdout stays for results, whatever it is while the bar is there.
+            redirect_stdout=False,
         )
-        task = bar.add_task(self._what, total=None, remark="")
+        task = bar.add_task(self._what, total=None, remark=make_printable(remark))
         bar.start()
-        self._bar = bar, task
-        return self._bar
+        return bar, task
 
 
 class CampaignLines:
-    """How far a campaign is, and what it measured last."""
+    """How far a campaign is, and what it measured last.
 
-    def __init__(self) -> None:
-        self._bar = CountBar("rows")
+    Args:
+        remark: What is under way before the first row, short.
+    """
+
+    def __init__(self, remark: str = "building the first model") -> None:
+        self._bar = CountBar("rows", remark)
 
     def show(self, progress: CampaignProgress) -> None:
         """Show one more row."""

@@ -205,14 +205,13 @@ class _Progress:
     """A bar of models, then one of epochs."""
 
     def __init__(self) -> None:
-        self._graphs = CountBar("models")
+        self._graphs = CountBar("models", "reading labels, then training")
         self._epochs = CountBar("epochs")
 
     def show_graphs(self, done: int, total: int) -> None:
-        self._graphs.show(done, total)
+        self._graphs.show(done, total, "training" if done == total else "reading graphs")
 
     def show_epoch(self, report: EpochReport) -> None:
-        self._graphs.close()
         self._epochs.show(report.epoch, report.epochs, f"validation MAPE {report.val_mape_percent:.1f} %")
 
     def close(self) -> None:

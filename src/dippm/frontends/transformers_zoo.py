@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.transformers_settings import refuse_unknown_settings
 from dippm.frontends.zoo_building import build_failed, make_on, unknown
 from dippm.graph import DType
 
@@ -61,14 +62,16 @@ def build_transformers(
     name = f"hf:{model}"
     architecture, mark, asked = model.partition(_STEP_MARK)
     checkpoint = _find_checkpoint(architecture)
+    published: Mapping[str, Any] = {}
     if checkpoint is not None:
-        architecture, options = checkpoint.architecture, {**checkpoint.config, **options}
+        architecture, published = checkpoint.architecture, checkpoint.config
     definition, config_class = _find_definition(transformers, architecture, is_decoder=bool(mark))
     try:
-        config = config_class(**options)
-    except (TypeError, ValueError, AttributeError, OSError) as exc:
-        raise build_failed(name, exc) from exc
-    module = make_on(device, lambda: definition(config), name=name)
+        config = config_class(**{**published, **options})
+    except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
+        raise build_failed(name, exc, options) from exc
+    refuse_unknown_settings(name, config, options)
+    module = make_on(device, lambda: definition(config), name=name, options=options)
     if not mark:
         return module, InputShapes(named=_default_inputs(module, config))
     from dippm.frontends.torch.generation import GenerationModule

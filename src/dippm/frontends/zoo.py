@@ -58,6 +58,7 @@ def build(
         size of its training recipe, 128 tokens for language models.
 
     Raises:
+        UsageError: ``zoo.option_unknown`` where the configuration of a model of transformers has no such entry.
         UnsupportedError: ``zoo.unknown`` where the library has no such model, with the nearest names;
             ``zoo.build_failed`` where the library cannot build it from its defaults and the options.
         MissingExtraError: where the library or PyTorch is not installed.
@@ -90,7 +91,9 @@ def build(
 def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str, Any]) -> tuple[nn.Module, InputShapes]:
     if not timm.is_model(model):
         raise unknown("timm", model, timm.list_models())
-    module: Any = make_on(device, lambda: timm.create_model(model, pretrained=False, **options), name=f"timm:{model}")
+    module: Any = make_on(
+        device, lambda: timm.create_model(model, pretrained=False, **options), name=f"timm:{model}", options=options
+    )
     size = tuple(int(extent) for extent in module.default_cfg["input_size"])
     return module, InputShapes(positional=(InputEntry(shape=size),))
 
@@ -108,7 +111,7 @@ def _build_torchvision(
     known = inspect.signature(inspect.unwrap(definition)).parameters
     if "weights_backbone" in known:
         given["weights_backbone"] = None
-    module = make_on(device, lambda: models.get_model(model, **given), name=f"torchvision:{model}")
+    module = make_on(device, lambda: models.get_model(model, **given), name=f"torchvision:{model}", options=options)
     package = definition.__module__
     size = _torchvision_size(models, model)
     if ".video" in package:

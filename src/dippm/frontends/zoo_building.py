@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dippm.errors import UnsupportedError
 
@@ -16,9 +17,23 @@ __all__ = ["META", "build_failed", "make_on", "unknown"]
 #: PyTorch's device for tensors that have shapes and no values.
 META = "meta"
 
+_LONGEST = 300
 
-def make_on(device: str, make: Callable[[], nn.Module], *, name: str) -> nn.Module:
-    """Build a module on a device; on the meta device, for real where its constructor needs values."""
+
+def make_on(
+    device: str, make: Callable[[], nn.Module], *, name: str, options: Mapping[str, Any] | None = None
+) -> nn.Module:
+    """Build a module on a device; on the meta device, for real where its constructor needs values.
+
+    Args:
+        device: A torch device.
+        make: Builds it.
+        name: The model, for the message where it is not built.
+        options: What the caller wants otherwise than the library has it, for that message.
+
+    Raises:
+        UnsupportedError: ``zoo.build_failed``.
+    """
     import torch
 
     from dippm.frontends.torch.valueless import WithoutValues
@@ -31,20 +46,28 @@ def make_on(device: str, make: Callable[[], nn.Module], *, name: str) -> nn.Modu
             try:
                 module = make()
             except (RuntimeError, ValueError, TypeError, OSError) as exc:
-                raise build_failed(name, exc) from exc
+                raise build_failed(name, exc, options) from exc
         except (ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, AssertionError) as exc:
-            raise build_failed(name, exc) from exc
+            raise build_failed(name, exc, options) from exc
     # Some constructors make a table on the host whatever the device.
     return (module if device == META else module.to(device)).eval()
 
 
-def build_failed(name: str, error: Exception) -> UnsupportedError:
-    """The error of a model that its library's constructor does not make."""
+def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None = None) -> UnsupportedError:
+    """The error of a model that its library's constructor does not make, from its defaults or with options."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    if isinstance(error, KeyError):
+        lines = [f"there is no {lines[0]}" if error.args else "KeyError"]
+    # A line that ends so says no more than where.
+    cause = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+    cause = re.sub(r"\s+", " ", cause)[:_LONGEST].rstrip(" .:")
+    given = ", ".join(f"{option}={value!r}" for option, value in (options or {}).items())
     return UnsupportedError(
-        f"The library cannot build {name} from its defaults: {lines[0][:300]}",
+        f"The library cannot build {name} {f'with {given[:_LONGEST]}' if given else 'from its defaults'}: {cause}.",
         code="zoo.build_failed",
-        cure="Build the module yourself and give it to dippm.predict, or give a file.",
+        cure="Change the options to what the library can build, or leave them out."
+        if given
+        else "Build the module yourself and give it to dippm.predict, or give a file.",
     )
 
 

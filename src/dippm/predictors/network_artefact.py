@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dippm.errors import DippmError, MissingExtraError
+from dippm.errors import DippmError, MissingExtraError, UsageError
 from dippm.features.pmgns import EdgeMode
 from dippm.features.scaling import Scaling
 
@@ -56,9 +56,16 @@ class NetworkArtefact:
         """Read the manifest of a folder.
 
         Raises:
-            DippmError: ``artefact.unreadable`` where it is missing, damaged or of another format.
+            UsageError: ``predictor.missing`` where there is no such folder, or no trained predictor in it.
+            DippmError: ``artefact.unreadable`` where the manifest is damaged or of another format.
         """
         path = folder / MANIFEST_FILE
+        if not path.exists():
+            raise UsageError(
+                f"There is no folder '{folder}'." if not folder.is_dir() else f"No predictor lies in '{folder}'.",
+                code="predictor.missing",
+                cure="Name a folder that dippm train has written.",
+            )
         try:
             held = json.loads(path.read_text(encoding="utf-8"))
             if held.pop("format") != _FORMAT:
