@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,124 @@ def test_one_run_at_a_time_and_no_damaged_part(graph_files: list[str], tmp_path:
     assert set(codes) == {"sweep.running"}
     (tmp_path / "t.parquet.parts" / "00000000.parquet").unlink()
     assert sweep(graph_files, out=out, jobs=1, resume=True).rows == 6
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_parts_without_a_plan_are_nobodys(graph_files: list[str], tmp_path: Path) -> None:
+    """As a kill leaves them while they are removed."""
+    out, parts = tmp_path / "t.parquet", tmp_path / "t.parquet.parts"
+    with pytest.raises(_StopError):
+        sweep(graph_files, out=out, jobs=1, on_progress=_stop_after(5))
+    (parts / "plan.json").unlink()
+    report = sweep(graph_files, out=out, batch=3, jobs=1)
+    assert report.resumed_models == 0
+    assert [row["batch"] for row in read(out)] == [3] * 6
+    # The same beside a table that is there: they go, and the table stays.
+    parts.mkdir()
+    (parts / "00000000.parquet").write_bytes(b"PAR1")
+    (parts / "t.parquet.99.tmp").write_bytes(b"PAR1")
+    with pytest.raises(UsageError) as caught:
+        sweep(graph_files, out=out, jobs=1)
+    assert caught.value.code == "sweep.exists"
+    assert not parts.exists()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_part_of_another_sweep_is_made_again(graph_files: list[str], tmp_path: Path) -> None:
+    out, other, undisturbed = (tmp_path / f"{name}.parquet" for name in ("t", "o", "u"))
+    sweep(graph_files, out=undisturbed, jobs=1)
+    for path, batch in ((out, 1), (other, 3)):
+        with pytest.raises(_StopError):
+            sweep(graph_files, out=path, batch=batch, jobs=1, on_progress=_stop_after(5))
+    foreign = (tmp_path / "o.parquet.parts" / "00000001.parquet").read_bytes()
+    (tmp_path / "t.parquet.parts" / "00000001.parquet").write_bytes(foreign)
+    (tmp_path / "t.parquet.parts" / "00000000.parquet").write_bytes(b"PAR1 cut")
+    report = sweep(graph_files, out=out, jobs=1, resume=True)
+    assert report.resumed_models == 0
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_is_there_is_looked_at_when_no_other_run_is_at_work(
+    graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run begins, and is cut, just before this one gets the lock; or it ends, and removes the lock."""
+    import fcntl
+
+    out, flock = tmp_path / "t.parquet", fcntl.flock
+    stops: list[int | None] = [5]
+
+    def lock_late(stream: Any, operation: int) -> None:
+        if stops:
+            stop = stops.pop()
+            if stop is None:
+                sweep(graph_files, out=out, batch=3, jobs=1, resume=True)
+            else:
+                with pytest.raises(_StopError):
+                    sweep(graph_files, out=out, batch=3, jobs=1, on_progress=_stop_after(stop))
+        flock(stream, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    with pytest.raises(UsageError) as caught:
+        sweep(graph_files, out=out, jobs=1)
+    assert caught.value.code == "sweep.unfinished"
+    stops.append(None)
+    with pytest.raises(UsageError) as caught:
+        sweep(graph_files, out=out, jobs=1)
+    assert caught.value.code == "sweep.exists"
+    assert [row["batch"] for row in read(out)] == [3] * 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["graphs", "t.parquet"]
+
+
+KILLED_AT_THE_END = """
+import os, signal, sys
+from pathlib import Path
+import dippm.api.sweep_parts
+from dippm.api.sweeping import sweep
+step, out, *models = sys.argv[1:]
+unlink, replace = Path.unlink, Path.replace
+
+def unlink_and_die(path, **options):
+    unlink(path, **options)
+    if path.name == "plan.json":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def die_instead(path, target):
+    if Path(target).name == Path(out).name:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return replace(path, target)
+
+if step == "removing":
+    Path.unlink = unlink_and_die
+else:
+    Path.replace = die_instead
+sweep(models, out=out, jobs=1)
+"""
+
+
+@pytest.mark.parametrize("step", ["removing", "merging"])
+def test_a_kill_at_the_end_leaves_nothing_for_ever(graph_files: list[str], tmp_path: Path, step: str) -> None:
+    out, models = tmp_path / "t.parquet", graph_files[:2]
+    words = [sys.executable, "-c", KILLED_AT_THE_END, step, str(out), *models]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    # What is half lies in the folder alone.
+    assert {path.name for path in tmp_path.iterdir()} <= {"graphs", "t.parquet", "t.parquet.parts"}
+    if step == "merging":
+        assert sweep(models, out=out, jobs=1, resume=True).resumed_models == 2
+    else:
+        with pytest.raises(UsageError) as caught:
+            sweep(models, out=out, jobs=1)
+        assert caught.value.code == "sweep.exists"
+    assert len(read(out)) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"graphs", "t.parquet"}
+
+
+def test_what_others_keep_in_the_folder_stays(graph_files: list[str], tmp_path: Path) -> None:
+    parts = tmp_path / "t.parquet.parts"
+    parts.mkdir()
+    (parts / "notes.txt").write_text("mine")
+    sweep(graph_files[:1], out=tmp_path / "t.parquet", jobs=1)
+    assert (parts / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -10,6 +10,8 @@ import pytest
 
 import dippm
 from dippm.api import sweep_plan
+from dippm.api.sweep_plan import SweepPlan
+from dippm.api.sweep_settings import SweepSettings
 from dippm.api.sweeping import sweep
 from dippm.errors import UsageError
 
@@ -19,6 +21,13 @@ Rows = list[dict[str, Any]]
 def read(path: Path) -> Rows:
     rows: Rows = pyarrow.parquet.read_table(path).to_pylist()
     return rows
+
+
+def make_settings() -> SweepSettings:
+    return SweepSettings.of(
+        batch=1, device=None, input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
+        software=None, accumulation=1, checkpointing=False,
+    )  # fmt: skip
 
 
 def test_many_batches_are_cut_and_stay_in_order(
@@ -67,3 +76,41 @@ def test_another_sweep_is_not_gone_on_with(graph_files: list[str], tmp_path: Pat
         with pytest.raises(UsageError, match=words) as caught:
             sweep(**{"models": graph_files, "out": out, "batch": [1, 2], "jobs": 1, "resume": True, **change})
         assert caught.value.code == "sweep.changed"
+
+
+def _save_model(folder: Path) -> Path:
+    """A folder that looks like a SavedModel with two files."""
+    (folder / "variables").mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"program")
+    (folder / "variables" / "variables.index").write_bytes(b"weights")
+    return folder
+
+
+@pytest.mark.parametrize("change", ["size", "time", "another file"])
+def test_a_file_of_a_models_folder_counts(graph_files: list[str], tmp_path: Path, change: str) -> None:
+    folder, settings = _save_model(tmp_path / "saved"), make_settings()
+    before = SweepPlan.of([graph_files[0], str(folder)], settings)
+    assert before.differences(SweepPlan.of([graph_files[0], str(folder)], settings).to_text()) == []
+    weights = folder / "variables" / "variables.index"
+    times = {each: (each.stat().st_mtime_ns,) * 2 for each in (folder, weights.parent)}
+    if change == "size":
+        state = weights.stat()
+        weights.write_bytes(b"other weights")
+        os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    elif change == "time":
+        os.utime(weights, (1, 1))
+    else:
+        (weights.parent / "more").write_bytes(b"")
+    for each, its_times in times.items():  # those of folders tell nothing
+        os.utime(each, ns=its_times)
+    (difference,) = before.differences(SweepPlan.of([graph_files[0], str(folder)], settings).to_text())
+    assert difference == f"'{folder}' has changed"
+
+
+def test_a_name_that_is_no_text_is_kept_in_a_plan(graph_files: list[str], tmp_path: Path) -> None:
+    name = os.fsdecode(bytes(tmp_path / "m") + b"\xff.onnx")
+    plan = SweepPlan.of([graph_files[0], name], make_settings())
+    plan.to_text().encode("utf-8")
+    assert plan.differences(plan.to_text()) == []
+    assert plan.to_hash() == SweepPlan.of([graph_files[0], name], make_settings()).to_hash()
+    assert plan.to_hash() != SweepPlan.of([name, graph_files[0]], make_settings()).to_hash()

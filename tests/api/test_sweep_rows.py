@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ import pyarrow.parquet
 import pytest
 
 import dippm
+from dippm.api import sweep_rows
+from dippm.api.loading import load
 from dippm.api.sweep_rows import SweepTask, decode_rows, encode_rows, fail_task, make_schema, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.api.sweeping import sweep
-from dippm.graph import OpKind
+from dippm.graph import Graph, OpKind
 
 Rows = list[dict[str, Any]]
 
@@ -19,6 +22,13 @@ Rows = list[dict[str, Any]]
 def read(path: Path) -> Rows:
     rows: Rows = pyarrow.parquet.read_table(path).to_pylist()
     return rows
+
+
+def make_settings(*batches: int) -> SweepSettings:
+    return SweepSettings.of(
+        batch=batches or 1, device="A100", input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
+        software=None, accumulation=1, checkpointing=False,
+    )  # fmt: skip
 
 
 def test_a_row_says_what_predict_says(graph_files: list[str], tmp_path: Path) -> None:
@@ -91,10 +101,7 @@ def test_what_holds_of_a_model_is_said_once(tmp_path: Path, builder: Any) -> Non
 
 
 def test_rows_travel_without_loss(graph_files: list[str]) -> None:
-    settings = SweepSettings.of(
-        batch=[1, 2], device="A100", input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
-        software=None, accumulation=1, checkpointing=False,
-    )  # fmt: skip
+    settings = make_settings(1, 2)
     task = SweepTask(index=7, model=graph_files[0], batches=(1, 2))
     rows = predict_task(task, settings)
     assert rows.schema == make_schema()
@@ -116,3 +123,67 @@ def test_what_a_library_raises_is_a_row(
     rows = read(tmp_path / "t.parquet")
     assert [row["error_code"] for row in rows] == ["internal", "worker.memory"]
     assert rows[0]["error"] == "ZeroDivisionError: by a library"
+
+
+def test_a_text_that_is_none_is_told_by_its_code(
+    graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half of a surrogate pair, as a graph's warning, in an error and in the name of a file."""
+    whole = load(graph_files[0])
+
+    def read_model(model: str, **_: object) -> Graph:
+        if model != "fine":
+            raise ValueError("bad \ud800 text")
+        return replace(whole, warnings=("half \ud800 of a pair, and ü",))
+
+    monkeypatch.setattr("dippm.api.sweep_rows.load", read_model)
+    models = ["fine", os.fsdecode(b"bad\xff.onnx")]
+    report = sweep(models, out=tmp_path / "t.parquet", batch=[1, 2], jobs=1)
+    rows = read(tmp_path / "t.parquet")
+    assert [row["status"] for row in rows] == ["ok", "ok", "error"]
+    assert all("half \\ud800 of a pair, and ü" in row["warnings"] for row in rows[:2])
+    assert (rows[2]["model"], rows[2]["error"]) == ("bad\\udcff.onnx", "ValueError: bad \\ud800 text")
+    assert report.failures[0].model == "bad\\udcff.onnx"
+    sweep(models, out=tmp_path / "t.csv", jobs=1)
+    assert "bad\\udcff.onnx" in (tmp_path / "t.csv").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_file_whose_name_is_no_text_is_swept(graph_files: list[str], tmp_path: Path) -> None:
+    name = os.fsdecode(bytes(tmp_path / "m") + b"\xff.json.gz")
+    Path(name).write_bytes(Path(graph_files[0]).read_bytes())
+    report = sweep([name, graph_files[1]], out=tmp_path / "t.parquet", jobs=2)
+    assert (report.rows, report.errors) == (2, 0)
+    assert read(tmp_path / "t.parquet")[0]["model"].endswith("m\\udcff.json.gz")
+
+
+def test_a_row_holds_so_much_text_and_no_more(
+    graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings = ("w" * 5_000_000, *(f"warning {number}" for number in range(100)))
+    whole = replace(load(graph_files[0]), warnings=warnings, framework="f" * 5_000_000)
+    monkeypatch.setattr("dippm.api.sweep_rows.load", lambda *_, **__: whole)
+    task = SweepTask(index=0, model="long" * 400, batches=tuple(range(1, 17)))
+    rows = predict_task(task, make_settings())
+    assert rows.nbytes < 200_000
+    (first, *_) = rows.to_pylist()
+    assert (first["status"], len(first["framework"]), first["model"]) == ("ok", 1000, "long" * 400)
+    assert len(first["warnings"]) == 21
+    assert first["warnings"][0] == "w" * 997 + "..."
+    assert first["warnings"][-1].endswith("more are left out.")
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError("no table"), "internal"), (MemoryError(), "worker.memory")])
+def test_rows_that_make_no_table_are_a_row(
+    graph_files: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    as_table, errors = sweep_rows._as_table, [error]
+
+    def fail_once(rows: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return as_table(rows)
+
+    monkeypatch.setattr(sweep_rows, "_as_table", fail_once)
+    (row,) = predict_task(SweepTask(index=0, model=graph_files[0], batches=(1,)), make_settings()).to_pylist()
+    assert (row["status"], row["error_code"], row["model"]) == ("error", code, graph_files[0])

@@ -1,69 +1,48 @@
-"""A program that trains a small network on a Ray cluster, and may be disturbed while it does.
+"""``dippm train`` for a test that disturbs it: a process that trains says so at every step, and takes its time.
 
-Arguments: address of the cluster, folder, workers, epochs, journal to which every process adds its id at every step,
-and seconds per step. The folder holds ``samples.pickle``: samples, parts and settings.
+Arguments: journal to which every process adds its id at every step, seconds per step, and those of the command.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from dippm.cluster.training import RayEpochs
-from dippm.datasets.graph_samples import Part
-from dippm.features.scaling import Scaling
+from dippm.cli import main as run_command
 from dippm.models.registry import make_network
-from dippm.training.fit_network import fit_samples
-from dippm.training.graph_batches import GraphTensors
+from dippm.training import fit_network
 
 
-class JournalNetwork(torch.nn.Module):
-    """A network that tells when and where it is trained."""
+@dataclass(frozen=True)
+class Journal:
+    """Called by a network before it is."""
 
-    def __init__(self, network: torch.nn.Module, journal: Path, step_s: float) -> None:
-        super().__init__()
-        self.network = network
-        self._journal = journal
-        self._step_s = step_s
+    path: Path
+    step_s: float
 
-    def forward(self, *parts: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            with self._journal.open("a", encoding="utf-8") as stream:
+    def __call__(self, network: torch.nn.Module, _: object) -> None:
+        if network.training:
+            with self.path.open("a", encoding="utf-8") as stream:
                 stream.write(f"{os.getpid()}\n")
-            time.sleep(self._step_s)
-        outputs: torch.Tensor = self.network(*parts)
-        return outputs
+            time.sleep(self.step_s)
 
 
-def main() -> None:
-    address, place, workers, epochs, journal, step_s = sys.argv[1:]
-    folder = Path(place)
-    samples, parts, settings = pickle.loads((folder / "samples.pickle").read_bytes())
-    chosen = np.flatnonzero(parts == Part.TRAINING)
-    scaling = Scaling.fit(samples.nodes_of(chosen), samples.static_features[chosen], samples.targets[chosen])
-    fitted = fit_samples(
-        GraphTensors.of(samples, scaling),
-        parts,
-        replace(settings, epochs=int(epochs), devices=int(workers)),
-        folder / "run",
-        data_hash=samples.key,
-        scaling=scaling,
-        make=lambda: JournalNetwork(
-            make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout), Path(journal), float(step_s)
-        ),
-        resume=True,
-        run_epochs=RayEpochs(address=address, workers=int(workers)),
-    )
-    (folder / "fitted.pickle").write_bytes(pickle.dumps((fitted.weights, fitted.epochs, fitted.best_epoch)))
-    sys.stdout.write(f"{fitted.epochs} {fitted.device}\n")
+def main() -> int:
+    journal = Journal(Path(sys.argv[1]), float(sys.argv[2]))
+
+    def make(name: str, **sizes: float) -> torch.nn.Module:
+        network: torch.nn.Module = make_network(name, **sizes)  # type: ignore[arg-type]
+        network.register_forward_pre_hook(journal)
+        return network
+
+    fit_network.make_network = make  # type: ignore[assignment]
+    return run_command(sys.argv[3:])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import warnings
@@ -12,6 +13,14 @@ from pathlib import Path
 import pytest
 
 _LIMIT_S = 120
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _variables() -> None:
+    """All clusters here ask for a token, and all that tests start knows it; nothing is left in the home folder."""
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # A training looks after its workers every 2 s by itself.
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.2"
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +54,7 @@ class TwoNodes:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.address = self._read()
+        self.address, _, self.client_address = self._read().partition(" ")
         assert self.address, "the cluster did not start"
 
     def tell(self, command: str) -> None:

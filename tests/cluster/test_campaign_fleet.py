@@ -37,6 +37,7 @@ class Handle:
 
     ray: FakeRay
     options: dict[str, Any]
+    gpu: int = -1  # -1 while it waits for one
     is_dead: bool = False
     is_hanging: bool = False
 
@@ -57,6 +58,7 @@ class FakeRay:
     resources: dict[str, float] = field(default_factory=lambda: {"CPU": 8.0, "GPU": 1.0})
     started: list[Handle] = field(default_factory=list)
     describe: Callable[[Handle], object] | None = None
+    hanging_methods: tuple[str, ...] = ()
     exceptions: Any = field(default_factory=lambda: SimpleNamespace(RayError=FakeRayError))
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -69,7 +71,7 @@ class FakeRay:
         return SimpleNamespace(options=lambda **options: SimpleNamespace(remote=lambda *_, **__: self._start(options)))
 
     def wait(self, refs: list[Ref], *, num_returns: int, timeout: float) -> tuple[list[Ref], list[Ref]]:
-        ready = [ref for ref in refs if not ref.handle.is_hanging]
+        ready = [ref for ref in refs if not ref.handle.is_hanging and ref.method not in self.hanging_methods]
         if not ready:
             time.sleep(min(timeout, 0.01))
         return ready[:num_returns], []
@@ -87,8 +89,12 @@ class FakeRay:
         handle.is_dead = True
 
     def _start(self, options: dict[str, Any]) -> Handle:
-        self.started.append(Handle(self, options))
-        return self.started[-1]
+        """Any GPU that is free will do, as far as Ray is concerned."""
+        handle = Handle(self, options)
+        taken = {each.gpu for each in self.started if not each.is_dead and each.node_id == handle.node_id}
+        handle.gpu = min(set(range(int(self.resources.get("GPU", 0)))) - taken, default=-1)
+        self.started.append(handle)
+        return handle
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +221,8 @@ def test_a_device_on_which_no_process_lives_is_given_up() -> None:
     )
     fleet = gather(ray)
     assert [member.place[:6] for member in fleet.members()] == ["host-b"]
-    assert sum(handle.node_id == "a" for handle in ray.started) == 3
+    # The last process only holds the device.
+    assert [handle.is_dead for handle in ray.started if handle.node_id == "a"] == [True, True, True, False]
     # With the last one gone, its error says what became of each.
     del ray.names["b"]
     with pytest.raises(DippmError, match="The driver is gone") as caught:
@@ -238,6 +245,68 @@ def test_a_device_that_was_set_aside_is_not_used_again() -> None:
     wait(fleet)
     assert fleet.members() == [second]
     assert not fleet.set_aside(second.place)
+
+
+def test_a_device_that_was_set_aside_does_not_come_back_under_another_name() -> None:
+    ray = FakeRay({"a": "H100"}, {"CPU": 8.0, "GPU": 2.0})
+    fleet = gather(ray)
+    bad, good = fleet.members()
+    assert fleet.set_aside(bad.place)
+    ray.started[1].is_dead = True
+    (answer,) = wait(fleet)
+    assert answer.member == good
+    (replaced,) = fleet.members()
+    assert replaced.place == good.place
+    assert [(handle.gpu, handle.is_dead) for handle in ray.started] == [(0, False), (1, True), (1, False)]
+    fleet.close()
+    assert all(handle.is_dead for handle in ray.started)
+
+
+def test_a_device_that_was_set_aside_between_two_processes_is_held_all_the_same() -> None:
+    ray = FakeRay({"a": "H100", "b": "H100"})
+    fleet = gather(ray)
+    first = fleet.members()[0]
+    ray.started[0].is_dead = True
+    while len(fleet.members()) == 2:
+        fleet.wait(0.01)
+    assert fleet.set_aside(first.place)
+    wait(fleet)
+    assert len(fleet.members()) == 1
+    assert sorted(handle.node_id for handle in ray.started if not handle.is_dead) == ["a", "b"]
+
+
+def test_a_processor_that_was_set_aside_is_left_alone() -> None:
+    ray = FakeRay({"a": "Xeon", "b": "Xeon"}, {"CPU": 8.0})
+    fleet = gather(ray, device="cpu")
+    fleet.set_aside(fleet.members()[0].place)
+    assert [handle.is_dead for handle in ray.started] == [True, False]
+
+
+def test_a_device_that_does_not_say_what_it_is_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"a": "H100"})
+    fleet = gather(ray)
+    monkeypatch.setattr(campaign, "_START_LIMIT_S", 0.05)
+    ray.names["b"] = "H100"
+    ray.hanging_methods = ("describe",)
+    until = time.monotonic() + 5
+    while len([handle for handle in ray.started if handle.node_id == "b" and handle.is_dead]) < 3:
+        assert time.monotonic() < until
+        wait(fleet)
+    assert [member.place[:6] for member in fleet.members()] == ["host-a"]
+
+
+def test_a_device_that_others_hold_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay({"a": "H100"})
+    fleet = gather(ray)
+    monkeypatch.setattr(campaign, "_START_LIMIT_S", 0.05)
+    ray.names["b"] = "H100"
+    ray.hanging_methods = ("describe", "pulse")
+    wait(fleet, times=20)
+    assert len(fleet.members()) == 1
+    ray.hanging_methods = ()
+    wait(fleet)
+    assert not ray.started[1].is_dead
+    assert len(fleet.members()) == 2
 
 
 def test_one_device_of_a_machine_cannot_be_named() -> None:

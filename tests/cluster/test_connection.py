@@ -2,13 +2,39 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from dippm.cluster import connection
 from dippm.cluster.connection import ClusterResources, connected_cluster, import_ray
 from dippm.errors import MissingExtraError, UsageError
+
+# How a gRPC server begins.
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+
+
+@contextmanager
+def listen(answer: bytes | None) -> Iterator[str]:
+    """Address of a server that says this to whoever comes first, and hangs up; of a silent one for None."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with server.accept()[0] as visitor:
+                visitor.recv(64)
+                visitor.sendall(answer or b"")
+
+        thread = threading.Thread(target=serve)
+        if answer is not None:
+            thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        if answer is not None:
+            thread.join()
 
 
 def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,12 +71,99 @@ def test_what_listens_and_is_no_cluster_is_said(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError(f"Version mismatch at {options['address']}\nmore lines")
 
     monkeypatch.setattr("ray.init", init)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(UsageError, match="Version mismatch") as caught, connected_cluster(address):
-            pass
+    with (
+        listen(SETTINGS) as address,
+        pytest.raises(UsageError, match="Version mismatch") as caught,
+        connected_cluster(address),
+    ):
+        pass
     assert caught.value.code == "cluster.refused"
     assert "more lines" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize(
+    ("answer", "words"), [(b"HTTP/1.1 400 Bad Request", "no Ray"), (b"", "no Ray"), (None, "timed out")]
+)
+def test_what_listens_and_is_no_ray_is_said_soon(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, words: str
+) -> None:
+    """A web server, one that hangs up, and one that is silent."""
+    monkeypatch.setattr(connection, "_KNOCK_S", 0.2)
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray would try for ever"))
+    with listen(answer) as address, pytest.raises(UsageError, match=words) as caught, connected_cluster(address):
+        pass
+    assert caught.value.code == "cluster.unreachable"
+
+
+@pytest.fixture(name="alone")
+def _alone(ray: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine on which no Ray runs; the file in which ``ray start`` leaves the address of its cluster."""
+    from ray._private import services
+
+    def find_none() -> set[str]:
+        return set()
+
+    find_none.cache_clear = lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setattr(services, "find_gcs_addresses", find_none)
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    monkeypatch.setattr("ray.nodes", list)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+@pytest.mark.parametrize("place", ["variable", "file"])
+def test_a_dead_cluster_that_auto_names_is_said_at_once(
+    alone: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray would try for minutes"))
+    if place == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    else:
+        alone.write_text("127.0.0.1:1")
+    with pytest.raises(UsageError, match="Connection refused") as caught, connected_cluster("auto"):
+        pass
+    assert caught.value.code == "cluster.unreachable"
+
+
+def test_a_cluster_that_auto_names_and_that_refuses_is_not_replaced(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def init(address: str, **_: object) -> None:
+        asked.append(address)
+        raise ConnectionError("Failed to connect")
+
+    monkeypatch.setattr("ray.init", init)
+    with listen(SETTINGS) as address:
+        alone.write_text(address)
+        with pytest.raises(UsageError, match="RAY_AUTH_TOKEN") as caught, connected_cluster("auto"):
+            pass
+    assert caught.value.code == "cluster.refused"
+    assert asked == [address]
+
+
+@pytest.mark.parametrize("named", ["", "local", "auto"])
+@pytest.mark.usefixtures("alone")
+def test_a_machine_of_no_cluster_starts_its_own(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("ray.init", lambda **options: asked.append((options["address"], options["num_cpus"])))
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with connected_cluster("auto", cpus=3) as resources:
+        assert resources.is_own
+    assert asked == [("local", 3)]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_client_may_be_named_by_the_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")
+    for takes_clients, code in ((False, "cluster.client"), (True, "cluster.unreachable")):
+        with pytest.raises(UsageError) as caught, connected_cluster("auto", takes_clients=takes_clients):
+            pass
+        assert caught.value.code == code
 
 
 @pytest.mark.usefixtures("ray")
@@ -65,10 +178,10 @@ def test_ray_is_told_to_report_nothing_of_its_use(monkeypatch: pytest.MonkeyPatc
 def test_a_connection_that_is_there_is_used_and_stays() -> None:
     import ray
 
+    gpus = int(ray.cluster_resources().get("GPU", 0))
     with connected_cluster("127.0.0.1:1") as resources:
-        assert resources == ClusterResources(nodes=1, cpus=2, gpus=resources.gpus, is_own=False)
+        assert resources == ClusterResources(nodes=1, cpus=2, gpus=gpus, is_own=False)
     assert ray.is_initialized()
-    assert connection.AUTO == "auto"
 
 
 @pytest.mark.usefixtures("ray")
@@ -76,3 +189,12 @@ def test_what_must_be_led_from_inside_refuses_a_client() -> None:
     with pytest.raises(UsageError) as caught, connected_cluster("ray://127.0.0.1:1"):
         pass
     assert caught.value.code == "cluster.client"
+
+
+@pytest.mark.slow
+def test_the_command_that_the_cure_names_is_there() -> None:
+    pytest.importorskip("ray")
+    words = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--help"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    assert "--generate" in said
+    assert "~/.ray/auth_token" in said

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import dippm
 from dippm.api import sweep_plan
 from dippm.api.sweeping import sweep
+from dippm.cluster.connection import ClusterResources
 from dippm.cluster.sweep import RaySweep
 from dippm.errors import MissingExtraError, UsageError
 from dippm.graph import OpKind
@@ -47,12 +50,18 @@ def _undisturbed(models: list[str], tmp_path: Path) -> Path:
     return tmp_path / "undisturbed.parquet"
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.timeout(300)
 def test_a_client_of_the_cluster_gets_the_same_table(
-    models: list[str], undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_nodes: Any, models: list[str], undisturbed: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ray.util.client.ray.is_connected", lambda: True)
-    sweep(models, out=tmp_path / "t.parquet", open_runner=RaySweep("auto"), jobs=1, **ASKED)
+    """From outside the cluster, with its token."""
+    words = ["sweep", *models, "--out", str(tmp_path / "t.parquet"), "--batch", ",".join(map(str, ASKED["batch"]))]
+    words += ["--device", ",".join(ASKED["device"]), "--cluster", two_nodes.client_address, "--jobs", "1", "--json"]
+    process = subprocess.run(
+        [sys.executable, "-m", "dippm", *words], check=False, capture_output=True, text=True, timeout=200
+    )
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["sweep"]["workers"] == 1
     assert (tmp_path / "t.parquet").read_bytes() == undisturbed.read_bytes()
 
 
@@ -100,7 +109,7 @@ sweep(models, out=out, batch=range(1, 60), device=["A100", "T4"], open_runner=Ra
 """
 
 
-def test_a_sweep_whose_head_was_killed_is_resumed(models: list[str], undisturbed: Path, tmp_path: Path) -> None:
+def test_a_sweep_whose_driver_was_killed_is_resumed(models: list[str], undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "t.parquet"
     words = [sys.executable, "-c", SCRIPT, str(out), *models]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -115,6 +124,15 @@ def test_a_sweep_whose_head_was_killed_is_resumed(models: list[str], undisturbed
     report = sweep(models, out=out, jobs=1, resume=True, **ASKED)
     assert 0 < report.resumed_models < len(models)
     assert out.read_bytes() == undisturbed.read_bytes()
+
+
+@pytest.mark.parametrize(("jobs", "workers"), [(None, 6), (3, 3), (100, 6)])
+def test_there_are_no_more_workers_than_cores(monkeypatch: pytest.MonkeyPatch, jobs: int | None, workers: int) -> None:
+    resources = ClusterResources(nodes=2, cpus=6, gpus=0, is_own=False)
+    monkeypatch.setattr("dippm.cluster.sweep.connected_cluster", lambda *_, **__: nullcontext(resources))
+    settings: Any = None
+    with RaySweep("auto")(settings, jobs=jobs, limit_s=1.0) as runner:
+        assert runner.workers == workers
 
 
 def test_a_cluster_that_is_not_there_leaves_nothing(

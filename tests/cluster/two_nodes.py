@@ -1,12 +1,13 @@
 """A program that is a Ray cluster of two nodes on this machine, for as long as its stdin is open.
 
-It prints the address, and obeys the lines ``remove`` (kill the second node) and ``add`` (start another one), each
-answered with a line.
+It prints its address and the one for clients, and obeys the lines ``remove`` (kill the second node) and ``add`` (start
+another one), each answered with a line.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -17,10 +18,13 @@ _NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
 def main() -> None:
-    cluster = Cluster(initialize_head=True, connect=False, head_node_args={**_NODE, "include_dashboard": False})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    head = {**_NODE, "include_dashboard": False, "ray_client_server_port": port}
+    cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
     try:
         nodes = [cluster.add_node(**_NODE)]
-        _say(cluster.address)
+        _say(f"{cluster.address} ray://127.0.0.1:{port}")
         for line in sys.stdin:
             if line.strip() == "remove":
                 cluster.remove_node(nodes.pop(), allow_graceful=False)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -21,10 +20,13 @@ __all__ = ["SweepParts"]
 
 _PLAN = "plan.json"
 _LOCK = "lock"
+_UNFINISHED = ".tmp"
 _SUFFIX = ".parquet"
+_DIGITS = 8
 _CSV = ".csv"
-_ROWS_PER_GROUP = 65_536
+_ROWS_PER_GROUP = 16_384
 _SETTINGS_KEY = b"dippm.sweep"
+_PLAN_KEY = b"dippm.sweep.plan"  # in a part: whose it is
 _SEPARATOR = "; "
 
 
@@ -50,6 +52,7 @@ class SweepParts:
         self.out = out
         self.folder = out.with_name(f"{out.name}.parts")
         self._plan = plan
+        self._hash = plan.to_hash().encode()
 
     @contextmanager
     def opened(self, *, resume: bool) -> Iterator[None]:
@@ -60,37 +63,17 @@ class SweepParts:
                 another one, ``sweep.running``.
             DippmError: ``sweep.unwritable``.
         """
-        plan_file = self.folder / _PLAN
-        is_there = plan_file.is_file()
-        if is_there and not resume:
-            raise UsageError(
-                f"An unfinished sweep lies in '{self.folder}'.",
-                code="sweep.unfinished",
-                cure="Go on with it by --resume (resume=True), or remove that folder.",
-            )
-        if not is_there and self.out.exists():
-            raise UsageError(
-                f"There is a file '{self.out}' already.", code="sweep.exists", cure="Name another table, or remove it."
-            )
-        with _writing(self.folder):
-            self.folder.mkdir(exist_ok=True)
         with _locked(self.folder):
-            if is_there:
-                self._check(plan_file)
-                for unfinished in self.folder.glob("*.tmp"):
-                    unfinished.unlink(missing_ok=True)
-            else:
-                with _writing(self.folder):
-                    _write_whole(plan_file, lambda stream: stream.write(self._plan.to_text().encode()))
+            self._begin(resume=resume)
             try:
                 yield
             finally:
-                if not self.out.exists() and not any(self.folder.glob(f"*{_SUFFIX}")):
-                    shutil.rmtree(self.folder, ignore_errors=True)
+                if not self._written():
+                    self._clear()
 
     def missing(self) -> list[int]:
-        """Parts that are still to be written, in order."""
-        there = {path.name for path in self.folder.glob(f"*{_SUFFIX}")}
+        """Parts that are still to be written, in order; one of another sweep, or that cannot be read, is no part."""
+        there = {path.name for path in self._written() if self._is_own(path)}
         return [part for part in range(self._plan.parts) if self._path(part).name not in there]
 
     def write(self, part: int, tables: Sequence[pyarrow.Table]) -> None:
@@ -106,9 +89,13 @@ class SweepParts:
         import pyarrow
         import pyarrow.parquet
 
-        rows = pyarrow.concat_tables(tables)
+        rows = pyarrow.concat_tables(tables).replace_schema_metadata({_PLAN_KEY: self._hash})
         with _writing(self.folder):
-            _write_whole(self._path(part), lambda stream: pyarrow.parquet.write_table(rows, stream, compression="zstd"))
+            _write_whole(
+                self._path(part),
+                lambda stream: pyarrow.parquet.write_table(rows, stream, compression="zstd"),
+                folder=self.folder,
+            )
 
     def merge(self, see: Callable[[pyarrow.Table], None]) -> None:
         """Write the table from all parts, in the order of the tasks, and remove them.
@@ -121,8 +108,8 @@ class SweepParts:
         """
         write = self._write_csv if self.out.suffix == _CSV else self._write_parquet
         with _writing(self.out):
-            _write_whole(self.out, lambda stream: write(stream, see))
-        shutil.rmtree(self.folder, ignore_errors=True)
+            _write_whole(self.out, lambda stream: write(stream, see), folder=self.folder)
+        self._clear()
 
     def _write_parquet(self, stream: IO[bytes], see: Callable[[pyarrow.Table], None]) -> None:
         import pyarrow
@@ -160,7 +147,8 @@ class SweepParts:
             path = self._path(part)
             try:
                 with pyarrow.parquet.ParquetFile(path) as file:
-                    yield file.read()
+                    for batch in file.iter_batches(_ROWS_PER_GROUP):
+                        yield pyarrow.Table.from_batches([batch])
             except (pyarrow.ArrowException, OSError) as exc:
                 raise DippmError(
                     f"The part '{path}' cannot be read: {exc}.",
@@ -168,8 +156,48 @@ class SweepParts:
                     cure="Remove it, and go on with --resume (resume=True).",
                 ) from exc
 
+    def _begin(self, *, resume: bool) -> None:
+        """Look at what an earlier run left, and make the folder ready for this one."""
+        plan_file = self.folder / _PLAN
+        if plan_file.is_file():
+            if not resume:
+                raise UsageError(
+                    f"An unfinished sweep lies in '{self.folder}'.",
+                    code="sweep.unfinished",
+                    cure="Go on with it by --resume (resume=True), or remove that folder.",
+                )
+            self._check(plan_file)
+            _remove(self.folder.glob(f"*{_UNFINISHED}"))
+            return
+        # Nothing says what parts without a plan are parts of: their table was written, or their run was another one.
+        self._clear()
+        if self.out.exists():
+            raise UsageError(
+                f"There is a file '{self.out}' already.", code="sweep.exists", cure="Name another table, or remove it."
+            )
+        with _writing(self.folder):
+            _write_whole(plan_file, lambda stream: stream.write(self._plan.to_text().encode()), folder=self.folder)
+
+    def _clear(self) -> None:
+        """Remove what was written; the plan first, without which the rest counts for nothing."""
+        _remove([self.folder / _PLAN, *self._written(), *self.folder.glob(f"*{_UNFINISHED}")])
+
+    def _written(self) -> list[Path]:
+        return list(self.folder.glob(f"{'[0-9]' * _DIGITS}{_SUFFIX}"))
+
     def _path(self, part: int) -> Path:
-        return self.folder / f"{part:08d}{_SUFFIX}"
+        return self.folder / f"{part:0{_DIGITS}d}{_SUFFIX}"
+
+    def _is_own(self, path: Path) -> bool:
+        """Whether a part says that it is of this sweep."""
+        import pyarrow
+        import pyarrow.parquet
+
+        try:
+            described = pyarrow.parquet.read_schema(path).metadata or {}
+        except (pyarrow.ArrowException, OSError):
+            return False
+        return bool(described.get(_PLAN_KEY) == self._hash)
 
     def _check(self, plan_file: Path) -> None:
         try:
@@ -188,9 +216,9 @@ def _csv_cells(row: dict[str, Any]) -> list[object]:
     return [_SEPARATOR.join(cell) if isinstance(cell, list) else cell for cell in row.values()]
 
 
-def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file that is there whole or not at all, also when the machine stops."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+def _write_whole(path: Path, write: Callable[[IO[bytes]], object], *, folder: Path) -> None:
+    """Write a file that is there whole or not at all, also when the machine stops; until then it lies in the folder."""
+    unfinished = folder / f"{path.name}.{os.getpid()}{_UNFINISHED}"
     try:
         with unfinished.open("wb") as stream:
             write(stream)
@@ -200,6 +228,12 @@ def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         _sync_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
@@ -225,19 +259,41 @@ def _writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other runs out until this one ends, however it does."""
+    """Keep other runs out of a folder until this one ends, however it does; who leaves it empty removes it."""
+    stream = _lock(folder)
     try:
-        import fcntl
-    except ImportError:  # Windows
         yield
-        return
-    with _writing(folder):
-        stream = (folder / _LOCK).open("wb")
-    with stream:
+    finally:
+        if {path.name for path in folder.glob("*")} <= {_LOCK}:
+            _remove([folder / _LOCK])
+            with suppress(OSError):
+                folder.rmdir()
+        stream.close()
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Make the folder and its lock, and take that."""
+    while True:
+        with _writing(folder):
+            folder.mkdir(exist_ok=True)
+            try:
+                stream = (folder / _LOCK).open("wb")
+            except FileNotFoundError:  # whoever had it removed the folder just now
+                continue
         try:
+            import fcntl
+
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # Windows
+            stream.close()
+            _remove([folder / _LOCK])
+            return stream
         except OSError as exc:
+            stream.close()
             raise UsageError(
                 f"Another run is at work on the sweep in '{folder}'.", code="sweep.running", cure="Wait until it ends."
             ) from exc
-        yield
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(stream.fileno()), os.stat(folder / _LOCK)):
+                return stream
+        stream.close()  # whoever had it removed it meanwhile

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -94,8 +96,12 @@ class SweepPlan:
         )
 
     def to_text(self) -> str:
-        """The plan as a file holds it."""
-        return json.dumps(self.content, ensure_ascii=False, separators=(",", ":"))
+        """The plan as a file holds it, in ASCII: names of files may have bytes that are no text."""
+        return json.dumps(self.content, separators=(",", ":"))
+
+    def to_hash(self) -> str:
+        """What tells this plan from another one."""
+        return hashlib.sha256(self.to_text().encode()).hexdigest()[:16]
 
     def to_summary(self) -> str:
         """Settings and versions, as the table holds them."""
@@ -141,15 +147,28 @@ def _versions(*, has_names: bool) -> dict[str, str]:
     return found
 
 
-def _state_of(model: str) -> tuple[int, int]:
-    """Size and time of a model's file; zeros for what is no file here."""
+def _state_of(model: str) -> list[object]:
+    """Size and time of a model's file, a hash of those of its folder's files, or zeros for what is neither here."""
+    nothing: list[object] = [0, 0]
     if is_zoo_name(model):
-        return 0, 0
+        return nothing
     try:
         state = os.stat(model)
+        if stat.S_ISDIR(state.st_mode):
+            return [_hash_states(Path(model))]
     except (OSError, ValueError):
-        return 0, 0
-    return state.st_size, state.st_mtime_ns
+        return nothing
+    return [state.st_size, state.st_mtime_ns]
+
+
+def _hash_states(folder: Path) -> str:
+    """Names, sizes and times of a folder's files, short."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            state = path.stat()
+            digest.update(f"{os.fspath(path)!a} {state.st_size} {state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _compare(where: str, before: Any, now: Any) -> Iterator[str]:
@@ -176,5 +195,5 @@ def _compare_models(before: list[list[Any]], now: list[list[Any]]) -> Iterator[s
 
 
 def _shorten(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:80]}..."

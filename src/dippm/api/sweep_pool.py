@@ -19,6 +19,7 @@ from dippm.api.sweep_settings import SweepSettings
 from dippm.api.sweep_worker import LEAVING, READY
 from dippm.errors import DippmError
 from dippm.processes.guarded_process import GuardedProcess, ProcessLimits, end_guarded, kill_guarded, start_guarded
+from dippm.processes.machine_share import usable_memory_mb
 
 if TYPE_CHECKING:
     import pyarrow
@@ -53,14 +54,14 @@ class SweepPool:
         settings: What each model is asked.
         jobs: Number of workers, at least 1.
         limit_s: Time for one task, s.
-        share: How many such pools divide this machine's memory.
+        share: How many such pools divide the memory that this process may fill.
     """
 
     def __init__(self, settings: SweepSettings, *, jobs: int, limit_s: float, share: int = 1) -> None:
         self._settings = settings
         self._jobs = jobs
         self._limit_s = limit_s
-        self._memory_mb = max(_machine_memory_mb() // (jobs * share), _LEAST_MEMORY_MB)
+        self._memory_mb = max(usable_memory_mb() // (jobs * share), _LEAST_MEMORY_MB)
         self._workers: list[_Worker] = []
         self._losses: dict[int, int] = {}
         self._failed_starts = 0
@@ -235,10 +236,3 @@ class _Worker:
     def _send(self, message: object) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # its end is told when an answer is awaited
             self.connection.send(message)
-
-
-def _machine_memory_mb() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    except (AttributeError, ValueError, OSError):  # not every system says
-        return 0

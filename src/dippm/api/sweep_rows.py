@@ -54,12 +54,14 @@ COLUMNS: dict[str, str] = {
 }
 
 _OK, _ERROR = "ok", "error"
+_NO_MEMORY, _NO_MEMORY_WORDS = "worker.memory", "There is not enough memory for it."
 # So many predictions at once, and so many batches: the arrays behind them have a row per batch and operator.
 _AT_ONCE = 1024
 _BATCHES_AT_ONCE = 64
 # These are said of a model whatever its batch and device.
 _OF_THE_MODEL = frozenset({"graph.empty", "graph.invalid", "training.no_loss", "training.nothing_to_train"})
-_LONGEST_ERROR = 1000
+# A file may say what it likes, and a row travels.
+_LONGEST_TEXT, _MOST_WARNINGS = 1000, 20
 _LARGEST_INT64 = 2**63 - 1
 
 Row = dict[str, Any]
@@ -105,7 +107,12 @@ def make_schema() -> pyarrow.Schema:
 
 def predict_task(task: SweepTask, settings: SweepSettings) -> pyarrow.Table:
     """The rows of a task: batch by batch, each on all devices; where something holds for several, one row for all."""
-    return _as_table(list(_rows(task, settings)))
+    try:
+        return _as_table(list(_rows(task, settings)))
+    except MemoryError:
+        return fail_task(task, settings, code=_NO_MEMORY, error=_NO_MEMORY_WORDS)
+    except Exception as exc:  # noqa: BLE001 - what a file makes of its rows must not end the others
+        return fail_task(task, settings, code="internal", error=f"{type(exc).__name__}: {exc}")
 
 
 def fail_task(task: SweepTask, settings: SweepSettings, *, code: str, error: str) -> pyarrow.Table:
@@ -135,7 +142,21 @@ def _as_table(rows: Sequence[Row]) -> pyarrow.Table:
     import pyarrow
 
     schema = make_schema()
-    return pyarrow.table({name: [row.get(name) for row in rows] for name in COLUMNS}, schema=schema)
+    columns = {name: [_make_safe(name, row.get(name)) for row in rows] for name in COLUMNS}
+    return pyarrow.table(columns, schema=schema)
+
+
+def _make_safe(name: str, value: Any) -> Any:
+    """A value as a table takes it: texts in Unicode, and no longer or more than anybody reads."""
+    if isinstance(value, str):
+        # A path is told whole.
+        short = value if name == "model" or len(value) <= _LONGEST_TEXT else f"{value[: _LONGEST_TEXT - 3]}..."
+        return short if short.isascii() else short.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, list):
+        more = len(value) - _MOST_WARNINGS
+        told = [_make_safe(name, each) for each in value[:_MOST_WARNINGS]]
+        return told if more <= 0 else [*told, f"{more:,} more are left out."]
+    return value
 
 
 def _rows(task: SweepTask, settings: SweepSettings) -> Iterator[Row]:
@@ -148,7 +169,7 @@ def _rows(task: SweepTask, settings: SweepSettings) -> Iterator[Row]:
     except DippmError as exc:
         yield _error_row(task, settings, code=exc.code, error=str(exc))
     except MemoryError:
-        yield _error_row(task, settings, code="worker.memory", error="There is not enough memory for it.")
+        yield _error_row(task, settings, code=_NO_MEMORY, error=_NO_MEMORY_WORDS)
     except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one model must not end the others
         yield _error_row(task, settings, code="internal", error=f"{type(exc).__name__}: {exc}")
 
@@ -286,7 +307,7 @@ def _error_row(
         "model": task.model,
         "status": _ERROR,
         "error_code": code,
-        "error": error[:_LONGEST_ERROR],
+        "error": error,
         **({} if info is None else _of_model(info)),
         "batch": batch,
         "device": device,

@@ -132,7 +132,7 @@ def hash_folder(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+            digest.update(os.fsencode(path.relative_to(folder).as_posix()) + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -7,7 +7,6 @@ sweep ends. The settings come first, then tasks; the answers are each task's row
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection
 
 from dippm.api.sweep_rows import encode_rows, predict_task
 from dippm.api.sweep_settings import SweepSettings
+from dippm.processes.peak_memory import peak_memory_mb
 
 __all__ = ["LEAVING", "READY", "main"]
 
@@ -37,7 +37,7 @@ def main() -> None:
         connection.send_bytes(READY)
         while True:
             connection.send_bytes(encode_rows(predict_task(connection.recv(), settings)))
-            if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 > _FULL * memory_mb:
+            if (peak_memory_mb() or 0.0) > _FULL * memory_mb:
                 connection.send_bytes(LEAVING)
                 return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +18,7 @@ from dippm.api.sweep_report import SweepProgress, SweepReport, SweepTally, selec
 from dippm.api.sweep_rows import SweepTask, need_pyarrow, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.errors import UsageError
+from dippm.processes.machine_share import usable_processors
 
 if TYPE_CHECKING:
     import pyarrow
@@ -104,8 +104,8 @@ def sweep(
         trust: See above.
         mig_policy: See above.
         predictor: See above.
-        jobs: Processes that predict, those of the cluster where one is named; as many as there are cores when left out.
-            1 works in this process, which a hostile file then takes down, and where no limit of time holds.
+        jobs: Processes that predict, those of the cluster where one is named; one for each core that may be used when
+            left out. 1 works in this process, which a hostile file then takes down, and where no limit of time holds.
         open_runner: Who does the work: a :class:`dippm.cluster.sweep.RaySweep` for the machines of a cluster, which
             find the models at the same paths. None for this machine.
         model_limit_s: Time for one model, s; one that takes longer is a row with its error.
@@ -249,10 +249,4 @@ def _open_runner(
         return open_runner(settings, jobs=jobs, limit_s=limit_s)
     if jobs == 1:
         return nullcontext(_ThisProcess(settings))
-    return SweepPool(settings, jobs=jobs or _usable_cores(), limit_s=limit_s)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return SweepPool(settings, jobs=jobs or usable_processors(), limit_s=limit_s)

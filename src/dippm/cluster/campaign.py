@@ -49,6 +49,7 @@ class _Slot:
     ref: Any = None  # what is to come: its description, or a row
     pulse: Any = None
     pulse_s: float = 0.0
+    placed_s: float | None = None  # when it answered first: until then others may hold the device
     losses: int = 0  # on end
     start_at_s: float = 0.0
     is_aside: bool = False
@@ -184,14 +185,17 @@ class RayFleet:
                 answers.append(self._take_pulse(pulses[ref], ref))
             elif waited_for[ref].ref is ref:  # its pulse may have told of its end
                 answers.append(self._take(waited_for[ref]))
-        silent_s = time.monotonic() - _PULSE_LIMIT_S
-        silent = [slot for slot in self._slots.values() if slot.pulse is not None and slot.pulse_s < silent_s]
-        answers += [self._lose(slot, f"it did not answer for {_PULSE_LIMIT_S:g} s") for slot in silent]
+        answers += [
+            self._lose(slot, f"it did not {'answer' if slot.member else 'say what it is'} for {limit_s:g} s")
+            for slot, limit_s in self._silent()
+        ]
         return [answer for answer in answers if answer is not None]
 
     def set_aside(self, place: str) -> bool:
         """Use a device no more; False where none is left then."""
-        self._put_aside(self._slots[place], "row after row failed on it")
+        slot = self._slots[place]
+        self._put_aside(slot, "row after row failed on it", ends=not slot.gpus)
+        self._hold(slot)
         return any(self._is_usable(slot) for slot in self._slots.values())
 
     def close(self) -> None:
@@ -233,8 +237,18 @@ class RayFleet:
             raise self._no_workers()
 
     def _start(self, slot: _Slot) -> None:
+        slot.actor = self._make_actor(slot)
+        slot.pulse = slot.actor.pulse.remote()
+        slot.ref = slot.actor.describe.remote()
+
+    def _hold(self, slot: _Slot) -> None:
+        """Leave an idle process on a GPU that is used no more: Ray gives a free one to any process that starts."""
+        if slot.gpus and slot.actor is None:
+            slot.actor = self._make_actor(slot)
+
+    def _make_actor(self, slot: _Slot) -> Any:
         actor_class: Any = self._ray.remote(DeviceActor)
-        slot.actor = actor_class.options(
+        return actor_class.options(
             num_cpus=slot.cpus,
             num_gpus=slot.gpus,
             # A second thread answers heart-beats while the first one waits for the row.
@@ -243,7 +257,18 @@ class RayFleet:
             max_task_retries=0,
             scheduling_strategy=_on_node(slot.node_id),
         ).remote(self._make, threads=os.environ.get("OMP_NUM_THREADS"))
-        slot.ref = slot.actor.describe.remote()
+
+    def _silent(self) -> list[tuple[_Slot, float]]:
+        """Those that have not answered for longer than they may, and how long that is, s."""
+        now_s, found = time.monotonic(), []
+        for slot in self._slots.values():
+            if slot.member is None:
+                since_s, limit_s = slot.placed_s, _START_LIMIT_S
+            else:
+                since_s, limit_s = None if slot.pulse is None else slot.pulse_s, _PULSE_LIMIT_S
+            if since_s is not None and now_s - since_s > limit_s:
+                found.append((slot, limit_s))
+        return found
 
     def _send_pulses(self) -> dict[Any, _Slot]:
         now_s = time.monotonic()
@@ -260,6 +285,8 @@ class RayFleet:
         except self._ray.exceptions.RayError as exc:
             return self._lose(slot, _describe(exc))
         slot.pulse = None
+        if slot.placed_s is None:
+            slot.placed_s = time.monotonic()
         return None
 
     def _take(self, slot: _Slot) -> Answer | None:
@@ -297,20 +324,30 @@ class RayFleet:
         self._end(slot)
         slot.losses += 1
         slot.start_at_s = time.monotonic() + _PAUSES_S[min(slot.losses, len(_PAUSES_S)) - 1]
+        if slot.losses > len(_PAUSES_S):
+            self._hold(slot)
         return None if member is None else Answer(member=member, measurement=None, lost=reason)
 
-    def _put_aside(self, slot: _Slot, reason: str) -> None:
+    def _put_aside(self, slot: _Slot, reason: str, *, ends: bool = True) -> None:
         _LOG.warning("%s is not measured on: %s", slot.place, reason)
         slot.reason, slot.is_aside = reason, True
-        self._end(slot)
+        if ends:
+            self._end(slot)
+        else:
+            self._forget(slot)
 
     def _end(self, slot: _Slot) -> None:
-        actor = slot.actor
-        slot.actor = slot.member = slot.ref = slot.pulse = None
+        actor, slot.actor = slot.actor, None
+        self._forget(slot)
         if actor is not None:
             # It is gone already, or the connection is.
             with suppress(self._ray.exceptions.RayError, ConnectionError):
                 self._ray.kill(actor)
+
+    @staticmethod
+    def _forget(slot: _Slot) -> None:
+        """Wait for nothing more from its process."""
+        slot.member = slot.ref = slot.pulse = slot.placed_s = None
 
     def _no_workers(self) -> DippmError:
         reasons = [f"{slot.place}: {slot.reason}" for slot in self._slots.values() if slot.reason]

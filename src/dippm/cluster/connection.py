@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from dippm.errors import DippmError, MissingExtraError, UsageError
 
 __all__ = ["ClusterResources", "connected_cluster", "import_ray"]
 
-AUTO = "auto"
+_AUTO, _LOCAL = "auto", "local"
 _CLIENT = "ray://"
 _OBJECT_STORE_BYTES = 256 * 2**20
 _KNOCK_S = 10.0
+# Ray speaks gRPC, which is HTTP/2: both sides begin with a frame of settings, here an empty one.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+_FRAME_BYTES, _FRAME_TYPE, _SETTINGS = 9, slice(3, 4), b"\4"
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +65,8 @@ def connected_cluster(
     A connection that the process has already is used as it is and stays.
 
     Args:
-        address: ``"auto"`` for the cluster that this machine belongs to, else one started here and ended with the
-            block; or where one is to be found: ``"ray://HOST:PORT"``, ``"HOST:PORT"``.
+        address: ``"auto"`` for the cluster that RAY_ADDRESS names or that this machine belongs to, else one started
+            here and ended with the block; or where one is to be found: ``"ray://HOST:PORT"``, ``"HOST:PORT"``.
         cpus: Cores of a cluster that is started here; all when left out.
         takes_clients: Whether the work can be led from a machine outside the cluster, by Ray's client (``ray://``).
 
@@ -71,63 +76,90 @@ def connected_cluster(
             ``cluster.client`` for a client where the work must be led from inside.
     """
     ray = import_ray()
-    if address.startswith(_CLIENT) and not takes_clients:
+    if not takes_clients:
+        _refuse_client(address)
+    if ray.is_initialized():
+        yield _resources(ray, is_own=False)
+        return
+    found = _find_cluster() if address == _AUTO else address
+    if found is not None and not takes_clients:
+        _refuse_client(found)
+    with _silent_backend():
+        if found is None:
+            _start(ray, cpus=cpus)
+        else:
+            _join(ray, found)
+    try:
+        yield _resources(ray, is_own=found is None)
+    finally:
+        ray.shutdown()
+
+
+def _refuse_client(address: str) -> None:
+    if address.startswith(_CLIENT):
         raise UsageError(
             f"This cannot be led from outside a cluster. Got '{address}' instead of an address inside.",
             code="cluster.client",
             cure="Run the command on a machine of the cluster with 'auto', or give it to 'ray job submit'.",
         )
-    if ray.is_initialized():
-        yield _resources(ray, is_own=False)
-        return
-    with _silent_backend():
-        is_own = _connect(ray, address, cpus=cpus)
-    try:
-        yield _resources(ray, is_own=is_own)
-    finally:
-        ray.shutdown()
 
 
-def _connect(ray: ModuleType, address: str, *, cpus: int | None) -> bool:
-    """Connect; True where the cluster had to be started."""
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address != AUTO:
-        try:
-            _knock(address)
-        except (ValueError, OSError) as exc:
-            raise UsageError(
-                f"No Ray cluster answers at '{address}': {_first_line(exc)}.",
-                code="cluster.unreachable",
-                cure="Start one with 'ray start --head', or leave the address to 'auto'.",
-            ) from exc
-        try:
-            ray.init(address=address, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
-            raise UsageError(
-                f"Something listens at '{address}', but no connection to Ray came of it: {_first_line(exc)}.",
-                code="cluster.refused",
-                cure="If the cluster asks for a token, as Ray's do by default, set RAY_AUTH_MODE=token, and "
-                "RAY_AUTH_TOKEN to the one in ~/.ray/auth_token of its head. Both sides must have the same versions of "
-                "Ray and Python.",
-            ) from exc
-        return False
+def _find_cluster() -> str | None:
+    """The cluster that Ray would take for ``auto``: that of RAY_ADDRESS, else one of this machine; None for none."""
+    from ray._private import services
+
+    services.find_gcs_addresses.cache_clear()  # type: ignore[attr-defined]
     try:
-        ray.init(address="auto", **quiet)
+        found: str = services.get_ray_address_from_environment(_AUTO, None)
     except ConnectionError:
-        try:
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                **quiet,
-            )
-        except (ConnectionError, RuntimeError, ValueError, OSError) as exc:
-            raise DippmError(
-                f"No Ray cluster could be started on this machine: {_first_line(exc)}", code="cluster.not_started"
-            ) from exc
-        return True
-    return False
+        return None
+    return None if found == _LOCAL else found
+
+
+def _join(ray: ModuleType, address: str) -> None:
+    """Connect to a cluster that is there.
+
+    Raises:
+        UsageError: ``cluster.unreachable``, ``cluster.refused``.
+    """
+    try:
+        _knock(address)
+    except (ValueError, OSError) as exc:
+        raise UsageError(
+            f"No Ray cluster answers at '{address}': {_first_line(exc)}.",
+            code="cluster.unreachable",
+            cure="Start one with 'ray start --head'. The address 'auto' takes one from RAY_ADDRESS, or from what "
+            "'ray start' left on this machine ('ray stop' removes it); with RAY_ADDRESS=local it starts one here.",
+        ) from exc
+    try:
+        ray.init(address=address, **_QUIET)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as exc:
+        raise UsageError(
+            f"Something listens at '{address}', but no connection to Ray came of it: {_first_line(exc)}.",
+            code="cluster.refused",
+            cure="If the cluster was started with a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
+            "'ray get-auth-token' prints on its head. Both sides must have the same versions of Ray and Python.",
+        ) from exc
+
+
+def _start(ray: ModuleType, *, cpus: int | None) -> None:
+    """Start a cluster of this machine alone.
+
+    Raises:
+        DippmError: ``cluster.not_started``.
+    """
+    try:
+        ray.init(
+            address=_LOCAL,
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            **_QUIET,
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as exc:
+        raise DippmError(
+            f"No Ray cluster could be started on this machine: {_first_line(exc)}", code="cluster.not_started"
+        ) from exc
 
 
 @contextmanager
@@ -151,18 +183,22 @@ def _silent_backend() -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Find out whether anything listens there: Ray itself would try for minutes, or for ever.
+    """Find out whether anything like Ray listens there: Ray itself would try for minutes, or for ever.
 
     Raises:
-        ValueError: It is no address.
-        OSError: Nothing listens there.
+        ValueError: It is no address, or what listens there is no Ray.
+        OSError: Nothing listens there, or it is silent.
     """
     scheme, _, place = address.rpartition("://")
     host, _, port = place.rpartition(":")
     if scheme not in ("", "ray") or not host or not port.isdecimal():
         raise ValueError("an address reads 'ray://HOST:PORT' or 'HOST:PORT'")
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S):
-        pass
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_S) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        connection.sendall(_GREETING)
+        if connection.recv(_FRAME_BYTES)[_FRAME_TYPE] != _SETTINGS:
+            raise ValueError("what listens there is no Ray")
 
 
 def _resources(ray: ModuleType, *, is_own: bool) -> ClusterResources:

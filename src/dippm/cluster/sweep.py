@@ -61,15 +61,16 @@ class RaySweep:
 
         Args:
             settings: What each model is asked.
-            jobs: Workers; as many as the cluster has cores when None.
+            jobs: Workers, of one core each; as many as the cluster has cores when None, and no more in any case.
             limit_s: Time for one task, s.
 
         Raises:
             UsageError: ``cluster.unreachable``.
         """
         with connected_cluster(self.address, cpus=jobs, takes_clients=True) as resources:
-            share = max(1, -(-resources.cpus // max(resources.nodes, 1)))
-            yield ClusterSweep(settings, workers=jobs or max(resources.cpus, 1), limit_s=limit_s, share=share)
+            cores = max(resources.cpus, 1)
+            share = -(-cores // max(resources.nodes, 1))
+            yield ClusterSweep(settings, workers=min(jobs or cores, cores), limit_s=limit_s, share=share)
 
 
 class ClusterSweep:

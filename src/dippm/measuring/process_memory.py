@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+from dippm.processes.peak_memory import peak_memory_mb
+
 __all__ = ["ResidentMemory", "limit_address_space", "trim_heap"]
 
 _STATUS = Path("/proc/self/status")
@@ -55,14 +57,7 @@ class ResidentMemory:
 
     def _lifetime_peak_mb(self) -> float | None:
         peak = self._read("VmHWM")
-        if peak is not None:
-            return peak
-        try:
-            import resource
-        except ImportError:  # Windows
-            return None
-        used = float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        return used / _KIB_PER_MIB**2 if sys.platform == "darwin" else used / _KIB_PER_MIB
+        return peak_memory_mb() if peak is None else peak
 
     def _read(self, key: str) -> float | None:
         try:
