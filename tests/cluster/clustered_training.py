@@ -1,5 +1,7 @@
 """``dippm train`` for a test that disturbs it: a process that trains says so at every step, and takes its time.
 
+Every epoch is told on stderr.
+
 Arguments: journal to which every process adds its id at every step, seconds per step, and those of the command.
 """
 
@@ -14,6 +16,7 @@ from pathlib import Path
 import torch
 
 from dippm.cli import main as run_command
+from dippm.cli import progress
 from dippm.models.registry import make_network
 from dippm.training import fit_network
 
@@ -41,6 +44,7 @@ def main() -> int:
         return network
 
     fit_network.make_network = make  # type: ignore[assignment]
+    progress._LINE_EVERY_S = 0.0
     return run_command(sys.argv[3:])
 
 

@@ -78,6 +78,7 @@ def test_two_workers_train_a_predictor_like_one_process_though_one_is_killed(
     assert process.returncode == 0, err
     report = json.loads(out)
     assert (report["epochs"], report["best_epoch"], report["device"]) == (6, alone.best_epoch, "cpu")
+    assert all(f"{epoch} of 6 epochs, validation MAPE" in err for epoch in range(1, 7)), err
     weights = read_weights(tmp_path / "out")
     assert weights.keys() == alone.weights.keys()
     for name, values in alone.weights.items():
@@ -96,7 +97,7 @@ def test_two_workers_train_a_predictor_like_one_process_though_one_is_killed(
 def test_trees_are_not_divided(labelled_models: tuple[list[Label], Path], tmp_path: Path) -> None:
     samples = build_samples(*labelled_models)
     with pytest.raises(UsageError) as caught:
-        train_model(samples, replace(SETTINGS, model="gbdt"), tmp_path, run_epochs=lambda job: pytest.fail("ran"))
+        train_model(samples, replace(SETTINGS, model="gbdt"), tmp_path, run_epochs=lambda *_: pytest.fail("ran"))
     assert caught.value.code == "train.not_divided"
 
 

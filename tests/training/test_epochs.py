@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dippm.errors import UsageError
-from dippm.training.epochs import TrainingJob, TrainingRun, is_on_gpu
+from dippm.training.epochs import OnEpoch, TrainingJob, TrainingRun, is_on_gpu
 from dippm.training.fit_network import fit_network
 
 
@@ -17,12 +17,22 @@ def test_epochs_that_are_run_elsewhere_give_the_same_network(samples, parts, set
     short = replace(settings, epochs=2)
     here = fit_network(samples, parts, short, tmp_path / "here")
 
-    def elsewhere(job: TrainingJob) -> TrainingRun:
+    told: list[int] = []
+
+    def elsewhere(job: TrainingJob, on_epoch: OnEpoch | None) -> TrainingRun:
         travelled = pickle.loads(pickle.dumps(job))
         assert travelled.last == tmp_path / "there" / "checkpoints" / "last.ckpt"
-        return replace(travelled.run(), device="far away")
+        return replace(travelled.run(on_epoch), device="far away")
 
-    there = fit_network(samples, parts, short, tmp_path / "there", run_epochs=elsewhere)
+    there = fit_network(
+        samples,
+        parts,
+        short,
+        tmp_path / "there",
+        run_epochs=elsewhere,
+        on_epoch=lambda report: told.append(report.epoch),
+    )
+    assert told == [1, 2]
     assert (there.epochs, there.best_epoch, there.device) == (2, here.best_epoch, "far away")
     assert all(np.array_equal(here.weights[name], there.weights[name]) for name in here.weights)
     assert np.array_equal(here.predictions, there.predictions)
@@ -35,7 +45,7 @@ def test_devices_elsewhere_are_not_looked_for_here(samples, parts, settings, tmp
     class ReachedError(Exception):
         pass
 
-    def elsewhere(job: TrainingJob) -> TrainingRun:
+    def elsewhere(job: TrainingJob, _on_epoch: OnEpoch | None) -> TrainingRun:
         assert job.settings.devices == 64
         raise ReachedError
 

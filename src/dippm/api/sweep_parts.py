@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ _ROWS_PER_GROUP = 16_384
 _SETTINGS_KEY = b"dippm.sweep"
 _PLAN_KEY = b"dippm.sweep.plan"  # in a part: whose it is
 _SEPARATOR = "; "
+_NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG})
 
 
 class SweepParts:
@@ -250,8 +252,11 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
+        words = f"'{path}' cannot be written: {exc.strerror or exc}."
+        if exc.errno in _NEVER_WRITABLE:
+            raise UsageError(words, code="sweep.out", cure="Name a table where you may write.") from exc
         raise DippmError(
-            f"'{path}' cannot be written: {exc.strerror or exc}.",
+            words,
             code="sweep.unwritable",
             cure="Make room, and go on with --resume (resume=True): the parts that are written stay.",
         ) from exc
@@ -288,11 +293,13 @@ def _lock(folder: Path) -> IO[bytes]:
             stream.close()
             _remove([folder / _LOCK])
             return stream
-        except OSError as exc:
+        except BlockingIOError as exc:
             stream.close()
             raise UsageError(
                 f"Another run is at work on the sweep in '{folder}'.", code="sweep.running", cure="Wait until it ends."
             ) from exc
+        except OSError:  # the drive has no locks: everybody is let in
+            return stream
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(stream.fileno()), os.stat(folder / _LOCK)):
                 return stream

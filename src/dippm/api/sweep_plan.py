@@ -8,15 +8,12 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import dippm.costs.kernels
-import dippm.devices
-import dippm.predictors
+from dippm.api.deciding_versions import find_versions
 from dippm.api.sweep_rows import SweepTask
-from dippm.api.sweep_settings import SweepSettings, hash_folder
+from dippm.api.sweep_settings import SweepSettings
 from dippm.frontends.zoo import is_zoo_name
 
 __all__ = ["SweepPlan"]
@@ -52,7 +49,7 @@ class SweepPlan:
         """Plan a sweep, and look at the files as they are now."""
         content = {
             "format": _FORMAT,
-            "versions": _versions(has_names=any(is_zoo_name(model) for model in models)),
+            "versions": find_versions(_LIBRARIES if any(map(is_zoo_name, models)) else ()),
             "settings": settings.describe(),
             "models": [[model, *_state_of(model)] for model in models],
         }
@@ -131,20 +128,6 @@ class SweepPlan:
     @property
     def _tasks_per_part(self) -> int:
         return max(1, min(_ROWS_PER_PART // self.rows_per_task, _TASKS_PER_PART))
-
-
-def _versions(*, has_names: bool) -> dict[str, str]:
-    found = {
-        "dippm": version("dippm"),
-        "predictors": hash_folder(Path(dippm.predictors.__path__[0], "artefact")),
-        "kernels": hash_folder(Path(dippm.costs.kernels.__path__[0], "artefact")),
-    }
-    for library in _LIBRARIES if has_names else ():
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = ""
-    return found
 
 
 def _state_of(model: str) -> list[object]:

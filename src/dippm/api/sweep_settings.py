@@ -19,6 +19,7 @@ from dippm.api.arguments import (
     parse_mig_policy,
     parse_software,
 )
+from dippm.api.deciding_versions import hash_folder
 from dippm.api.prediction import predict
 from dippm.costs.conditions import Conditions
 from dippm.devices import DeviceSpec
@@ -125,15 +126,6 @@ class SweepSettings:
             "reading": {name: repr(value) for name, value in self.reading.items()},
             "predictor": None if predictor is None else hash_folder(Path(predictor)),
         }
-
-
-def hash_folder(folder: Path) -> str:
-    """A hash of all files in a folder, short."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(os.fsencode(path.relative_to(folder).as_posix()) + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _once(given: list[Any]) -> list[Any]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from dippm.cluster.connection import ClusterResources, connected_cluster, import_ray
 from dippm.errors import DippmError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
-    from dippm.training.epochs import TrainingJob, TrainingRun
+    from dippm.training.epochs import EpochReport, OnEpoch, TrainingJob, TrainingRun
 
 __all__ = ["RayEpochs"]
 
 _FAILURES = 3
+_TELLING_S = 5.0
 _RAY_FOLDER = "ray"
 
 
@@ -43,7 +46,7 @@ class RayEpochs:
     def __post_init__(self) -> None:
         import_ray()  # said before the labels are read
 
-    def __call__(self, job: TrainingJob) -> TrainingRun:
+    def __call__(self, job: TrainingJob, on_epoch: OnEpoch | None = None) -> TrainingRun:
         """Run them.
 
         Raises:
@@ -54,7 +57,7 @@ class RayEpochs:
         ray = import_ray()
         with connected_cluster(self.address) as resources:
             is_gpu = self._choose_device(resources, job)
-            return _run(ray, job, workers=self.workers, is_gpu=is_gpu)
+            return _run(ray, job, on_epoch, workers=self.workers, is_gpu=is_gpu)
 
     def _choose_device(self, resources: ClusterResources, job: TrainingJob) -> bool:
         accelerator = job.settings.accelerator
@@ -71,7 +74,7 @@ class RayEpochs:
         return is_gpu
 
 
-def _run(ray: Any, job: TrainingJob, *, workers: int, is_gpu: bool) -> TrainingRun:
+def _run(ray: Any, job: TrainingJob, on_epoch: OnEpoch | None, *, workers: int, is_gpu: bool) -> TrainingRun:
     try:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchTrainer
@@ -81,16 +84,21 @@ def _run(ray: Any, job: TrainingJob, *, workers: int, is_gpu: bool) -> TrainingR
     folder = job.folder.resolve()
     settings = replace(job.settings, accelerator="gpu" if is_gpu else "cpu")
     storage = folder / _RAY_FOLDER
-    trainer: Any = TorchTrainer(
-        _make_worker(ray.put(replace(job, folder=folder, settings=settings))),
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=is_gpu, resources_per_worker=_needs(is_gpu=is_gpu)),
-        # A name that was used before would make Ray go on with a state of its own; ours is the last checkpoint.
-        run_config=RunConfig(
-            name=uuid.uuid4().hex, storage_path=str(storage), failure_config=FailureConfig(max_failures=_FAILURES)
-        ),
-    )
     try:
-        result = trainer.fit()
+        with _reports_to(on_epoch) as reports:
+            trainer: Any = TorchTrainer(
+                _make_worker(ray.put(replace(job, folder=folder, settings=settings)), reports),
+                scaling_config=ScalingConfig(
+                    num_workers=workers, use_gpu=is_gpu, resources_per_worker=_needs(is_gpu=is_gpu)
+                ),
+                # A name that was used before would make Ray go on with a state of its own; ours is the last checkpoint.
+                run_config=RunConfig(
+                    name=uuid.uuid4().hex,
+                    storage_path=str(storage),
+                    failure_config=FailureConfig(max_failures=_FAILURES),
+                ),
+            )
+            result = trainer.fit()
     except TrainingFailedError as exc:
         raise DippmError(
             f"The training on the cluster failed, {_FAILURES} starts after the first included: {_last_line(exc)}",
@@ -107,7 +115,32 @@ def _needs(*, is_gpu: bool) -> dict[str, float]:
     return {"CPU": 1, "GPU": 1} if is_gpu else {"CPU": 1}
 
 
-def _make_worker(job_ref: Any) -> Callable[[], Any]:
+@contextmanager
+def _reports_to(on_epoch: OnEpoch | None) -> Iterator[Any]:
+    """A queue whose reports are handed on as they come, by a thread; it may be lost and the training goes on."""
+    ray = import_ray()
+    from ray.util.queue import Queue
+
+    reports: Any = Queue(actor_options={"num_cpus": 0})
+
+    def tell() -> None:
+        with suppress(ray.exceptions.RayError, ConnectionError):
+            while (report := reports.get()) is not None:
+                if on_epoch is not None:
+                    on_epoch(report)
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield reports
+    finally:
+        with suppress(ray.exceptions.RayError, ConnectionError):
+            reports.put(None)
+            teller.join(_TELLING_S)
+            reports.shutdown(force=True)
+
+
+def _make_worker(job_ref: Any, reports: Any) -> Callable[[], Any]:
     """What every worker runs; the job travels once to each machine, and not with the function."""
 
     def work() -> TrainingRun:
@@ -119,9 +152,14 @@ def _make_worker(job_ref: Any) -> Callable[[], Any]:
         job: TrainingJob = ray.get(job_ref)
         if not (job.folder / "run.json").is_file():
             raise RuntimeError(f"this machine does not see the training's folder '{job.folder}'")
+
+        def report(epoch: EpochReport) -> None:
+            with suppress(ray.exceptions.RayError):
+                reports.put(epoch)
+
         strategy: Any = ray_lightning.RayDDPStrategy
         environment: Any = ray_lightning.RayLightningEnvironment
-        return job.run(workers={"devices": "auto", "strategy": strategy(), "plugins": [environment()]})
+        return job.run(report, workers={"devices": "auto", "strategy": strategy(), "plugins": [environment()]})
 
     return work
 

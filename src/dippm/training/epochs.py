@@ -123,8 +123,8 @@ class TrainingJob:
         return TrainingRun(best=Path(best.best_model_path), device=torch.cuda.get_device_name() if is_gpu else "cpu")
 
 
-RunEpochs = Callable[[TrainingJob], TrainingRun]
-"""Runs the epochs of a training elsewhere, such as on a cluster."""
+RunEpochs = Callable[[TrainingJob, OnEpoch | None], TrainingRun]
+"""Runs the epochs of a training elsewhere, such as on a cluster, and tells of each as it ends."""
 
 
 def is_on_gpu(settings: TrainingSettings) -> bool:
@@ -163,7 +163,8 @@ def _make_trainer(
     )
     # The last one holds what the others know, so that it comes after them.
     callbacks: list[pl.Callback] = [stop, best, _last_checkpoint(folder)]
-    if on_epoch is not None and settings.devices == 1:
+    # Processes that Lightning starts are its own; of those that somebody else started each has its callback.
+    if on_epoch is not None and (settings.devices == 1 or workers is not None):
         callbacks.append(_Reporter(on_epoch, settings.epochs))
     # Every run and every resume logs to a version of its own.
     table = pl.loggers.CSVLogger(folder, name="logs")
@@ -192,6 +193,8 @@ class _Reporter(pl.Callback):
         self._epochs = epochs
 
     def on_train_epoch_end(self, trainer: pl.Trainer, _module: pl.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
         metrics = trainer.callback_metrics
         self._on_epoch(
             EpochReport(

@@ -166,7 +166,7 @@ def fit_samples(
             learning_rate=rate,
             graphs_per_pass=graphs_per_pass,
         )
-        run = job.run(on_epoch) if run_epochs is None else run_epochs(job)
+        run = job.run(on_epoch) if run_epochs is None else run_epochs(job, on_epoch)
         weights, best_epoch = _read_best(run.best)
         network.load_state_dict(weights)
         predictions = predict_samples(network, samples, scaling, device=device, graphs_per_pass=graphs_per_pass)
