@@ -113,6 +113,21 @@ def test_wrong_use(space: str, words: list[str], status: int, code: str, capsys:
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
 
 
+@pytest.mark.parametrize("where", ["file", "model"])
+def test_without_the_framework_that_a_space_imports(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    space = tmp_path / "space.py"
+    lines = ["from torch import nn"] if where == "file" else []
+    lines += ["CHOICES = {'width': [1, 2]}", "def model(choices):", "    from torch import nn"]
+    space.write_text("\n".join(lines))
+    assert main(["explore", "--space", str(space), "--objective", "latency", "--json"]) == 5
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "extra.missing"
+    assert "dippm[torch]" in error["message"]
+
+
 def test_help_and_the_default_search_import_nothing_heavy(space: str) -> None:
     code = (
         "import sys; from dippm.cli import main\n"

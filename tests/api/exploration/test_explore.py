@@ -84,6 +84,65 @@ def test_an_interrupted_run_goes_on_to_the_same_table(space_file: Path, tmp_path
         assert (whole / name).read_bytes() == (cut / name).read_bytes()
 
 
+def test_an_unexpected_error_costs_its_own_trial_alone(
+    space_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = dippm.api.prediction.predict, []
+
+    def fail_sometimes(*words: object, **named: object) -> object:
+        calls.append(1)
+        if len(calls) == 4:
+            raise AssertionError("out of the blue")
+        return real(*words, **named)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("dippm.api.prediction.predict", fail_sometimes)
+    found = dippm.explore(space_file, objectives="latency", trials=12, sampler="random", out=tmp_path / "out")
+    assert [trial.number for trial in found.trials if trial.outcome.error_code == "internal"] == [3]
+    assert len(found.trials) == len(calls) == 12
+    again = dippm.explore(
+        space_file, objectives="latency", trials=12, sampler="random", out=tmp_path / "out", resume=True
+    )
+    assert len(calls) == 12
+    assert [trial.outcome for trial in again.trials] == [trial.outcome for trial in found.trials]
+
+
+def test_a_damaged_line_is_predicted_again(space_file: Path, tmp_path: Path) -> None:
+    words = {"objectives": OBJECTIVES, "trials": 20, "out": tmp_path / "out"}
+    found = dippm.explore(space_file, **words)  # type: ignore[arg-type]
+    journal = tmp_path / "out" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[7] = lines[7][:40] + b"\n"
+    journal.write_bytes(b"".join(lines))
+    predicted: list[int] = []
+    again = dippm.explore(
+        space_file, **words, resume=True, on_trial=lambda *_: predicted.append(1)  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert len(predicted) == 1
+    assert [trial.outcome for trial in again.trials] == [trial.outcome for trial in found.trials]
+    assert "damaged" in again.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["predictors", "kernels", "torchvision"])
+def test_what_decides_the_figures_must_be_as_it_was(
+    space_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    words = {"objectives": "latency", "trials": 5, "sampler": "random", "out": tmp_path / "out"}
+    found = dippm.explore(space_file, **words)  # type: ignore[arg-type]
+    versions = dict(found.plan["versions"])
+    monkeypatch.setattr("dippm.api.exploration.explore.find_versions", lambda _: {**versions, name: "another"})
+    with pytest.raises(UsageError, match=f"its versions.{name} is .*, and now it is 'another'") as caught:
+        dippm.explore(space_file, **words, resume=True)  # type: ignore[arg-type]
+    assert caught.value.code == "explore.other_plan"
+
+
+def test_a_space_made_in_python_is_not_gone_on_with(tmp_path: Path) -> None:
+    space = dippm.Space.of({"width": [8, 16]}, lambda _: "timm:resnet18")
+    with pytest.raises(UsageError, match="made in Python cannot be gone on with") as caught:
+        dippm.explore(space, objectives="latency", trials=2, out=tmp_path / "out", resume=True)
+    assert caught.value.code == "explore.settings"
+    assert not (tmp_path / "out").exists()
+
+
 def test_failed_trials_are_rows_and_all_failing_is_an_error(space_file: Path) -> None:
     space_file.write_text(space_file.read_text().replace("10**9", "100"))
     found = dippm.explore(space_file, objectives="latency", trials=20, sampler="random")
@@ -121,7 +180,19 @@ def test_a_space_of_functions_and_a_limit_that_nothing_keeps() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"trials": 0}, {"seed": -1}, {"resume": True}, {"objectives": "speed"}, {"sampler": "x"}, {"limits": ["x"]}],
+    [
+        {"trials": 0},
+        {"trials": 2.5},
+        {"trials": "9"},
+        {"trials": 100_001},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"resume": True},
+        {"objectives": "speed"},
+        {"sampler": "x"},
+        {"limits": ["x"]},
+        {"jobs": 1.5},
+    ],
 )
 def test_wrong_arguments(space_file: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):

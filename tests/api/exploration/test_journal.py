@@ -45,14 +45,60 @@ def test_what_is_there_is_neither_overwritten_nor_mixed(tmp_path: Path) -> None:
     assert caught.value.code == "explore.other_plan"
 
 
-@pytest.mark.parametrize("name", ["plan.json", "journal.jsonl"])
-def test_foreign_content_is_an_error(tmp_path: Path, name: str) -> None:
-    with Journal(tmp_path, {}, resume=False) as journal:
-        journal.keep("a", FINE)
-    (tmp_path / name).write_text("[1]\n")
+def test_a_foreign_plan_is_an_error(tmp_path: Path) -> None:
+    Journal(tmp_path, {}, resume=False).__exit__(None, None, None)
+    (tmp_path / "plan.json").write_text("[1]\n")
     with pytest.raises(DippmError) as caught:
         Journal(tmp_path, {}, resume=True)
     assert caught.value.code == "explore.damaged"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[1]",
+        b"",
+        b'{"point": "b", "values": {"latency_ms": ',
+        b'{"point": "b", "values": {"latency_ms": "x"}, "intervals": {}, "mig": "", "warnings": []}',
+        b"\xff\x00",
+    ],
+)
+def test_a_damaged_line_in_the_middle_is_left_out_and_told(tmp_path: Path, line: bytes) -> None:
+    with Journal(tmp_path, {}, resume=False) as journal:
+        for key in "abc":
+            journal.keep(key, FINE)
+        assert journal.notes == ()
+    lines = tmp_path / "journal.jsonl"
+    first, _, third = lines.read_bytes().splitlines()
+    lines.write_bytes(b"\n".join([first, line, third, b""]))
+    with Journal(tmp_path, {}, resume=True) as again:
+        assert set(again.known) == {"a", "c"}
+        assert again.notes == ("Lines of 'journal.jsonl' that are damaged and were left out: 1.",)
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    with Journal(tmp_path, {}, resume=False) as journal:
+        journal.keep("a", FINE)
+        half = '{"point": "b", "val'
+        with (tmp_path / "journal.jsonl").open("a") as lines:
+            lines.write(half)
+        for resume in (False, True):
+            with pytest.raises(UsageError) as caught:
+                Journal(tmp_path, {}, resume=resume)
+            assert caught.value.code == "explore.running"
+        # What the other run was writing is still there.
+        assert (tmp_path / "journal.jsonl").read_text().endswith(half)
+    with pytest.raises(UsageError):
+        Journal(tmp_path, {"seed": 1}, resume=True)
+    with Journal(tmp_path, {}, resume=True) as again:
+        assert set(again.known) == {"a"}
+
+
+def test_a_part_of_the_plan_that_differs_is_named(tmp_path: Path) -> None:
+    Journal(tmp_path, {"versions": {"torch": "1", "numpy": "2"}}, resume=False).__exit__(None, None, None)
+    with pytest.raises(UsageError, match=r"its versions\.kernels is None, and now it is 'b'"):
+        Journal(tmp_path, {"versions": {"torch": "1", "numpy": "2", "kernels": "b"}}, resume=True)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

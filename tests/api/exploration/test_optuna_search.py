@@ -19,7 +19,7 @@ CHOICES = parse_choices({"size": range(1, 400), "kind": ["a", "b"]})
 
 
 def test_the_sampler_learns_what_it_is_told() -> None:
-    search = OptunaSearch(Sampler.TPE, CHOICES, OBJECTIVES, (), seed=0, trials=80)
+    search = OptunaSearch(Sampler.TPE, CHOICES, OBJECTIVES, (), seed=0)
     trials: list[Trial] = []
     while len(trials) < 80:
         points = search.propose(5, {trial.key for trial in trials})
@@ -37,7 +37,7 @@ def test_the_sampler_learns_what_it_is_told() -> None:
 def test_optuna_says_nothing_and_its_level_stays(capfd: pytest.CaptureFixture[str]) -> None:
     optuna = pytest.importorskip("optuna")
     before = optuna.logging.get_verbosity()
-    search = OptunaSearch(Sampler.NSGA2, CHOICES, OBJECTIVES, (), seed=0, trials=10)
+    search = OptunaSearch(Sampler.NSGA2, CHOICES, OBJECTIVES, (), seed=0)
     points = search.propose(3, set())
     search.learn([Trial.of(0, point, Outcome(error_code="x", error="y"), ()) for point in points])
     assert len({key_of(point) for point in points}) == 3
@@ -50,5 +50,47 @@ def test_optuna_says_nothing_and_its_level_stays(capfd: pytest.CaptureFixture[st
 def test_without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtraError) as caught:
-        OptunaSearch(Sampler.TPE, CHOICES, OBJECTIVES, (), seed=0, trials=10)
+        OptunaSearch(Sampler.TPE, CHOICES, OBJECTIVES, (), seed=0)
     assert (caught.value.package, caught.value.extra) == ("optuna", "explore")
+
+
+@pytest.mark.parametrize(
+    ("objectives", "is_conditional", "expected"),
+    [
+        ("latency", False, {"multivariate": True, "group": False}),
+        ("latency", True, {"multivariate": True, "group": True}),
+        ("latency,memory", True, {"multivariate": False, "group": False}),
+    ],
+)
+def test_the_settings_are_those_that_optuna_advises(
+    monkeypatch: pytest.MonkeyPatch, objectives: str, is_conditional: bool, expected: dict[str, bool]
+) -> None:
+    samplers = pytest.importorskip("optuna").samplers
+    asked: dict[str, object] = {}
+    original = samplers.TPESampler
+
+    def make(**words: object) -> object:
+        asked.update(words)
+        return original(**words)
+
+    monkeypatch.setattr(samplers, "TPESampler", make)
+    choices = parse_choices(
+        {"kind": ["a", "b"], "more": {"from": 1, "to": 3, **({"if": {"kind": "a"}} if is_conditional else {})}}
+    )
+    weighed = parse_objectives(objectives, is_training=False, has_score=False)
+    OptunaSearch(Sampler.TPE, choices, weighed, (), seed=7)
+    assert asked == {"seed": 7, "constant_liar": True, "constraints_func": None, **expected}
+
+
+def test_a_population_is_as_large_as_optuna_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    samplers = pytest.importorskip("optuna").samplers
+    asked: dict[str, object] = {}
+    original = samplers.NSGAIISampler
+
+    def make(**words: object) -> object:
+        asked.update(words)
+        return original(**words)
+
+    monkeypatch.setattr(samplers, "NSGAIISampler", make)
+    OptunaSearch(Sampler.NSGA2, CHOICES, OBJECTIVES, (), seed=7)
+    assert "population_size" not in asked

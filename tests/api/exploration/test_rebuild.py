@@ -48,6 +48,35 @@ def test_a_space_that_changed_or_moved(front: Path, space_file: Path) -> None:
     assert caught.value.code == "explore.space_changed"
 
 
+def test_a_space_that_changed_does_not_run(front: Path, space_file: Path) -> None:
+    marker = space_file.with_name("it_ran")
+    space_file.write_text(f"open({str(marker)!r}, 'w').close()\n{space_file.read_text()}")
+    with pytest.raises(UsageError) as caught:
+        rebuild(front, 1)
+    assert caught.value.code == "explore.space_changed"
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("named", [{}, {"sha256": None}])
+def test_a_front_that_names_a_file_without_its_hash_runs_nothing(
+    front: Path, space_file: Path, named: dict[str, object]
+) -> None:
+    given = json.loads(front.read_text())
+    front.write_text(json.dumps({**given, "space": {"path": str(space_file), **named}}))
+    with pytest.raises(UsageError) as caught:
+        rebuild(front, 1)
+    assert caught.value.code == "explore.space_changed"
+
+
+def test_a_space_that_was_made_in_python_and_lies_in_a_file_by_now(front: Path, space_file: Path) -> None:
+    given = json.loads(front.read_text())
+    front.write_text(json.dumps({**given, "space": {"path": None, "sha256": "0" * 64}}))
+    with pytest.raises(UsageError) as caught:
+        rebuild(front, 1)
+    assert caught.value.code == "explore.no_space"
+    assert rebuild(front, 1, space=space_file).choices["depth"] == 3
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"space": {}, "front": [3]}'])
 def test_a_file_that_is_no_front(tmp_path: Path, content: str) -> None:
     path = tmp_path / "front.json"

@@ -45,7 +45,7 @@ def go(search: Search, count: int, together: int = 10) -> list[Trial]:
 
 
 def make(sampler: Sampler, seed: int = 0, choices: tuple[Choice, ...] = CHOICES) -> Search:
-    return make_search(sampler, choices, OBJECTIVES, LIMITS, seed=seed, trials=60)
+    return make_search(sampler, choices, OBJECTIVES, LIMITS, seed=seed)
 
 
 @pytest.mark.parametrize("sampler", Sampler)

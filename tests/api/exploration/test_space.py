@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from dippm.api.exploration.choices import Choices, count_points
 from dippm.api.exploration.space import Space, load_space
-from dippm.errors import DippmError, UsageError
+from dippm.errors import DippmError, MissingExtraError, UsageError
 
 POINT: Choices = {"depth": 2, "width": 64, "kind": "Relu", "repeats": 1}
 
@@ -33,7 +34,9 @@ def test_a_python_file(space_file: Path) -> None:
         ("CHOICES = {'a': [1]}; model = 3", "space.invalid", "model must be a function"),
         ("CHOICES = {'a': 5}; model = print", "space.invalid", "choices.a must be"),
         ("import nothing_of_this_name", "space.failed", "ModuleNotFoundError"),
+        ("import torch.nothing_of_this_name", "space.failed", "ModuleNotFoundError"),
         ("def", "space.failed", "SyntaxError"),
+        ("raise SystemExit(0)", "space.failed", "SystemExit"),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, content: str, code: str, words: str) -> None:
@@ -42,6 +45,54 @@ def test_a_wrong_file(tmp_path: Path, content: str, code: str, words: str) -> No
     with pytest.raises(DippmError, match=words) as caught:
         load_space(path)
     assert caught.value.code == code
+
+
+def test_a_file_with_another_hash_does_not_run(space_file: Path) -> None:
+    known = load_space(space_file)
+    assert load_space(space_file, sha256=known.sha256).sha256 == known.sha256
+    marker = space_file.with_name("it_ran")
+    space_file.write_text(f"open({str(marker)!r}, 'w').close()\n{space_file.read_text()}")
+    with pytest.raises(UsageError) as caught:
+        load_space(space_file, sha256=known.sha256)
+    assert caught.value.code == "explore.space_changed"
+    assert not marker.exists()
+
+
+def test_what_was_hashed_is_what_runs(space_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = load_space(space_file)
+    read = Path.read_bytes
+
+    def read_and_exchange(path: Path) -> bytes:
+        content = read(path)
+        if path == space_file:
+            path.write_text("raise RuntimeError('exchanged after it was read')")
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", read_and_exchange)
+    assert load_space(space_file, sha256=known.sha256).choices == known.choices
+
+
+@pytest.mark.parametrize(
+    ("package", "extra"), [("torch", "torch"), ("timm", "zoo"), ("keras", "tensorflow"), ("paddle", "paddle")]
+)
+def test_a_framework_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    path = tmp_path / "space.py"
+    path.write_text(f"from {package} import nn")
+    with pytest.raises(MissingExtraError) as caught:
+        load_space(path)
+    assert (caught.value.package, caught.value.extra, caught.value.exit_status) == (package, extra, 5)
+
+    def build(_: Choices) -> object:
+        return __import__(package)
+
+    space = Space.of({"width": [1, 2]}, build, score=lambda chosen, _: build(chosen))  # type: ignore[arg-type,return-value]
+    with pytest.raises(MissingExtraError):
+        space.build_model({"width": 1})
+    with pytest.raises(MissingExtraError):
+        space.score_of({"width": 1}, None)  # type: ignore[arg-type]  # as below
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -65,6 +116,16 @@ def test_what_the_users_code_raises_is_about_its_point() -> None:
     with pytest.raises(DippmError) as caught:
         space.score_of({"width": 1}, None)  # type: ignore[arg-type]  # the score does not look at it
     assert caught.value.code == "space.score_failed"
+
+
+def test_a_model_cannot_end_the_program() -> None:
+    def leave(*_: object) -> object:
+        raise SystemExit(0)
+
+    space = Space.of({"width": [1, 2]}, leave, score=leave)  # type: ignore[arg-type]
+    for call in (space.build_model, lambda chosen: space.score_of(chosen, None)):  # type: ignore[arg-type]
+        with pytest.raises(DippmError, match="SystemExit"):
+            call({"width": 1})
 
 
 def test_a_point_cannot_change_the_choices_it_is_given() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 import dippm
 from dippm.api.exploration.choices import Choices
-from dippm.api.exploration.space import load_space
+from dippm.api.exploration.space import Space, load_space
 from dippm.api.exploration.trials import Outcome, Terms, evaluate
 from dippm.devices import find_device
+from dippm.errors import MissingExtraError
 
 POINT: Choices = {"depth": 2, "width": 64, "kind": "Relu", "repeats": 1}
 
@@ -40,3 +41,28 @@ def test_a_point_that_fails_is_an_outcome(space_file: Path) -> None:
     assert outcome.error_code == "space.build_failed"
     assert "too wide" in outcome.error
     assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("out of the blue"), "internal"), (MemoryError(), "worker.memory")]
+)
+def test_what_nobody_expects_is_an_outcome(
+    space_file: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dippm.api.prediction.predict", fail)
+    outcome = evaluate(load_space(space_file), POINT, Terms(device=find_device("A100"), batch=1))
+    assert outcome.error_code == code
+    if code == "internal":
+        assert outcome.error == "RuntimeError: out of the blue"
+
+
+def test_a_package_that_is_missing_is_no_outcome() -> None:
+    def build(_: Choices) -> object:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    space = Space.of({"width": [1, 2]}, build)
+    with pytest.raises(MissingExtraError):
+        evaluate(space, {"width": 1}, Terms(device=find_device("A100"), batch=1))

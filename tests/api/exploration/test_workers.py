@@ -11,7 +11,7 @@ from dippm.api.exploration.space import Space, load_space
 from dippm.api.exploration.trials import Outcome, Terms
 from dippm.api.exploration.workers import Workers
 from dippm.devices import find_device
-from dippm.errors import UsageError
+from dippm.errors import MissingExtraError, UsageError
 
 TERMS = Terms(device=find_device("A100"), batch=1)
 POINTS: list[Choices] = [{"depth": depth, "width": 16, "kind": "none"} for depth in (1, 2, 3)]
@@ -39,7 +39,27 @@ def test_a_process_that_dies_costs_its_own_point_alone(space_file: Path) -> None
 
 def test_jobs_that_cannot_be() -> None:
     space = Space.of({"a": [1, 2]}, lambda _: "timm:resnet18")
-    for jobs in (0, 2):
+    for jobs in (0, 2, 2.5, True):
         with pytest.raises(UsageError) as caught:
-            Workers(space, TERMS, jobs=jobs)
+            Workers(space, TERMS, jobs=jobs)  # type: ignore[arg-type]
         assert caught.value.code == "explore.jobs"
+
+
+def test_a_space_that_changes_meanwhile_ends_the_exploration_and_does_not_run(space_file: Path) -> None:
+    space = load_space(space_file)
+    marker = space_file.with_name("it_ran")
+    space_file.write_text(f"open({str(marker)!r}, 'w').close()\n{space_file.read_text()}")
+    with Workers(space, TERMS, jobs=2) as workers, pytest.raises(UsageError) as caught:
+        workers.predict(POINTS, lambda *_: None)
+    assert caught.value.code == "explore.space_changed"
+    assert not marker.exists()
+
+
+def test_a_package_that_is_missing_ends_the_exploration(space_file: Path) -> None:
+    missing = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")'
+    space_file.write_text(space_file.read_text().replace('raise ValueError("too wide")', missing))
+    space_file.write_text(space_file.read_text().replace("10**9", "1"))
+    with Workers(load_space(space_file), TERMS, jobs=2) as workers, pytest.raises(MissingExtraError) as caught:
+        workers.predict(POINTS, lambda *_: None)
+    assert (caught.value.package, caught.value.extra, caught.value.code) == ("torch", "torch", "extra.missing")
+    assert "dippm[torch]" in str(caught.value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.api.exploration.choices import count_points
-from dippm.api.exploration.front import choose_front, find_rivals
+from dippm.api.exploration.front import MOST_COMPARED, choose_front, find_rivals
 from dippm.api.exploration.objectives import UNCERTAIN, Limit, Objective
 from dippm.api.exploration.space import Space
 from dippm.api.exploration.trials import Trial
@@ -33,8 +33,9 @@ class Exploration:
         front: Those that keep to all limits and that no other dominates, best in the first objective first. A point's
             number is its place here, from 1.
         rivals: For each point of the front the places of those that may in truth dominate it: within the intervals
-            they could be at least as good in every objective.
+            they could be at least as good in every objective; none where the front is too large to tell.
         is_exhausted: Whether the search ended before its time, for want of new points.
+        notes: What could not be gone on with.
         files: What was written, none without a folder.
     """
 
@@ -46,6 +47,7 @@ class Exploration:
     front: tuple[Trial, ...]
     rivals: tuple[tuple[int, ...], ...]
     is_exhausted: bool = False
+    notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
 
     @classmethod
@@ -58,6 +60,7 @@ class Exploration:
         limits: tuple[Limit, ...],
         plan: Mapping[str, Any],
         is_exhausted: bool,
+        notes: tuple[str, ...] = (),
     ) -> Exploration:
         """What trials show."""
         front = choose_front(trials, objectives)
@@ -70,6 +73,7 @@ class Exploration:
             front=front,
             rivals=find_rivals(front, objectives),
             is_exhausted=is_exhausted,
+            notes=notes,
         )
 
     @property
@@ -82,11 +86,13 @@ class Exploration:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the front cannot vouch for, and what did not go as asked."""
-        notes = []
+        notes = list(self.notes)
         if self.is_exhausted:
             notes.append(f"The search ended after {len(self.trials)} trials: it found no point that was not tried.")
         if not self.front:
             notes.append("No trial keeps to all limits.")
+        if len(self.front) > MOST_COMPARED:
+            notes.append(f"Rivals are not told: the front has more than {MOST_COMPARED:,} points.")
         failed = Counter(trial.outcome.error_code for trial in self.trials if trial.has_failed)
         for code, count in failed.most_common():
             first = next(trial.outcome.error for trial in self.trials if trial.outcome.error_code == code)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.api.arguments import parse_batches, parse_conditions, parse_devices
+from dippm.api.deciding_versions import find_versions
 from dippm.api.exploration.exploration import Exploration
 from dippm.api.exploration.journal import Journal
 from dippm.api.exploration.objectives import Limit, Objective, parse_limits, parse_objectives
@@ -26,7 +27,11 @@ from dippm.errors import DippmError, MissingExtraError, UsageError
 
 __all__ = ["explore"]
 
-_MOST_TRIALS = 1_000_000
+_MOST_TRIALS = 100_000
+# What builds and reads the models decides their figures, numpy the way of the search.
+_PACKAGES = (
+    "numpy", "onnx", "torch", "torchvision", "timm", "transformers", "tensorflow", "keras", "paddlepaddle",
+)  # fmt: skip
 
 
 def explore(
@@ -62,7 +67,7 @@ def explore(
             ``latency_ms``, ``step_time_ms``, ``energy_j``, ``memory_mb``, ``params``, ``macs`` and ``score``, the
             space's own. Less is better, unless it ends in ``:max``.
         device: The device's name or specification.
-        trials: How many points to build and predict, 1 or more.
+        trials: How many points to build and predict, 1 to 100,000.
         batch: Samples per call.
         precision: See :func:`dippm.predict`.
         mode: See :func:`dippm.predict`.
@@ -76,7 +81,9 @@ def explore(
             They are compared with the bad end of the interval: breaking one after all is the costly mistake.
         out: Folder for the trials, the front, a plot and a page; None writes nothing.
         jobs: Processes that build and predict.
-        resume: Go on with what lies unfinished in the folder; what is known there is not predicted again.
+        resume: Go on with what lies unfinished in the folder; what is known there is not predicted again. The space
+            must be a file, which is found out to be unchanged, as are device, versions and artefacts; that what its
+            code reads besides is unchanged is for you to vouch.
         on_trial: Called after each trial with their number, their total and a remark.
 
     Returns:
@@ -88,15 +95,22 @@ def explore(
         MissingExtraError: A package for the sampler, the space or the plot is not installed.
         DippmError: ``explore.all_failed`` where no model at all could be predicted.
     """
-    if isinstance(trials, bool) or not 1 <= trials <= _MOST_TRIALS or isinstance(seed, bool) or not 0 <= seed < 2**32:
+    if not _is_whole(trials, 1, _MOST_TRIALS) or not _is_whole(seed, 0, 2**32 - 1):
         raise UsageError(
-            f"The trials must be from 1 to {_MOST_TRIALS:,} and the seed from 0 to 2^32 - 1. Got {trials!r} and "
-            f"{seed!r} instead.",
+            f"The trials must be a whole number from 1 to {_MOST_TRIALS:,} and the seed one from 0 to 2^32 - 1. Got "
+            f"{trials!r} and {seed!r} instead.",
             code="explore.settings",
         )
     if resume and out is None:
         raise UsageError("There is nothing to go on with, for no folder is given.", code="explore.settings")
     found = space if isinstance(space, Space) else load_space(space)
+    if resume and found.path is None:
+        raise UsageError(
+            "An exploration of a space made in Python cannot be gone on with: nothing tells that its functions are "
+            "what they were.",
+            code="explore.settings",
+            cure="Write the space to a file.",
+        )
     (size,), (spec,), chosen = (
         parse_batches(batch, is_single=True),
         parse_devices(device, is_single=True),
@@ -110,7 +124,7 @@ def explore(
     has_score, is_training = found.score is not None, conditions.mode is Mode.TRAINING
     weighed = parse_objectives(objectives, is_training=is_training, has_score=has_score)
     kept_to = parse_limits(limits, is_training=is_training, has_score=has_score)
-    search = make_search(chosen, found.choices, weighed, kept_to, seed=seed, trials=trials)
+    search = make_search(chosen, found.choices, weighed, kept_to, seed=seed)
     plan = _plan(found, terms, weighed, kept_to, sampler=chosen, seed=seed, trials=trials)
     folder = None if out is None else Path(out)
     if folder is not None:
@@ -120,20 +134,30 @@ def explore(
         workers = stack.enter_context(Workers(found, terms, jobs=jobs))
         run = Run(search, workers, journal, kept_to, total=trials, on_trial=on_trial)
         run.go()
-    if all(trial.has_failed for trial in run.trials):
-        example = run.trials[0].outcome
-        raise DippmError(
-            f"None of the {len(run.trials)} models could be predicted. The first: {example.error}",
-            code="explore.all_failed",
+        if all(trial.has_failed for trial in run.trials):
+            example = run.trials[0].outcome
+            raise DippmError(
+                f"None of the {len(run.trials)} models could be predicted. The first: {example.error}",
+                code="explore.all_failed",
+            )
+        exploration = Exploration.of(
+            run.trials,
+            space=found,
+            objectives=weighed,
+            limits=kept_to,
+            plan=plan,
+            is_exhausted=run.is_exhausted,
+            notes=() if journal is None else journal.notes,
         )
-    exploration = Exploration.of(
-        run.trials, space=found, objectives=weighed, limits=kept_to, plan=plan, is_exhausted=run.is_exhausted
-    )
-    if folder is None:
-        return exploration
-    from dippm.api.exploration.files import write_files
+        if folder is None:
+            return exploration
+        from dippm.api.exploration.files import write_files
 
-    return write_files(exploration, folder)
+        return write_files(exploration, folder)
+
+
+def _is_whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _need_matplotlib() -> None:
@@ -153,24 +177,9 @@ def _plan(
     trials: int,
 ) -> dict[str, Any]:
     """All that decides the table of trials, as plain values."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {}
-    for package in (
-        "dippm",
-        "numpy",
-        "torch",
-        "timm",
-        "transformers",
-        *(() if sampler is Sampler.SURROGATE else ("optuna",)),
-    ):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = ""
     device = hashlib.sha256(repr(asdict(terms.device)).encode()).hexdigest()
     return {
-        "schema": 1,
+        "schema": 2,
         "space": space.sha256 or hashlib.sha256(repr(space.choices).encode()).hexdigest(),
         "objectives": [str(each) for each in objectives],
         "limits": [str(each) for each in limits],
@@ -181,5 +190,5 @@ def _plan(
         "trials": trials,
         "sampler": sampler.value,
         "seed": seed,
-        "versions": versions,
+        "versions": find_versions([*_PACKAGES, *(() if sampler is Sampler.SURROGATE else ("optuna",))]),
     }

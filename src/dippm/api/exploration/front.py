@@ -14,7 +14,14 @@ from dippm.api.exploration.trials import Trial
 if TYPE_CHECKING:
     FloatArray = npt.NDArray[np.float64]
 
-__all__ = ["choose_front", "costs_of", "find_rivals", "is_not_dominated"]
+__all__ = ["MOST_COMPARED", "choose_front", "costs_of", "find_rivals", "is_not_dominated"]
+
+MOST_COMPARED = 2000
+"""Points of a front that are compared with each other for rivals: there may be as many pairs as the square of it."""
+
+# Rows whose dominance is found at once, and the most pairs that are in memory for it.
+_BLOCK = 256
+_COMPARED = 2**22
 
 
 def costs_of(trials: Sequence[Trial], objectives: Sequence[Objective]) -> FloatArray:
@@ -32,12 +39,46 @@ def is_not_dominated(costs: FloatArray) -> npt.NDArray[np.bool_]:
     Shapes:
         costs: [n, columns], less is better; returned: [n].
     """
-    best = np.ones(len(costs), dtype=bool)
-    for at, row in enumerate(costs):
-        if best[at]:
-            # What this row dominates cannot be on the front, and dominates nothing that this row does not.
-            best &= ~((costs >= row).all(axis=1) & (costs > row).any(axis=1))
+    # By the first column, ties by the next: no row is dominated by one after it.
+    order = np.lexsort(costs.T[::-1])
+    best = np.zeros(len(costs), dtype=bool)
+    best[order] = _is_best_of_two(costs[order]) if costs.shape[1] == 2 else _is_best(costs[order])
     return best
+
+
+def _is_best_of_two(ordered: FloatArray) -> npt.NDArray[np.bool_]:
+    """The same of ordered rows with two columns: the second is less than in all rows before, or the row is repeated."""
+    is_less = np.ones(len(ordered), dtype=bool)
+    is_less[1:] = ordered[1:, 1] < np.minimum.accumulate(ordered[:-1, 1])
+    is_repeated = np.zeros(len(ordered), dtype=bool)
+    is_repeated[1:] = (ordered[1:] == ordered[:-1]).all(axis=1)
+    # A repeated row is what the first one like it is.
+    first = np.maximum.accumulate(np.where(is_repeated, 0, np.arange(len(ordered))))
+    return np.asarray(is_less[first])
+
+
+def _is_best(ordered: FloatArray) -> npt.NDArray[np.bool_]:
+    """The same of ordered rows with any columns: what the rows of a block dominate among all after it is left out."""
+    best = np.zeros(len(ordered), dtype=bool)
+    rest = np.arange(len(ordered))
+    while len(rest):
+        size = max(1, min(_BLOCK, _COMPARED // len(rest)))
+        block = rest[:size]
+        block = block[~_are_dominated(ordered[block], ordered[block])]
+        best[block] = True
+        rest = rest[size:]
+        rest = rest[~_are_dominated(ordered[rest], ordered[block])]
+    return best
+
+
+def _are_dominated(costs: FloatArray, others: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which rows some other row dominates."""
+    reached = np.ones((len(others), len(costs)), dtype=bool)
+    is_better = np.zeros((len(others), len(costs)), dtype=bool)
+    for column, other in zip(costs.T, others.T, strict=True):
+        reached &= column >= other[:, None]
+        is_better |= column > other[:, None]
+    return np.asarray((reached & is_better).any(axis=0))
 
 
 def choose_front(trials: Sequence[Trial], objectives: Sequence[Objective]) -> tuple[Trial, ...]:
@@ -57,18 +98,14 @@ def find_rivals(front: Sequence[Trial], objectives: Sequence[Objective]) -> tupl
     interval are known and are compared as they are.
 
     Returns:
-        Places in ``front``, for each of its points.
+        Places in ``front``, for each of its points; none at all where there are more than :data:`MOST_COMPARED`.
     """
-    ends = np.array([[trial.outcome.ends(each.metric) for each in objectives] for trial in front], dtype=np.float64)
-    # Less is better: what is maximised is turned, and so are its ends.
-    turned = [
-        (-ends[:, at, ::-1] if each.is_maximised else ends[:, at]) for at, each in enumerate(objectives) if len(front)
-    ]
-    return tuple(
-        tuple(
-            other
-            for other in range(len(front))
-            if other != at and all(column[other, 0] <= column[at, 1] for column in turned)
-        )
-        for at in range(len(front))
-    )
+    if len(front) > MOST_COMPARED:
+        return ((),) * len(front)
+    may_dominate = ~np.eye(len(front), dtype=bool)
+    for each in objectives:
+        low, high = np.array([trial.outcome.ends(each.metric) for trial in front], dtype=np.float64).reshape(-1, 2).T
+        # Less is better: what is maximised is turned, and so are its ends.
+        best, worst = (-high, -low) if each.is_maximised else (low, high)
+        may_dominate &= best[None, :] <= worst[:, None]
+    return tuple(tuple(np.flatnonzero(row).tolist()) for row in may_dominate)

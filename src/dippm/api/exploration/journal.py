@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from dippm.api.exploration.trials import Outcome
+from dippm.api.folder_lock import lock_folder
 from dippm.errors import DippmError, UsageError
 
 __all__ = ["Journal"]
@@ -20,6 +22,8 @@ _PLAN, _LINES = "plan.json", "journal.jsonl"
 class Journal:
     """Outcomes by the key of their point, on disk; a process that ends at any moment loses the line under way at most.
 
+    One run at a time writes to it. Lines that cannot be read are left out, and their points predicted again.
+
     Args:
         folder: Where it lies; made where it is missing.
         plan: What decides the outcomes and their order, as plain values.
@@ -27,23 +31,28 @@ class Journal:
 
     Raises:
         UsageError: ``explore.unfinished`` where a journal is there and is not to be gone on with,
-            ``explore.other_plan`` where it is of another plan, ``explore.unwritable``.
-        DippmError: ``explore.damaged``.
+            ``explore.other_plan`` where it is of another plan, ``explore.running`` where another run writes to it,
+            ``explore.unwritable``.
+        DippmError: ``explore.damaged`` where the plan cannot be read.
     """
 
     def __init__(self, folder: Path, plan: Mapping[str, Any], *, resume: bool) -> None:
         self._folder = folder
         self.known: dict[str, Outcome] = {}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if (folder / _PLAN).exists():
-                self._check_plan(plan, resume=resume)
-                self._read()
-            else:
-                self._write_plan(plan)
-            self._lines = (folder / _LINES).open("a", encoding="utf-8")
-        except OSError as exc:
-            raise _unwritable(folder, exc) from exc
+        self._left_out = 0
+        with ExitStack() as opened:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._lock(opened)
+                if (folder / _PLAN).exists():
+                    self._check_plan(plan, resume=resume)
+                    self._read()
+                else:
+                    self._write_plan(plan)
+                self._lines = opened.enter_context((folder / _LINES).open("a", encoding="utf-8"))
+            except OSError as exc:
+                raise _unwritable(folder, exc) from exc
+            self._opened = opened.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +60,14 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.close()
+        self._opened.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be gone on with."""
+        if not self._left_out:
+            return ()
+        return (f"Lines of '{_LINES}' that are damaged and were left out: {self._left_out}.",)
 
     def keep(self, key: str, outcome: Outcome) -> None:
         """Write an outcome down.
@@ -66,12 +82,24 @@ class Journal:
             raise _unwritable(self._folder, exc) from exc
         self.known[key] = outcome
 
+    def _lock(self, opened: ExitStack) -> None:
+        try:
+            opened.enter_context(lock_folder(self._folder))
+        except BlockingIOError as exc:
+            raise UsageError(
+                f"Another run is at work on the exploration in '{self._folder}'.",
+                code="explore.running",
+                cure="Wait until it ends.",
+            ) from exc
+
     def _check_plan(self, plan: Mapping[str, Any], *, resume: bool) -> None:
         try:
             found = json.loads((self._folder / _PLAN).read_text(encoding="utf-8"))
-            differing = [name for name in dict.fromkeys((*plan, *found)) if found.get(name) != plan.get(name)]
+            differing = list(_differences(found, plan))
         except (ValueError, AttributeError, TypeError) as exc:
-            raise self._damaged(_PLAN) from exc
+            raise DippmError(
+                f"'{self._folder / _PLAN}' is damaged.", code="explore.damaged", cure="Start anew in another folder."
+            ) from exc
         if not resume:
             raise UsageError(
                 f"There is an exploration in '{self._folder}' already.",
@@ -79,10 +107,10 @@ class Journal:
                 cure="Go on with it by resume, or give another folder.",
             )
         if differing:
-            name = differing[0]
+            name, before, now = differing[0]
             raise UsageError(
-                f"The exploration in '{self._folder}' is another: its {name} is {found.get(name)!r:.120}, "
-                f"and now it is {plan.get(name)!r:.120}.",
+                f"The exploration in '{self._folder}' is another: its {name} is {before!r:.120}, "
+                f"and now it is {now!r:.120}.",
                 code="explore.other_plan",
                 cure="Ask for the same, or give another folder.",
             )
@@ -104,17 +132,22 @@ class Journal:
         if whole < len(content):
             # The last line was cut off with the process that wrote it.
             os.truncate(path, whole)
-        try:
-            for line in content[:whole].splitlines():
+        for line in content[:whole].split(b"\n")[:-1]:
+            try:
                 given = json.loads(line)
                 self.known[str(given["point"])] = Outcome.from_dict(given)
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
-            raise self._damaged(_LINES) from exc
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self._left_out += 1
 
-    def _damaged(self, name: str) -> DippmError:
-        return DippmError(
-            f"'{self._folder / name}' is damaged.", code="explore.damaged", cure="Start anew in another folder."
-        )
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, former and present value of what differs, parts of a mapping each by itself."""
+    for name in dict.fromkeys((*now, *before)):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from ((f"{name}.{part}", *values) for part, *values in _differences(old, new))
+        elif old != new:
+            yield name, old, new
 
 
 def _unwritable(folder: Path, exc: OSError) -> UsageError:

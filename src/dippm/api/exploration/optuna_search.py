@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OptunaSearch"]
 
-_MOST_POPULATION = 50
 _EXCESS = "excess"
 # Points that were proposed before are told again, so that the sampler moves on, and then changed at random.
 _TRIES = 20
@@ -29,7 +28,7 @@ _RANDOM_TRIES = 200
 
 
 class OptunaSearch:
-    """A study of Optuna's, kept in memory.
+    """A study of Optuna's, kept in memory, with the settings that Optuna itself advises.
 
     Args:
         sampler: Which sampler.
@@ -37,7 +36,6 @@ class OptunaSearch:
         objectives: What is weighed.
         limits: What must be kept to.
         seed: Where chance starts.
-        trials: How many points it will be asked for; a population is a tenth of them, 50 at most.
 
     Raises:
         MissingExtraError: Optuna is not installed.
@@ -51,7 +49,6 @@ class OptunaSearch:
         limits: Sequence[Limit],
         *,
         seed: int,
-        trials: int,
     ) -> None:
         self._choices, self._objectives = choices, objectives
         self._generator = np.random.default_rng(seed)
@@ -61,10 +58,18 @@ class OptunaSearch:
             samplers = optuna.samplers
             judge = _judge if limits else None
             if sampler == "nsga2":
-                population = min(max(trials // 10, 10), _MOST_POPULATION)
-                made = samplers.NSGAIISampler(population_size=population, seed=seed, constraints_func=judge)
+                made = samplers.NSGAIISampler(seed=seed, constraints_func=judge)
             elif sampler == "tpe":
-                made = samplers.TPESampler(seed=seed, constraints_func=judge)
+                # As Optuna 5 has it, and its documentation before: a constant liar where several points are asked for
+                # before the first is told; choices together for one objective, in groups where some depend on others.
+                is_joint = len(objectives) == 1
+                made = samplers.TPESampler(
+                    seed=seed,
+                    constant_liar=True,
+                    multivariate=is_joint,
+                    group=is_joint and any(choice.condition for choice in choices),
+                    constraints_func=judge,
+                )
             else:
                 made = samplers.RandomSampler(seed=seed)
             self._study = optuna.create_study(sampler=made, directions=["minimize"] * len(objectives))

@@ -54,7 +54,6 @@ def make_search(
     limits: Sequence[Limit],
     *,
     seed: int,
-    trials: int,
 ) -> Search:
     """A search that has seen nothing yet.
 
@@ -64,7 +63,6 @@ def make_search(
         objectives: What is weighed.
         limits: What must be kept to.
         seed: Where chance starts.
-        trials: How many points it will be asked for.
 
     Raises:
         MissingExtraError: Optuna is needed for it and not installed.
@@ -75,4 +73,4 @@ def make_search(
         return SurrogateSearch(choices, objectives, seed=seed)
     from dippm.api.exploration.optuna_search import OptunaSearch
 
-    return OptunaSearch(sampler, choices, objectives, limits, seed=seed, trials=trials)
+    return OptunaSearch(sampler, choices, objectives, limits, seed=seed)

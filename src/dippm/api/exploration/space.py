@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.api.exploration.choices import Choice, Choices, Value, draw, key_of, parse_choices
-from dippm.errors import DippmError, ModelReadError, UsageError
+from dippm.errors import DippmError, MissingExtraError, ModelReadError, UsageError
 
 if TYPE_CHECKING:
     from dippm.predictors.prediction import Prediction
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["BuiltModel", "Space", "load_space"]
 
 _MODEL, _INPUTS, _SCORE, _CHOICES = "model", "inputs", "score", "CHOICES"
+# What spaces import, by the extra that brings it.
+_EXTRAS = {
+    "torch": "torch", "torchvision": "zoo", "timm": "zoo", "transformers": "zoo", "tensorflow": "tensorflow",
+    "keras": "tensorflow", "paddle": "paddle",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -92,14 +97,15 @@ class Space:
 
         Raises:
             DippmError: ``space.build_failed``, or what the model's library raises of ours.
+            MissingExtraError: A framework that the model imports is not installed.
         """
         try:
             with _without_weights():
                 model, shapes = self.build(dict(chosen))
         except DippmError:
             raise
-        except Exception as exc:  # the code is the user's: whatever it raises is about this point
-            raise ModelReadError(
+        except (Exception, SystemExit) as exc:  # the code is the user's: whatever it raises is about this point
+            raise _missing_extra(exc, "build the space's models") or ModelReadError(
                 f"The space's model failed for {key_of(chosen)}: {type(exc).__name__}: {exc}",
                 code="space.build_failed",
             ) from exc
@@ -110,13 +116,14 @@ class Space:
 
         Raises:
             DippmError: ``space.score_failed``.
+            MissingExtraError: A framework that the score imports is not installed.
         """
         if self.score is None:
             return None
         try:
             value = float(self.score(dict(chosen), prediction))
-        except Exception as exc:  # as above
-            raise UsageError(
+        except (Exception, SystemExit) as exc:  # as above
+            raise _missing_extra(exc, "score the space's models") or UsageError(
                 f"The space's score failed for {key_of(chosen)}: {type(exc).__name__}: {exc}",
                 code="space.score_failed",
             ) from exc
@@ -144,17 +151,18 @@ class Space:
         return point
 
 
-def load_space(path: str | os.PathLike[str]) -> Space:
+def load_space(path: str | os.PathLike[str], *, sha256: str | None = None) -> Space:
     """Read a space from a file: ``.py``, whose code is run, or ``.yaml``, which is data.
 
     Args:
         path: The file. In Python it has ``CHOICES`` and ``model(choices)``, and perhaps ``inputs(choices)`` and
             ``score(choices, prediction)``; see :meth:`Space.of`. In YAML it has ``choices``, ``model`` and ``input``;
             see :mod:`dippm.api.exploration.space_template`.
+        sha256: What the hash of its content must be, found out before anything of it runs; None for any.
 
     Raises:
-        UsageError: ``space.missing``, ``space.invalid``.
-        MissingExtraError: PyYAML is not installed.
+        UsageError: ``space.missing``, ``space.invalid``, or ``explore.space_changed`` where the hash is another.
+        MissingExtraError: PyYAML or a framework that the file imports is not installed.
         ModelReadError: ``space.failed`` where the file's own code fails.
     """
     file = Path(path)
@@ -162,8 +170,13 @@ def load_space(path: str | os.PathLike[str]) -> Space:
         content = file.read_bytes()
     except OSError as exc:
         raise UsageError(f"The space '{file}' cannot be read: {exc.strerror or exc}.", code="space.missing") from exc
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and found != sha256:
+        raise UsageError(
+            f"The space '{file}' is not what was explored: its content changed.", code="explore.space_changed"
+        )
     if file.suffix == ".py":
-        space = _run(file)
+        space = _run(content, file)
     elif file.suffix in {".yaml", ".yml"}:
         from dippm.api.exploration.space_template import parse_template
 
@@ -178,21 +191,22 @@ def load_space(path: str | os.PathLike[str]) -> Space:
         build=space.build,
         score=space.score,
         path=file,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=found,
     )
 
 
-def _run(file: Path) -> Space:
+def _run(content: bytes, file: Path) -> Space:
+    """Run the content that was read, and hashed, rather than what may by now lie in the file."""
     found = spec_from_file_location(f"dippm_space_{file.stem}", file)
-    if found is None or found.loader is None:
+    if found is None:
         raise UsageError(f"'{file}' is no Python file.", code="space.invalid")
     module = module_from_spec(found)
     try:
-        found.loader.exec_module(module)
+        exec(compile(content, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - a space is code
     except DippmError:
         raise
-    except Exception as exc:  # the code is the user's
-        raise ModelReadError(
+    except (Exception, SystemExit) as exc:  # the code is the user's
+        raise _missing_extra(exc, f"run the space '{file}'") or ModelReadError(
             f"The space '{file}' fails when it is run: {type(exc).__name__}: {exc}", code="space.failed"
         ) from exc
     names: dict[str, Any] = {name: getattr(module, name, None) for name in (_CHOICES, _MODEL, _INPUTS, _SCORE)}
@@ -204,6 +218,13 @@ def _run(file: Path) -> Space:
                 cure="It needs CHOICES = {...} and a function model(choices).",
             )
     return Space.of(names[_CHOICES], names[_MODEL], inputs=names[_INPUTS], score=names[_SCORE])
+
+
+def _missing_extra(exc: BaseException, purpose: str) -> MissingExtraError | None:
+    """What to say where a framework was to be imported and is not installed; None for every other error."""
+    if not isinstance(exc, ModuleNotFoundError) or exc.name not in _EXTRAS:
+        return None
+    return MissingExtraError(package=exc.name, extra=_EXTRAS[exc.name], purpose=purpose)
 
 
 def _without_weights() -> Any:

@@ -10,7 +10,7 @@ from dippm.api.exploration.choices import Choices, key_of
 from dippm.api.exploration.objectives import Limit, Objective
 from dippm.api.exploration.space import Space
 from dippm.devices import DeviceSpec
-from dippm.errors import DippmError
+from dippm.errors import DippmError, MissingExtraError
 from dippm.predictors.prediction import Interval
 
 __all__ = ["Outcome", "Terms", "Trial", "evaluate"]
@@ -73,11 +73,17 @@ class Outcome:
         if "error_code" in given:
             return cls(error_code=str(given["error_code"]), error=str(given["error"]))
         return cls(
-            values={str(name): value for name, value in given["values"].items()},
+            values={str(name): _check_number(value) for name, value in given["values"].items()},
             intervals={str(name): (float(low), float(high)) for name, (low, high) in given["intervals"].items()},
             mig=str(given["mig"]),
             warnings=tuple(given["warnings"]),
         )
+
+
+def _check_number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,15 +132,25 @@ class Trial:
 
 
 def evaluate(space: Space, choices: Choices, terms: Terms) -> Outcome:
-    """Build the model of a point and predict it; whatever is wrong with it is its outcome."""
+    """Build the model of a point and predict it; whatever is wrong with it is its outcome.
+
+    Raises:
+        MissingExtraError: A package is not installed, which no point can help.
+    """
     from dippm.api.prediction import predict
 
     try:
         built = space.build_model(choices)
         prediction = predict(built.model, input=built.input, batch=terms.batch, device=terms.device, **terms.options)
         score = space.score_of(choices, prediction)
+    except MissingExtraError:
+        raise
     except DippmError as exc:
         return Outcome(error_code=exc.code, error=str(exc))
+    except MemoryError:
+        return Outcome(error_code="worker.memory", error="There is not enough memory for it.")
+    except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one point must not end the others
+        return Outcome(error_code="internal", error=f"{type(exc).__name__}: {exc}")
     measured = {
         "latency_ms": prediction.latency_ms,
         "step_time_ms": prediction.step_time_ms,

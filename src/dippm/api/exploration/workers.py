@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,7 @@ from typing import Self
 from dippm.api.exploration.choices import Choices
 from dippm.api.exploration.space import Space, load_space
 from dippm.api.exploration.trials import Outcome, Terms, evaluate
-from dippm.errors import UsageError
+from dippm.errors import DippmError, UsageError
 
 __all__ = ["Workers"]
 
@@ -32,8 +33,8 @@ class Workers:
     """
 
     def __init__(self, space: Space, terms: Terms, *, jobs: int) -> None:
-        if jobs < 1:
-            raise UsageError(f"The jobs must be 1 or more. Got {jobs} instead.", code="explore.jobs")
+        if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+            raise UsageError(f"The jobs must be 1 or more. Got {jobs!r} instead.", code="explore.jobs")
         if jobs > 1 and space.path is None:
             raise UsageError(
                 "Several jobs read the space each for itself, from its file. This one was made in Python.",
@@ -57,6 +58,10 @@ class Workers:
         Args:
             points: What was chosen for each.
             keep: Called with the place of a point and its outcome, in any order, as soon as it is known.
+
+        Raises:
+            UsageError: ``explore.space_changed`` where another process finds another space than this one.
+            DippmError: The space cannot be read there, or a package is missing.
         """
         if self._jobs == 1 or self._space.path is None:
             for at, point in enumerate(points):
@@ -74,7 +79,7 @@ class Workers:
         """Predict over the processes; returns places of points that were lost with one."""
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self._jobs, mp_context=multiprocessing.get_context("spawn"))
-        answers: list[Future[Outcome] | None] = []
+        answers: list[Future[Outcome | _Refusal] | None] = []
         for point in points:
             try:
                 answers.append(
@@ -88,6 +93,8 @@ class Workers:
                 outcome = None if answer is None else answer.result()
             except BrokenProcessPool:
                 outcome = None
+            if isinstance(outcome, _Refusal):
+                raise outcome.to_error()
             if outcome is None:
                 lost.append(at)
             else:
@@ -102,14 +109,29 @@ class Workers:
             self._pool = None
 
 
-def _predict(path: str, sha256: str, point: Choices, terms: Terms) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """An error that ends the exploration, on its way from another process: pickle loses what errors are made of."""
+
+    kind: type[DippmError]
+    text: str
+    content: dict[str, object]
+
+    def to_error(self) -> DippmError:
+        """The error again."""
+        error = self.kind.__new__(self.kind, self.text)
+        error.__dict__.update(self.content)
+        return error
+
+
+def _predict(path: str, sha256: str, point: Choices, terms: Terms) -> Outcome | _Refusal:
     """Predict a point in a process of its own."""
-    space = _load(path)
-    if space.sha256 != sha256:
-        raise UsageError(f"The space '{path}' changed during the exploration.", code="explore.space_changed")
-    return evaluate(space, point, terms)
+    try:
+        return evaluate(_load(path, sha256), point, terms)
+    except DippmError as exc:
+        return _Refusal(type(exc), str(exc), vars(exc))
 
 
 @cache
-def _load(path: str) -> Space:
-    return load_space(Path(path))
+def _load(path: str, sha256: str) -> Space:
+    return load_space(Path(path), sha256=sha256)
