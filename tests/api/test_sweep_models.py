@@ -58,3 +58,5 @@ def test_an_empty_folder_and_a_list_that_is_no_text_are_refused(tmp_path: Path) 
     with pytest.raises(UsageError) as caught:
         list_models(f"@{tmp_path / 'list'}")
     assert caught.value.code == "sweep.list"
+    with pytest.raises(UsageError, match=r"'none' cannot be read: No such file or directory\. After @ stands a text"):
+        list_models("@none")

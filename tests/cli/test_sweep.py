@@ -53,7 +53,7 @@ def test_a_report_as_json(run_json: Callable[..., dict[str, Any]], folder: Path,
 def test_options_reach_the_rows(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "t.csv"
     words = ["sweep", str(folder / "a.json.gz"), "--mode", "training", "--optimizer", "adam", "--precision", "amp"]
-    assert main([*words, "--out", str(out), "--jobs", "1", "--json"]) == 0
+    assert main([*words, "--out", str(out), "--jobs", "1", "--json"]) == 1  # it has nothing to train
     assert ",training,amp,nchw,eager," in out.read_text(encoding="utf-8").splitlines()[1]
 
 
@@ -66,6 +66,17 @@ def test_a_list_and_columns_for_a_pipe(folder: Path, tmp_path: Path, capsys: pyt
         "out": str(tmp_path / "t.parquet"), "models": "2", "rows": "2", "errors": "1", "seconds": "",
     }  # fmt: skip
     assert "! 1 x model.missing" in printed.err
+
+
+def test_a_sweep_without_any_prediction_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table is there all the same: it says why."""
+    out = tmp_path / "t.parquet"
+    assert main(["sweep", str(tmp_path / "*.onnx"), "--out", str(out), "--jobs", "1"]) == 1
+    printed = capsys.readouterr().err
+    assert "No model could be predicted" in printed
+    (row,) = pyarrow.parquet.read_table(out).to_pylist()
+    assert row["error_code"] == "model.missing"
+    assert "without quotes" in row["error"]
 
 
 @pytest.mark.usefixtures("tables")

@@ -73,6 +73,9 @@ def test_missing_files_and_plain_folders(tmp_path: Path) -> None:
     with pytest.raises(ModelReadError) as caught:
         detect_framework(tmp_path / "none.onnx")
     assert caught.value.code == "model.missing"
+    assert "timm:" in str(caught.value)
+    with pytest.raises(ModelReadError, match="without quotes"):
+        detect_framework(tmp_path / "*.onnx")
     with pytest.raises(ModelReadError) as caught:
         detect_framework(tmp_path)
     assert caught.value.code == "model.unrecognised"

@@ -70,7 +70,12 @@ def _read_lines(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise UsageError(f"The list of models '{path}' cannot be read: {exc}.", code="sweep.list") from exc
+        words = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+        raise UsageError(
+            f"The list of models '{path}' cannot be read: {words}.",
+            code="sweep.list",
+            cure="After @ stands a text file with one path or name a line.",
+        ) from exc
     return [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(_COMMENT)]
 
 

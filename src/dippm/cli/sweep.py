@@ -74,7 +74,7 @@ def sweep(
         str | None,
         typer.Option(
             "--cluster",
-            metavar="auto|ray://HOST:PORT",
+            metavar="auto|HOST:PORT|ray://HOST:PORT",
             help="Spread the work over a Ray cluster, whose machines see the same files.",
             show_default=False,
         ),
@@ -136,6 +136,9 @@ def sweep(
         )
         for failure in report.failures:
             print_note(f"! {failure.rows} x {failure.code}: {failure.model}: {failure.error}")
+    if report.rows and report.errors == report.rows:
+        print_note("No model could be predicted: every row is an error.")
+        raise typer.Exit(1)
 
 
 def _on_cluster(address: str | None) -> OpenRunner | None:

@@ -352,9 +352,15 @@ class RayFleet:
     def _no_workers(self) -> DippmError:
         reasons = [f"{slot.place}: {slot.reason}" for slot in self._slots.values() if slot.reason]
         what = "processor" if self._is_cpu else "GPU"
+        if not reasons:
+            return DippmError(
+                f"The cluster has no {what} that is free to measure on.",
+                code="cluster.no_workers",
+                cure="Join machines that have one and hold it for nothing else"
+                + ("." if self._is_cpu else ", or measure on processors with --device cpu."),
+            )
         return DippmError(
-            f"The cluster has no {what} left to measure on"
-            + (f"; {'; '.join(reasons[:3])}" if reasons else " that is free"),
+            f"The cluster has no {what} left to measure on: {'; '.join(reasons[:3])}.",
             code="cluster.no_workers",
             cure="See that dippm is installed on every machine, and that nothing else holds the devices; "
             "then go on with --resume.",

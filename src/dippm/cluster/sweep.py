@@ -135,7 +135,7 @@ def _stream(blocks: list[bytes], *, workers: int, **settings: Any) -> Iterator[t
             fn_constructor_kwargs=settings,
             batch_size=1,
             batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=workers),
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(blocks))),
             num_cpus=1,
         )
         batches: Iterable[Any] = rows.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)

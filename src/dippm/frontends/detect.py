@@ -35,6 +35,7 @@ class Framework(StrEnum):
     DIPPM = "dippm"
 
 
+_PATTERN = "It is the shell that fills in patterns: write it without quotes, and see that something matches."
 _MISSING = "Check the path; a model by name begins with timm:, torchvision: or hf:, as in timm:resnet50."
 _ALIASES = {
     "torch": Framework.PYTORCH,
@@ -73,7 +74,8 @@ def detect_framework(path: Path) -> Framework:
     """
     try:
         if not path.exists():
-            raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure=_MISSING)
+            cure = _PATTERN if any(sign in str(path) for sign in "*?[") else _MISSING
+            raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure=cure)
         if path.is_dir():
             return _detect_folder(path)
         with path.open("rb") as stream:
