@@ -103,6 +103,26 @@ def test_a_large_linear_layer_takes_its_learned_time_less_the_launch(builder: An
     assert time_of(builder.graph(), batches=[4096])[0, 0] == pytest.approx(learned - 1.1 * floor + gap_ms)
 
 
+@pytest.mark.parametrize("device", ["A100", "T4", "H100"])
+def test_a_product_of_two_matrices_costs_what_a_linear_layer_does(
+    builder: Any, new_builder: Callable[[], Any], device: str
+) -> None:
+    """Also where batches of several matrices are asked for beside it: each batch size is answered alike alone."""
+    x = builder.input(builder.N, 512, 256)
+    builder.node(OpKind.MATMUL, [x, builder.input(builder.N, 256, 384)], builder.N, 512, 384)
+    layer = new_builder()
+    y = layer.input(layer.N, 512, 256)
+    layer.node(OpKind.LINEAR, [y, layer.weight(384, 256)], layer.N, 512, 384)
+    product = builder.graph()
+    both = time_of(product, batches=[1, 8], device=device)[:, 0]
+    assert both[0] == pytest.approx(time_of(layer.graph(), batches=[1], device=device)[0, 0])
+    assert both.tolist() == [time_of(product, batches=[batch], device=device)[0, 0] for batch in (1, 8)]
+    kernels, card = load_kernel_model(), find_device(device)
+    learned = kernels.time_ms(Family.BMM, GemmProblem.of(b=8, m=512, n=384, k=256), card)[0]
+    floor = kernels.launch_floor_ms(Family.BMM, card)
+    assert both[1] == pytest.approx(learned - 1.1 * floor + Rates().gap_us / 1e3)
+
+
 def test_tensor_cores_make_a_large_product_faster_in_the_order_of_their_peaks(builder: Any) -> None:
     x = builder.input(builder.N, 4096)
     builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], builder.N, 4096)

@@ -222,14 +222,14 @@ class _Timer:
             result[..., is_tensor] = self._tensor_product(
                 *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[..., is_tensor] * self.rates.tensor_gemm
             )
-        for is_linear, family in ((True, Family.LINEAR), (False, Family.BMM)):
-            chosen = ~is_tensor & (sizes.is_linear[columns] == is_linear)
+        # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
+        is_single = sizes.is_linear[columns] | (b == 1.0)
+        for family, chosen in ((Family.LINEAR, is_single & ~is_tensor), (Family.BMM, ~is_single & ~is_tensor)):
             if chosen.any():
-                problem = GemmProblem.of(
-                    **{name: size[:, chosen].ravel() for name, size in (("b", b), ("m", m), ("n", n), ("k", k))}
-                )
-                learned = self._learned(family, problem, batches=len(b))
-                result[..., chosen] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., chosen]))
+                problem = GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
+                learned = self._learned(family, problem, batches=1)
+                own_peak = np.broadcast_to(peak, result.shape)[:, None, chosen]
+                result[:, chosen] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
         return np.maximum(result, self._traffic_seconds(node))
 
     def convolution(self, part: Distinct) -> FloatArray:
