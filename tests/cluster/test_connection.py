@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,6 +95,27 @@ def test_what_listens_and_is_no_ray_is_said_soon(
     with listen(answer) as address, pytest.raises(UsageError, match=words) as caught, connected_cluster(address):
         pass
     assert caught.value.code == "cluster.unreachable"
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_head_that_is_lost_is_said_before_ray_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "_KNOCK_EVERY_S", 0.01)
+    for name, answer in (("init", None), ("cluster_resources", {}), ("nodes", [])):
+        monkeypatch.setattr(f"ray.{name}", lambda answer=answer, **_: answer)
+    with listen(SETTINGS) as address:
+        connected = connected_cluster(address)
+        connected.__enter__()
+    try:
+        until = time.monotonic() + 20.0
+        while "does not answer any more" not in caplog.text:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert address in caplog.text
+        assert "--resume" in caplog.text
+    finally:
+        connected.__exit__(None, None, None)
 
 
 @pytest.fixture(name="alone")

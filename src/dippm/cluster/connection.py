@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 from types import ModuleType
 from typing import Any
 
@@ -14,10 +16,12 @@ from dippm.errors import DippmError, MissingExtraError, UsageError
 
 __all__ = ["ClusterResources", "connected_cluster", "import_ray"]
 
+_LOG = logging.getLogger(__name__)
 _AUTO, _LOCAL = "auto", "local"
 _CLIENT = "ray://"
 _OBJECT_STORE_BYTES = 256 * 2**20
 _KNOCK_S = 10.0
+_KNOCK_EVERY_S, _MISSED_KNOCKS = 5.0, 3
 # Ray speaks gRPC, which is HTTP/2: both sides begin with a frame of settings, here an empty one.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _FRAME_BYTES, _FRAME_TYPE, _SETTINGS = 9, slice(3, 4), b"\4"
@@ -90,9 +94,38 @@ def connected_cluster(
         else:
             _join(ray, found)
     try:
-        yield _resources(ray, is_own=found is None)
+        with _watched(found):
+            yield _resources(ray, is_own=found is None)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _watched(address: str | None) -> Iterator[None]:
+    """Say so where the head is lost: Ray waits for it for a minute, and then ends this process without a word."""
+    is_over = Event()
+
+    def watch(head: str) -> None:
+        missed = 0
+        while missed < _MISSED_KNOCKS and not is_over.wait(_KNOCK_EVERY_S):
+            try:
+                _knock(head)
+                missed = 0
+            except (ValueError, OSError):
+                missed += 1
+        if missed == _MISSED_KNOCKS:
+            _LOG.warning(
+                "The head of the cluster at '%s' does not answer any more. If it stays away, Ray ends this command "
+                "within a minute; the same command with --resume then goes on, on any cluster or without one.",
+                head,
+            )
+
+    if address is not None:
+        Thread(target=watch, args=(address,), daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def _refuse_client(address: str) -> None:
