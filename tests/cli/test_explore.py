@@ -12,6 +12,7 @@ import pytest
 
 import dippm
 from dippm.cli import main
+from dippm.predictors.prediction import round_figures
 
 SPACE = """
 from onnx import helper
@@ -111,6 +112,48 @@ def test_an_interruption_says_how_to_go_on(
 def test_wrong_use(space: str, words: list[str], status: int, code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", "--space", space, *words, "--json"]) == status
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+def test_columns_have_the_digits_that_mean_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "space.py"
+    path.write_text(f"{SPACE}\ndef score(choices, prediction):\n    return choices['depth'] + 1 / 3\n")
+    assert main(["explore", "--space", str(path), "--objective", "latency,score:max", "-n", "9"]) == 0
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    for row in (dict(zip(header, cells, strict=True)) for cells in rows):
+        assert row["score"] == f"{int(row['depth']) + 1 / 3:.6g}"
+        assert float(row["latency_ms"]) == round_figures(float(row["latency_ms"]))
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_a_space_prints_is_not_the_result(tmp_path: Path, jobs: str) -> None:
+    path = tmp_path / "space.py"
+    path.write_text(
+        f"import os, subprocess, sys\nprint('at import')\n{SPACE}    print('never')\n".replace(
+            "    width, depth =",
+            "    print('in model'); os.write(1, b'descriptor\\n')\n"
+            "    subprocess.run([sys.executable, '-c', 'print(\"process\")'])\n    width, depth =",
+        )
+    )
+    words = ["explore", "--space", str(path), "--objective", OBJECTIVES, "-n", "3", "--jobs", jobs, "--json"]
+    done = subprocess.run([sys.executable, "-m", "dippm", *words], capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["tried"] == 3
+    assert {"at import", "in model", "descriptor", "process"} <= set(done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("where", ["at import", "model", "inputs", "score"])
+def test_a_space_cannot_end_the_program(tmp_path: Path, where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "space.py"
+    ends = {name: "    sys.exit(3)\n" if name == where else "    pass\n" for name in ("model", "inputs", "score")}
+    content = "import sys\n" + ("sys.exit(3)\n" if where == "at import" else "") + SPACE
+    content = content.replace("def model(choices):\n", f"def model(choices):\n{ends['model']}")
+    content += f"\ndef inputs(choices):\n{ends['inputs']}    return None\n"
+    content += f"\ndef score(choices, prediction):\n{ends['score']}    return 1\n"
+    path.write_text(content)
+    line = content.splitlines().index("    sys.exit(3)" if where != "at import" else "sys.exit(3)") + 1
+    assert main(["explore", "--space", str(path), "--objective", OBJECTIVES, "-n", "3", "--json"]) in {1, 3}
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"].endswith(f"SystemExit: 3 (space.py, line {line})")
+    assert (error["code"] == "space.failed") == (where == "at import")
 
 
 @pytest.mark.parametrize("where", ["file", "model"])

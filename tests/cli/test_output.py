@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -75,3 +77,19 @@ def test_stdout_is_kept_for_the_result_while_a_cluster_works(capsys: pytest.Capt
     captured = capsys.readouterr()
     assert captured.out == "notice with None\nresult\nresult\n"
     assert captured.err == "notice with auto\n"
+
+
+def test_stdout_is_kept_from_processes_and_c_libraries_too() -> None:
+    code = (
+        "import ctypes, os, subprocess, sys; from dippm.cli.output import kept_stdout\n"
+        "print('before')\n"
+        "with kept_stdout('space.py'):\n"
+        "    print('python'); print('python itself', file=sys.__stdout__); os.write(1, b'descriptor\\n')\n"
+        "    subprocess.run([sys.executable, '-c', 'print(\"process\")'])\n"
+        "    ctypes.CDLL(None).puts(b'library') if os.name == 'posix' else print('library')\n"
+        "print('result')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "before\nresult\n"
+    words = {"python", "python itself", "descriptor", "process", "library"}
+    assert set(done.stderr.splitlines()) == words

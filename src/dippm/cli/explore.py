@@ -11,6 +11,7 @@ from dippm.cli import options
 from dippm.cli.output import (
     SCHEMA,
     is_terminal,
+    kept_stdout,
     make_console,
     make_printable,
     print_columns,
@@ -82,12 +83,14 @@ def explore(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Write trials, front, plot and page, and what --resume needs.",
+            help="Write trials, front, plot and page, and what --resume needs, to a folder that is new or empty.",
             show_default=False,
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Processes that build and predict.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what lies unfinished in the folder.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what lies in the folder, unfinished or with more trials.")
+    ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run ``dippm explore``."""
@@ -95,25 +98,26 @@ def explore(
 
     bar = CountBar("trials")
     try:
-        found = api.explore(
-            space,
-            objectives=objective,
-            device=options.find_one_device(device, device_file),
-            trials=trials,
-            batch=options.parse_one_batch(batch),
-            precision=precision,
-            mode=mode,
-            optimizer=optimizer,
-            layout=layout,
-            runtime=runtime,
-            sampler=sampler,
-            seed=seed,
-            limits=limit or [],
-            out=out,
-            jobs=jobs,
-            resume=resume,
-            on_trial=bar.show,
-        )
+        with kept_stdout(space):
+            found = api.explore(
+                space,
+                objectives=objective,
+                device=options.find_one_device(device, device_file),
+                trials=trials,
+                batch=options.parse_one_batch(batch),
+                precision=precision,
+                mode=mode,
+                optimizer=optimizer,
+                layout=layout,
+                runtime=runtime,
+                sampler=sampler,
+                seed=seed,
+                limits=limit or [],
+                out=out,
+                jobs=jobs,
+                resume=resume,
+                on_trial=bar.show,
+            )
     except KeyboardInterrupt:
         if out is not None:
             bar.close()
@@ -144,14 +148,14 @@ def _columns(found: Exploration) -> list[str]:
 
 
 def _rows(found: Exploration) -> list[list[object]]:
-    from dippm.predictors.prediction import round_figures
+    from dippm.api.exploration.objectives import round_metric
 
     rows = []
     for at, trial in enumerate(found.front):
         cells: list[object] = [at + 1, trial.number]
         for metric in found.metrics:
             value, ends = trial.outcome.values[metric], trial.outcome.intervals.get(metric)
-            cells += [value] if ends is None else [round_figures(each) for each in (value, *ends)]
+            cells += [round_metric(metric, each) for each in (value, *(ends or ()))]
         cells += [trial.outcome.mig or "none", ",".join(str(other + 1) for other in found.rivals[at])]
         rows.append([*cells, *(trial.choices.get(choice.name) for choice in found.space.choices)])
     return rows

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -38,13 +38,47 @@ def is_terminal() -> bool:
 
 
 @contextmanager
-def kept_stdout(cluster: str | None) -> Iterator[None]:
-    """Keep stdout for the result while a cluster works, if one is named: Ray tells of lost machines there."""
-    if cluster is None:
+def kept_stdout(writer: str | None) -> Iterator[None]:
+    """Keep stdout for the result while somebody else may write there: what comes meanwhile goes to stderr.
+
+    That holds for this process, its C libraries and the processes that it starts.
+
+    Args:
+        writer: Who may write: the address of a cluster, the file of a space; None for nobody.
+    """
+    if writer is None:
         yield
         return
-    with redirect_stdout(sys.stderr):
+    sys.stdout.flush()
+    with _descriptor_to_stderr(), redirect_stdout(sys.stderr):
         yield
+
+
+@contextmanager
+def _descriptor_to_stderr() -> Iterator[None]:
+    try:
+        own = os.dup(1)
+    except OSError:  # there is no stdout to keep
+        yield
+        return
+    try:
+        with suppress(OSError):  # there is no stderr either
+            os.dup2(2, 1)
+        yield
+    finally:
+        _flush_everything()
+        os.dup2(own, 1)
+        os.close(own)
+
+
+def _flush_everything() -> None:
+    """Write out what is still in buffers, before the descriptors below them change."""
+    import ctypes
+
+    with suppress(OSError, ValueError, AttributeError):
+        sys.__stdout__.flush()  # type: ignore[union-attr]  # None is an AttributeError
+    with suppress(OSError, TypeError, AttributeError):  # no C library by this way on Windows
+        ctypes.CDLL(None).fflush(None)
 
 
 def make_console() -> Console:

@@ -12,6 +12,7 @@ import pytest
 import dippm
 from dippm.api.exploration.space import load_space
 from dippm.errors import DippmError, MissingExtraError, UsageError
+from dippm.predictors.prediction import round_figures
 
 OBJECTIVES = "latency,memory,score:max"
 
@@ -51,6 +52,21 @@ def test_a_front_that_nothing_tried_dominates(space_file: Path, tmp_path: Path) 
     assert again.latency_ms == found.front[0].outcome.values["latency_ms"]
 
 
+def test_no_more_digits_are_told_than_mean_something(space_file: Path, tmp_path: Path) -> None:
+    space_file.write_text(space_file.read_text().replace('return choices["depth"]', 'return 1 / 3 + choices["depth"]'))
+    out = tmp_path / "out"
+    found = dippm.explore(space_file, objectives=OBJECTIVES, trials=12, out=out)
+    rows = list(csv.DictReader((out / "trials.csv").read_text().splitlines()))
+    for trial, row in zip(found.trials, rows, strict=True):
+        latency = trial.outcome.values["latency_ms"]
+        assert float(row["latency_ms"]) == round_figures(latency) != latency
+        assert float(row["memory_mb_high"]) == round_figures(trial.outcome.ends("memory_mb")[1])
+        assert float(row["score"]) == round_figures(trial.outcome.values["score"], digits=6)
+        assert int(row["params"]) == trial.outcome.values["params"]
+    point = json.loads((out / "front.json").read_text())["front"][0]
+    assert point["score"] == round_figures(found.front[0].outcome.values["score"], digits=6)
+
+
 def test_the_number_of_jobs_changes_nothing(space_file: Path, tmp_path: Path) -> None:
     for jobs in (1, 2):
         dippm.explore(space_file, objectives=OBJECTIVES, trials=33, out=tmp_path / str(jobs), jobs=jobs)
@@ -82,6 +98,25 @@ def test_an_interrupted_run_goes_on_to_the_same_table(space_file: Path, tmp_path
     assert len(predicted) == 45 - 36
     for name in ("trials.csv", "front.json"):
         assert (whole / name).read_bytes() == (cut / name).read_bytes()
+
+
+@pytest.mark.parametrize("sampler", ["surrogate", "tpe"])
+def test_more_trials_of_an_exploration_are_those_of_a_longer_one(
+    space_file: Path, tmp_path: Path, sampler: str
+) -> None:
+    whole, grown = tmp_path / "whole", tmp_path / "grown"
+    dippm.explore(space_file, objectives=OBJECTIVES, trials=47, sampler=sampler, out=whole)
+    dippm.explore(space_file, objectives=OBJECTIVES, trials=23, sampler=sampler, out=grown)
+    predicted: list[int] = []
+    dippm.explore(
+        space_file, objectives=OBJECTIVES, trials=47, sampler=sampler, out=grown, resume=True,
+        on_trial=lambda done, _total, _remark: predicted.append(done),
+    )  # fmt: skip
+    assert 24 <= len(predicted) <= 27
+    for name in ("trials.csv", "front.json", "plan.json"):
+        assert (whole / name).read_bytes() == (grown / name).read_bytes()
+    with pytest.raises(UsageError, match="it has 47 trials, and now 23 are asked for"):
+        dippm.explore(space_file, objectives=OBJECTIVES, trials=23, sampler=sampler, out=grown, resume=True)
 
 
 def test_an_unexpected_error_costs_its_own_trial_alone(
@@ -143,9 +178,13 @@ def test_a_space_made_in_python_is_not_gone_on_with(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_failed_trials_are_rows_and_all_failing_is_an_error(space_file: Path) -> None:
+def test_failed_trials_are_rows_and_all_failing_is_an_error(space_file: Path, tmp_path: Path) -> None:
     space_file.write_text(space_file.read_text().replace("10**9", "100"))
-    found = dippm.explore(space_file, objectives="latency", trials=20, sampler="random")
+    found = dippm.explore(space_file, objectives="latency", trials=20, sampler="random", out=tmp_path / "out")
+    line = space_file.read_text().splitlines().index('        raise ValueError("too wide")') + 1
+    rows = list(csv.DictReader((tmp_path / "out" / "trials.csv").read_text().splitlines()))
+    told = [row["error"].endswith(f"(perceptrons.py, line {line})") for row in rows]
+    assert told == [trial.has_failed for trial in found.trials]
     failed = [trial for trial in found.trials if trial.has_failed]
     assert failed
     assert all(int(trial.choices["width"]) > 100 for trial in failed)
@@ -175,7 +214,15 @@ def test_a_space_of_functions_and_a_limit_that_nothing_keeps() -> None:
     found = dippm.explore(space, objectives="latency,params:max", trials=10, limits={"memory": 1})
     assert len(found.trials) == 3
     assert found.front == ()
-    assert [note[:25] for note in found.warnings] == ["The search ended after 3 ", "No trial keeps to all lim"]
+    assert found.warnings[0].startswith("The search ended after 3 ")
+    nearest = min(found.trials, key=lambda trial: trial.outcome.ends("memory_mb")[1])
+    memory = round_figures(nearest.outcome.ends("memory_mb")[1])
+    assert found.warnings[1:] == (
+        f"No trial keeps to all limits. The nearest, trial {nearest.number}, has memory_mb {memory:,g} at its bad end "
+        "against memory_mb<=1.",
+    )
+    points = found.to_dict()["space"]["points"]  # type: ignore[index]
+    assert (points, type(points)) == (3, int)
 
 
 @pytest.mark.parametrize(

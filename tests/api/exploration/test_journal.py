@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,13 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 def test_what_is_there_is_neither_overwritten_nor_mixed(tmp_path: Path) -> None:
     Journal(tmp_path, {"seed": 1}, resume=False).__exit__(None, None, None)
-    with pytest.raises(UsageError, match="already") as caught:
+    with pytest.raises(UsageError, match=r"an unfinished .* --resume \(in Python resume=True\)\.") as caught:
         Journal(tmp_path, {"seed": 1}, resume=False)
     assert caught.value.code == "explore.unfinished"
+    (tmp_path / "front.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"a finished exploration .* --resume .* and more trials\.") as caught:
+        Journal(tmp_path, {"seed": 1}, resume=False)
+    assert caught.value.code == "explore.finished"
     with pytest.raises(UsageError, match="its seed is 1, and now it is 2") as caught:
         Journal(tmp_path, {"seed": 2}, resume=True)
     assert caught.value.code == "explore.other_plan"
@@ -99,6 +104,38 @@ def test_a_part_of_the_plan_that_differs_is_named(tmp_path: Path) -> None:
     Journal(tmp_path, {"versions": {"torch": "1", "numpy": "2"}}, resume=False).__exit__(None, None, None)
     with pytest.raises(UsageError, match=r"its versions\.kernels is None, and now it is 'b'"):
         Journal(tmp_path, {"versions": {"torch": "1", "numpy": "2", "kernels": "b"}}, resume=True)
+
+
+def test_what_differs_is_told_in_words(tmp_path: Path) -> None:
+    before = {"space": "0f08", "device_sha256": "a1", "trials": 6}
+    Journal(tmp_path, before, resume=False).__exit__(None, None, None)
+    for change, words in (
+        ({"space": "11aa"}, r"another: the file 'cells\.py' has changed since\."),
+        ({"device_sha256": "b2"}, r"another: the figures of its device have changed since\."),
+        ({"trials": 4}, r"another: it has 6 trials, and now 4 are asked for\."),
+        ({"trials": 9, "seed": 2}, r"another: its seed is None, and now it is 2\."),
+    ):
+        with pytest.raises(UsageError, match=words) as caught:
+            Journal(tmp_path, {**before, **change}, resume=True, space_file=Path("cells.py"))
+        assert caught.value.code == "explore.other_plan"
+    with Journal(tmp_path, {**before, "trials": 9}, resume=True):
+        assert json.loads((tmp_path / "plan.json").read_text())["trials"] == 9
+
+
+def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("")
+    for resume in (False, True):
+        with pytest.raises(UsageError, match=r"such as 'thesis\.txt'") as caught:
+            Journal(tmp_path, {}, resume=resume)
+        assert caught.value.code == "explore.foreign_folder"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_folder_whose_run_was_stopped_at_once_is_none_of_others(tmp_path: Path) -> None:
+    for name in ("lock", "plan.json.part", ".gitignore"):
+        (tmp_path / name).write_text("")
+    with Journal(tmp_path, {}, resume=False) as journal:
+        assert journal.known == {}
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.api.exploration.objectives import Limit, Objective, parse_limits, parse_objectives
+from dippm.api.exploration.objectives import Limit, Objective, parse_limits, parse_objectives, round_metric
 from dippm.errors import UsageError
 
 
@@ -46,3 +46,17 @@ def test_wrong_limits(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_limits([text], is_training=False, has_score=False)
     assert caught.value.code == "explore.limit"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "told"),
+    [
+        ("latency_ms", 8.129714222318423, 8.13),
+        ("memory_mb", 12345.678, 12350.0),
+        ("score", 8.129714222318423, 8.12971),
+        ("params", 123456789, 123456789),
+    ],
+)
+def test_values_are_told_with_the_digits_that_mean_something(metric: str, value: float, told: float) -> None:
+    assert round_metric(metric, value) == told
+    assert type(round_metric(metric, value)) is type(told)

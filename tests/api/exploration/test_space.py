@@ -118,6 +118,77 @@ def test_what_the_users_code_raises_is_about_its_point() -> None:
     assert caught.value.code == "space.score_failed"
 
 
+PLACED = """
+CHOICES = {"depth": [1, 2]}
+
+
+def helper(choices):
+    return choices["deph"]
+
+
+def model(choices):
+    if FAULT == "model":
+        helper(choices)
+    if FAULT == "library":
+        import json
+        json.loads("{")
+    if FAULT == "ours":
+        import dippm
+        dippm.load("/no/such/model.onnx")
+
+
+def inputs(choices):
+    return helper(choices) if FAULT == "inputs" else (1,)
+
+
+def score(choices, prediction):
+    return helper(choices)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "line", "code"),
+    [
+        ("model", 6, "space.build_failed"),
+        ("inputs", 6, "space.build_failed"),
+        ("library", 14, "space.build_failed"),
+        ("ours", 17, "model.missing"),
+    ],
+)
+def test_a_fault_in_the_space_is_told_with_its_line(tmp_path: Path, fault: str, line: int, code: str) -> None:
+    path = tmp_path / "mobilenet.py"
+    path.write_text(f"FAULT = {fault!r}{PLACED}")
+    space = load_space(path)
+    with pytest.raises(DippmError, match=rf'failed for {{"depth": 1}}: .* \(mobilenet\.py, line {line}\)$') as caught:
+        space.build_model({"depth": 1})
+    assert caught.value.code == code
+    with pytest.raises(DippmError, match=r"KeyError: 'deph' \(mobilenet\.py, line 6\)$"):
+        space.score_of({"depth": 1}, None)  # type: ignore[arg-type]  # the score does not look at it
+
+
+@pytest.mark.parametrize(
+    ("content", "line"), [("a = 1\nb = a.c\n", 2), ("\n\nimport json\njson.loads('{')\n", 4), ("a = 1\ndef", 2)]
+)
+def test_a_fault_at_import_is_told_with_its_line(tmp_path: Path, content: str, line: int) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(content)
+    with pytest.raises(DippmError, match=rf"\(broken\.py, line {line}\)$") as caught:
+        load_space(path)
+    assert caught.value.code == "space.failed"
+
+
+def test_a_fault_in_a_function_is_told_with_its_file_and_line() -> None:
+    def fail(chosen: Choices) -> object:
+        return chosen["deph"]
+
+    line = fail.__code__.co_firstlineno + 1
+    space = Space.of({"width": [1, 2]}, fail, score=lambda chosen, _: chosen["deph"])  # type: ignore[arg-type,return-value]
+    with pytest.raises(DippmError, match=rf"KeyError: 'deph' \(test_space\.py, line {line}\)$"):
+        space.build_model({"width": 1})
+    with pytest.raises(DippmError, match=r"KeyError: 'deph' \(test_space\.py, line \d+\)$"):
+        space.score_of({"width": 1}, None)  # type: ignore[arg-type]  # as above
+
+
 def test_a_model_cannot_end_the_program() -> None:
     def leave(*_: object) -> object:
         raise SystemExit(0)

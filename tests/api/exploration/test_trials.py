@@ -44,10 +44,11 @@ def test_a_point_that_fails_is_an_outcome(space_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(RuntimeError("out of the blue"), "internal"), (MemoryError(), "worker.memory")]
+    ("error", "code"),
+    [(RuntimeError("out of the blue"), "internal"), (SystemExit(3), "internal"), (MemoryError(), "worker.memory")],
 )
 def test_what_nobody_expects_is_an_outcome(
-    space_file: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+    space_file: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
@@ -56,7 +57,7 @@ def test_what_nobody_expects_is_an_outcome(
     outcome = evaluate(load_space(space_file), POINT, Terms(device=find_device("A100"), batch=1))
     assert outcome.error_code == code
     if code == "internal":
-        assert outcome.error == "RuntimeError: out of the blue"
+        assert outcome.error == f"{type(error).__name__}: {error}"
 
 
 def test_a_package_that_is_missing_is_no_outcome() -> None:

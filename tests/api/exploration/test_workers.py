@@ -63,3 +63,13 @@ def test_a_package_that_is_missing_ends_the_exploration(space_file: Path) -> Non
         workers.predict(POINTS, lambda *_: None)
     assert (caught.value.package, caught.value.extra, caught.value.code) == ("torch", "torch", "extra.missing")
     assert "dippm[torch]" in str(caught.value)
+
+
+def test_the_line_of_a_fault_comes_from_another_process(space_file: Path) -> None:
+    space_file.write_text(space_file.read_text().replace("10**9", "1"))
+    line = space_file.read_text().splitlines().index('        raise ValueError("too wide")') + 1
+    found: dict[int, Outcome] = {}
+    with Workers(load_space(space_file), TERMS, jobs=2) as workers:
+        workers.predict(POINTS, found.__setitem__)
+    assert len(found) == 3
+    assert all(outcome.error.endswith(f"too wide (perceptrons.py, line {line})") for outcome in found.values())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from typing import Any
 
 from dippm.api.exploration.choices import count_points
 from dippm.api.exploration.front import MOST_COMPARED, choose_front, find_rivals
-from dippm.api.exploration.objectives import UNCERTAIN, Limit, Objective
+from dippm.api.exploration.merging import merge_texts
+from dippm.api.exploration.objectives import Limit, Objective, round_metric
 from dippm.api.exploration.space import Space
 from dippm.api.exploration.trials import Trial
-from dippm.predictors.prediction import round_figures
 
 __all__ = ["Exploration"]
 
@@ -90,28 +90,39 @@ class Exploration:
         if self.is_exhausted:
             notes.append(f"The search ended after {len(self.trials)} trials: it found no point that was not tried.")
         if not self.front:
-            notes.append("No trial keeps to all limits.")
+            notes.append(f"No trial keeps to all limits.{self._nearest_miss()}")
         if len(self.front) > MOST_COMPARED:
             notes.append(f"Rivals are not told: the front has more than {MOST_COMPARED:,} points.")
         failed = Counter(trial.outcome.error_code for trial in self.trials if trial.has_failed)
         for code, count in failed.most_common():
             first = next(trial.outcome.error for trial in self.trials if trial.outcome.error_code == code)
             notes.append(f"{count} of {len(self.trials)} trials failed with {code}, the first: {first:.300}")
-        # Warnings that differ in their figures alone are one.
-        told = [(re.sub(r"\d[\d.,]*", "#", text), text) for trial in self.front for text in trial.outcome.warnings]
-        example = dict(reversed(told))
-        for kind, count in Counter(kind for kind, _ in told).most_common():
-            notes.append(f"{example[kind]} ({count} of {len(self.front)} on the front)")
+        told = [text for trial in self.front for text in trial.outcome.warnings]
+        notes += [f"{text} ({count} of {len(self.front)} on the front)" for text, count in merge_texts(told)]
         return tuple(notes)
+
+    def _nearest_miss(self) -> str:
+        """Which trial comes nearest to the limits, and what keeps it from them."""
+        judged = [trial for trial in self.trials if not trial.has_failed]
+        if not judged:
+            return ""
+        nearest = min(judged, key=lambda trial: sum(max(each, 0.0) for each in trial.excess))
+        broken = []
+        for limit, excess in zip(self.limits, nearest.excess, strict=True):
+            if excess > 0:
+                low, high = nearest.outcome.ends(limit.metric)
+                bad_end = round_metric(limit.metric, low if limit.is_least else high)
+                shown = f"{bad_end:,}" if isinstance(bad_end, int) else f"{bad_end:,g}"
+                broken.append(f"{limit.metric} {shown} at its bad end against {limit}")
+        return f" The nearest, trial {nearest.number}, has {', '.join(broken)}."
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; :func:`dippm.rebuild` reads them."""
-        points = count_points(self.space.choices)
         return {
             "space": {
                 "path": None if self.space.path is None else os.path.abspath(self.space.path),
                 "sha256": self.plan["space"],
-                "points": None if points == float("inf") else points,
+                "points": _as_count(count_points(self.space.choices)),
             },
             **{name: value for name, value in self.plan.items() if name not in {"schema", "space"}},
             "tried": len(self.trials),
@@ -127,8 +138,15 @@ class Exploration:
             "number": at + 1,
             "trial": trial.number,
             "choices": dict(trial.choices),
-            **{name: round_figures(value) if name in UNCERTAIN else value for name, value in outcome.values.items()},
+            **{name: round_metric(name, value) for name, value in outcome.values.items()},
             "mig": outcome.mig or None,
-            "intervals": {name: [round_figures(end) for end in ends] for name, ends in outcome.intervals.items()},
+            "intervals": {name: [round_metric(name, end) for end in ends] for name, ends in outcome.intervals.items()},
             "rivals": [other + 1 for other in self.rivals[at]],
         }
+
+
+def _as_count(points: float) -> int | float | None:
+    """A number of points as JSON has it: whole as far as it is exact, None where there is no end of them."""
+    if math.isinf(points):
+        return None
+    return int(points) if points <= 2**53 else points

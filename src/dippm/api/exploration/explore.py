@@ -79,11 +79,12 @@ def explore(
         seed: Where chance starts, 0 or more.
         limits: What to keep to: ``["memory_mb=4864", "params>=1e6"]`` or a mapping of metrics to the most allowed.
             They are compared with the bad end of the interval: breaking one after all is the costly mistake.
-        out: Folder for the trials, the front, a plot and a page; None writes nothing.
+        out: Folder for the trials, the front, a plot and a page, new, empty or of an exploration; None writes nothing.
         jobs: Processes that build and predict.
-        resume: Go on with what lies unfinished in the folder; what is known there is not predicted again. The space
-            must be a file, which is found out to be unchanged, as are device, versions and artefacts; that what its
-            code reads besides is unchanged is for you to vouch.
+        resume: Go on with what lies in the folder, unfinished or with more trials; what is known there is not
+            predicted again, and the table is that of an undisturbed run. The space must be a file, which is found out
+            to be unchanged, as are device, versions and artefacts; that what its code reads besides is unchanged is for
+            you to vouch.
         on_trial: Called after each trial with their number, their total and a remark.
 
     Returns:
@@ -130,7 +131,9 @@ def explore(
     if folder is not None:
         _need_matplotlib()
     with ExitStack() as stack:
-        journal = None if folder is None else stack.enter_context(Journal(folder, plan, resume=resume))
+        journal = (
+            None if folder is None else stack.enter_context(Journal(folder, plan, resume=resume, space_file=found.path))
+        )
         workers = stack.enter_context(Workers(found, terms, jobs=jobs))
         run = Run(search, workers, journal, kept_to, total=trials, on_trial=on_trial)
         run.go()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.api.exploration.exploration import Exploration
-from dippm.api.exploration.objectives import METRICS, TITLES, UNCERTAIN, Objective
+from dippm.api.exploration.objectives import METRICS, TITLES, UNCERTAIN, Objective, round_metric
 from dippm.api.exploration.trials import Trial
 from dippm.api.report_files import write_report
 from dippm.errors import UsageError
@@ -53,7 +53,7 @@ def write_files(exploration: Exploration, folder: Path) -> Exploration:
 
 
 def _trials_table(exploration: Exploration) -> str:
-    """All trials as CSV, with all digits, so that equal searches give equal files."""
+    """All trials as CSV; equal searches give equal files."""
     names = [choice.name for choice in exploration.space.choices]
     metrics = [name for name in METRICS if any(name in trial.outcome.values for trial in exploration.trials)]
     ends = [name for name in metrics if name in UNCERTAIN]
@@ -67,11 +67,14 @@ def _trials_table(exploration: Exploration) -> str:
     )
     for trial in exploration.trials:
         outcome = trial.outcome
-        bounds = [outcome.intervals.get(name, ("", "")) for name in ends]
+        bounds = [
+            [round_metric(name, end) for end in outcome.intervals[name]] if name in outcome.intervals else ("", "")
+            for name in ends
+        ]
         writer.writerow(
             [trial.number, _status(trial), on_front.get(trial.number, "")]
             + [trial.choices.get(name, "") for name in names]
-            + [outcome.values.get(name, "") for name in metrics]
+            + [round_metric(name, outcome.values[name]) if name in outcome.values else "" for name in metrics]
             + [end for pair in bounds for end in pair]
             + [outcome.mig, outcome.error_code, outcome.error]
         )

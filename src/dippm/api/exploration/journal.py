@@ -16,7 +16,9 @@ from dippm.errors import DippmError, UsageError
 
 __all__ = ["Journal"]
 
-_PLAN, _LINES = "plan.json", "journal.jsonl"
+_PLAN, _LINES, _FRONT = "plan.json", "journal.jsonl", "front.json"
+# What a run leaves that was stopped before its plan was written.
+_BARE = {"lock", f"{_PLAN}.part"}
 
 
 class Journal:
@@ -26,23 +28,27 @@ class Journal:
 
     Args:
         folder: Where it lies; made where it is missing.
-        plan: What decides the outcomes and their order, as plain values.
+        plan: What decides the outcomes and their order, as plain values. Of those that are there it may differ in one
+            thing: more trials may be asked for, of which those that are known are the first.
         resume: Whether to go on with what is there.
+        space_file: The file of the space, for messages.
 
     Raises:
-        UsageError: ``explore.unfinished`` where a journal is there and is not to be gone on with,
-            ``explore.other_plan`` where it is of another plan, ``explore.running`` where another run writes to it,
+        UsageError: ``explore.unfinished`` or ``explore.finished`` where a journal is there and is not to be gone on
+            with, ``explore.other_plan`` where it is of another plan, ``explore.running`` where another run writes to
+            it, ``explore.foreign_folder`` where the folder holds other files and no exploration,
             ``explore.unwritable``.
         DippmError: ``explore.damaged`` where the plan cannot be read.
     """
 
-    def __init__(self, folder: Path, plan: Mapping[str, Any], *, resume: bool) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, plan: Mapping[str, Any], *, resume: bool, space_file: Path | None = None) -> None:
+        self._folder, self._space_file = folder, space_file
         self.known: dict[str, Outcome] = {}
         self._left_out = 0
         with ExitStack() as opened:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+                self._refuse_foreign()
                 self._lock(opened)
                 if (folder / _PLAN).exists():
                     self._check_plan(plan, resume=resume)
@@ -82,6 +88,17 @@ class Journal:
             raise _unwritable(self._folder, exc) from exc
         self.known[key] = outcome
 
+    def _refuse_foreign(self) -> None:
+        """Refuse a folder that is used for something else; files that are hidden do not count."""
+        names = sorted(path.name for path in self._folder.iterdir() if not path.name.startswith("."))
+        others = [name for name in names if name not in _BARE]
+        if others and _PLAN not in names:
+            raise UsageError(
+                f"'{self._folder}' holds no exploration, but other files such as '{others[0]}'.",
+                code="explore.foreign_folder",
+                cure="Give a new folder, or an empty one.",
+            )
+
     def _lock(self, opened: ExitStack) -> None:
         try:
             opened.enter_context(lock_folder(self._folder))
@@ -101,19 +118,33 @@ class Journal:
                 f"'{self._folder / _PLAN}' is damaged.", code="explore.damaged", cure="Start anew in another folder."
             ) from exc
         if not resume:
+            is_finished = (self._folder / _FRONT).exists()
             raise UsageError(
-                f"There is an exploration in '{self._folder}' already.",
-                code="explore.unfinished",
-                cure="Go on with it by resume, or give another folder.",
+                f"There is {'a finished' if is_finished else 'an unfinished'} exploration in '{self._folder}' already.",
+                code="explore.finished" if is_finished else "explore.unfinished",
+                cure="Give another folder, or go on with it: --resume (in Python resume=True)"
+                + (" and more trials." if is_finished else "."),
             )
-        if differing:
-            name, before, now = differing[0]
+        for name, before, now in differing:
+            if name == "trials" and isinstance(before, int) and before < now:
+                continue
             raise UsageError(
-                f"The exploration in '{self._folder}' is another: its {name} is {before!r:.120}, "
-                f"and now it is {now!r:.120}.",
+                f"The exploration in '{self._folder}' is another: {self._tell(name, before, now)}.",
                 code="explore.other_plan",
                 cure="Ask for the same, or give another folder.",
             )
+        if differing:
+            self._write_plan(plan)
+
+    def _tell(self, name: str, before: object, now: object) -> str:
+        """What differs, for people: hashes say nothing to them."""
+        if name == "space":
+            return f"the file '{self._space_file}' has changed since" if self._space_file else "its space has changed"
+        if name == "device_sha256":
+            return "the figures of its device have changed since"
+        if name == "trials":
+            return f"it has {before} trials, and now {now} are asked for"
+        return f"its {name} is {before!r:.120}, and now it is {now!r:.120}"
 
     def _write_plan(self, plan: Mapping[str, Any]) -> None:
         unfinished = self._folder / f"{_PLAN}.part"

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dippm.errors import UsageError
+from dippm.predictors.prediction import round_figures
 
-__all__ = ["METRICS", "TITLES", "UNCERTAIN", "Limit", "Objective", "parse_limits", "parse_objectives"]
+__all__ = ["METRICS", "TITLES", "UNCERTAIN", "Limit", "Objective", "parse_limits", "parse_objectives", "round_metric"]
 
 METRICS = ("latency_ms", "step_time_ms", "energy_j", "memory_mb", "params", "macs", "score")
 """What can be an objective or be limited."""
@@ -26,6 +27,7 @@ _SHORT = {
     "parameters": "params",
 }  # fmt: skip
 _LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|=)\s*(\S+)\s*")
+_SCORE_DIGITS = 6
 # Below it a limit and a value are compared as differences rather than as shares.
 _SMALL = 1e-9
 
@@ -68,6 +70,13 @@ class Limit:
 
     def __str__(self) -> str:
         return f"{self.metric}{'>=' if self.is_least else '<='}{self.bound:g}"
+
+
+def round_metric(metric: str, value: float) -> float:
+    """A value as it is told: of what is predicted the digits that mean something, of a score six, counts whole."""
+    if metric in UNCERTAIN:
+        return round_figures(value)
+    return value if isinstance(value, int) else round_figures(value, digits=_SCORE_DIGITS)
 
 
 def parse_objectives(given: str | Iterable[str], *, is_training: bool, has_score: bool) -> tuple[Objective, ...]:

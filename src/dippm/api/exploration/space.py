@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -52,6 +54,7 @@ class Space:
         score: An objective of the user's own, called with what was chosen and the prediction; None for none.
         path: The file that it was read from; None where it was made in Python.
         sha256: Hash of that file's content, ``""`` without one.
+        code_files: Files that its functions are written in, whose lines errors name; none of a YAML space.
     """
 
     choices: tuple[Choice, ...]
@@ -59,6 +62,7 @@ class Space:
     score: Callable[[Choices, Prediction], float] | None = None
     path: Path | None = None
     sha256: str = ""
+    code_files: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -90,7 +94,8 @@ class Space:
                 raise UsageError(
                     f"The space's {name} must be a function. Got {given!r:.80} instead.", code="space.invalid"
                 )
-        return cls(choices=parse_choices(choices), build=build, score=score)
+        files = frozenset(_file_of(given) for given in (model, inputs, score) if given is not None)
+        return cls(choices=parse_choices(choices), build=build, score=score, code_files=files)
 
     def build_model(self, chosen: Choices) -> BuiltModel:
         """Build the model of a point.
@@ -102,11 +107,14 @@ class Space:
         try:
             with _without_weights():
                 model, shapes = self.build(dict(chosen))
-        except DippmError:
+        except MissingExtraError:
+            raise
+        except DippmError as exc:
+            exc.args = (f"The space's model failed for {key_of(chosen)}: {exc}{self._place(exc)}",)
             raise
         except (Exception, SystemExit) as exc:  # the code is the user's: whatever it raises is about this point
             raise _missing_extra(exc, "build the space's models") or ModelReadError(
-                f"The space's model failed for {key_of(chosen)}: {type(exc).__name__}: {exc}",
+                f"The space's model failed for {key_of(chosen)}: {_tell(exc)}{self._place(exc)}",
                 code="space.build_failed",
             ) from exc
         return BuiltModel(choices=dict(chosen), model=model, input=shapes)
@@ -124,12 +132,15 @@ class Space:
             value = float(self.score(dict(chosen), prediction))
         except (Exception, SystemExit) as exc:  # as above
             raise _missing_extra(exc, "score the space's models") or UsageError(
-                f"The space's score failed for {key_of(chosen)}: {type(exc).__name__}: {exc}",
+                f"The space's score failed for {key_of(chosen)}: {_tell(exc)}{self._place(exc)}",
                 code="space.score_failed",
             ) from exc
         if not abs(value) < float("inf"):
             raise UsageError(f"The space's score of {key_of(chosen)} is {value}.", code="space.score_failed")
         return value
+
+    def _place(self, exc: BaseException) -> str:
+        return _place(exc, self.code_files)
 
     def check(self, chosen: Mapping[str, Value]) -> Choices:
         """What was chosen elsewhere, if it is a point of this space.
@@ -162,7 +173,7 @@ def load_space(path: str | os.PathLike[str], *, sha256: str | None = None) -> Sp
 
     Raises:
         UsageError: ``space.missing``, ``space.invalid``, or ``explore.space_changed`` where the hash is another.
-        MissingExtraError: PyYAML or a framework that the file imports is not installed.
+        MissingExtraError: PyYAML, a framework that the file imports or the library with its model is not installed.
         ModelReadError: ``space.failed`` where the file's own code fails.
     """
     file = Path(path)
@@ -180,7 +191,7 @@ def load_space(path: str | os.PathLike[str], *, sha256: str | None = None) -> Sp
     elif file.suffix in {".yaml", ".yml"}:
         from dippm.api.exploration.space_template import parse_template
 
-        choices, build = parse_template(content, file)
+        choices, build = parse_template(content, file, is_known=sha256 is not None)
         space = Space(choices=choices, build=build)
     else:
         raise UsageError(
@@ -192,6 +203,7 @@ def load_space(path: str | os.PathLike[str], *, sha256: str | None = None) -> Sp
         score=space.score,
         path=file,
         sha256=found,
+        code_files=space.code_files | {str(file)} if file.suffix == ".py" else frozenset(),
     )
 
 
@@ -207,7 +219,7 @@ def _run(content: bytes, file: Path) -> Space:
         raise
     except (Exception, SystemExit) as exc:  # the code is the user's
         raise _missing_extra(exc, f"run the space '{file}'") or ModelReadError(
-            f"The space '{file}' fails when it is run: {type(exc).__name__}: {exc}", code="space.failed"
+            f"The space '{file}' fails when it is run: {_tell(exc)}{_place(exc, {str(file)})}", code="space.failed"
         ) from exc
     names: dict[str, Any] = {name: getattr(module, name, None) for name in (_CHOICES, _MODEL, _INPUTS, _SCORE)}
     for name in (_CHOICES, _MODEL):
@@ -218,6 +230,29 @@ def _run(content: bytes, file: Path) -> Space:
                 cure="It needs CHOICES = {...} and a function model(choices).",
             )
     return Space.of(names[_CHOICES], names[_MODEL], inputs=names[_INPUTS], score=names[_SCORE])
+
+
+def _file_of(function: object) -> str:
+    """The file that a function is written in; ``""`` for what is no function of Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]  # whatever can be called
+    return "" if code is None else str(code.co_filename)
+
+
+def _tell(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {exc}".removesuffix(": ")
+
+
+def _place(exc: BaseException, files: Set[str]) -> str:
+    """Where in the space's own code an error came up, to be put behind its text; ``""`` where nothing tells.
+
+    An error of syntax names its place itself.
+    """
+    frames = [
+        (frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(exc.__traceback__)
+        if frame.f_code.co_filename in files
+    ]
+    return f" ({Path(frames[-1][0]).name}, line {frames[-1][1]})" if frames else ""
 
 
 def _missing_extra(exc: BaseException, purpose: str) -> MissingExtraError | None:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from dippm.api.exploration.choices import Choice, Choices, parse_choices
+from dippm.api.exploration.template_check import check_names
+from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import MissingExtraError, UsageError
 
 __all__ = ["parse_template"]
@@ -30,19 +32,22 @@ _SIGN = "$"
 _LEFT_OUT = object()
 
 
-def parse_template(content: bytes, file: Path) -> tuple[tuple[Choice, ...], Callable[[Choices], tuple[object, object]]]:
+def parse_template(
+    content: bytes, file: Path, *, is_known: bool = False
+) -> tuple[tuple[Choice, ...], Callable[[Choices], tuple[object, object]]]:
     """Read a space that is written as YAML.
 
     Args:
         content: The file's content.
         file: Its path, for messages.
+        is_known: Whether the same content was read before, and the names in it found to be known.
 
     Returns:
         The choices, and what gives the model and its inputs of a point.
 
     Raises:
         UsageError: ``space.invalid``, with the path of the key that is wrong.
-        MissingExtraError: PyYAML is not installed.
+        MissingExtraError: PyYAML or the library with the model is not installed.
     """
     given = _read_yaml(content, file)
     for key in given:
@@ -63,7 +68,10 @@ def parse_template(content: bytes, file: Path) -> tuple[tuple[Choice, ...], Call
     names = {choice.name for choice in choices}
     for part in ("model", "input"):
         _check_references(part, given[part], names)
-    return choices, _Builder(architecture=model["architecture"], arguments=arguments, inputs=given["input"])
+    builder = _Builder(architecture=model["architecture"], arguments=arguments, inputs=given["input"])
+    if not is_known:
+        check_names(choices, builder.fill)
+    return choices, builder
 
 
 class _Builder:
@@ -74,11 +82,15 @@ class _Builder:
 
     def __call__(self, chosen: Choices) -> tuple[object, object]:
         from dippm.datasets.recipes.building import build
-        from dippm.datasets.recipes.recipe import Recipe
+
+        module, _ = build(self.fill(chosen))
+        return module, self._shapes(chosen)
+
+    def fill(self, chosen: Choices) -> Recipe:
+        """The recipe of a point."""
         from dippm.frontends.inputs import parse_input_shapes
 
-        shapes = _as_shape(_fill(self._inputs, chosen))
-        recipe = Recipe(
+        return Recipe(
             collection="space",
             family="space",
             architecture=str(_fill(self._architecture, chosen)),
@@ -87,11 +99,12 @@ class _Builder:
                 for name, written in self._arguments.items()
                 if (value := _fill(written, chosen)) is not _LEFT_OUT
             },
-            inputs=parse_input_shapes(shapes),
+            inputs=parse_input_shapes(self._shapes(chosen)),
             batch=1,
         )
-        module, _ = build(recipe)
-        return module, shapes
+
+    def _shapes(self, chosen: Choices) -> Any:
+        return _as_shape(_fill(self._inputs, chosen))
 
 
 def _read_yaml(content: bytes, file: Path) -> Mapping[str, Any]:
@@ -102,10 +115,17 @@ def _read_yaml(content: bytes, file: Path) -> Mapping[str, Any]:
     try:
         given = yaml.safe_load(content)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
-        raise UsageError(f"The space '{file}' is no YAML: {exc}", code="space.invalid") from exc
+        raise UsageError(f"The space '{file}' is no YAML: {_tell(exc)}.", code="space.invalid") from exc
     if not isinstance(given, Mapping):
         raise _invalid("content", "choices, model and input")
     return given
+
+
+def _tell(exc: Exception) -> str:
+    """What PyYAML found, in one line, and where."""
+    problem, mark = getattr(exc, "problem", None), getattr(exc, "problem_mark", None)
+    where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return " ".join(str(problem or exc).split()).rstrip(".") + where
 
 
 def _fill(written: Any, chosen: Choices) -> Any:

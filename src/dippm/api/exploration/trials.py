@@ -149,7 +149,7 @@ def evaluate(space: Space, choices: Choices, terms: Terms) -> Outcome:
         return Outcome(error_code=exc.code, error=str(exc))
     except MemoryError:
         return Outcome(error_code="worker.memory", error="There is not enough memory for it.")
-    except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one point must not end the others
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever is raised, one point must not end the others
         return Outcome(error_code="internal", error=f"{type(exc).__name__}: {exc}")
     measured = {
         "latency_ms": prediction.latency_ms,
