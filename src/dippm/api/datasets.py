@@ -223,9 +223,10 @@ def cache_graphs(
     """
     from dippm.datasets.graph_cache import GraphCache, build_graphs
     from dippm.datasets.recipes.collections import load_collection
+    from dippm.processes.machine_share import usable_processors
 
     recipes = load_collection(collection, seed)[: _check_limit(limit)]
-    workers = len(os.sched_getaffinity(0)) if jobs is None else jobs
+    workers = usable_processors() if jobs is None else jobs
     return build_graphs(recipes, GraphCache(cache), jobs=workers, on_progress=on_progress)
 
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
 from dataclasses import dataclass, field
 
 from dippm.api import UsageError
+from dippm.processes.machine_share import usable_processors
 
 __all__ = ["Settings"]
 
 _SHORTEST_TOKEN = 16
 _HIGHEST_PORT = 65535
 _OPEN_RATE_PER_S = 50.0
-
-
-def _count_processors() -> int:
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +43,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     token: str | None = field(default=None, repr=False)
-    workers: int = field(default_factory=_count_processors)
+    workers: int = field(default_factory=usable_processors)
     max_upload_mb: int = 1024
     timeout_s: float = 60.0
     memory_mb: int = 4096
