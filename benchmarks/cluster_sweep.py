@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,7 @@ def main() -> None:
         print(json.dumps(_measure(options.graphs, **json.loads(options.case))))
         return
     parts = [
-        _head(options.models),
+        _head(options),
         _ray_section(options.graphs, models=options.models, rounds=options.rounds),
         _local_section(options.graphs, models=options.models),
         _memory_section(options.graphs, most_rows=options.most_rows),
@@ -55,15 +56,16 @@ def main() -> None:
     print(options.report.read_text(encoding="utf-8"))
 
 
-def _head(models: int) -> str:
+def _head(options: argparse.Namespace) -> str:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
         "# Speed and memory of sweeps\n\n"
-        "Written by `python benchmarks/cluster_sweep.py --graphs FOLDER`. The models are real ones, as graph files:\n"
-        "every file is read, predicted and written to the table. Figures of one table come from one run.\n\n"
+        f"Written by `python benchmarks/cluster_sweep.py --graphs FOLDER --models {options.models} "
+        f"--rounds {options.rounds} --most-rows {options.most_rows}`.\nThe models are real ones, as graph files: every "
+        "file is read, predicted and written to the table.\nFigures of one table come from one run.\n\n"
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}; "
         f"dippm {version('dippm')}, ray {version('ray')}, pyarrow {version('pyarrow')}.\n"
-        f"Load average when the run began: {load} (1, 5 and 15 minutes); {models:,} graphs."
+        f"Load average when the run began: {load} (1, 5 and 15 minutes); {options.models:,} graphs."
     )
 
 
@@ -92,8 +94,8 @@ def _ray_section(graphs: Path, *, models: int, rounds: int) -> str:
     return (
         "## One and two Ray workers on one machine\n\n"
         f"{len(FEW['batch'])} batches on {len(FEW['device'])} devices for every graph. Start: Ray, its workers and\n"
-        "their imports, until the first rows come. All rates are of the time from the first rows to the last. Beside:\n"
-        "the CPU time of this process and of all of Ray, from the first rows to the last.\n\n"
+        "their imports, until a twentieth of the graphs is done, so that all workers are at work. All rates are of\n"
+        "the time from then to the last rows. Beside: the CPU time of this process and of all of Ray in that time.\n\n"
         + _table(
             (
                 "round",
@@ -108,7 +110,8 @@ def _ray_section(graphs: Path, *, models: int, rounds: int) -> str:
             ),
             rows,
         )
-        + f"\n\nTwo workers over one, graphs per second of wall time: {_join(ratios)}. On a machine "
+        + f"\n\nTwo workers over one, graphs per second of wall time: {_join(ratios)}; median "
+        f"{statistics.median(ratios):.2f}. On a machine "
         f"of two cores that\nnobody else uses, what is beside two workers leaves them so many cores: {_join(left)}."
     )
 
@@ -270,16 +273,17 @@ class _Watch:
         self._thread.start()
 
     def see(self, progress: Any) -> None:
-        """Note the first rows; the last ones are noted when the end is near and again at the end."""
-        if not self.first.rows:
+        """Note when all workers are at work, and the end."""
+        if not self.first.rows and progress.models >= progress.total // 20:
             self.first = self._now(progress)
         elif progress.models == progress.total:
             self.last = self._now(progress)
 
     def stop(self) -> None:
-        """End the sampling."""
+        """End the sampling, with the peak that this process has reached."""
         self._is_over.set()
         self._thread.join()
+        self._sample()
 
     def _now(self, progress: Any) -> _Moment:
         at_s = time.perf_counter()
