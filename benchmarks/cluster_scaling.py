@@ -62,7 +62,7 @@ def main() -> None:
     files = sorted(str(path) for path in options.graphs.rglob("*.json.gz") if "-batch" not in path.name)
     nodes = [int(number) for number in options.nodes.split(",")]
     measured = {shape: _measure_core(files[:SAMPLE], shape) for shape in SHAPES}
-    sections = [_head(), _core_section(measured)]
+    sections = [_head(options.seconds), _core_section(measured)]
     from ray.cluster_utils import Cluster
 
     head = {**NODE, "num_cpus": 0, "include_dashboard": False}
@@ -80,12 +80,12 @@ def main() -> None:
     print(options.report.read_text(encoding="utf-8"))
 
 
-def _head() -> str:
+def _head(seconds: float) -> str:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
         "# How a sweep grows with the cluster\n\n"
-        "Written by `python benchmarks/cluster_scaling.py --graphs FOLDER`. Ray's cluster utilities simulate the\n"
-        "nodes on one machine. Their workers wait for as long as a core takes over each graph; blocks, actors, wire,\n"
+        f"Written by `python benchmarks/cluster_scaling.py --graphs FOLDER --seconds {seconds:g}`.\n"
+        "Ray's cluster utilities simulate the nodes on one machine. Their workers wait for as long as a core takes over each graph; blocks, actors, wire,\n"
         "driver and table are real, and share the machine's cores with all simulated nodes.\n\n"
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}; "
         f"dippm {version('dippm')}, ray {version('ray')}.\n"
