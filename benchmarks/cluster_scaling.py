@@ -85,8 +85,8 @@ def _head(seconds: float) -> str:
     return (
         "# How a sweep grows with the cluster\n\n"
         f"Written by `python benchmarks/cluster_scaling.py --graphs FOLDER --seconds {seconds:g}`.\n"
-        "Ray's cluster utilities simulate the nodes on one machine. Their workers wait for as long as a core takes over each graph; blocks, actors, wire,\n"
-        "driver and table are real, and share the machine's cores with all simulated nodes.\n\n"
+        "Ray's cluster utilities simulate the nodes on one machine. Their workers wait for as long as a core\n"
+        "takes over each graph; blocks, actors, wire, driver and table are real, and share the machine's cores with all simulated nodes.\n\n"
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}; "
         f"dippm {version('dippm')}, ray {version('ray')}.\n"
         f"Load average when the run began: {load} (1, 5 and 15 minutes)."
