@@ -155,8 +155,8 @@ def render_markdown(report: WholeModelReport) -> str:
         "# Whole models that nothing was fitted on",
         "",
         "Time of one call or one training step. No rate or network was chosen on these rows. How the interval joins "
-        "the doubts about host and device was settled with its coverage of them in view, and that ViT ran without fused "
-        "attention was noticed from its errors. Made by "
+        "the doubts about host and device was settled with its coverage of them in view, and that ViT ran without "
+        "fused attention was noticed from its errors. Made by "
         "`dippm evaluate --protocol whole-models`.",
         "",
         "NVIDIA's figures are batch over throughput with the loading of data inside, which bounds their small batches. "
