@@ -54,7 +54,16 @@ def test_the_content_tells_it_by_any_name(path: Path) -> None:
     assert caught.value.code == "framework.mismatch"
 
 
-@pytest.mark.parametrize("content", [b"", b"\x1f", b"\x1f\x8b", gzip.compress(b"a tape archive"), b'{"format":1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x1f", id="half a magic number"),
+        pytest.param(b"\x1f\x8b", id="magic number alone"),
+        pytest.param(gzip.compress(b"a tape archive"), id="another gzip file"),
+        pytest.param(b'{"format":1}', id="plain JSON"),
+    ],
+)
 def test_other_files_are_not_taken_for_one(content: bytes) -> None:
     assert not is_graph_file(content)
 
