@@ -7,8 +7,9 @@ import secrets
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -44,21 +45,27 @@ def ray_cluster() -> Iterator[None]:
 
 
 class TwoNodes:
-    """A Ray cluster of two nodes in a process of its own, and what a test may do to it."""
+    """A Ray cluster of two nodes in a process of its own, and what a test may do to it.
 
-    def __init__(self) -> None:
+    Args:
+        environment: Variables of it, and of the programs that use it, beside those of this process.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.environment = os.environ | environment
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("two_nodes.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            env=self.environment,
         )
         self.address, _, self.client_address = self._read().partition(" ")
         assert self.address, "the cluster did not start"
 
     def tell(self, command: str) -> None:
-        """``remove`` the second node, or ``add`` another one."""
+        """``remove`` the second node, ``add`` another one, or ``behead`` the cluster."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
@@ -77,5 +84,14 @@ def two_nodes() -> Iterator[TwoNodes]:
     """A cluster of two nodes with a core each, which this process is not connected to."""
     pytest.importorskip("ray")
     cluster = TwoNodes()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def doomed_nodes() -> Iterator[TwoNodes]:
+    """Another cluster of two nodes, for a test that kills its head: all wait for 3 s for it instead of a minute."""
+    pytest.importorskip("ray")
+    cluster = TwoNodes({"RAY_gcs_rpc_server_reconnect_timeout_s": "3"})
     yield cluster
     cluster.close()

@@ -36,6 +36,7 @@ def start(two_nodes: Any, store: Path, journal: Path, *, row_s: float = ROW_S) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=two_nodes.environment,
     )
 
 
@@ -126,6 +127,23 @@ def test_a_killed_driver_loses_the_rows_under_way_alone(two_nodes: Any, undistur
     # Rows that failed are measured twice before they are kept.
     failed = sum(outcome == "failed" for _, outcome, _, _ in undisturbed)
     assert before - kept <= 2 + failed
+    hurry(journal)
+    stopped, measured, _, devices, _ = finish(start(two_nodes, store, journal))
+    assert (stopped, measured, devices) == ("finished", len(undisturbed) - kept, 2)
+    assert rows(store) == undisturbed
+
+
+def test_a_campaign_whose_head_was_killed_goes_on_elsewhere(
+    doomed_nodes: Any, two_nodes: Any, undisturbed: list[Any], tmp_path: Path
+) -> None:
+    store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
+    process = start(doomed_nodes, store, journal)
+    wait_for(lambda: len(measured_by(journal)) > 40)
+    doomed_nodes.tell("behead")
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode not in (None, 0), err
+    kept = len(rows(store))
+    assert 30 < kept < len(undisturbed)
     hurry(journal)
     stopped, measured, _, devices, _ = finish(start(two_nodes, store, journal))
     assert (stopped, measured, devices) == ("finished", len(undisturbed) - kept, 2)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dippm.graph import OpKind
 # Ray warns of its own defaults.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
+LIMIT_S = 120
 ASKED: dict[str, Any] = {"batch": range(1, 60), "device": ["A100", "T4"]}
 
 
@@ -41,6 +42,12 @@ def _models(tmp_path: Path, new_builder: Callable[[], Any], monkeypatch: pytest.
         dippm.save_graph(builder.graph(), models[-1])
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     return [*models[:10], str(tmp_path / "bad.onnx"), *models[10:]]
+
+
+@pytest.fixture(name="many_models")
+def _many_models(models: list[str]) -> list[str]:
+    """The same again and again: work for half a minute."""
+    return models * 20
 
 
 @pytest.fixture(name="undisturbed")
@@ -97,32 +104,55 @@ SCRIPT = """
 import os, sys
 os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"
 import ray
-ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=128 * 2**20, log_to_driver=False,
-         logging_level="ERROR")
+address, out, *models = sys.argv[1:]
+if address == "auto":
+    ray.init(address="local", num_cpus=2, include_dashboard=False, object_store_memory=128 * 2**20, log_to_driver=False,
+             logging_level="ERROR")
 from dippm.api import sweep_plan
 from dippm.api.sweeping import sweep
 from dippm.cluster.sweep import RaySweep
 sweep_plan._TASKS_PER_PART = 2
-out, *models = sys.argv[1:]
-sweep(models, out=out, batch=range(1, 60), device=["A100", "T4"], open_runner=RaySweep("auto"), jobs=2,
+sweep(models, out=out, batch=range(1, 60), device=["A100", "T4"], open_runner=RaySweep(address), jobs=2,
       on_progress=lambda progress: print(progress.models, flush=True))
 """
 
 
+def start_and_wait_for_a_part(
+    address: str, models: list[str], out: Path, environment: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[str], Path]:
+    """A sweep in a process of its own, and its first finished part."""
+    words = [sys.executable, "-c", SCRIPT, address, str(out), *models]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    assert process.stdout is not None
+    # Parts are ready in any order, because the workers are.
+    while not (parts := sorted(out.with_name(f"{out.name}.parts").glob("*.parquet"))):
+        assert int(process.stdout.readline()) < len(models)
+    return process, parts[0]
+
+
 def test_a_sweep_whose_driver_was_killed_is_resumed(models: list[str], undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "t.parquet"
-    words = [sys.executable, "-c", SCRIPT, str(out), *models]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    with process.stdout:
-        # Parts are ready in any order, because the workers are.
-        while not (parts := sorted((tmp_path / "t.parquet.parts").glob("*.parquet"))):
-            assert int(process.stdout.readline()) < len(models)
-        process.kill()
-        process.wait()
-    assert pyarrow.parquet.read_table(parts[0]).num_rows == 2 * 59 * 2
+    process, part = start_and_wait_for_a_part("auto", models, out)
+    process.kill()
+    process.communicate(timeout=LIMIT_S)
+    assert pyarrow.parquet.read_table(part).num_rows == 2 * 59 * 2
     report = sweep(models, out=out, jobs=1, resume=True, **ASKED)
     assert 0 < report.resumed_models < len(models)
+    assert out.read_bytes() == undisturbed.read_bytes()
+
+
+def test_a_sweep_whose_head_was_killed_goes_on_elsewhere(
+    doomed_nodes: Any, many_models: list[str], tmp_path: Path
+) -> None:
+    out, undisturbed = tmp_path / "t.parquet", tmp_path / "undisturbed.parquet"
+    sweep(many_models, out=undisturbed, jobs=1, **ASKED)
+    process, _ = start_and_wait_for_a_part(doomed_nodes.address, many_models, out, doomed_nodes.environment)
+    doomed_nodes.tell("behead")
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode != 0
+    assert not out.exists()
+    report = sweep(many_models, out=out, jobs=1, resume=True, **ASKED)
+    assert 0 < report.resumed_models < len(many_models)
     assert out.read_bytes() == undisturbed.read_bytes()
 
 

@@ -1,7 +1,7 @@
 """A program that is a Ray cluster of two nodes on this machine, for as long as its stdin is open.
 
-It prints its address and the one for clients, and obeys the lines ``remove`` (kill the second node) and ``add`` (start
-another one), each answered with a line.
+It prints its address and the one for clients, and obeys the lines ``remove`` (kill the second node), ``add`` (start
+another one) and ``behead`` (kill the server that keeps the cluster's state), each answered with a line.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def main() -> None:
                 cluster.remove_node(nodes.pop(), allow_graceful=False)
             elif line.strip() == "add":
                 nodes.append(cluster.add_node(**_NODE))
+            elif line.strip() == "behead":
+                cluster.head_node.kill_gcs_server()
             _say("done")
     finally:
         cluster.shutdown()
