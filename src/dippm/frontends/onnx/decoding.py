@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,11 +140,17 @@ def decode_scope(node: onnx.NodeProto) -> str:
             # The last entry is the operator itself.
             modules = [scope for scope in scopes[:-1] if isinstance(scope, str)] if isinstance(scopes, list) else []
             return modules[-1] if modules else ""
+    name = node.name
     # protobuf hands over as bytes what is no UTF-8.
-    if not isinstance(node.name, str) or not node.name.startswith("/"):
+    if not isinstance(name, str) or not name.startswith("/"):
         return ""
+    return _module_path(name.rpartition("/")[0])
+
+
+@lru_cache(maxsize=1024)
+def _module_path(prefix: str) -> str:
     path = ""
-    for part in node.name.split("/")[1:-1]:
+    for part in prefix.split("/")[1:]:
         # A child of a sequence repeats the sequence's own name: /layer1/layer1.0/conv1.
         parent = path.rpartition(".")[2]
         is_repeated = bool(parent) and part.startswith(f"{parent}.")

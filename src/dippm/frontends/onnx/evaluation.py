@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dippm.errors import ModelReadError
@@ -73,7 +74,7 @@ class Evaluator:
                     cure=f"Give a smaller shape for it, for example: --input {declaration.name}=3,224,224",
                 ) from exc
             self._values[declaration.value] = value
-        for number, weight in program.weights.items():
+        for number, weight in chain(program.weights.items(), program.constants.items()):
             self._values[number] = Value(
                 weight.shape, weight.dtype, weight.data, role=weight.role, name=weight.name, is_static=True
             )
@@ -222,16 +223,16 @@ class Evaluator:
         """Write a node down."""
         if len(self._nodes) >= _NODE_LIMIT:
             raise ModelReadError(f"The model runs more than {_NODE_LIMIT} operators.", code="onnx.too_large")
-        indices = [
-            -1 if value is None else (value.index if value.index >= 0 else self._materialize(value, op.scope))
-            for value in inputs
-        ]
+        indices = []
+        is_static = kind is not OpKind.RANDOM and kind is not OpKind.DROPOUT
+        for value in inputs:
+            if value is None:
+                indices.append(-1)
+                continue
+            indices.append(value.index if value.index >= 0 else self._materialize(value, op.scope))
+            is_static = is_static and value.is_static
         while indices and indices[-1] == -1:
             indices.pop()
-        is_static = all(value is None or value.is_static for value in inputs) and kind not in (
-            OpKind.RANDOM,
-            OpKind.DROPOUT,
-        )
         results = []
         for shape, dtype in outputs:
             value = Value(shape, dtype, is_static=is_static)

@@ -227,6 +227,12 @@ class _Lowering:
                 )
             return
         outputs = tuple(self._new_value(name, scope) if name else ABSENT for name in node.output)
+        if domain == "" and node.op_type == "Constant" and depth == 0:
+            # Known once for all runs, where those of a loop's body are made anew in each turn.
+            written = attributes.get("value")
+            if isinstance(written, Weight) and len(outputs) == 1:
+                self._program.constants[outputs[0]] = written
+                return
         ops.append(
             Op(
                 op_type=str(node.op_type),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from dippm.errors import ModelReadError
@@ -21,9 +22,9 @@ def order_nodes(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
         ModelReadError: ``onnx.cycle`` where no such order exists.
     """
     producer = {name: position for position, node in enumerate(nodes) for name in node.output if name}
-    needs = [{producer[name] for name in _reads(node) if name in producer} for node in nodes]
-    if all(not sources or max(sources) < position for position, sources in enumerate(needs)):
+    if all(producer.get(name, -1) < position for position, node in enumerate(nodes) for name in _reads(node)):
         return nodes
+    needs = [{producer[name] for name in _reads(node) if name in producer} for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
     for position, sources in enumerate(needs):
         for source in sources:
@@ -48,10 +49,13 @@ def order_nodes(nodes: Sequence[onnx.NodeProto]) -> Sequence[onnx.NodeProto]:
     return [nodes[position] for position in order]
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def _reads(node: onnx.NodeProto) -> Iterable[str]:
     """Names that a node reads, those of its subgraphs included (a superset where a subgraph reuses a name)."""
-    yield from node.input
     graphs = _graphs(node)
+    return chain(node.input, _reads_inside(graphs)) if graphs else node.input
+
+
+def _reads_inside(graphs: list[onnx.GraphProto]) -> Iterator[str]:
     while graphs:
         graph = graphs.pop()
         inner = {name for child in graph.node for name in child.output}
@@ -62,8 +66,10 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    graphs: list[onnx.GraphProto] = []
     for attribute in node.attribute:
+        if attribute.HasField("g"):
+            graphs.append(attribute.g)
         graphs.extend(attribute.graphs)
     return graphs
 

@@ -113,6 +113,7 @@ class Program:
         ops: Operators in an order in which they can run, none of them without use.
         names: Name of each value by number.
         weights: Stored tensors by value number.
+        constants: Tensors written in the code, by value number.
         inputs: The model's inputs in order.
         outputs: Numbers of the model's outputs.
         trained: Numbers of values that stand where a layer has its weights.
@@ -127,6 +128,7 @@ class Program:
     weights: dict[int, Weight]
     inputs: list[InputDeclaration]
     outputs: list[int]
+    constants: dict[int, Weight] = field(default_factory=dict)
     trained: set[int] = field(default_factory=set)
     declared: dict[int, tuple[DType, tuple[int, ...] | None]] = field(default_factory=dict)
     opset: int = 0

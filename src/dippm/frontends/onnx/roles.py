@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 from dippm.frontends.onnx.program import ABSENT, Op, Program, Weight
 from dippm.graph import TensorRole
 
-__all__ = ["assign_roles"]
+__all__ = ["assign_roles", "role_of_constant"]
 
 _RUNNING_STATISTICS = (3, 4)  # mean and variance among the inputs of BatchNormalization
 _BUFFER_NAMES = frozenset(
@@ -55,6 +56,7 @@ _REARRANGING = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "
 # What stands between a layer and a weight of one element, or its bias, and leaves each element what it is.
 _PASSING = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _MOST_PASSED = 8
+_MOST_NUMBERS_OF_CODE = 65_536
 _MATRIX_RANK = 2
 
 
@@ -82,6 +84,8 @@ def assign_roles(program: Program) -> None:
         states.update(_inputs(op, _STATES.get(op.op_type, ())))
         if op.op_type in _PASSING and not slots.isdisjoint(op.outputs):
             slots.update(_inputs(op, (0,)))
+    for number, constant in program.constants.items():
+        constant.role = role_of_constant(constant, is_trained=number in program.trained)
     for number, weight in program.weights.items():
         is_single = _is_single(weight)
         if number in buffers:
@@ -96,6 +100,18 @@ def assign_roles(program: Program) -> None:
             weight.role = TensorRole.CONSTANT
         else:
             weight.role = _role(weight)
+
+
+def role_of_constant(constant: Weight, *, is_trained: bool) -> TensorRole:
+    """The role of a tensor that is written in the code.
+
+    Args:
+        constant: The tensor.
+        is_trained: Whether it stands where a layer has its weights.
+    """
+    if is_trained and constant.dtype.is_floating:
+        return TensorRole.PARAMETER
+    return TensorRole.BUFFER if prod(constant.shape) > _MOST_NUMBERS_OF_CODE else TensorRole.CONSTANT
 
 
 def _one_unit_biases(ops: Sequence[Op], weights: Mapping[int, Weight]) -> set[int]:

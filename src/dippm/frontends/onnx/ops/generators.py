@@ -9,7 +9,8 @@ import numpy as np
 from dippm.frontends.onnx.element_types import NUMPY_TYPES, element_type
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Weight
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, numel
+from dippm.frontends.onnx.roles import role_of_constant
+from dippm.frontends.onnx.values import Call, ShapeError, Value, numel
 from dippm.graph import DType, OpKind, TensorRole
 
 __all__: list[str] = []
@@ -20,10 +21,8 @@ def constant(call: Call) -> Value:
     """A number or tensor written in the code."""
     for name, stored in call.op.attributes.items():
         if isinstance(stored, Weight):
-            is_trained = stored.dtype.is_floating and call.op.outputs[0] in call.evaluator.program.trained
-            is_large = numel(stored.shape) > DATA_LIMIT
-            role = TensorRole.BUFFER if is_large else TensorRole.CONSTANT
-            role = TensorRole.PARAMETER if is_trained else role
+            is_trained = call.op.outputs[0] in call.evaluator.program.trained
+            role = role_of_constant(stored, is_trained=is_trained)
             return Value(stored.shape, stored.dtype, stored.data, role=role, name=stored.name, is_static=True)
         if name in {"value_int", "value_ints"}:
             return call.constant(np.array(stored, dtype=np.int64))
