@@ -138,3 +138,15 @@ def test_a_single_machine_needs_no_ray(graph_files: list[str], tmp_path: Path) -
         "sys.exit(any(name.partition('.')[0] == 'ray' for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_memory_comes_from_the_system_while_a_sweep_runs(graph_files: list[str], tmp_path: Path) -> None:
+    usual, seen = pyarrow.default_memory_pool().backend_name, set[str]()
+    sweep(
+        graph_files[:2],
+        out=tmp_path / "t.parquet",
+        jobs=1,
+        on_progress=lambda _: seen.add(pyarrow.default_memory_pool().backend_name),
+    )
+    assert seen == {"system"}
+    assert pyarrow.default_memory_pool().backend_name == usual != "system"

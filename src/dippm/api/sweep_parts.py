@@ -148,8 +148,8 @@ class SweepParts:
         for part in range(self._plan.parts):
             path = self._path(part)
             try:
-                with pyarrow.parquet.ParquetFile(path) as file:
-                    for batch in file.iter_batches(_ROWS_PER_GROUP):
+                with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
+                    for batch in file.iter_batches(_ROWS_PER_GROUP, use_threads=False):
                         yield pyarrow.Table.from_batches([batch])
             except (pyarrow.ArrowException, OSError) as exc:
                 raise DippmError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 __all__ = [
-    "COLUMNS", "SweepTask", "decode_rows", "encode_rows", "fail_task", "make_schema", "need_pyarrow", "predict_task",
+    "COLUMNS", "SweepTask", "decode_rows", "encode_rows", "fail_task", "frugal_pyarrow", "make_schema", "need_pyarrow",
+    "predict_task",
 ]  # fmt: skip
 
 #: Name and type of each column, in order; all but ``model``, ``status`` and ``warnings`` may be absent in a row.
@@ -90,6 +92,19 @@ def need_pyarrow() -> None:
     """
     if find_spec("pyarrow") is None:
         raise MissingExtraError(package="pyarrow", extra="sweep", purpose="write the tables of a sweep")
+
+
+@contextmanager
+def frugal_pyarrow() -> Iterator[None]:
+    """Have pyarrow give back memory that is free; the allocator that it chooses by itself keeps what it once took."""
+    import pyarrow
+
+    usual = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    try:
+        yield
+    finally:
+        pyarrow.set_memory_pool(usual)
 
 
 def make_schema() -> pyarrow.Schema:

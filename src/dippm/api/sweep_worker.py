@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from dippm.api.sweep_rows import encode_rows, predict_task
+from dippm.api.sweep_rows import encode_rows, frugal_pyarrow, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.processes.peak_memory import peak_memory_mb
 
@@ -29,7 +29,7 @@ def main() -> None:
     descriptor, memory_mb = map(int, sys.argv[1:])
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.SIG_IGN)  # whoever started it decides when it ends
-    with Connection(descriptor) as connection, suppress(EOFError, BrokenPipeError):
+    with Connection(descriptor) as connection, frugal_pyarrow(), suppress(EOFError, BrokenPipeError):
         settings: SweepSettings = connection.recv()
         with suppress(OSError):  # on another machine the folder may be missing; absolute paths are found all the same
             os.chdir(settings.folder)

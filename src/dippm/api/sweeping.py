@@ -15,7 +15,7 @@ from dippm.api.sweep_parts import SweepParts
 from dippm.api.sweep_plan import SweepPlan
 from dippm.api.sweep_pool import SweepPool
 from dippm.api.sweep_report import SweepProgress, SweepReport, SweepTally, select_errors
-from dippm.api.sweep_rows import SweepTask, need_pyarrow, predict_task
+from dippm.api.sweep_rows import SweepTask, frugal_pyarrow, need_pyarrow, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.errors import UsageError
 from dippm.processes.machine_share import usable_processors
@@ -146,7 +146,7 @@ def sweep(
     plan = SweepPlan.of(list_models(models), settings)
     parts = SweepParts(Path(fspath(out)), plan)
     tally = SweepTally()
-    with parts.opened(resume=resume):
+    with frugal_pyarrow(), parts.opened(resume=resume):
         missing = parts.missing()
         resumed = len(plan.models) - len({plan.model_of(task) for part in missing for task in plan.tasks_of(part)})
         workers = 0
