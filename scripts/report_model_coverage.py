@@ -2,9 +2,9 @@
 
     nice .venv/bin/python scripts/report_model_coverage.py
 
-The first time it takes ten minutes on a fast core, an hour or more on a slow one. What was read is noted in a file: a run
-that was ended goes on where it stopped, and with ``--again`` the models whose names begin with a text, or those that
-failed, are read anew.
+The first time it takes ten minutes on a fast core, an hour or more on a slow one. What was read is noted in a file: a
+run that was ended goes on where it stopped, and with ``--again`` the models whose names begin with a text, or those
+that failed, are read anew.
 """
 
 from __future__ import annotations

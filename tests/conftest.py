@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.costs.conditions import Conditions
+from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.latency import launched_ms
 from dippm.costs.workload import Workload
@@ -30,7 +32,8 @@ from dippm.graph import Attribute, Dim, DType, Graph, Node, OpKind, Shape, Tenso
 from dippm.graph.fingerprint import fingerprint
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
-from dippm.predictors.calibration import Calibration
+from dippm.predictors.adapted import AdaptedManifest, calibration_path
+from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
 from dippm.predictors.network_artefact import NetworkArtefact, write_weights
 from dippm.predictors.physics import PhysicsPredictor
 
@@ -349,3 +352,26 @@ def _write_predictor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
         return folder
 
     return write
+
+
+@pytest.fixture(name="adapted_folder", scope="session")
+def _adapted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``dippm train --adapt`` writes, for a card of 8 GB: the shipped networks, and memory that is less certain.
+
+    Most of its labels are said to be of training, in amp.
+    """
+    folder = tmp_path_factory.mktemp("adapted")
+    for path in ARTEFACT_PATH.parent.iterdir():
+        shutil.copy(path, folder)
+    for mode in Mode:
+        path = calibration_path(mode, folder)
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"memory_spread": 0.5}))
+    AdaptedManifest(
+        device=replace(
+            find_device("RTX 4090"), name="Small card", aliases=(), memory_mb=8192.0, usable_memory_mb=7900.0
+        ),
+        conditions=Conditions.parse(precision="amp", mode="training", optimizer="momentum"),
+        report={},
+        provenance={},
+    ).write(folder)
+    return folder

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,3 +208,67 @@ def test_software_that_is_not_known_is_refused(graph: Graph, ask: Any) -> None:
     with pytest.raises(UsageError, match="torch latest") as caught:
         ask(graph, device="A100", software="torch latest")
     assert caught.value.code == "software.unknown"
+
+
+def test_an_a100_where_no_device_is_named(graph: Graph) -> None:
+    assert dippm.fits(graph, batch=3) == dippm.fits(graph, batch=3, device="A100")
+    assert dippm.max_batch(graph) == dippm.max_batch(graph, device="A100")
+
+
+def test_an_adapted_predictor_says_what_its_card_holds(classifier: Graph, adapted_folder: Path) -> None:
+    answer = dippm.fits(classifier, batch=64, predictor=adapted_folder)
+    told = dippm.predict(classifier, batch=64, predictor=adapted_folder)
+    assert answer.prediction == told
+    assert (answer.device, answer.needed_mb) == ("Small card", told.intervals["memory_mb"])
+    assert answer.capacity_mb < 8192
+    (shipped,) = dippm.predict(classifier, batch=64, device=["RTX 4090"], mode="training", precision="amp")
+    assert answer.needed_mb[1] > shipped.intervals["memory_mb"][1]
+    (priced,) = dippm.fits(classifier, batch=[64], predictor=adapted_folder, prices={"Small card": 3.6})
+    assert priced.price is not None
+    assert priced.price.per_call == pytest.approx(1e-6 * told.latency_ms, rel=1e-6)
+    in_inference = dippm.fits(classifier, batch=64, predictor=adapted_folder, mode="inference")
+    assert in_inference.needed_mb[1] < answer.needed_mb[1]
+
+
+def test_the_largest_batch_by_an_adapted_predictor(classifier: Graph, adapted_folder: Path) -> None:
+    answer = dippm.max_batch(classifier, predictor=adapted_folder)
+    assert (answer.device, answer.bound_by) == ("Small card", "memory")
+    verdicts = [
+        dippm.fits(classifier, batch=batch, predictor=adapted_folder).verdict
+        for batch in (answer.batch, answer.batch + 1)
+    ]
+    assert verdicts[0] == "yes" != verdicts[1]
+    in_time = dippm.max_batch(classifier, predictor=adapted_folder, step_time_ms=answer.prediction.latency_ms / 2)
+    assert (in_time.bound_by, in_time.batch < answer.batch) == ("step_time", True)
+
+
+def test_a_network_says_whether_a_model_like_its_labels_fits(graph: Graph, write_predictor: Any) -> None:
+    folder = write_predictor()
+    answers = dippm.fits(graph, batch=[1, 8], predictor=folder)
+    assert [answer.prediction for answer in answers] == dippm.predict(graph, batch=[1, 8], predictor=folder)
+    assert answers[0].needed_mb == pytest.approx((800, 5000))
+    assert (answers[0].verdict, answers[0].largest_part) == ("yes", "unknown")
+    found = answers[0].to_dict()
+    assert (found["software"], found["memory_parts_mb"]) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "reason"),
+    [
+        ({}, 9, "Outside what the training saw.*batch 9"),
+        ({"spreads": {"latency_ms": 0.1}}, 1, "too few labels to calibrate"),
+        ({"metrics": ("latency_ms",), "spreads": {"latency_ms": 0.1}}, 1, "its labels had none"),
+    ],
+)
+def test_without_an_interval_of_the_memory_there_is_no_verdict(
+    changes: dict[str, Any], batch: int, reason: str, graph: Graph, write_predictor: Any
+) -> None:
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        dippm.fits(graph, batch=[batch], predictor=write_predictor(**changes))
+    assert caught.value.code == "prediction.no_interval"
+
+
+def test_a_network_does_not_search(graph: Graph, write_predictor: Any) -> None:
+    with pytest.raises(UnsupportedError, match="need not grow with the batch") as caught:
+        dippm.max_batch(graph, predictor=write_predictor())
+    assert caught.value.code == "predictor.unsuited"

@@ -133,6 +133,15 @@ def test_figures_of_the_prediction_stand_on_the_page(inspection: Inspection) -> 
     assert "25.6 M" in values
 
 
+@pytest.mark.parametrize(
+    ("device", "shown"), [("1g.5gb@A100-SXM4-40GB", "–"), ("A100-SXM4-40GB", "none"), ("Tesla T4", "none")]
+)
+def test_a_slice_holds_no_slices(device: str, shown: str) -> None:
+    values = Page(render_page(make_inspection([make_operator(0)], device=device, mig=None))).texts("div")
+    assert shown in values
+    assert ({"–", "none"} - {shown}).isdisjoint(values)
+
+
 def test_energy_that_is_not_known_is_a_dash() -> None:
     intervals = {"latency_ms": (0.8, 1.3), "memory_mb": (1180.0, 1390.0)}
     page = render_page(make_inspection([make_operator(0)], energy_j=None, intervals=intervals))

@@ -201,3 +201,20 @@ def test_a_trained_predictor_refuses_what_it_has_not_learned(
 
 def test_a_trained_predictor_leaves_its_software_to_its_labels(graph: Graph, write_predictor: Any) -> None:
     assert dippm.predict(graph, predictor=write_predictor()).to_dict()["software"] is None
+
+
+def test_an_adapted_predictor_explains_its_total(graph: Graph, adapted_folder: Path) -> None:
+    inspection = dippm.inspect(graph, batch=8, predictor=adapted_folder)
+    assert inspection.prediction == dippm.predict(graph, batch=8, predictor=adapted_folder)
+    assert (inspection.prediction.device, set(inspection.by_phase())) == (
+        "Small card", {"forward", "backward", "optimizer"},
+    )  # fmt: skip
+    total_ms = sum(operator.time_ms for operator in inspection.operators)
+    assert total_ms == pytest.approx(inspection.prediction.latency_ms)
+    assert set(dippm.inspect(graph, predictor=adapted_folder, mode="inference").by_phase()) == {"forward"}
+
+
+def test_a_network_has_no_operators_to_show(graph: Graph, write_predictor: Any) -> None:
+    with pytest.raises(UnsupportedError, match="as a whole") as caught:
+        dippm.inspect(graph, predictor=write_predictor())
+    assert caught.value.code == "predictor.unsuited"

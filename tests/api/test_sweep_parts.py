@@ -191,14 +191,16 @@ sweep(models, out=out, jobs=1)
 """
 
 
-@pytest.mark.parametrize("step", ["removing", "merging"])
-def test_a_kill_at_the_end_leaves_nothing_for_ever(graph_files: list[str], tmp_path: Path, step: str) -> None:
+@pytest.mark.parametrize(("step", "resume"), [("removing", False), ("removing", True), ("merging", True)])
+def test_a_kill_at_the_end_leaves_nothing_for_ever(
+    graph_files: list[str], tmp_path: Path, step: str, resume: bool
+) -> None:
     out, models = tmp_path / "t.parquet", graph_files[:2]
     words = [sys.executable, "-c", KILLED_AT_THE_END, step, str(out), *models]
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     # What is half lies in the folder alone.
     assert {path.name for path in tmp_path.iterdir()} <= {"graphs", "t.parquet", "t.parquet.parts"}
-    if step == "merging":
+    if resume:
         assert sweep(models, out=out, jobs=1, resume=True).resumed_models == 2
     else:
         with pytest.raises(UsageError) as caught:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +129,59 @@ def test_a_cut_sweep_is_resumed_and_ends_like_an_undisturbed_one(graph_files: li
     assert cut.read_bytes() == undisturbed.read_bytes()
     assert not parts.exists()
     with pytest.raises(UsageError) as caught:
-        sweep(graph_files, out=cut, batch=[1, 2], jobs=1, resume=True)
+        sweep(graph_files, out=cut, batch=[1, 2], jobs=1)
     assert caught.value.code == "sweep.exists"
+
+
+def test_a_finished_sweep_is_told_again(graph_files: list[str], tmp_path: Path) -> None:
+    broken = tmp_path / "graphs" / "z.json.gz"
+    broken.write_bytes(b"no graph")
+    folder, out = tmp_path / "tables", tmp_path / "tables" / "t.parquet"
+    folder.mkdir()
+    models = [*graph_files, str(broken)]
+    first = sweep(models, out=out, batch=[1, 2], jobs=1)
+    assert first.errors > 0
+    before = out.read_bytes(), out.stat().st_mtime_ns, folder.stat().st_mtime_ns
+    again = sweep(models, out=out, batch=[1, 2], jobs=1, resume=True)
+    assert again == replace(first, resumed_models=len(models), seconds=again.seconds)
+    assert (out.read_bytes(), out.stat().st_mtime_ns, folder.stat().st_mtime_ns) == before
+
+
+def test_a_table_of_another_sweep_is_none_to_go_on_with(graph_files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "t.parquet"
+
+    def refused(**options: Any) -> str:
+        before = out.read_bytes()
+        with pytest.raises(UsageError) as caught:
+            sweep(options.pop("models", graph_files), out=out, jobs=1, resume=True, **options)
+        assert caught.value.code == "sweep.exists"
+        assert out.read_bytes() == before
+        assert not out.with_name(f"{out.name}.parts").exists()
+        return str(caught.value)
+
+    sweep(graph_files, out=out, jobs=1)
+    assert "did not make it" in refused(batch=2)
+    assert "did not make it" in refused(models=graph_files[1:])
+    assert "did not make it" in refused(precision="amp")
+    os.utime(graph_files[0], ns=(0, 0))
+    assert "as they are now" in refused()
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(out).replace_schema_metadata(), out)
+    assert "did not make it" in refused()
+    out.write_bytes(b"no table")
+    assert "did not make it" in refused()
+    out = tmp_path / "t.csv"
+    sweep(graph_files, out=out, jobs=1)
+    assert "does not say which sweep made it" in refused()
+
+
+def test_a_finished_table_that_is_damaged_is_an_error(graph_files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "t.parquet"
+    sweep(graph_files, out=out, jobs=1)
+    content = out.read_bytes()
+    out.write_bytes(content[:4] + b"\xff" * 400 + content[404:])
+    with pytest.raises(DippmError) as caught:
+        sweep(graph_files, out=out, jobs=1, resume=True)
+    assert caught.value.code == "sweep.damaged"
 
 
 def test_a_single_machine_needs_no_ray(graph_files: list[str], tmp_path: Path) -> None:

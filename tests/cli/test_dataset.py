@@ -86,7 +86,13 @@ def test_a_campaign_that_an_error_ends_leaves_its_report(
 
 
 @pytest.mark.parametrize("json_option", [(), ("--json",)])
-def test_an_interrupted_campaign_ends_as_such_with_its_report(
+@pytest.mark.parametrize(
+    ("number", "status", "stopped"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_campaign_that_a_signal_ends_says_so_and_leaves_its_report(
+    number: signal.Signals,
+    status: int,
+    stopped: str,
     json_option: tuple[str, ...],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -94,21 +100,21 @@ def test_an_interrupted_campaign_ends_as_such_with_its_report(
     fake_worker: Any,
 ) -> None:
     def interrupted(self: Any, source: Any, configurations: Sequence[Any]) -> Iterator[Any]:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         yield from measure(self, source, configurations)
 
     measure = fake_worker.measure
     monkeypatch.setattr(fake_worker, "measure", interrupted)
     words = ["dataset", "measure", "--recipe", "cpu-small", "--store", str(tmp_path / "labels.sqlite"), "--limit", "3"]
     words += ["--out", str(tmp_path / "out"), *json_option]
-    assert main(words) == 130
+    assert main(words) == status
     printed = capsys.readouterr()
-    assert "--resume goes on" in printed.err
+    assert f"{stopped.capitalize()}. The same command with --resume goes on." in printed.err
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["remaining"] == 3
     if json_option:
-        assert json.loads(printed.out)["stopped"] == "interrupted"
+        assert json.loads(printed.out)["stopped"] == stopped
     else:
-        assert "interrupted after" in printed.out
+        assert f"{stopped} after" in printed.out
     # A budget that is spent is what was asked for.
     monkeypatch.setattr(fake_worker, "measure", measure)
     assert main([*words, "--resume", "--budget", "0.000001s"]) == 0

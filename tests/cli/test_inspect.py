@@ -77,3 +77,24 @@ def test_inspect_writes_the_page(net: str, tmp_path: Path, capsys: pytest.Captur
     assert captured.out == ""
     assert str(page) in captured.err
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_an_adapted_predictor(
+    net: str,
+    adapted_folder: Path,
+    write_predictor: Callable[..., Path],
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("inspect", net, "--predictor", str(adapted_folder))
+    answer = run_json(*words, "--batch", "4")
+    assert answer["prediction"] == run_json("predict", *words[1:], "--batch", "4")["predictions"][0]
+    assert set(answer["phases"]) == {"forward", "backward", "optimizer"}
+    assert run_json(*words, "--device", "Small card", "--batch", "4") == answer
+    for wrong, status in (
+        (("--device", "T4"), 2),
+        (("--device-file", "gpu.toml"), 2),
+        (("--predictor", str(write_predictor())), 4),
+    ):
+        assert main([*words, *wrong]) == status
+    assert "[predictor.unsuited]" in capsys.readouterr().err

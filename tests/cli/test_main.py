@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,17 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     monkeypatch.setattr("dippm.api.list_devices", interrupt)
     assert main(["devices"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_program_that_ray_ends_was_terminated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end() -> object:
+        sys.exit(signal.SIGTERM)  # Ray's handler of the signal while a command is connected
+
+    monkeypatch.setattr("dippm.api.list_devices", end)
+    assert main(["devices"]) == 143
+    assert capsys.readouterr() == ("", "")
 
 
 def test_closed_pipe_is_quiet() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
+import dippm
 from dippm.cli import main
 
 
@@ -144,3 +146,64 @@ def test_max_batch(
     assert [row["batch"] for row in run_columns(*words)] == [best, str(on_card["batch"])]
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     assert f"{on_slice['batch']:,}" in run_table(*words)
+
+
+@pytest.mark.parametrize("words", [("fits", "--batch", "2,4"), ("max-batch", "--device", "A100,T4")])
+def test_piped_rows_have_their_heading_on_stderr(
+    words: tuple[str, ...], trained_net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *rest = words
+    assert main([command, trained_net, *rest, "-p", "amp"]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert main(["predict", trained_net, "--batch", "2,4", "-p", "amp"]) == 0
+    assert notes[:3] == capsys.readouterr().err.splitlines()[:3]
+    assert notes[0] == trained_net
+    assert notes[2].startswith("inference, amp, nchw, eager; image 3")
+    assert notes[3].startswith("! ")
+    assert main([command, trained_net]) == 0
+    assert capsys.readouterr().err.splitlines()[3].startswith("memory = context ")
+
+
+@pytest.mark.usefixtures("tables")
+def test_an_adapted_predictor(
+    trained_net: str,
+    adapted_folder: Path,
+    run_json: Callable[..., dict[str, Any]],
+    run_table: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (trained_net, "--predictor", str(adapted_folder))
+    (answer,) = run_json("fits", *words, "--batch", "8")["fits"]
+    assert answer == json.loads(json.dumps(dippm.fits(trained_net, batch=8, predictor=adapted_folder).to_dict()))
+    (largest,) = run_json("max-batch", *words)["max_batches"]
+    assert (largest["device"], largest["prediction"]["mode"]) == ("Small card", "training")
+    assert run_json("max-batch", *words, "--device", "small card", "-m", "training")["max_batches"] == [largest]
+    assert run_json("max-batch", *words, "-m", "inference")["max_batches"][0]["batch"] > largest["batch"]
+    for command in ("fits", "max-batch"):
+        text = " ".join(run_table(command, *words).split())
+        assert "training by momentum, amp, nchw, eager; image 3×64×64." in text
+        assert "fitted on:" in text
+        for wrong, code in (("--device", "predictor.mismatch"), ("--device-file", "device.unused")):
+            assert main([command, *words, wrong, "T4", "--json"]) == 2
+            assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+
+
+def test_a_network(
+    trained_net: str,
+    write_predictor: Callable[..., Path],
+    run_json: Callable[..., dict[str, Any]],
+    run_table: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (trained_net, "--predictor", str(write_predictor()))
+    (answer,) = run_json("fits", *words)["fits"]
+    assert (answer["fits"], answer["needed_mb"], answer["largest_part"]) == ("yes", [800.0, 5000.0], "unknown")
+    for command, batch, code in (
+        ("fits", ("--batch", "9"), "prediction.no_interval"),
+        ("max-batch", (), "predictor.unsuited"),
+    ):
+        assert main([command, *words, *batch, "--json"]) == 4
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert "parts unknown" in run_table("fits", *words)

@@ -4,7 +4,6 @@ import logging
 import sys
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -35,17 +34,37 @@ def test_on_a_terminal_there_is_a_bar_on_stderr(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    label: Any = SimpleNamespace(
-        recipe=SimpleNamespace(family="bert", batch=4),
-        measurement=SimpleNamespace(latency_ms=2.5, outcome=SimpleNamespace(value="ok")),
-    )
+    recipe = SimpleNamespace(family="bert", architecture="zoo:hf:bert", batch=4)
+    label = SimpleNamespace(measurement=SimpleNamespace(latency_ms=2.5, outcome=SimpleNamespace(value="ok")))
     lines = CampaignLines()
-    lines.show(SimpleNamespace(done=3, total=7, label=label, remaining_s=12.0))  # type: ignore[arg-type]
+    lines.show(SimpleNamespace(done=3, total=7, recipe=recipe, label=label, remaining_s=12.0))  # type: ignore[arg-type]
     lines.close()
     captured = capsys.readouterr()
     assert captured.out == ""
     for text in ("3/7", "bert batch 4: 2.5 ms", "12 s left"):
         assert text in captured.err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_first_model_is_named_while_it_is_built(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setattr(progress, "_FIRST_LINE_S", 0.05)
+    lines = CampaignLines("waiting for devices")
+    time.sleep(0.3)
+    waiting = capsys.readouterr().err
+    assert "waiting for devices" in waiting
+    recipe = SimpleNamespace(family="vit", architecture="zoo:timm:vit_giant", batch=8)
+    lines.show(SimpleNamespace(done=0, total=7, recipe=recipe, label=None, remaining_s=60.0))  # type: ignore[arg-type]
+    time.sleep(0.3)
+    building = capsys.readouterr().err
+    lines.close()
+    assert "building timm:vit_giant for batch 8, 60 s left" in building
+    if not is_terminal:
+        assert waiting == "rows: waiting for devices ...\n"
+        assert building == "0 of 7 rows, building timm:vit_giant for batch 8, 60 s left\n"
 
 
 def test_a_terminal_has_the_bar_before_anything_is_counted(

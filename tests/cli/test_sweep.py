@@ -68,6 +68,28 @@ def test_a_list_and_columns_for_a_pipe(folder: Path, tmp_path: Path, capsys: pyt
     assert "! 1 x model.missing" in printed.err
 
 
+def test_the_same_command_again_says_that_it_is_done(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", str(folder), "--jobs", "1", "--resume", "--out", str(tmp_path / "t.parquet")]
+    assert main(words) == 0
+    first = capsys.readouterr()
+    assert "nothing was left" not in first.err
+    content = (tmp_path / "t.parquet").read_bytes()
+    assert main(words) == 0
+    again = capsys.readouterr()
+    assert again.out.splitlines()[1].split("\t")[:4] == first.out.splitlines()[1].split("\t")[:4]
+    assert "nothing was left to predict" in again.err
+    assert "! 1 x model.unrecognised" in again.err
+    assert (tmp_path / "t.parquet").read_bytes() == content
+    assert main([*words, "--batch", "2"]) == 2
+    assert "[sweep.exists]" in capsys.readouterr().err
+    table = [*words[:-1], str(tmp_path / "t.csv")]
+    assert main(table) == 0
+    assert main(table) == 2
+    assert "does not say which sweep made it" in capsys.readouterr().err
+
+
 def test_a_sweep_without_any_prediction_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The table is there all the same: it says why."""
     out = tmp_path / "t.parquet"

@@ -89,6 +89,15 @@ def two_nodes() -> Iterator[TwoNodes]:
 
 
 @pytest.fixture
+def gpu_nodes() -> Iterator[TwoNodes]:
+    """Another cluster of two nodes, which say that they have two GPUs each."""
+    pytest.importorskip("ray")
+    cluster = TwoNodes({"DIPPM_TEST_GPUS": "2"})
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
 def doomed_nodes() -> Iterator[TwoNodes]:
     """Another cluster of two nodes, for a test that kills its head: all wait for 3 s for it instead of a minute."""
     pytest.importorskip("ray")

@@ -150,13 +150,14 @@ def test_a_campaign_whose_head_was_killed_goes_on_elsewhere(
     assert rows(store) == undisturbed
 
 
-def test_a_signal_ends_it_with_the_report(two_nodes: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_ends_it_with_the_report(number: signal.Signals, reason: str, two_nodes: Any, tmp_path: Path) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(two_nodes, store, journal, row_s=0.2)
     wait_for(lambda: len(measured_by(journal)) > 6)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     stopped, measured, _, _, _ = finish(process)
-    assert (stopped, measured) == ("interrupted", len(rows(store)))
+    assert (stopped, measured) == (reason, len(rows(store)))
 
 
 def test_a_node_may_go_and_another_come(two_nodes: Any, undisturbed: list[Any], tmp_path: Path) -> None:
@@ -172,6 +173,22 @@ def test_a_node_may_go_and_another_come(two_nodes: Any, undisturbed: list[Any], 
     assert (stopped, lost) == ("finished", 1)
     assert rows(store) == undisturbed
     assert len(set(measured_by(journal))) == 3
+
+
+def test_a_gpu_that_was_set_aside_stays_so_when_its_holder_dies(gpu_nodes: Any) -> None:
+    process = subprocess.run(
+        [sys.executable, str(HERE / "clustered_gpus.py"), gpu_nodes.address],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=gpu_nodes.environment,
+    )
+    assert process.returncode == 0, process.stderr
+    told = json.loads(process.stdout.splitlines()[-1])
+    assert len({tuple(where) for where in told["before"]}) == 4
+    # The process beside the holder was killed too, so that the one that replaces it might have got the bad GPU.
+    assert sorted(told["after"]) == sorted(where for where in told["before"] if where != told["bad"])
 
 
 def test_the_command_measures_real_models_on_both(two_nodes: Any, tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dippm.cluster.campaign_actor import Description, DeviceActor, Refusal, Row
+from dippm.cluster.campaign_actor import Description, DeviceActor, Placed, Refusal, Row
 from dippm.errors import UnsupportedError
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
@@ -51,6 +52,14 @@ def test_it_measures_on_one_device_made_once() -> None:
     assert isinstance(row, Row)
     assert (row.measurement.latency_ms, row.measurement.device, row.busy_s) == (3.0, "source", 0.25)
     assert Device.made == 1
+
+
+@pytest.mark.parametrize(("gpus", "gpu"), [(["3"], "3"), ([], "")])
+def test_it_says_which_gpu_ray_gave_it(gpus: list[str], gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    context = SimpleNamespace(get_accelerator_ids=lambda: {"GPU": gpus, "TPU": []})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    assert DeviceActor(lambda: pytest.fail("made"), threads=None).place() == Placed(gpu=gpu)
 
 
 def test_its_threads_are_those_of_the_command() -> None:

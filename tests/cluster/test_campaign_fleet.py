@@ -12,7 +12,7 @@ import pytest
 
 from dippm.cluster import campaign
 from dippm.cluster.campaign import RayFleet, ray_fleet
-from dippm.cluster.campaign_actor import Description, Refusal, Row
+from dippm.cluster.campaign_actor import Description, Placed, Refusal, Row
 from dippm.errors import DippmError, UsageError
 from dippm.measuring.measurement import Measurement, Outcome
 
@@ -79,6 +79,8 @@ class FakeRay:
     def get(self, ref: Ref) -> object:
         if ref.handle.is_dead or ref.handle.node_id not in self.names:
             raise FakeRayError("The actor died.\nMuch more.")
+        if ref.method == "place":
+            return Placed(gpu="" if ref.handle.gpu < 0 else str(ref.handle.gpu))
         if ref.method == "describe":
             if self.describe is not None:
                 return self.describe(ref.handle)
@@ -221,8 +223,7 @@ def test_a_device_on_which_no_process_lives_is_given_up() -> None:
     )
     fleet = gather(ray)
     assert [member.place[:6] for member in fleet.members()] == ["host-b"]
-    # The last process only holds the device.
-    assert [handle.is_dead for handle in ray.started if handle.node_id == "a"] == [True, True, True, False]
+    assert [handle.is_dead for handle in ray.started if handle.node_id == "a"] == [True, True, True]
     # With the last one gone, its error says what became of each.
     del ray.names["b"]
     with pytest.raises(DippmError, match="The driver is gone") as caught:
@@ -262,17 +263,50 @@ def test_a_device_that_was_set_aside_does_not_come_back_under_another_name() -> 
     assert all(handle.is_dead for handle in ray.started)
 
 
-def test_a_device_that_was_set_aside_between_two_processes_is_held_all_the_same() -> None:
-    ray = FakeRay({"a": "H100", "b": "H100"})
+def test_a_device_whose_holder_dies_is_known_again() -> None:
+    ray = FakeRay({"a": "H100"}, {"CPU": 8.0, "GPU": 2.0})
     fleet = gather(ray)
-    first = fleet.members()[0]
+    bad, good = fleet.members()
+    assert fleet.set_aside(bad.place)
+    for _ in range(2):
+        # Ray gives the bad GPU, which nobody holds, to the process that replaces the good one.
+        for handle in ray.started:
+            handle.is_dead = True
+        (answer,) = wait(fleet)
+        assert answer.member == good
+        (good,) = fleet.members()
+        assert [(handle.gpu, handle.is_dead) for handle in ray.started[-2:]] == [(0, False), (1, False)]
+    fleet.close()
+    assert all(handle.is_dead for handle in ray.started)
+
+
+def test_a_device_that_was_set_aside_between_two_processes_does_not_come_back() -> None:
+    ray = FakeRay({"a": "H100"}, {"CPU": 8.0, "GPU": 2.0})
+    fleet = gather(ray)
+    bad, good = fleet.members()
     ray.started[0].is_dead = True
     while len(fleet.members()) == 2:
         fleet.wait(0.01)
-    assert fleet.set_aside(first.place)
+    assert fleet.set_aside(bad.place)
+    ray.started[1].is_dead = True
     wait(fleet)
-    assert len(fleet.members()) == 1
-    assert sorted(handle.node_id for handle in ray.started if not handle.is_dead) == ["a", "b"]
+    assert [member.place for member in fleet.members()] == [good.place]
+    assert [handle.gpu for handle in ray.started if not handle.is_dead] == [0, 1]
+
+
+def test_a_device_that_was_given_up_does_not_come_back_under_another_name() -> None:
+    ray = FakeRay({"a": "H100"}, {"CPU": 8.0, "GPU": 2.0})
+    ray.describe = lambda handle: (
+        Refusal(message="The driver is gone.")
+        if handle.gpu == 0
+        else Description(device_name="H100", version=campaign.version("dippm"))
+    )
+    fleet = gather(ray)
+    (good,) = fleet.members()
+    ray.started[1].is_dead = True
+    wait(fleet)
+    assert [member.place for member in fleet.members()] == [good.place]
+    assert [handle.gpu for handle in ray.started if not handle.is_dead] == [0, 1]
 
 
 def test_a_processor_that_was_set_aside_is_left_alone() -> None:
@@ -300,7 +334,7 @@ def test_a_device_that_others_hold_is_waited_for(monkeypatch: pytest.MonkeyPatch
     fleet = gather(ray)
     monkeypatch.setattr(campaign, "_START_LIMIT_S", 0.05)
     ray.names["b"] = "H100"
-    ray.hanging_methods = ("describe", "pulse")
+    ray.hanging_methods = ("place",)
     wait(fleet, times=20)
     assert len(fleet.members()) == 1
     ray.hanging_methods = ()

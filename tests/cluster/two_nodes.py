@@ -2,6 +2,7 @@
 
 It prints its address and the one for clients, and obeys the lines ``remove`` (kill the second node), ``add`` (start
 another one) and ``behead`` (kill the server that keeps the cluster's state), each answered with a line.
+Each node says that it has as many GPUs as DIPPM_TEST_GPUS names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 from ray.cluster_utils import Cluster
 
-_NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+_NODE = {"num_cpus": 1, "num_gpus": int(os.environ.get("DIPPM_TEST_GPUS", 0)), "object_store_memory": 80 * 2**20}
 
 
 def main() -> None:

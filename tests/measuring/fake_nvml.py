@@ -23,6 +23,7 @@ class Card:
     instant_mw: int | None = None
     reasons: int = 0x1 | 0x4 | 0x40
     processes: list[tuple[int, int | None]] = field(default_factory=list)
+    slices: list[Card] = field(default_factory=list)  # MIG is on where there are any
 
 
 class FakeNvml:
@@ -43,10 +44,20 @@ class FakeNvml:
         return self.cards[index]
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:  # noqa: N802
-        return self._first(card for card in self.cards if card.uuid == uuid)
+        known = [*self.cards, *(slice_ for card in self.cards for slice_ in card.slices)]
+        return self._first(card for card in known if card.uuid == uuid)
 
     def nvmlDeviceGetHandleByPciBusId(self, bus: str) -> Card:  # noqa: N802
         return self._first(card for card in self.cards if card.bus == bus)
+
+    def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:  # noqa: N802
+        return [int(bool(card.slices)), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: Card) -> int:  # noqa: N802
+        return 7 if card.slices else 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: Card, index: int) -> Card:  # noqa: N802
+        return self._first(card.slices[index : index + 1])
 
     def nvmlDeviceGetName(self, card: Card) -> str:  # noqa: N802
         return card.name

@@ -147,6 +147,15 @@ def test_after_a_failure_the_device_is_asked(gpu: FakeGpu, models: Any) -> None:
     assert not bench.is_usable
 
 
+def test_a_capture_that_fails_ends_the_process(gpu: FakeGpu, models: Any) -> None:
+    bench = Bench("cuda", Plan(warmup_runs=2, timed_runs=3))
+    (bad,) = bench.measure(
+        models.Example(), [Configuration(batch=1, conditions=Conditions.parse(runtime="cuda-graph"))]
+    )
+    assert bad.outcome is Outcome.FAILED
+    assert not bench.is_usable
+
+
 def test_the_framework_names_the_libraries_that_models_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     from dippm.measuring import bench
 

@@ -109,6 +109,59 @@ def test_in_a_container_what_others_held_before_is_taken_off(
     assert meter.base_memory_mb() == 500
 
 
+def test_in_a_container_another_process_may_carry_our_id(cuda: FakeCuda) -> None:
+    cuda.nvml.cards[1].processes = [(os.getpid(), 900 * MIB)]
+    meter = open_meter()
+    cuda.nvml.cards[1].used += 200 * MIB
+    cuda.reserved = 200 * MIB
+    reading = meter.read_memory()
+    assert (reading.memory_mb, reading.context_mb, reading.memory_source) == (740, 500, "nvml-device")
+
+
+def test_in_a_container_memory_that_another_process_gave_back_makes_ours_unknown(cuda: FakeCuda) -> None:
+    meter = open_meter()
+    cuda.reserved = 200 * MIB
+    cuda.nvml.cards[1].used -= 400 * MIB
+    reading = meter.read_memory()
+    assert (reading.memory_mb, reading.context_mb, reading.memory_source) == (None, None, None)
+    assert (reading.allocated_peak_mb, reading.reserved_peak_mb) == (30, 240)
+
+
+def test_memory_of_a_slice_in_a_container(cuda: FakeCuda) -> None:
+    from fake_nvml import Card
+
+    slice_ = Card("MIG-bb", "", name="NVIDIA H100 NVL MIG 1g.12gb", used=20 * MIB, energy_mj=None)
+    cuda.nvml.cards[0].slices = [slice_]
+    meter = open_meter()
+    slice_.used += 600 * MIB
+    cuda.reserved = 200 * MIB
+    assert meter.device_name == "H100 NVL MIG 1g.12gb"
+    assert (meter.read_memory().memory_mb, meter.base_memory_mb()) == (640, 400)
+
+
+def test_a_device_on_which_cuda_does_not_start_is_not_available(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dippm.errors import UnsupportedError
+    from dippm.measuring import meter
+    from dippm.measuring.device_names import describe_device
+
+    text = "CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCompile with `TORCH_USE_CUDA_DSA` to ..."
+    cuda.fault = torch.AcceleratorError(text)
+    with pytest.raises(UnsupportedError, match=r"AcceleratorError: .* busy or unavailable\. See") as caught:
+        meter.open_meter("cuda")
+    assert caught.value.code == "device.unavailable"
+    assert "DSA" not in str(caught.value)
+
+    def refuse(index: int) -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", refuse)
+    with pytest.raises(UnsupportedError, match="driver on your system is too old") as caught:
+        describe_device("cuda")
+    assert caught.value.code == "device.unavailable"
+
+
 def test_a_call_is_timed_to_its_end(cuda: FakeCuda) -> None:
     meter = open_meter()
     cuda.log.clear()
@@ -129,7 +182,7 @@ def test_energy_sources(cuda: FakeCuda) -> None:
     meter = open_meter()
     assert meter.energy.source == "nvml-total-energy"
     assert meter.energy.read_j() == 5000
-    assert meter.idle_power_w == 0  # the made-up counter stands still
+    assert meter.idle_power_w is None  # the made-up counter stands still
     cuda.nvml.cards[1].energy_mj = None
     assert open_meter().energy.source == "nvml-power"
 

@@ -19,6 +19,9 @@ from dippm.measuring.failures import describe, is_out_of_memory  # noqa: E402
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried ..."),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+        RuntimeError('NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1165'),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         RuntimeError("std::bad_alloc"),
     ],
@@ -33,6 +36,8 @@ def test_out_of_memory(error: Exception) -> None:
 def test_other_errors() -> None:
     assert not is_out_of_memory(ValueError("shapes do not match"))
     assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    other = 'r == 0 INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1165'
+    assert not is_out_of_memory(RuntimeError(other))
 
 
 def test_one_line() -> None:

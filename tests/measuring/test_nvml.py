@@ -26,6 +26,21 @@ def test_a_device_is_found_by_what_it_is_and_not_by_its_index(fake_nvml: Any) ->
     assert library.find(BB) is not None
 
 
+def test_a_slice_is_never_taken_for_the_whole_gpu(fake_nvml: Any) -> None:
+    from fake_nvml import Card
+
+    gpu = fake_nvml.cards[1]
+    gpu.slices = [Card("MIG-s1", "", name="NVIDIA H100 MIG 1g.10gb"), Card("MIG-s2", "")]
+    library = Nvml()
+    assert [device.uuid() for device in library.devices()] == ["GPU-aa", "GPU-bb", "MIG-s1", "MIG-s2"]
+    found = library.find(SimpleNamespace(uuid="s1", pci_bus_id=2, pci_device_id=0, pci_domain_id=0))
+    assert found is not None
+    assert found.name() == "NVIDIA H100 MIG 1g.10gb"
+    # A name of the whole, or its place on the bus, does not tell which slice it is.
+    assert library.find(BB) is None
+    assert library.find(SimpleNamespace(pci_bus_id=2, pci_device_id=0, pci_domain_id=0)) is None
+
+
 def test_figures(fake_nvml: Any) -> None:
     device = Nvml().devices()[0]
     card = fake_nvml.cards[0]

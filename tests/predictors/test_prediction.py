@@ -45,6 +45,21 @@ def test_step_time_is_the_latency_of_training() -> None:
     assert prediction().step_time_ms is None
 
 
+@pytest.mark.parametrize(
+    ("device", "mig", "name"),
+    [
+        ("A100-SXM4-40GB", "2g.10gb", "2g.10gb"),
+        ("A100-SXM4-40GB", None, "none"),
+        ("1g.5gb@A100-SXM4-40GB", None, "–"),
+    ],
+)
+def test_a_slice_holds_no_slices(device: str, mig: str | None, name: str) -> None:
+    found = replace(prediction(), device=device, mig=mig)
+    assert found.mig_name == name
+    assert str(found).splitlines()[4].split() == ["MIG", name]
+    assert f"<td colspan=2>{name}</td>" in found._repr_html_()
+
+
 def test_text_names_conditions_and_warnings() -> None:
     text = str(prediction())
     assert "batch 32" in text

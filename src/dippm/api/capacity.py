@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os import PathLike
 from typing import overload
 
-from dippm.api.arguments import Batches, Devices, parse_batches, parse_conditions, parse_devices, parse_software
+from dippm.api.arguments import Batches, Devices, parse_batches
 from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
+from dippm.api.chosen_predictor import ChosenPhysics, choose_predictor, need_physics
 from dippm.api.loading import load
 from dippm.api.prices import Price, parse_prices
 from dippm.costs.conditions import Conditions, Mode
-from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
 from dippm.placement.fit import Fit, FitVerdict
 from dippm.placement.fit import fits as judge
-from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction, round_figures
 
 __all__ = ["DeviceFit", "MaxBatch", "fits", "max_batch"]
 
+_NO_SEARCH = (
+    "Beyond the batches of its labels nobody knows how far it is off, and its memory need not grow with the batch: no "
+    "search finds the largest. dippm fits answers for batches of your choice."
+)
 _ORDER = {FitVerdict.YES: 0, FitVerdict.UNSURE: 1, FitVerdict.NO: 2}
 
 
@@ -74,7 +78,7 @@ class DeviceFit:
         answer: dict[str, object] = {
             "device": self.device,
             "batch": self.batch,
-            "software": str(self.prediction.software),
+            "software": None if self.prediction.software is None else str(self.prediction.software),
             "fits": self.verdict.value,
             "needed_mb": [round(end, 1) for end in self.needed_mb],
             "capacity_mb": round(self.capacity_mb, 1),
@@ -125,23 +129,24 @@ class MaxBatch:
 
 
 @overload
-def fits(  # type: ignore[overload-overlap]  # a str is a Sequence of str as well; the first overload wins
+def fits(
     model: object,
     *,
-    device: str | DeviceSpec,
+    device: str | DeviceSpec | None = None,
     batch: int = 1,
     prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     software: str | None = None,
     trust: bool = False,
+    predictor: str | PathLike[str] | None = None,
 ) -> DeviceFit: ...
 
 
@@ -149,46 +154,48 @@ def fits(  # type: ignore[overload-overlap]  # a str is a Sequence of str as wel
 def fits(
     model: object,
     *,
-    device: Devices,
+    device: Devices | None = None,
     batch: Batches = 1,
     prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     software: str | None = None,
     trust: bool = False,
+    predictor: str | PathLike[str] | None = None,
 ) -> list[DeviceFit]: ...
 
 
 def fits(
     model: object,
     *,
-    device: Devices,
+    device: Devices | None = None,
     batch: Batches = 1,
     prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,  # noqa: A002 - the contract's name
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     software: str | None = None,
     trust: bool = False,
+    predictor: str | PathLike[str] | None = None,
 ) -> DeviceFit | list[DeviceFit]:
     """Say whether a model fits devices or MIG slices (``"1g.5gb@A100-SXM4-40GB"``): yes, no or unsure.
 
     Args:
         model: As in :func:`dippm.predict`, and so are the others.
-        device: A device, a MIG slice, or a list of them.
+        device: A device, a MIG slice, or a list of them; an A100, or the device of the predictor, when left out.
         batch: Samples per call, or a list.
         prices: Price of a device per hour by its name, in any currency; some may be left out.
         framework: Framework of the file.
@@ -202,6 +209,8 @@ def fits(
         runtime: How kernels are launched.
         software: As in :func:`dippm.predict`.
         trust: Allow pickles.
+        predictor: As in :func:`dippm.predict`: the folder's own device and conditions stand for what is left out. A
+            network that :func:`dippm.train` wrote has intervals for models and batches like those of its labels.
 
     Returns:
         One answer for one device and one batch; else a list, all batches of the first device first. With prices the
@@ -210,9 +219,14 @@ def fits(
 
     Raises:
         UsageError: As :func:`dippm.predict`, or a price is wrong.
+        UnsupportedError: As :func:`dippm.predict`; ``prediction.no_interval`` where the predictor gives no interval of
+            the memory, ``device.unknown`` where the catalogue does not list its device.
         DippmError: As :func:`dippm.predict`.
     """
-    conditions = parse_conditions(
+    batches = parse_batches(batch)
+    chosen = choose_predictor(
+        predictor,
+        device=device,
         precision=precision,
         mode=mode,
         optimizer=optimizer,
@@ -220,20 +234,18 @@ def fits(
         checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
+        software=software,
     )
-    batches, specs = parse_batches(batch), parse_devices(device)
-    stack = parse_software(software)
+    specs = chosen.devices
     per_hour = parse_prices(prices, specs)
-    graph = load(model, framework=framework, input=input, trust=trust, mode=mode, batch_hint=batches[0])
-    predictions = PhysicsPredictor.load().predict(
-        graph, batches=batches, devices=specs, conditions=conditions, software=stack
-    )
+    graph = load(model, framework=framework, input=input, trust=trust, mode=chosen.reading_mode, batch_hint=batches[0])
+    predictions = chosen.predict(graph, batches=batches)
     owners = [spec for spec in specs for _ in batches]
     answers = [
         DeviceFit(
             device=spec.name,
             batch=prediction.batch,
-            fit=judge(prediction.intervals["memory_mb"], spec.capacity_mb),
+            fit=judge(_memory_interval(prediction), spec.capacity_mb),
             prediction=prediction,
             price=Price.of(prediction, per_hour[spec.name]) if spec.name in per_hour else None,
         )
@@ -247,24 +259,25 @@ def fits(
 
 
 @overload
-def max_batch(  # type: ignore[overload-overlap]  # as above
+def max_batch(  # type: ignore[overload-overlap]  # a str is a Sequence of str as well; the first overload wins
     model: object,
     *,
-    device: str | DeviceSpec,
+    device: str | DeviceSpec | None = None,
     latency_ms: float | None = None,
     step_time_ms: float | None = None,
     prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     software: str | None = None,
     trust: bool = False,
+    predictor: str | PathLike[str] | None = None,
 ) -> MaxBatch: ...
 
 
@@ -278,36 +291,38 @@ def max_batch(
     prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     software: str | None = None,
     trust: bool = False,
+    predictor: str | PathLike[str] | None = None,
 ) -> list[MaxBatch]: ...
 
 
 def max_batch(
     model: object,
     *,
-    device: Devices,
+    device: Devices | None = None,
     latency_ms: float | None = None,
     step_time_ms: float | None = None,
     prices: Mapping[str, float] | None = None,
     framework: str | None = None,
     input: object = None,  # noqa: A002 - the contract's name
-    precision: str = "fp32",
-    mode: str = "inference",
+    precision: str | None = None,
+    mode: str | None = None,
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
-    layout: str = "nchw",
-    runtime: str = "eager",
+    layout: str | None = None,
+    runtime: str | None = None,
     software: str | None = None,
     trust: bool = False,
+    predictor: str | PathLike[str] | None = None,
 ) -> MaxBatch | list[MaxBatch]:
     """Find the largest batch that fits; the model is read once.
 
@@ -316,7 +331,7 @@ def max_batch(
 
     Args:
         model: As in :func:`dippm.predict`.
-        device: A device, a MIG slice, or a list of them.
+        device: A device, a MIG slice, or a list of them; an A100, or the device of the predictor, when left out.
         latency_ms: Bound on the predicted time of a call, in training of a step, ms, or None.
         step_time_ms: The same under training's own name; in training alone.
         prices: As in :func:`fits`, and so are the others.
@@ -331,17 +346,21 @@ def max_batch(
         runtime: How kernels are launched.
         software: As in :func:`dippm.predict`.
         trust: Allow pickles.
+        predictor: Folder that :func:`dippm.adapt` wrote; its own device and conditions stand for what is left out.
 
     Returns:
         One answer for one device, else a list in the order of the devices; with prices the cheapest per sample first,
         then those without a price, then those where nothing fits.
 
     Raises:
-        UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only.
+        UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only, ``predictor.unsuited``
+            where the predictor is a network that :func:`dippm.train` wrote: its memory need not grow with the batch.
         UsageError: ``latency.invalid`` where a bound is not a positive number, ``latency.twice`` where both are given,
             ``step_time.unused`` outside training.
     """
-    conditions = parse_conditions(
+    chosen = choose_predictor(
+        predictor,
+        device=device,
         precision=precision,
         mode=mode,
         optimizer=optimizer,
@@ -349,12 +368,12 @@ def max_batch(
         checkpointing=checkpointing,
         layout=layout,
         runtime=runtime,
+        software=software,
     )
-    bound_ms = _parse_bound(conditions, latency_ms=latency_ms, step_time_ms=step_time_ms)
-    specs = parse_devices(device)
-    stack = parse_software(software)
-    per_hour = parse_prices(prices, specs)
-    graph = load(model, framework=framework, input=input, trust=trust, mode=mode)
+    asked = need_physics(chosen, because=_NO_SEARCH)
+    bound_ms = _parse_bound(asked.conditions, latency_ms=latency_ms, step_time_ms=step_time_ms)
+    per_hour = parse_prices(prices, asked.devices)
+    graph = load(model, framework=framework, input=input, trust=trust, mode=asked.conditions.mode)
     if graph.fixed_batch is not None:
         raise UnsupportedError(
             f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}",
@@ -362,7 +381,7 @@ def max_batch(
             cure="Export the model with a dynamic batch.",
         )
     answers = [
-        _search(graph, spec, conditions, stack, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in specs
+        _search(graph, spec, asked, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in asked.devices
     ]
     if _is_one(device, 1):
         return answers[0]
@@ -372,24 +391,18 @@ def max_batch(
 
 
 def _search(
-    graph: Graph,
-    spec: DeviceSpec,
-    conditions: Conditions,
-    software: Software,
-    *,
-    bound_ms: float | None,
-    per_hour: float | None,
+    graph: Graph, spec: DeviceSpec, asked: ChosenPhysics, *, bound_ms: float | None, per_hour: float | None
 ) -> MaxBatch:
-    predictor = PhysicsPredictor.load()
+    on_device = replace(asked, devices=[spec])
 
     def predict(batches: Sequence[int]) -> list[Prediction]:
-        return predictor.predict(graph, batches=batches, devices=[spec], conditions=conditions, software=software)
+        return on_device.predict(graph, batches=batches)
 
     search = BatchSearch(predict, capacity_mb=spec.capacity_mb, time_bound_ms=bound_ms)
     batch = search.largest_certain()
     bound_by = "none"
     if batch < LARGEST_BATCH:
-        of_time = "step_time" if conditions.mode is Mode.TRAINING else "latency"
+        of_time = "step_time" if asked.conditions.mode is Mode.TRAINING else "latency"
         bound_by = of_time if search.is_bound_by_time(batch) else "memory"
     (prediction,) = predict([max(batch, 1)])
     return MaxBatch(
@@ -418,8 +431,26 @@ def _parse_bound(conditions: Conditions, *, latency_ms: float | None, step_time_
     return bound_ms
 
 
-def _is_one(device: Devices, batch: Batches) -> bool:
-    return isinstance(device, str | DeviceSpec) and not isinstance(batch, Iterable)
+def _memory_interval(prediction: Prediction) -> tuple[float, float]:
+    """The memory from low to high.
+
+    Raises:
+        UnsupportedError: ``prediction.no_interval`` where the predictor gives none.
+    """
+    interval = prediction.intervals.get("memory_mb")
+    if interval is None:
+        lacking = "memory, as its labels had none" if prediction.memory_mb is None else "interval of the memory"
+        raise UnsupportedError(
+            f"Whether '{prediction.model.source}' fits at batch {prediction.batch} is not known: the predictor gives "
+            f"no {lacking}. {' '.join(prediction.warnings)}".rstrip(),
+            code="prediction.no_interval",
+            cure="Leave the predictor out, or train it on labels with memory of models and batches like these.",
+        )
+    return interval
+
+
+def _is_one(device: Devices | None, batch: Batches) -> bool:
+    return (device is None or isinstance(device, str | DeviceSpec)) and not isinstance(batch, Iterable)
 
 
 def _largest_part(prediction: Prediction) -> str:

@@ -139,7 +139,7 @@ def measure_collection(
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.
         fleet: Opens several devices to measure on, such as those of a cluster
             (:func:`dippm.cluster.campaign.ray_fleet`); one device of this machine when left out.
-        on_progress: Called after every row.
+        on_progress: Called after every row, and when a device begins to build a model.
 
     Raises:
         CampaignStoppedError: An error ended it; the error holds the report.

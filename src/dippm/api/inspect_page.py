@@ -102,7 +102,7 @@ def _tiles(prediction: Prediction) -> str:
     ]
     model = prediction.model
     tiles += [
-        _tile("MIG slice", prediction.mig or "none", "smallest that holds it" if prediction.mig else ""),
+        _tile("MIG slice", prediction.mig_name, "smallest that holds it" if prediction.mig else ""),
         _tile("MACs", f"{format_figure(prediction.macs / 1e9)} G", f"batch of {prediction.batch:,}"),
         _tile("parameters", f"{format_figure(model.parameters / 1e6)} M", f"{model.nodes:,} operators"),
     ]

@@ -27,7 +27,7 @@ _DIGITS = 8
 _CSV = ".csv"
 _ROWS_PER_GROUP = 8_192
 _SETTINGS_KEY = b"dippm.sweep"
-_PLAN_KEY = b"dippm.sweep.plan"  # in a part: whose it is
+_PLAN_KEY = b"dippm.sweep.plan"  # in a part and in the table: whose they are
 _SEPARATOR = "; "
 _NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG})
 
@@ -73,6 +73,32 @@ class SweepParts:
                 if not self._written():
                     self._clear()
 
+    def is_finished(self) -> bool:
+        """Whether the table is there, and says that this very plan made it; a CSV table does not say what made it.
+
+        What a kill left of parts that were already merged is removed.
+
+        Raises:
+            UsageError: ``sweep.running``.
+        """
+        if self.out.suffix == _CSV or not self._is_own(self.out):
+            return False
+        if self.folder.exists():
+            with _locked(self.folder):
+                if (self.folder / _PLAN).is_file():
+                    return False
+                self._clear()
+        return True
+
+    def read_table(self, see: Callable[[pyarrow.Table], None]) -> None:
+        """Show all rows of a table that is finished, some thousands at a time.
+
+        Raises:
+            DippmError: ``sweep.damaged`` where it cannot be read.
+        """
+        for rows in _read_rows(self.out, cure="Remove it, and ask again."):
+            see(rows)
+
     def missing(self) -> list[int]:
         """Parts that are still to be written, in order; one of another sweep, or that cannot be read, is no part."""
         there = {path.name for path in self._written() if self._is_own(path)}
@@ -117,7 +143,7 @@ class SweepParts:
         import pyarrow
         import pyarrow.parquet
 
-        described = {_SETTINGS_KEY: self._plan.to_summary().encode()}
+        described = {_SETTINGS_KEY: self._plan.to_summary().encode(), _PLAN_KEY: self._hash}
         schema = make_schema().with_metadata(described)
         with pyarrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
             waiting: list[pyarrow.Table] = []
@@ -142,21 +168,8 @@ class SweepParts:
         text.detach()
 
     def _read_parts(self) -> Iterator[pyarrow.Table]:
-        import pyarrow
-        import pyarrow.parquet
-
         for part in range(self._plan.parts):
-            path = self._path(part)
-            try:
-                with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
-                    for batch in file.iter_batches(_ROWS_PER_GROUP, use_threads=False):
-                        yield pyarrow.Table.from_batches([batch])
-            except (pyarrow.ArrowException, OSError) as exc:
-                raise DippmError(
-                    f"The part '{path}' cannot be read: {exc}.",
-                    code="sweep.damaged",
-                    cure="Remove it, and go on with --resume (resume=True).",
-                ) from exc
+            yield from _read_rows(self._path(part), cure="Remove it, and go on with --resume (resume=True).")
 
     def _begin(self, *, resume: bool) -> None:
         """Look at what an earlier run left, and make the folder ready for this one."""
@@ -175,10 +188,18 @@ class SweepParts:
         self._clear()
         if self.out.exists():
             raise UsageError(
-                f"There is a file '{self.out}' already.", code="sweep.exists", cure="Name another table, or remove it."
+                f"There is a file '{self.out}' already{self._whose_table() if resume else ''}.",
+                code="sweep.exists",
+                cure="Name another table, or remove it.",
             )
         with _writing(self.folder):
             _write_whole(plan_file, lambda stream: stream.write(self._plan.to_text().encode()), folder=self.folder)
+
+    def _whose_table(self) -> str:
+        """Why the table that is there is not taken for the one to go on with."""
+        if self.out.suffix == _CSV:
+            return f", and a {_CSV} table does not say which sweep made it (one of {_SUFFIX} does)"
+        return ", and this sweep, with models, settings and versions as they are now, did not make it"
 
     def _clear(self) -> None:
         """Remove what was written; the plan first, without which the rest counts for nothing."""
@@ -191,7 +212,7 @@ class SweepParts:
         return self.folder / f"{part:0{_DIGITS}d}{_SUFFIX}"
 
     def _is_own(self, path: Path) -> bool:
-        """Whether a part says that it is of this sweep."""
+        """Whether a part, or the table, says that it is of this sweep."""
         import pyarrow
         import pyarrow.parquet
 
@@ -212,6 +233,23 @@ class SweepParts:
                 code="sweep.changed",
                 cure="Ask as before to go on with it, or remove that folder.",
             )
+
+
+def _read_rows(path: Path, *, cure: str) -> Iterator[pyarrow.Table]:
+    """The rows of a part or of the table, some thousands at a time.
+
+    Raises:
+        DippmError: ``sweep.damaged``.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(_ROWS_PER_GROUP, use_threads=False):
+                yield pyarrow.Table.from_batches([batch])
+    except (pyarrow.ArrowException, OSError) as exc:
+        raise DippmError(f"'{path}' cannot be read: {exc}.", code="sweep.damaged", cure=cure) from exc
 
 
 def _csv_cells(row: dict[str, Any]) -> list[object]:

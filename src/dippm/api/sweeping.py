@@ -109,7 +109,8 @@ def sweep(
         open_runner: Who does the work: a :class:`dippm.cluster.sweep.RaySweep` for the machines of a cluster, which
             find the models at the same paths. None for this machine.
         model_limit_s: Time for one model, s; one that takes longer is a row with its error.
-        resume: Go on with what an earlier run of the same sweep left; without one, begin.
+        resume: Go on with what an earlier run of the same sweep left; without one, begin. Where that run has finished
+            its ``.parquet`` table there is nothing to do: the table stays as it is, and the report is of it.
         on_progress: Called after each model, or part of one.
 
     Returns:
@@ -146,15 +147,19 @@ def sweep(
     plan = SweepPlan.of(list_models(models), settings)
     parts = SweepParts(Path(fspath(out)), plan)
     tally = SweepTally()
-    with frugal_pyarrow(), parts.opened(resume=resume):
-        missing = parts.missing()
-        resumed = len(plan.models) - len({plan.model_of(task) for part in missing for task in plan.tasks_of(part)})
-        workers = 0
-        if missing:
-            with opened as runner:
-                workers = runner.workers
-                _Collection(plan, parts, missing, resumed, on_progress).collect(runner)
-        parts.merge(tally.add)
+    resumed, workers = len(plan.models), 0
+    with frugal_pyarrow():
+        if resume and parts.is_finished():
+            parts.read_table(tally.add)
+        else:
+            with parts.opened(resume=resume):
+                missing = parts.missing()
+                resumed -= len({plan.model_of(task) for part in missing for task in plan.tasks_of(part)})
+                if missing:
+                    with opened as runner:
+                        workers = runner.workers
+                        _Collection(plan, parts, missing, resumed, on_progress).collect(runner)
+                parts.merge(tally.add)
     return SweepReport(
         out=str(parts.out),
         models=len(plan.models),

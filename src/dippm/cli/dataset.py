@@ -11,7 +11,7 @@ import typer
 
 from dippm.cli import options
 from dippm.cli.dataset_statistics import show_statistics
-from dippm.cli.main import STATUS_INTERRUPTED
+from dippm.cli.main import STATUS_INTERRUPTED, STATUS_TERMINATED
 from dippm.cli.measure import MeasuredDeviceOption
 from dippm.cli.output import (
     SCHEMA,
@@ -130,7 +130,7 @@ def measure(
 
     if kind is not None and cluster is None:
         raise UsageError("--kind chooses among the devices of a cluster.", code="kind.unused", cure="Add --cluster.")
-    lines = CampaignLines("building the first model" if cluster is None else "waiting for devices")
+    lines = CampaignLines("starting" if cluster is None else "waiting for devices")
     error: CampaignStoppedError | None = None
     try:
         with kept_stdout(cluster):
@@ -167,11 +167,12 @@ def measure(
         make_console().print(make_printable(str(report)), soft_wrap=True)
     if error is not None:
         raise error
-    if report.stopped is StopReason.INTERRUPTED:
+    # A shell must not go on with a part of the labels; a budget that is spent is what was asked for.
+    status = {StopReason.INTERRUPTED: STATUS_INTERRUPTED, StopReason.TERMINATED: STATUS_TERMINATED}.get(report.stopped)
+    if status is not None:
         if report.remaining:
-            print_note("Interrupted. The same command with --resume goes on.")
-        # A shell must not go on with a part of the labels; a budget that is spent is what was asked for.
-        raise typer.Exit(STATUS_INTERRUPTED)
+            print_note(f"{report.stopped.capitalize()}. The same command with --resume goes on.")
+        raise typer.Exit(status)
 
 
 @dataset.command("graphs")

@@ -46,14 +46,15 @@ def inspect(
     input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.OneDeviceOption = None,
     device_file: options.DeviceFileOption = None,
-    precision: options.PrecisionOption = "fp32",
-    mode: options.ModeOption = "inference",
+    precision: options.PrecisionOrHeldOption = None,
+    mode: options.ModeOrHeldOption = None,
     optimizer: options.OptimizerOption = None,
     accumulation: options.AccumulationOption = 1,
     checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOption = "nchw",
-    runtime: options.RuntimeOption = "eager",
+    layout: options.LayoutOrHeldOption = None,
+    runtime: options.RuntimeOrHeldOption = None,
     software: options.SoftwareOption = None,
+    predictor: options.AdaptedPredictorOption = None,
     trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     top: Annotated[
@@ -74,6 +75,7 @@ def inspect(
 ) -> None:
     """Run ``dippm inspect``."""
     from dippm import api
+    from dippm.cli.predict import find_device
 
     if html is not None:
         _check_page_path(html, model)
@@ -82,7 +84,7 @@ def inspect(
         framework=framework,
         batch=options.parse_one_batch(batch),
         input=options.parse_inputs(input),
-        device=options.find_one_device(device, device_file),
+        device=find_device(device, device_file, predictor),
         precision=precision,
         mode=mode,
         optimizer=optimizer,
@@ -93,6 +95,7 @@ def inspect(
         software=software,
         trust=trust_pickle,
         mig_policy=mig_policy,
+        predictor=predictor,
     )
     if html is not None:
         _write_page(inspection, html)
@@ -113,7 +116,7 @@ def inspect(
 def _print_totals(inspection: Inspection) -> None:
     """Say on stderr what the operators add up to: they alone are rows."""
     from dippm.cli.figures import format_figure, format_interval
-    from dippm.cli.predict import name_slice, print_heading
+    from dippm.cli.predict import print_heading
 
     prediction = inspection.prediction
     totals = (
@@ -127,7 +130,7 @@ def _print_totals(inspection: Inspection) -> None:
     )
     print_heading([prediction])
     where = f"{prediction.device}, batch {prediction.batch:,}"
-    print_note(f"{where}: {', '.join(totals)}, MIG {name_slice(prediction)}")
+    print_note(f"{where}: {', '.join(totals)}, MIG {prediction.mig_name}")
     if len(phases := inspection.by_phase()) > 1:
         print_note(_phase_line(phases))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 from dippm.cli.output import print_error
 from dippm.errors import DippmError
 
-__all__ = ["STATUS_INTERRUPTED", "main"]
+__all__ = ["STATUS_INTERRUPTED", "STATUS_TERMINATED", "main"]
 
 STATUS_UNEXPECTED = 1
 STATUS_USAGE = 2
-STATUS_INTERRUPTED = 130
+STATUS_INTERRUPTED = 128 + signal.SIGINT
+STATUS_TERMINATED = 128 + signal.SIGTERM
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 done; 1 unexpected error; 2 wrong use; 3 the model cannot be read; 4 unsupported;
-        5 a missing extra; 130 interrupted.
+        5 a missing extra; 130 interrupted; 143 terminated.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = _take_debug(words)
@@ -75,6 +77,9 @@ def _run(words: list[str]) -> int:
         # The only exit that the option parser takes by itself here is the one for a closed pipe.
         if exc.code in (0, None):
             return 0
+        # How Ray ends a process that is connected to it when SIGTERM comes.
+        if exc.code == signal.SIGTERM:
+            return STATUS_TERMINATED
         raise BrokenPipeError from exc
     return result if isinstance(result, int) else 0
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumulationOption",
+    "AdaptedPredictorOption",
     "BatchOption",
     "CheckpointingOption",
     "ClusterOption",
@@ -139,13 +140,22 @@ SoftwareOption = Annotated[
         show_default=False,
     ),
 ]
+_HELD_HELP = "It holds for the device of its labels, and their conditions are the defaults"
 PredictorOption = Annotated[
     str | None,
     typer.Option(
         "--predictor",
         metavar="FOLDER",
-        help="Predict by the network that dippm train wrote there. It holds for the device and the conditions of its "
-        "labels, which then are the defaults.",
+        help=f"Predict by what dippm train wrote there. {_HELD_HELP}; a network holds for those alone.",
+        show_default=False,
+    ),
+]
+AdaptedPredictorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--predictor",
+        metavar="FOLDER",
+        help=f"Predict by what dippm train --adapt wrote there. {_HELD_HELP}.",
         show_default=False,
     ),
 ]

@@ -17,6 +17,7 @@ from dippm.cli.output import (
     print_json,
     print_note,
 )
+from dippm.cli.predict import find_devices, print_heading, title_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +38,7 @@ _DEVICE_WIDTH = 21
 _NARROW_WIDTH = 9
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
 _MILLION = 1e6
+_MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out."
 
 
 def fits(
@@ -47,14 +49,15 @@ def fits(
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     price: options.PriceOption = None,
-    precision: options.PrecisionOption = "fp32",
-    mode: options.ModeOption = "inference",
+    precision: options.PrecisionOrHeldOption = None,
+    mode: options.ModeOrHeldOption = None,
     optimizer: options.OptimizerOption = None,
     accumulation: options.AccumulationOption = 1,
     checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOption = "nchw",
-    runtime: options.RuntimeOption = "eager",
+    layout: options.LayoutOrHeldOption = None,
+    runtime: options.RuntimeOrHeldOption = None,
     software: options.SoftwareOption = None,
+    predictor: options.PredictorOption = None,
     trust_pickle: options.TrustOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -63,7 +66,7 @@ def fits(
 
     answers = api.fits(
         model,
-        device=options.find_devices(device, device_file),
+        device=find_devices(device, device_file, predictor),
         batch=options.parse_batches(batch),
         prices=options.parse_prices(price),
         framework=framework,
@@ -77,13 +80,14 @@ def fits(
         runtime=runtime,
         software=software,
         trust=trust_pickle,
+        predictor=predictor,
     )
     if as_json:
         print_json({"schema": SCHEMA, "fits": [answer.to_dict() for answer in answers]})
     elif is_terminal():
         console = make_console()
         console.print(_fit_table(answers))
-        _print_notes(console, answers)
+        _print_notes(console, answers, _held_note(answers, predictor))
     else:
         _print_rows(_FIT_COLUMNS, answers, [_fit_row(answer) for answer in answers])
 
@@ -102,23 +106,24 @@ def max_batch(
         typer.Option("--step-time-ms", help="Take no longer than this for a training step.", show_default=False),
     ] = None,
     price: options.PriceOption = None,
-    precision: options.PrecisionOption = "fp32",
-    mode: options.ModeOption = "inference",
+    precision: options.PrecisionOrHeldOption = None,
+    mode: options.ModeOrHeldOption = None,
     optimizer: options.OptimizerOption = None,
     accumulation: options.AccumulationOption = 1,
     checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOption = "nchw",
-    runtime: options.RuntimeOption = "eager",
+    layout: options.LayoutOrHeldOption = None,
+    runtime: options.RuntimeOrHeldOption = None,
     software: options.SoftwareOption = None,
+    predictor: options.AdaptedPredictorOption = None,
     trust_pickle: options.TrustOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run ``dippm max-batch``."""
     from dippm import api
 
-    answers = api.max_batch(
+    found = api.max_batch(
         model,
-        device=options.find_devices(device, device_file),
+        device=find_devices(device, device_file, predictor),
         latency_ms=latency_ms,
         step_time_ms=step_time_ms,
         prices=options.parse_prices(price),
@@ -133,17 +138,15 @@ def max_batch(
         runtime=runtime,
         software=software,
         trust=trust_pickle,
+        predictor=predictor,
     )
+    answers = found if isinstance(found, list) else [found]
     if as_json:
         print_json({"schema": SCHEMA, "max_batches": [answer.to_dict() for answer in answers]})
     elif is_terminal():
         console = make_console()
         console.print(_max_batch_table(answers))
-        _print_notes(
-            console,
-            answers,
-            "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out.",
-        )
+        _print_notes(console, answers, _MAX_BATCH_NOTE, _held_note(answers, predictor))
     else:
         rows = [_max_batch_row(answer) for answer in answers]
         _print_rows(_MAX_BATCH_COLUMNS, answers, rows)
@@ -175,19 +178,30 @@ def _print_rows(
         for row, answer in zip(rows, answers, strict=True):
             entries = {} if answer.price is None else answer.price.to_dict()
             row += [entries.get(name.removeprefix("price_")) for name in _PRICE_COLUMNS]
+    print_heading([answer.prediction for answer in answers])
     print_columns(columns, rows)
     for note in _file_notes(answers):
         print_note(f"! {note}")
 
 
-def _print_notes(console: Console, answers: Sequence[DeviceFit | MaxBatch], note: str = "") -> None:
+def _held_note(answers: Sequence[DeviceFit | MaxBatch], predictor: str | None) -> str:
+    """What a predictor that was named holds for: its conditions may be those of its labels."""
+    if predictor is None:
+        return ""
+    prediction = answers[0].prediction
+    *_, conditions = title_lines(prediction)
+    info = prediction.predictor
+    return make_printable(f"{conditions}. {info.name} {info.version}, fitted on: {info.labels}")
+
+
+def _print_notes(console: Console, answers: Sequence[DeviceFit | MaxBatch], *notes: str) -> None:
     from rich.text import Text
 
     priced = (
         "price: of a million samples, on a device that never waits for data, and of an hour as given; the cheapest "
         "comes first."
     )
-    for text in (note, priced if any(answer.price is not None for answer in answers) else ""):
+    for text in (*notes, priced if any(answer.price is not None for answer in answers) else ""):
         if text:
             console.print(Text(text, style="dim"))
     for warning in _file_notes(answers):
@@ -261,7 +275,7 @@ def _memory(interval_mb: tuple[float, float], answer: DeviceFit | MaxBatch) -> T
 
     parts, name = answer.prediction.memory_parts_mb, answer.largest_part
     total = sum(parts.values())
-    share = f"{name} {100 * parts[name] / total:.0f} %" if name in parts and total else name
+    share = f"{name} {100 * parts[name] / total:.0f} %" if total else "parts unknown"
     return Text.assemble(format_interval(interval_mb), "\n", (share, "dim"))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from dippm.api import DeviceSpec, Prediction
 
-__all__ = ["HELP", "find_devices", "make_table", "name_slice", "predict", "print_heading"]
+__all__ = ["HELP", "find_device", "find_devices", "make_table", "predict", "print_heading", "title_lines"]
 
 HELP = "Predict latency, energy, memory and the MIG slice."
 
@@ -116,6 +116,18 @@ def find_devices(names: str | None, file: str | None, predictor: str | None) -> 
     return None if names is None else [names]
 
 
+def find_device(names: str | None, file: str | None, predictor: str | None) -> DeviceSpec | str | None:
+    """The same for a command that takes one device.
+
+    Raises:
+        UsageError: ``device.unused``, or those of :func:`dippm.cli.options.find_one_device`.
+    """
+    if predictor is None:
+        return options.find_one_device(names, file)
+    found = find_devices(names, file, predictor)
+    return found[0] if found else None
+
+
 def _kubernetes(predictions: Sequence[Prediction], devices: Sequence[DeviceSpec | str] | None) -> str:
     """The manifest's fragment of one prediction."""
     from dippm import api
@@ -165,7 +177,7 @@ def _notes(predictions: Sequence[Prediction]) -> list[str]:
 
 def print_heading(predictions: Sequence[Prediction]) -> None:
     """Say on stderr what stands round the rows of :func:`make_table`: model, conditions, shapes, memory by parts."""
-    for line in (*_title_lines(predictions[0]), *_memory_lines(predictions)):
+    for line in (*title_lines(predictions[0]), *_memory_lines(predictions)):
         print_note(line)
 
 
@@ -185,7 +197,7 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     time = "latency, ms" if first.step_time_ms is None else "step, ms"
     for title in (time, "energy, J", "memory, MiB"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("MIG", no_wrap=True, min_width=max(len(name_slice(each)) for each in predictions))
+    table.add_column("MIG", no_wrap=True, min_width=max(len(each.mig_name) for each in predictions))
     previous = None
     for prediction in predictions:
         table.add_row(
@@ -194,10 +206,10 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
             _figure(prediction, "latency_ms"),
             _figure(prediction, "energy_j"),
             _figure(prediction, "memory_mb"),
-            Text(name_slice(prediction), style="" if prediction.mig else "dim"),
+            Text(prediction.mig_name, style="" if prediction.mig else "dim"),
         )
         previous = prediction.device
-    source, *lines = _title_lines(first)
+    source, *lines = title_lines(first)
     parts: list[RenderableType] = [Text.assemble((source, "bold"), *(f"\n{line}" for line in lines)), table]
     parts += [Text(line) for line in _memory_lines(predictions)]
     parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
@@ -213,12 +225,7 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     return Group(*parts)
 
 
-def name_slice(prediction: Prediction) -> str:
-    """The MIG slice as a person reads it: a dash where the device is one itself, which holds no others."""
-    return prediction.mig or ("–" if "@" in prediction.device else "none")
-
-
-def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
+def title_lines(prediction: Prediction) -> tuple[str, str, str]:
     """The model's name, its size, and the conditions with the shapes of its inputs."""
     from dippm.cli.figures import format_count, format_shape
 

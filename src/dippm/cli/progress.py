@@ -79,9 +79,12 @@ class CountBar:
             remark: What else to say, short.
         """
         self.total = total
-        self._is_counting = True
         self._line = f"{done} of {total} {self._what}" + (f", {remark}" if remark else "")
         self._bring_up(remark, completed=done, total=total)
+        if not self._is_counting:
+            self._is_counting = True
+            # What was under way before may have had its line: what is under way now gets one of its own.
+            self._plan_line()
         if self._bar is None and time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + _LINE_EVERY_S
             print_note(self._line)
@@ -90,9 +93,7 @@ class CountBar:
         """Leave the terminal as it was; a bar that never counted anything leaves no trace."""
         if CountBar._shown is self:
             CountBar._shown = None
-        if self._first_line is not None:
-            self._first_line.cancel()
-            self._first_line = None
+        self._drop_line()
         if self._bar is not None:
             self._bar[0].live.transient = not self._is_counting
             self._bar[0].stop()
@@ -106,12 +107,23 @@ class CountBar:
             if sys.stderr.isatty():
                 self._bar = self._open(remark)
             else:
-                self._first_line = Timer(_FIRST_LINE_S, lambda: print_note(self._line))
-                self._first_line.daemon = True
-                self._first_line.start()
+                self._plan_line()
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, completed=completed, total=total, remark=make_printable(remark))
+
+    def _plan_line(self) -> None:
+        """Off a terminal, say what is under way in two seconds, whatever it is then."""
+        self._drop_line()
+        if self._bar is None:
+            self._first_line = Timer(_FIRST_LINE_S, lambda: print_note(self._line))
+            self._first_line.daemon = True
+            self._first_line.start()
+
+    def _drop_line(self) -> None:
+        if self._first_line is not None:
+            self._first_line.cancel()
+            self._first_line = None
 
     def _open(self, remark: str) -> tuple[Bar, TaskID]:
         from rich.console import Console
@@ -133,24 +145,26 @@ class CountBar:
 
 
 class CampaignLines:
-    """How far a campaign is, and what it measured last.
+    """How far a campaign is, and what it measured last or which model it builds.
 
     Args:
-        remark: What is under way before the first row, short.
+        remark: What is under way before the first model, short.
     """
 
-    def __init__(self, remark: str = "building the first model") -> None:
+    def __init__(self, remark: str = "starting") -> None:
         self._bar = CountBar("rows", remark)
 
     def show(self, progress: CampaignProgress) -> None:
-        """Show one more row."""
-        label = progress.label
-        measurement = label.measurement
-        figure = measurement.outcome.value if measurement.latency_ms is None else f"{measurement.latency_ms:.3g} ms"
+        """Show one more row, or a model that is being built."""
+        recipe, label = progress.recipe, progress.label
+        if label is None:
+            remark = f"building {recipe.architecture.removeprefix('zoo:')} for batch {recipe.batch}"
+        else:
+            latency_ms = label.measurement.latency_ms
+            figure = label.measurement.outcome.value if latency_ms is None else f"{latency_ms:.3g} ms"
+            remark = f"{recipe.family} batch {recipe.batch}: {figure}"
         left = "" if progress.remaining_s == float("inf") else f", {max(progress.remaining_s, 0):.0f} s left"
-        self._bar.show(
-            progress.done, progress.total, f"{label.recipe.family} batch {label.recipe.batch}: {figure}{left}"
-        )
+        self._bar.show(progress.done, progress.total, remark + left)
 
     def close(self) -> None:
         """Leave the terminal as it was."""

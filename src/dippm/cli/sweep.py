@@ -83,7 +83,8 @@ def sweep(
         str, typer.Option("--model-limit", metavar="TIME", help="Time after which a model is given up.")
     ] = "10m",
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what an earlier run of the same sweep left.")
+        bool,
+        typer.Option("--resume", help="Go on with what an earlier run of the same sweep left; if it is done, say so."),
     ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -136,6 +137,8 @@ def sweep(
         )
         for failure in report.failures:
             print_note(f"! {failure.rows} x {failure.code}: {failure.model}: {failure.error}")
+    if report.resumed_models == report.models and not as_json:
+        print_note("An earlier run had done all models: nothing was left to predict.")
     if report.rows and report.errors == report.rows:
         print_note("No model could be predicted: every row is an error.")
         raise typer.Exit(1)

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
-from dippm.cluster.campaign_actor import Description, DeviceActor, Refusal, Row
+from dippm.cluster.campaign_actor import Description, DeviceActor, Placed, Refusal, Row
 from dippm.cluster.connection import connected_cluster, import_ray
 from dippm.datasets.campaign.fleet import Answer, Member, NamedMeasurer
 from dippm.errors import DippmError, UsageError
@@ -46,7 +46,8 @@ class _Slot:
     gpus: int
     actor: Any = None
     member: Member | None = None  # None while it starts
-    ref: Any = None  # what is to come: its description, or a row
+    ref: Any = None  # what is to come: its place, its description, or a row
+    gpu: str = ""  # the one that its latest process was given
     pulse: Any = None
     pulse_s: float = 0.0
     placed_s: float | None = None  # when it answered first: until then others may hold the device
@@ -104,6 +105,8 @@ class RayFleet:
         self._is_cpu = device == "cpu"
         self._slots: dict[str, _Slot] = {}
         self._alive: set[str] = set()  # ids of the machines
+        self._bad_gpus: set[tuple[str, str]] = set()  # id of the machine, and the GPU as Ray names it there
+        self._holders: list[Any] = []  # processes that keep such a GPU from others
         self._started = 0
         self._looked_s = float("-inf")
         self._seen_s = time.monotonic()  # when a member was last there
@@ -194,14 +197,17 @@ class RayFleet:
     def set_aside(self, place: str) -> bool:
         """Use a device no more; False where none is left then."""
         slot = self._slots[place]
-        self._put_aside(slot, "row after row failed on it", ends=not slot.gpus)
-        self._hold(slot)
+        self._shun_gpu(slot)
+        self._put_aside(slot, "row after row failed on it")
         return any(self._is_usable(slot) for slot in self._slots.values())
 
     def close(self) -> None:
         """End all processes."""
         for slot in self._slots.values():
             self._end(slot)
+        for holder in self._holders:
+            self._kill(holder)
+        self._holders.clear()
 
     def _look(self) -> None:
         """Find devices that have joined, and those that are gone."""
@@ -237,18 +243,8 @@ class RayFleet:
             raise self._no_workers()
 
     def _start(self, slot: _Slot) -> None:
-        slot.actor = self._make_actor(slot)
-        slot.pulse = slot.actor.pulse.remote()
-        slot.ref = slot.actor.describe.remote()
-
-    def _hold(self, slot: _Slot) -> None:
-        """Leave an idle process on a GPU that is used no more: Ray gives a free one to any process that starts."""
-        if slot.gpus and slot.actor is None:
-            slot.actor = self._make_actor(slot)
-
-    def _make_actor(self, slot: _Slot) -> Any:
         actor_class: Any = self._ray.remote(DeviceActor)
-        return actor_class.options(
+        slot.actor = actor_class.options(
             num_cpus=slot.cpus,
             num_gpus=slot.gpus,
             # A second thread answers heart-beats while the first one waits for the row.
@@ -257,6 +253,28 @@ class RayFleet:
             max_task_retries=0,
             scheduling_strategy=_on_node(slot.node_id),
         ).remote(self._make, threads=os.environ.get("OMP_NUM_THREADS"))
+        slot.ref = slot.actor.place.remote()
+
+    def _settle(self, slot: _Slot, placed: Placed) -> None:
+        """Ask a process what its device is, unless Ray gave it a GPU that is used no more: then it stays to hold it."""
+        slot.gpu, slot.placed_s = placed.gpu, time.monotonic()
+        if (slot.node_id, slot.gpu) in self._bad_gpus:
+            self._shun_gpu(slot)
+        else:
+            slot.ref = slot.actor.describe.remote()
+
+    def _shun_gpu(self, slot: _Slot) -> None:
+        """Use the GPU of a device's latest process no more: the process, where it lives, stays there and is idle.
+
+        Ray gives a GPU that is free to any process that starts. Where the holder has died, the GPU is known again.
+        """
+        if not slot.gpu:
+            return
+        self._bad_gpus.add((slot.node_id, slot.gpu))
+        if slot.actor is not None:
+            self._holders.append(slot.actor)
+            slot.actor = None
+        self._forget(slot)
 
     def _silent(self) -> list[tuple[_Slot, float]]:
         """Those that have not answered for longer than they may, and how long that is, s."""
@@ -285,8 +303,6 @@ class RayFleet:
         except self._ray.exceptions.RayError as exc:
             return self._lose(slot, _describe(exc))
         slot.pulse = None
-        if slot.placed_s is None:
-            slot.placed_s = time.monotonic()
         return None
 
     def _take(self, slot: _Slot) -> Answer | None:
@@ -297,7 +313,9 @@ class RayFleet:
         slot.ref = None
         if isinstance(got, Refusal):
             return self._lose(slot, got.message)
-        if isinstance(got, Description):
+        if isinstance(got, Placed):
+            self._settle(slot, got)
+        elif isinstance(got, Description):
             self._welcome(slot, got)
         elif isinstance(got, Row) and slot.member is not None:
             slot.losses = 0
@@ -325,24 +343,24 @@ class RayFleet:
         slot.losses += 1
         slot.start_at_s = time.monotonic() + _PAUSES_S[min(slot.losses, len(_PAUSES_S)) - 1]
         if slot.losses > len(_PAUSES_S):
-            self._hold(slot)
+            self._shun_gpu(slot)
         return None if member is None else Answer(member=member, measurement=None, lost=reason)
 
-    def _put_aside(self, slot: _Slot, reason: str, *, ends: bool = True) -> None:
+    def _put_aside(self, slot: _Slot, reason: str) -> None:
         _LOG.warning("%s is not measured on: %s", slot.place, reason)
         slot.reason, slot.is_aside = reason, True
-        if ends:
-            self._end(slot)
-        else:
-            self._forget(slot)
+        self._end(slot)
 
     def _end(self, slot: _Slot) -> None:
         actor, slot.actor = slot.actor, None
         self._forget(slot)
         if actor is not None:
-            # It is gone already, or the connection is.
-            with suppress(self._ray.exceptions.RayError, ConnectionError):
-                self._ray.kill(actor)
+            self._kill(actor)
+
+    def _kill(self, actor: Any) -> None:
+        # It is gone already, or the connection is.
+        with suppress(self._ray.exceptions.RayError, ConnectionError):
+            self._ray.kill(actor)
 
     @staticmethod
     def _forget(slot: _Slot) -> None:

@@ -13,9 +13,20 @@ from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement
 from dippm.measuring.model_source import ModelSource
 
-__all__ = ["Description", "DeviceActor", "Refusal", "Row"]
+__all__ = ["Description", "DeviceActor", "Placed", "Refusal", "Row"]
 
 _THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """Where the process stands.
+
+    Args:
+        gpu: The GPU that Ray gave it, as Ray names the GPUs of that machine; ``""`` for none.
+    """
+
+    gpu: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +82,12 @@ class DeviceActor:
             os.environ[_THREADS] = threads
         self._make = make
         self._measurer: NamedMeasurer | None = None
+
+    def place(self) -> Placed:
+        """Say which GPU this process was given; measuring's own process is not started."""
+        import ray
+
+        return Placed(gpu=",".join(ray.get_runtime_context().get_accelerator_ids()["GPU"]))
 
     def describe(self) -> Description | Refusal:
         """Start measuring's own process, and say on what."""

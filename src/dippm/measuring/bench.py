@@ -15,7 +15,7 @@ from importlib import metadata
 import torch
 from torch import nn
 
-from dippm.costs.conditions import Layout, Mode
+from dippm.costs.conditions import Layout, Mode, Runtime
 from dippm.frontends.inputs import InputShapes
 from dippm.measuring.arithmetic import backend_switches, whole_model_dtype
 from dippm.measuring.configuration import Configuration, Engine
@@ -114,7 +114,7 @@ class Bench:
             self._built = None  # its weights are another format's now, or hold NaN, or are of a broken run
         if has_raised:
             # Asked when the exception is gone, and with it the tensors of the frames that it went through.
-            self._is_usable = self._meter.is_usable()
+            self._is_usable = self._meter.is_usable() and not self._may_be_capturing(configuration)
         if self._is_usable:
             self._meter.release_memory()
         return replace(
@@ -123,6 +123,10 @@ class Bench:
             duration_s=time.perf_counter() - started - build_s,
             build_s=build_s,
         )
+
+    def _may_be_capturing(self, configuration: Configuration) -> bool:
+        """Whether an error may have cut a capture off: PyTorch then stays on the stream of the capture."""
+        return self._meter.device != "cpu" and configuration.conditions.runtime is Runtime.CUDA_GRAPH
 
     def _needs_build(self, source: ModelSource, configuration: Configuration) -> bool:
         built = self._built

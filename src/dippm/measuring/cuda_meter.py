@@ -37,7 +37,11 @@ class CudaMeter:
         self.device = f"cuda:{index}"
         nvml = Nvml()
         # Before CUDA starts in this process: what other processes hold must be told from what this one will hold.
-        used_before = {device.uuid(): device.used_mb() for device in nvml.devices()}
+        devices = nvml.devices()
+        used_before = {device.uuid(): device.used_mb() for device in devices}
+        # In a container NVML counts in the host's process ids. Whoever has ours before CUDA starts here is another.
+        is_taken = any(device.process_mb(os.getpid()) is not None for device in devices)
+        self._has_own_id = not is_taken or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.set_device(index)
         self._index = index
@@ -146,12 +150,13 @@ class CudaMeter:
         """Memory of this process by NVML, and which way it was found."""
         if self._nvml is None:
             return None, None
-        held = self._nvml.process_mb(os.getpid())
-        # In a container NVML counts in the host's process ids: another process may carry ours, and holds less.
-        if held is not None and held >= bytes_to_mib(torch.cuda.memory_reserved(self._index)):
+        reserved = bytes_to_mib(torch.cuda.memory_reserved(self._index))
+        held = self._nvml.process_mb(os.getpid()) if self._has_own_id else None
+        if held is not None and held >= reserved:
             return held, "nvml-process"
         used = self._nvml.used_mb()
-        if used is None or self._used_before_mb is None:
+        # Where less was added than the allocator took, another process has given memory back since.
+        if used is None or self._used_before_mb is None or used - self._used_before_mb < reserved:
             return None, None
         return used - self._used_before_mb, "nvml-device"
 
@@ -191,7 +196,8 @@ def _idle_power_w(counter: EnergyCounter | None) -> float | None:
     time.sleep(_IDLE_SECONDS)
     after, ended = _next_tick(counter)
     counter.stop()
-    return None if before is None or after is None else (after - before) / (ended - began)
+    # A counter that stands still tells nothing.
+    return None if before is None or after is None or after <= before else (after - before) / (ended - began)
 
 
 def _next_tick(counter: EnergyCounter) -> tuple[float | None, float]:

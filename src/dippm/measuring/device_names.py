@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from dippm.errors import MissingExtraError, UnsupportedError
 from dippm.measuring.nvml import Nvml
 
-__all__ = ["cpu_name", "cuda_name", "describe_device", "parse_device"]
+__all__ = ["cpu_name", "cuda_name", "describe_device", "parse_device", "starting_cuda"]
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _VENDOR = "NVIDIA "
@@ -31,7 +33,29 @@ def describe_device(device: str) -> str:
         MissingExtraError: where PyTorch is not installed.
     """
     kind, index = parse_device(device)
-    return cpu_name() if kind == "cpu" else cuda_name(index, Nvml())
+    if kind == "cpu":
+        return cpu_name()
+    with starting_cuda(device):
+        return cuda_name(index, Nvml())
+
+
+@contextmanager
+def starting_cuda(device: str) -> Iterator[None]:
+    """Where CUDA is there and does not start, say why: an old driver, a device that another process has for itself.
+
+    Raises:
+        UnsupportedError: ``device.unavailable``.
+    """
+    try:
+        yield
+    except RuntimeError as exc:  # the base of all errors that PyTorch raises for CUDA
+        from dippm.measuring.failures import describe
+
+        raise UnsupportedError(
+            f"The device '{device}' cannot be used. {describe(exc).removesuffix('.')}.",
+            code="device.unavailable",
+            cure="See with nvidia-smi that its driver works and that no other process has it.",
+        ) from exc
 
 
 def parse_device(device: str) -> tuple[str, int]:

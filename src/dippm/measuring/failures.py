@@ -19,8 +19,11 @@ _OUT_OF_MEMORY = (
     "failed to allocate memory",  # onnxruntime
     "bad_alloc",
     "bad allocation",
-    "_status_alloc_failed",  # cuBLAS, cuDNN
+    "_alloc_failed",  # cuBLAS, cuFFT, cuDNN before 9
+    "_allocation_failed",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
 )
+# Where memory runs out on a MIG slice, the caching allocator fails over its report of what fills the device.
+_FAILED_REPORT = ("nvml_success ==", "cudacachingallocator")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -39,7 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         if isinstance(link, OSError) and link.errno == errno.ENOMEM:
             return True
         text = str(link).lower()
-        if any(sign in text for sign in _OUT_OF_MEMORY):
+        if any(sign in text for sign in _OUT_OF_MEMORY) or all(sign in text for sign in _FAILED_REPORT):
             return True
     return False
 

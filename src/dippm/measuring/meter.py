@@ -129,10 +129,11 @@ def open_meter(device: str) -> Meter:
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:INDEX"``, as PyTorch counts devices.
 
     Raises:
-        UnsupportedError: ``device.unavailable`` where this machine has no such device or it is of another kind.
+        UnsupportedError: ``device.unavailable`` where this machine has no such device, it is of another kind, or it
+            cannot be used.
         MissingExtraError: where PyTorch is not installed.
     """
-    from dippm.measuring.device_names import parse_device
+    from dippm.measuring.device_names import parse_device, starting_cuda
 
     kind, index = parse_device(device)
     if kind == "cpu":
@@ -141,4 +142,5 @@ def open_meter(device: str) -> Meter:
         return CpuMeter()
     from dippm.measuring.cuda_meter import CudaMeter
 
-    return CudaMeter(index)
+    with starting_cuda(device):
+        return CudaMeter(index)

@@ -19,6 +19,7 @@ _CLOCK_SM = 1
 _CLOCK_MEMORY = 2
 _TEMPERATURE_GPU = 0
 _FIELD_POWER_INSTANT = 186
+_MIG_OFF = 0
 # Bit 0, "GPU idle", is left out: an idle device's clock is not held down by anything.
 _THROTTLE_REASONS = {
     0x002: "applications-clocks",
@@ -52,34 +53,50 @@ class Nvml:
             return None
 
     def devices(self) -> list[NvmlDevice]:
-        """All devices, in NVML's order."""
-        count = self.ask("nvmlDeviceGetCount") or 0
-        handles = [self.ask("nvmlDeviceGetHandleByIndex", index) for index in range(count)]
-        return [NvmlDevice(self, handle) for handle in handles if handle is not None]
+        """All GPUs in NVML's order, each followed by its MIG slices."""
+        found = []
+        for gpu in self._handles("nvmlDeviceGetHandleByIndex", count=self.ask("nvmlDeviceGetCount")):
+            slices = self.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)
+            found += [gpu, *self._handles("nvmlDeviceGetMigDeviceHandleByIndex", gpu, count=slices)]
+        return [NvmlDevice(self, handle) for handle in found]
 
     def find(self, properties: Any) -> NvmlDevice | None:
-        """The device that PyTorch describes.
+        """The device that PyTorch describes, a GPU or a MIG slice.
 
         PyTorch's indices are no help: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER change them and not NVML's.
 
         Args:
             properties: What ``torch.cuda.get_device_properties`` returned.
         """
-        uuid = str(getattr(properties, "uuid", "") or "")
-        for spelling in (f"GPU-{uuid}", f"MIG-{uuid}") if uuid else ():
-            handle = self.ask("nvmlDeviceGetHandleByUUID", spelling)
-            if handle is not None:
-                return NvmlDevice(self, handle)
-        bus, slot = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_device_id", None)
-        if bus is None or slot is None:
-            return None
-        domain = getattr(properties, "pci_domain_id", None) or 0
-        handle = self.ask("nvmlDeviceGetHandleByPciBusId", f"{domain:08X}:{bus:02X}:{slot:02X}.0")
+        uuid = getattr(properties, "uuid", None)
+        handle = self.ask("nvmlDeviceGetHandleByUUID", f"MIG-{uuid}")
+        if handle is None:
+            handle = self._find_gpu(properties, f"GPU-{uuid}")
         return None if handle is None else NvmlDevice(self, handle)
 
     def driver(self) -> str:
         """Version of the driver, ``""`` where unknown."""
         return _text(self.ask("nvmlSystemGetDriverVersion")) or ""
+
+    def _handles(self, function: str, *arguments: object, count: int | None) -> list[Any]:
+        found = [self.ask(function, *arguments, index) for index in range(count or 0)]
+        return [handle for handle in found if handle is not None]
+
+    def _find_gpu(self, properties: Any, uuid: str) -> Any:
+        """A whole GPU; None where MIG divides it: PyTorch then has a slice, whose figures are not the whole's."""
+        handle = self.ask("nvmlDeviceGetHandleByUUID", uuid)
+        if handle is None:
+            handle = self._at_bus(properties)
+        mode = None if handle is None else self.ask("nvmlDeviceGetMigMode", handle)
+        is_divided = mode is not None and mode[0] != _MIG_OFF
+        return None if is_divided else handle
+
+    def _at_bus(self, properties: Any) -> Any:
+        bus, slot = getattr(properties, "pci_bus_id", None), getattr(properties, "pci_device_id", None)
+        if bus is None or slot is None:
+            return None
+        domain = getattr(properties, "pci_domain_id", None) or 0
+        return self.ask("nvmlDeviceGetHandleByPciBusId", f"{domain:08X}:{bus:02X}:{slot:02X}.0")
 
 
 class NvmlDevice:

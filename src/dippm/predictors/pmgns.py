@@ -45,6 +45,7 @@ class PmgnsPredictor:
     Attributes:
         artefact: What it is.
         device: Device of the labels: its name in the catalogue, or as it names itself where the catalogue lacks it.
+        spec: Its figures, or None where the catalogue lacks it.
         conditions: Conditions of the labels.
 
     Raises:
@@ -81,8 +82,8 @@ class PmgnsPredictor:
                 code="artefact.unreadable",
                 cure="Name a folder that `dippm train` wrote.",
             ) from exc
-        self._spec = _find_known(self._labelled)
-        self.device = self._labelled if self._spec is None else self._spec.name
+        self.spec = _find_known(self._labelled)
+        self.device = self._labelled if self.spec is None else self.spec.name
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> PmgnsPredictor:
@@ -183,14 +184,14 @@ class PmgnsPredictor:
     def _choose_mig(
         self, memory_mb: float | None, interval: tuple[float, float] | None, policy: MigPolicy
     ) -> str | None:
-        if self._spec is None or memory_mb is None:
+        if self.spec is None or memory_mb is None:
             return None
         if policy is MigPolicy.SAFE and interval is None:
             return None
-        return choose_mig(memory_mb, self._spec, interval_high_mb=interval and interval[1], policy=policy)
+        return choose_mig(memory_mb, self.spec, interval_high_mb=interval and interval[1], policy=policy)
 
     def _lacks_slice(self, has_memory: bool, has_interval: bool, policy: MigPolicy) -> bool:
-        has_slices = self._spec is not None and len(self._spec.mig_profiles) > 0
+        has_slices = self.spec is not None and len(self.spec.mig_profiles) > 0
         return has_memory and has_slices and not has_interval and policy is MigPolicy.SAFE
 
     def _warn_of_artefact(self) -> list[str]:

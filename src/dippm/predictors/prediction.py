@@ -125,6 +125,11 @@ class Prediction:
         return self.latency_ms if self.conditions.mode is Mode.TRAINING else None
 
     @property
+    def mig_name(self) -> str:
+        """The MIG slice as a person reads it: a dash where the device is one itself, which holds no others."""
+        return self.mig or ("–" if "@" in self.device else "none")
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What the prediction cannot vouch for."""
         return self.predictor.warnings
@@ -178,7 +183,7 @@ class Prediction:
         ]
         for label, value, unit, interval in self._rows():
             lines.append(f"  {label:<8} {value:>10} {unit:<4} {f'[{interval}]' if interval else ''}".rstrip())
-        lines.append(f"  {'MIG':<8} {self.mig or 'none':>10}")
+        lines.append(f"  {'MIG':<8} {self.mig_name:>10}")
         lines.extend(f"  ! {warning}" for warning in self.warnings)
         return "\n".join(lines)
 
@@ -192,7 +197,7 @@ class Prediction:
             f"<table><caption>{html.escape(self.model.source)}, batch {self.batch}, {html.escape(self.device)}"
             "</caption>"
             f"<tr><th></th><th>predicted</th><th>90 % interval</th></tr>{rows}"
-            f"<tr><th style='text-align:left'>MIG</th><td colspan=2>{html.escape(self.mig or 'none')}</td></tr></table>"
+            f"<tr><th style='text-align:left'>MIG</th><td colspan=2>{html.escape(self.mig_name)}</td></tr></table>"
             + (f"<ul>{notes}</ul>" if notes else "")
         )
 

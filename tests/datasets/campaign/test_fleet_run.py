@@ -249,7 +249,21 @@ def test_a_row_that_comes_twice_is_kept_once(
     fleet.is_slow = lambda recipe, configuration, member: time.monotonic() - began < 0.2
     seen: list[Any] = []
     report = run(plan, fleet, store, on_progress=seen.append)
-    assert len(store.rows) == report.measured == report.planned == len(seen)
+    rows = [each for each in seen if each.label is not None]
+    assert len(store.rows) == report.measured == report.planned == len(rows)
+
+
+def test_the_models_that_devices_build_are_told_of(recipes: Any, inference: Any, store: Any) -> None:
+    plan = make_plan(recipes(6, batches=(1, 2)), [inference()], device=DEVICE)
+    fleet = FakeFleet(2)
+    seen: list[Any] = []
+    run(plan, fleet, store, on_progress=seen.append)
+    told = [each.recipe.model_key for each in seen if each.label is None]
+    first = [model.recipe.model_key for model in plan.models]
+    assert told[:2] == first[:2]
+    assert [each.label for each in seen[:2]] == [None, None]
+    # Once for each device that has it: a second measurement may be another's.
+    assert len(told) == len({(place, key) for place, key, _ in fleet.asked})
 
 
 def test_a_device_that_joins_is_used(recipes: Any, inference: Any, store: Any) -> None:
@@ -295,11 +309,16 @@ def test_a_full_disk_ends_it(recipes: Any, inference: Any, store: Any) -> None:
     assert (caught.value.code, caught.value.report.measured, len(store.rows)) == ("store.full", 7, 7)
 
 
-def test_a_signal_ends_it_with_the_report(recipes: Any, inference: Any, store: Any) -> None:
+@pytest.mark.parametrize(
+    ("number", "stopped"), [(signal.SIGINT, StopReason.INTERRUPTED), (signal.SIGTERM, StopReason.TERMINATED)]
+)
+def test_a_signal_ends_it_with_the_report(
+    number: signal.Signals, stopped: StopReason, recipes: Any, inference: Any, store: Any
+) -> None:
     fleet = FakeFleet(2)
-    fleet.on_wait = lambda: signal.raise_signal(signal.SIGINT) if len(fleet.asked) > 30 else None
+    fleet.on_wait = lambda: signal.raise_signal(number) if len(fleet.asked) > 30 else None
     report = run(make_plan(recipes(100), [inference()], device=DEVICE), fleet, store)
-    assert report.stopped is StopReason.INTERRUPTED
+    assert report.stopped is stopped
     assert 25 <= report.measured == len(store.rows) <= 40
     assert report.measured + report.remaining == report.planned
 

@@ -97,8 +97,8 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     assert after == rows(undisturbed)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_well(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_ends_it_well(number: signal.Signals, reason: str, tmp_path: Path) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(store, journal, row_s=0.02)
     assert process.stdout is not None
@@ -109,4 +109,4 @@ def test_a_signal_ends_it_well(number: signal.Signals, tmp_path: Path) -> None:
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     stopped, measured, _ = out.split()
-    assert (stopped, int(measured)) == ("interrupted", len(rows(store)))
+    assert (stopped, int(measured)) == (reason, len(rows(store)))

@@ -241,9 +241,11 @@ def test_a_row_that_hangs_is_cut_off_by_the_budget(recipes: Any, inference: Any,
     assert device.open_calls == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "stopped"), [(signal.SIGINT, StopReason.INTERRUPTED), (signal.SIGTERM, StopReason.TERMINATED)]
+)
 def test_a_signal_ends_it_with_the_report(
-    number: signal.Signals, recipes: Any, inference: Any, device: Any, store: Any
+    number: signal.Signals, stopped: StopReason, recipes: Any, inference: Any, device: Any, store: Any
 ) -> None:
     before = signal.getsignal(number)
 
@@ -254,7 +256,7 @@ def test_a_signal_ends_it_with_the_report(
 
     device.on_measure = interrupt
     report = run(make_plan(recipes(5), [inference()], device=DEVICE), device, store)
-    assert (report.stopped, report.measured, len(store.rows)) == (StopReason.INTERRUPTED, 4, 4)
+    assert (report.stopped, report.measured, len(store.rows)) == (stopped, 4, 4)
     assert signal.getsignal(number) is before
 
 
@@ -334,9 +336,26 @@ def test_every_model_gets_the_hash_of_its_graph(
 def test_progress_counts_up_to_the_whole_plan(recipes: Any, inference: Any, device: Any, store: Any) -> None:
     seen: list[Any] = []
     report = run(make_plan(recipes(30), [inference()], device=DEVICE), device, store, on_progress=seen.append)
-    assert [each.done for each in seen] == list(range(1, report.planned + 1))
+    rows = [each for each in seen if each.label is not None]
+    assert [each.done for each in rows] == list(range(1, report.planned + 1))
+    assert [each.recipe for each in rows] == [each.label.recipe for each in rows]
     assert {each.total for each in seen} == {report.planned}
     assert math.isinf(seen[0].remaining_s)
+
+
+def test_a_model_is_told_of_before_it_is_built(recipes: Any, inference: Any, device: Any, store: Any) -> None:
+    seen: list[Any] = []
+    known_at_build: list[str] = []
+    device.on_measure = lambda: known_at_build.append(seen[-1].recipe.model_key)
+    made = recipes(3)
+    report = run(make_plan(made, [inference()], device=DEVICE), device, store, on_progress=seen.append)
+    assert known_at_build == [key for key, _ in device.measured]
+    # Once for each model in its turn, second measurements included, and not for every batch.
+    turns = [key for key, _ in groupby(key for key, _ in device.measured)]
+    told = [each for each in seen if each.label is None]
+    assert [each.recipe.model_key for each in told] == turns
+    assert (told[0].done, told[0].total, told[0].recipe.batch) == (0, report.planned, 1)
+    assert seen[0] is told[0]
 
 
 def test_report_as_json_and_text(recipes: Any, inference: Any, device: Any, store: Any) -> None:

@@ -22,8 +22,10 @@ def test_nothing_stops_without_a_reason() -> None:
         assert stopper.remaining_s() == float("inf")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_breaks_off_the_wait(number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGINT, StopReason.INTERRUPTED), (signal.SIGTERM, StopReason.TERMINATED)]
+)
+def test_a_signal_breaks_off_the_wait(number: signal.Signals, reason: StopReason) -> None:
     def wait() -> None:
         with stopper.waiting():
             os.kill(os.getpid(), number)
@@ -32,7 +34,7 @@ def test_a_signal_breaks_off_the_wait(number: signal.Signals) -> None:
     with Stopper() as stopper:
         with pytest.raises(StopRequested):
             wait()
-        assert stopper.reason is StopReason.INTERRUPTED
+        assert stopper.reason is reason
         with pytest.raises(StopRequested), stopper.waiting():
             pytest.fail("no further wait begins")
 

@@ -79,7 +79,7 @@ class FleetCampaign:
         graphs_beside: Whether graphs are read while the devices measure; else afterwards.
         budget_s: Time to end within, s; None for no limit.
         began_s: When the clock of the budget started, as :func:`time.monotonic` tells it; now when left out.
-        on_progress: Called after every row.
+        on_progress: Called after every row, and when a device begins to build a model.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class FleetCampaign:
         self._returned: deque[_Lease] = deque()  # what is left of lost leases
         self._leases: dict[str, _Lease] = {}  # by the member's name
         self._under_way: dict[str, _UnderWay] = {}  # by the member's name
+        self._built: dict[str, str] = {}  # by the member's name, key of the model that it was asked for last
         self._trials: dict[str, list[str]] = {}  # by the row's key, the places where it went wrong
         self._streaks: dict[str, FailureStreak] = {}  # by place
         self._is_closing = False  # whether the budget allows of second measurements alone
@@ -160,6 +161,12 @@ class FleetCampaign:
             if job is not None:
                 self._under_way[member.name] = _UnderWay(member=member, job=job)
                 self._fleet.submit(member, RecipeSource(job.task.recipe), job.task.configuration)
+                self._tell_of_build(member, job.task)
+
+    def _tell_of_build(self, member: Member, task: Task) -> None:
+        if self._built.get(member.name) != task.recipe.model_key:
+            self._built[member.name] = task.recipe.model_key
+            self._ledger.tell_of_build(task)
 
     def _next_job(self, member: Member) -> _Job | None:
         while True:

@@ -12,6 +12,7 @@ from dippm.datasets.campaign.graph_hashes import GraphHashes
 from dippm.datasets.campaign.plan import ModelPlan, Plan, Task, is_chosen_for_repeat, series_of
 from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError, FleetTally, Tally
 from dippm.datasets.campaign.stopping import Stopper, StopReason, StopRequested
+from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.statistics import find_noise_floors
 from dippm.datasets.store.label import Label
 from dippm.errors import DippmError
@@ -50,14 +51,16 @@ class Progress:
     Args:
         done: Rows of the plan that are settled: measured, found or not tried.
         total: Rows of the plan.
-        label: The row that was just measured.
+        recipe: The model and batch of that row, or of the one that a device builds the model for.
+        label: The row that was just measured; None where a device begins to build another model.
         elapsed_s: Time since the campaign began, s.
         remaining_s: Time until its budget ends, s; infinite without one.
     """
 
     done: int
     total: int
-    label: Label
+    recipe: Recipe
+    label: Label | None
     elapsed_s: float
     remaining_s: float
 
@@ -118,7 +121,7 @@ class Ledger:
         graphs_beside: Whether graphs are read while the device measures.
         budget_s: Time to end within, s; None for no limit.
         began_s: When the clock of the budget started, as :func:`time.monotonic` tells it; now when left out.
-        on_progress: Called after every row.
+        on_progress: Called after every row, and when a device begins to build a model.
     """
 
     def __init__(
@@ -239,8 +242,11 @@ class Ledger:
         if is_new:
             self._tally.add(label)
         self._follow_graph(label)
-        if self._on_progress is not None:
-            self._on_progress(self._progress(label))
+        self._tell(task.recipe, label)
+
+    def tell_of_build(self, task: Task) -> None:
+        """Let it be known that a device begins to build the model of a row."""
+        self._tell(task.recipe, None)
 
     def queue_old_repeats(self, model: ModelPlan) -> None:
         """Queue second measurements whose first was made by an earlier run."""
@@ -310,13 +316,18 @@ class Ledger:
         while self._graphs.pending:
             self._collect_graphs(wait_s=_GRAPH_WAIT_S)
 
-    def _progress(self, label: Label) -> Progress:
-        return Progress(
-            done=self._found + self._tally.rows + len(self._not_tried),
-            total=len(self._keys),
-            label=label,
-            elapsed_s=time.monotonic() - self._began_s,
-            remaining_s=self.stopper.remaining_s(),
+    def _tell(self, recipe: Recipe, label: Label | None) -> None:
+        if self._on_progress is None:
+            return
+        self._on_progress(
+            Progress(
+                done=self._found + self._tally.rows + len(self._not_tried),
+                total=len(self._keys),
+                recipe=recipe,
+                label=label,
+                elapsed_s=time.monotonic() - self._began_s,
+                remaining_s=self.stopper.remaining_s(),
+            )
         )
 
     def _report(self, stopped: StopReason, *, busy_s: float, fleet: FleetTally | None) -> CampaignReport:

@@ -50,7 +50,7 @@ class Campaign:
             is the host's own processor.
         budget_s: Time to end within, s; None for no limit.
         began_s: When the clock of the budget started, as :func:`time.monotonic` tells it; now when left out.
-        on_progress: Called after every row.
+        on_progress: Called after every row, and when a device begins to build a model.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Campaign:
         self._plan = plan
         self._measurer = measurer
         self._failures = FailureStreak()
+        self._built = ""  # key of the model that the measurer was asked for last
         self._ledger = Ledger(
             plan,
             store=store,
@@ -125,6 +126,9 @@ class Campaign:
 
     def _measure(self, task: Task, *, repeat: int) -> None:
         # One at a time: what follows depends on the outcome. The measuring process keeps the model that it has built.
+        if task.recipe.model_key != self._built:
+            self._built = task.recipe.model_key
+            self._ledger.tell_of_build(task)
         began_s = time.monotonic()
         with self._ledger.stopper.waiting():
             measurement = self._ask(task)

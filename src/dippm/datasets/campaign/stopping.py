@@ -13,8 +13,6 @@ from typing import Any
 
 __all__ = ["StopReason", "StopRequested", "Stopper"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class StopReason(StrEnum):
     """Why a campaign ended."""
@@ -22,7 +20,11 @@ class StopReason(StrEnum):
     FINISHED = "finished"
     BUDGET = "budget spent"
     INTERRUPTED = "interrupted"
+    TERMINATED = "terminated"
     FAILED = "failed"
+
+
+_SIGNALS = {signal.SIGINT: StopReason.INTERRUPTED, signal.SIGTERM: StopReason.TERMINATED}
 
 
 class StopRequested(Exception):  # noqa: N818 - not an error: the way out of a blocking call
@@ -93,9 +95,9 @@ class Stopper:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.reason is None:
-            self._reason = StopReason.INTERRUPTED
+            self._reason = _SIGNALS[signal.Signals(number)]
         if self._is_waiting:
             self._is_waiting = False
             raise StopRequested
