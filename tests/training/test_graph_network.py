@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from dippm.features.scaling import Scaling
 from dippm.models.registry import make_network
 from dippm.training.graph_batches import GraphTensors
-from dippm.training.graph_network import masked_huber_loss, predict_samples
+from dippm.training.graph_network import NetworkModule, masked_huber_loss, predict_samples
 
 NAN = float("nan")
 
@@ -49,3 +50,17 @@ def test_predictions_are_in_the_units_of_the_targets(samples) -> None:
     # An output of 0 is the geometric mean.
     means = [math.exp(np.nanmean(np.log(column))) for column in samples.targets.T]
     np.testing.assert_allclose(predicted, np.tile(means, (len(samples), 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 10, 11, 200])
+def test_the_rate_falls_to_nearly_nothing_in_trainings_of_any_length(samples, monkeypatch, steps: int) -> None:
+    scaling = Scaling.fit(samples.node_features, samples.static_features, samples.targets)
+    network = make_network("mlp", hidden=4)
+    module = NetworkModule(network, scaling=scaling, learning_rate=0.01, schedule="one-cycle", seed=0)
+    monkeypatch.setattr(NetworkModule, "trainer", SimpleNamespace(estimated_stepping_batches=steps))
+    made = module.configure_optimizers()
+    assert isinstance(made, dict)
+    for _ in range(steps - 1):
+        made["optimizer"].step()
+        made["lr_scheduler"]["scheduler"].step()
+    assert made["optimizer"].param_groups[0]["lr"] < 1e-6

@@ -44,6 +44,15 @@ def test_training_is_repeatable_and_learns() -> None:
     assert np.median(np.abs(predicted / rows.time_ms - 1)[~chosen]) < 0.1
 
 
+@pytest.mark.parametrize("epochs", [1, 9, 10, 11])
+def test_a_training_of_few_steps_ends_too(epochs: int) -> None:
+    rows = _rows(64)
+    chosen = np.ones(len(rows), dtype=bool)
+    options = (Settings(hidden=(16,), epochs=epochs, batch=64),)
+    trained = train_network(rows, features_of_rows(rows), chosen, kind="measured", seed=0, settings=options)
+    assert np.isfinite(trained.network.log_ratio(features_of_rows(rows).matrix)).all()
+
+
 def test_onnx_and_numpy_agree() -> None:
     rows = _rows()
     features = features_of_rows(rows)

@@ -15,6 +15,7 @@ from dippm.datasets.graph_samples import Part
 from dippm.datasets.selection import METRICS
 from dippm.training.graph_batches import BatchedSamples, EpochBatches
 from dippm.training.lightning import pl
+from dippm.training.one_cycle import one_cycle
 from dippm.training.settings import CONSTANT
 
 if TYPE_CHECKING:
@@ -130,11 +131,11 @@ class NetworkModule(pl.LightningModule):
         optimizer = torch.optim.Adam(self.network.parameters(), lr=self.learning_rate)
         if self._schedule == CONSTANT:
             return optimizer
-        schedule = torch.optim.lr_scheduler.OneCycleLR(
+        schedule = one_cycle(
             optimizer,
-            max_lr=self.learning_rate,
-            total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=_RISING_SHARE,
+            peak=self.learning_rate,
+            steps=int(self.trainer.estimated_stepping_batches),
+            rising_share=_RISING_SHARE,
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

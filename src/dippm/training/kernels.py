@@ -32,6 +32,7 @@ from dippm.datasets.kernels import KernelRows, Part, SweepDrift, load_family, sp
 from dippm.devices import find_device
 from dippm.errors import MissingExtraError
 from dippm.evaluation.kernels import KernelReport, TrainedKernels, evaluate_kernels, features_of_rows, render_markdown
+from dippm.training.one_cycle import one_cycle
 from dippm.training.sweep_drift import TrainableDrift
 from dippm.training.tile_law import fit_tile_law
 
@@ -164,9 +165,7 @@ def _train_perceptron(
         parameters.append({"params": [drift.steps], "weight_decay": 0.0})
     optimiser = torch.optim.AdamW(parameters, lr=options.learning_rate)
     per_epoch = max(1, len(inputs) // options.batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, options.learning_rate, total_steps=options.epochs * per_epoch, pct_start=0.1
-    )
+    schedule = one_cycle(optimiser, peak=options.learning_rate, steps=options.epochs * per_epoch, rising_share=0.1)
     for _ in range(options.epochs):
         order = torch.randperm(len(inputs))
         for step in range(per_epoch):

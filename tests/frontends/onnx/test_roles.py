@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from dippm.frontends.onnx import read_onnx
 from dippm.graph import TensorRole
@@ -83,6 +83,45 @@ def test_one_channel_keeps_its_scale_and_shift(read: Any, op: str, count: int) -
     assert graph.parameter_count == count
 
 
+def group_norm(*, dims: tuple[int, ...], is_turned: bool = False) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """What exporters write for a group normalization of one channel."""
+    nodes = [
+        make("Constant", [], ["one"], value=numpy_helper.from_array(ONE + 1)),
+        make("Constant", [], ["zero"], value=numpy_helper.from_array(ONE)),
+        make("Shape", ["x"], ["s"]),
+        make("Reshape", ["x", "groups"], ["g"]), make("InstanceNormalization", ["g", "one", "zero"], ["n"]),
+        make("Reshape", ["n", "s"], ["r"]), make("Mul", ["val_1", "r"] if is_turned else ["r", "val_1"], ["m"]),
+        make("Add", ["val_2", "m"] if is_turned else ["m", "val_2"], ["y"]),
+    ]  # fmt: skip
+    return nodes, {"groups": np.array([0, 1, -1]), "val_1": stored(*dims), "val_2": stored(*dims)}
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_group_normalization_of_one_channel_keeps_its_scale_and_shift(read: Any, is_turned: bool) -> None:
+    nodes, weights = group_norm(dims=(1, 1, 1), is_turned=is_turned)
+    graph = read(nodes, inputs={"x": ["N", 1, 8, 8]}, weights=weights)
+    assert graph.parameter_count == 2
+    assert [(node.kind.value, len(node.inputs)) for node in graph.nodes] == [("group_norm", 3)]
+
+
+def test_numbers_of_the_code_behind_a_normalization_are_not_its_weights(read: Any) -> None:
+    nodes, weights = group_norm(dims=())
+    assert read(nodes, inputs={"x": ["N", 1, 8, 8]}, weights=weights).parameter_count == 0
+    nodes, weights = group_norm(dims=(1, 1, 1))
+    nodes[5:6] = [make("Reshape", ["n", "s"], ["q"]), make("Relu", ["q"], ["r"])]
+    assert read(nodes, inputs={"x": ["N", 1, 8, 8]}, weights=weights).parameter_count == 0
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_weights_that_are_stored_once_with_the_statistics_stay_weights(read: Any, channels: int) -> None:
+    nodes = [make("BatchNormalization", ["x", "scale", "shift", "shift", "scale"], ["y"])]
+    weights = {"scale": stored(channels), "shift": stored(channels)}
+    assert read(nodes, inputs={"x": ["N", channels, 8]}, weights=weights).parameter_count == 2 * channels
+    nodes = [make("BatchNormalization", ["x", "scale", "shift", "mean", "var"], ["y"])]
+    weights |= {"mean": stored(channels), "var": stored(channels)}
+    assert read(nodes, inputs={"x": ["N", channels, 8]}, weights=weights).parameter_count == 2 * channels
+
+
 def test_a_number_of_a_module_in_a_sequence_is_its_own(read: Any) -> None:
     graph = read([make("Mul", ["x", "0.gate"], ["y"])], weights={"0.gate": ONE + 1})
     assert graph.parameter_count == 1
@@ -107,23 +146,32 @@ def test_one_quantised_filter_is_a_weight(read: Any) -> None:
 
 
 @pytest.mark.slow
-def test_exported_layers_of_one_unit_count_as_their_modules_do() -> None:
+@pytest.mark.parametrize("is_dynamo", [False, True])
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_exported_layers_of_one_unit_count_as_their_modules_do(is_dynamo: bool, is_trained: bool) -> None:
     import onnx
 
     torch = pytest.importorskip("torch")
+    if is_dynamo:
+        pytest.importorskip("onnxscript")
     nn = torch.nn
     modules: list[tuple[Any, tuple[int, ...]]] = [
         (nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 1)), (2, 5, 4)),
         (nn.Sequential(nn.Linear(4, 1)), (2, 4)),
         (nn.Sequential(nn.Conv2d(1, 1, 1), nn.PReLU(), nn.ConvTranspose2d(1, 1, 2)), (2, 1, 8, 8)),
         (nn.Sequential(nn.Linear(4, 1), nn.LayerNorm(1)), (2, 4)),
+        (nn.Sequential(nn.Conv2d(3, 1, 3), nn.GroupNorm(1, 1), nn.ReLU()), (2, 3, 8, 8)),
+        (nn.Sequential(nn.BatchNorm2d(1), nn.ReLU()), (2, 1, 8, 8)),
     ]
     for module, shape in modules:
-        for parameter in module.parameters():
-            nn.init.uniform_(parameter, 0.1, 0.9)  # exporters leave out a bias of zeros
+        for parameter in module.parameters() if is_trained else ():
+            nn.init.uniform_(parameter, 0.1, 0.9)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            file = io.BytesIO()
-            torch.onnx.export(module.eval(), (torch.zeros(shape),), file, dynamo=False)
-        graph = read_onnx(onnx.load_from_string(file.getvalue()))
-        assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
+            if is_dynamo:
+                proto = torch.onnx.export(module.eval(), (torch.zeros(shape),), dynamo=True, verbose=False).model_proto
+            else:
+                file = io.BytesIO()
+                torch.onnx.export(module.eval(), (torch.zeros(shape),), file, dynamo=False)
+                proto = onnx.load_from_string(file.getvalue())
+        assert read_onnx(proto).parameter_count == sum(parameter.numel() for parameter in module.parameters())

@@ -13,6 +13,7 @@ from dippm.frontends.onnx.element_types import from_numpy
 from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ops.unknown import infer_unknown
 from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program
+from dippm.frontends.onnx.slice_bounds import SliceBounds, SlicePlace
 from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value
 from dippm.graph import Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
 
@@ -54,6 +55,7 @@ class Evaluator:
         self.program = program
         self.rebatching = rebatching
         self.data_limit = data_limit
+        self.slices: dict[SlicePlace, SliceBounds] = {}
         self.unsupported: dict[str, int] = {}
         self.warnings: list[str] = list(program.warnings)
         self._native_shapes = native_shapes

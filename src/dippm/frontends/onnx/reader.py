@@ -20,6 +20,7 @@ from dippm.frontends.onnx.loading import load_model
 from dippm.frontends.onnx.lowering import lower
 from dippm.frontends.onnx.program import Program
 from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
+from dippm.frontends.onnx.slice_bounds import check_slices
 from dippm.frontends.onnx.values import DATA_LIMIT
 from dippm.frontends.trace_of_training import check_training
 from dippm.graph import RECURRENT_KINDS, Graph, TensorRole
@@ -131,7 +132,7 @@ def _read(program: Program, plan: InputPlan, name: str, batch_hint: int | None) 
         return _read_fixed(program, plan, name, plan.native_batch, batch_hint)
     try:
         return _unify(
-            lambda batch, limit: _run(program, plan, batch, data_limit=limit).graph(name), batch_hint=batch_hint
+            lambda batch, limit: _run(program, plan, batch, data_limit=limit), name=name, batch_hint=batch_hint
         )
     except (ModelReadError, UnsupportedError) as exc:
         return _read_open_at_one_batch(program, plan, name, batch_hint, exc)
@@ -175,14 +176,13 @@ def _regrow(
     choices: Choices = {}
     alternatives: dict[Signature, int] = {}
 
-    def read_at(batch: int, limit: int) -> Graph:
+    def run_at(batch: int, limit: int) -> Evaluator:
         rebatching = Rebatching(native_batch, batch, choices, alternatives)
-        evaluator = _run(program, plan, batch, native=shapes, rebatching=rebatching, data_limit=limit)
-        return evaluator.graph(name)
+        return _run(program, plan, batch, native=shapes, rebatching=rebatching, data_limit=limit)
 
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _unify(read_at, batch_hint=batch_hint)
+            return _unify(run_at, name=name, batch_hint=batch_hint)
         except (ModelReadError, UnsupportedError):
             # Come back to the reshape met last that can be read in another way.
             while choices:
@@ -192,19 +192,22 @@ def _regrow(
                     break
             if not choices:
                 raise
-    return _unify(read_at, batch_hint=batch_hint)
+    return _unify(run_at, name=name, batch_hint=batch_hint)
 
 
-def _unify(read_at: Callable[[int, int], Graph], *, batch_hint: int | None) -> Graph:
+def _unify(run_at: Callable[[int, int], Evaluator], *, name: str, batch_hint: int | None) -> Graph:
     """Read at two batches, leave the batch open, and prove the result at a third one that is far larger."""
+    smallest = min(_BATCHES[0], batch_hint or _BATCHES[0])
     proof_batch = max(_PROOF_BATCH, batch_hint or 0)
     for fixed, per_sample in _DATA_LIMITS:
-        graphs = [read_at(batch, fixed + per_sample * batch) for batch in _BATCHES]
+        runs = [run_at(batch, fixed + per_sample * batch) for batch in _BATCHES]
+        check_slices(runs[0].slices, runs[1].slices, batches=_BATCHES, smallest=smallest)
+        graphs = [run.graph(name) for run in runs]
         is_last = (fixed, per_sample) == _DATA_LIMITS[-1]
         if len(graphs[0].nodes) != len(graphs[1].nodes) and not is_last:
             continue
         graph = unify_batches(*_level_scalars(*graphs), batches=_BATCHES)
-        proof = read_at(proof_batch, fixed + per_sample * proof_batch)
+        proof = run_at(proof_batch, fixed + per_sample * proof_batch).graph(name)
         if len(proof.nodes) == len(graph.nodes) or is_last:
             break
     check_batch(graph, proof, proof_batch)

@@ -63,10 +63,11 @@ _MATRIX_RANK = 2
 def assign_roles(program: Program) -> None:
     """Give every stored tensor its role, by its type, its use and, for buffers, the last part of its name."""
     buffers: set[int] = set()
+    statistics: set[int] = set()
     quantised: set[int] = set()
     states: set[int] = set()
     ops = list(_backwards(program.ops))
-    slots = _one_unit_biases(ops, program.weights)
+    slots = _one_unit_weights(ops, program.weights)
     sums = {number for op in ops if op.op_type in _INTEGER_PRODUCTS for number in op.outputs}
     casts = [op for op in ops if op.op_type == "Cast" and not sums.isdisjoint(op.inputs)]
     sums.update(number for op in casts for number in op.outputs)
@@ -74,7 +75,7 @@ def assign_roles(program: Program) -> None:
         if op.op_type == "Mul" and not (sums.isdisjoint(op.inputs) and buffers.isdisjoint(op.outputs)):
             buffers.update(number for number in op.inputs if number not in sums)
         if op.op_type == "BatchNormalization":
-            buffers.update(_inputs(op, _RUNNING_STATISTICS))
+            statistics.update(_inputs(op, _RUNNING_STATISTICS))
         buffers.update(_inputs(op, _SCALES.get(op.op_type, ())))
         quantised.update(_inputs(op, _QUANTISED.get(op.op_type, ())))
         if op.op_type in _REARRANGING and not quantised.isdisjoint(op.outputs):
@@ -84,6 +85,8 @@ def assign_roles(program: Program) -> None:
         states.update(_inputs(op, _STATES.get(op.op_type, ())))
         if op.op_type in _PASSING and not slots.isdisjoint(op.outputs):
             slots.update(_inputs(op, (0,)))
+    # PyTorch's exporter stores tensors of equal values once: a scale of ones is the variance of ones beside it.
+    buffers |= statistics - slots
     for number, constant in program.constants.items():
         constant.role = role_of_constant(constant, is_trained=number in program.trained)
     for number, weight in program.weights.items():
@@ -114,21 +117,44 @@ def role_of_constant(constant: Weight, *, is_trained: bool) -> TensorRole:
     return TensorRole.BUFFER if prod(constant.shape) > _MOST_NUMBERS_OF_CODE else TensorRole.CONSTANT
 
 
-def _one_unit_biases(ops: Sequence[Op], weights: Mapping[int, Weight]) -> set[int]:
-    """Stored numbers that are added to the result of a layer with one output, which has no other bias.
+def _one_unit_weights(ops: Sequence[Op], weights: Mapping[int, Weight]) -> set[int]:
+    """Stored numbers that are the weights of a layer with one unit, though an operator of their own takes them.
 
-    A number of the code has no dimensions; the bias of a layer has one, or as many as the layer's result.
+    They are added to the result of a layer with one output, which has no other bias, or scale and shift what exporters
+    write for a group normalization. A number of the code has no dimensions; a weight has one, or as many as the
+    layer's result.
     """
     makers = {number: op for op in ops for number in op.outputs if number != ABSENT}
     found: set[int] = set()
     for op in ops:
-        if op.op_type != "Add" or len(op.inputs) != 2:
+        if op.op_type not in {"Add", "Mul"} or len(op.inputs) != 2:
             continue
-        for result, addend in (op.inputs, op.inputs[::-1]):
-            weight = weights.get(addend)
-            if weight is not None and weight.shape and _is_single(weight) and _has_one_unit(result, makers, weights):
-                found.add(addend)
+        for result, operand in (op.inputs, op.inputs[::-1]):
+            weight = weights.get(operand)
+            if weight is None or not weight.shape or not _is_single(weight):
+                continue
+            if op.op_type == "Mul":
+                is_own = _is_group_norm(result, makers)
+            else:
+                is_own = _has_one_unit(result, makers, weights) or _is_scaled_group_norm(result, makers)
+            if is_own:
+                found.add(operand)
     return found
+
+
+def _is_group_norm(number: int, makers: Mapping[int, Op]) -> bool:
+    """Whether a value is an instance normalization of reshaped groups, reshaped back."""
+    for op_type in ("Reshape", "InstanceNormalization", "Reshape"):
+        maker = makers.get(number)
+        if maker is None or maker.op_type != op_type or not maker.inputs:
+            return False
+        number = maker.inputs[0]
+    return True
+
+
+def _is_scaled_group_norm(number: int, makers: Mapping[int, Op]) -> bool:
+    maker = makers.get(number)
+    return maker is not None and maker.op_type == "Mul" and any(_is_group_norm(each, makers) for each in maker.inputs)
 
 
 def _has_one_unit(number: int, makers: Mapping[int, Op], weights: Mapping[int, Weight]) -> bool:

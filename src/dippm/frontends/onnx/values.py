@@ -11,6 +11,7 @@ import numpy as np
 
 from dippm.frontends.onnx.idle_views import IDLE_FUNCTIONS
 from dippm.frontends.onnx.program import Array, Block, Op, Weight
+from dippm.frontends.onnx.slice_bounds import SliceBounds
 from dippm.graph import Attribute, DType, OpKind, TensorRole
 
 if TYPE_CHECKING:
@@ -233,6 +234,12 @@ class Call:
     def constant_flag(self, flag: bool) -> Value:
         """A truth value known while reading."""
         return self.evaluator.constant(np.array(flag), [])
+
+    def note_slice(self, axis: int, size: int, start: int, stop: int) -> None:
+        """Remember the bounds of a slice, which tell whether it follows the batch."""
+        made = self.op.outputs[0]
+        name = self.evaluator.program.names[made]
+        self.evaluator.slices[made, axis] = SliceBounds(name, size, start, stop)
 
     def warn(self, message: str) -> None:
         """Tell the user once."""

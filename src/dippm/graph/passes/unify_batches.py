@@ -10,7 +10,7 @@ from dippm.graph.dim import Dim
 from dippm.graph.graph import Attribute, Graph, Node, TensorSpec
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["check_batch", "unify_batches"]
+__all__ = ["batch_dependent", "check_batch", "unify_batches"]
 
 # Their attributes repeat what the tensors' shapes say, sizes among them.
 _SHAPED_BY_TENSORS = frozenset({OpKind.VIEW, OpKind.COPY, OpKind.FILL, OpKind.RANDOM})
@@ -32,14 +32,14 @@ def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> G
             does not grow in proportion to the batch.
     """
     if len(first.nodes) != len(second.nodes) or len(first.tensors) != len(second.tensors):
-        raise _batch_dependent(
+        raise batch_dependent(
             f"it runs {len(first.nodes)} operators at batch {batches[0]} and {len(second.nodes)} at {batches[1]}"
         )
     for position, (a, b) in enumerate(zip(first.nodes, second.nodes, strict=True)):
         if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:
-            raise _batch_dependent(f"operator {position} is {a.source_op} at one batch and {b.source_op} at another")
+            raise batch_dependent(f"operator {position} is {a.source_op} at one batch and {b.source_op} at another")
         if a.kind not in _SHAPED_BY_TENSORS and a.attributes != b.attributes:
-            raise _batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
+            raise batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
     tensors = tuple(_unify_tensor(a, b, batches=batches) for a, b in zip(first.tensors, second.tensors, strict=True))
     return replace(first, tensors=tensors, fixed_batch=None, fixed_batch_reason="")
 
@@ -59,18 +59,18 @@ def check_batch(graph: Graph, concrete: Graph, batch: int) -> None:
         UnsupportedError: ``graph.batch_dependent`` where the two differ at that batch.
     """
     if len(graph.nodes) != len(concrete.nodes) or len(graph.tensors) != len(concrete.tensors):
-        raise _batch_dependent(
+        raise batch_dependent(
             f"it runs {len(concrete.nodes)} operators at batch {batch} and {len(graph.nodes)} at smaller ones"
         )
     for position, (a, b) in enumerate(zip(graph.nodes, concrete.nodes, strict=True)):
         if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:
-            raise _batch_dependent(
+            raise batch_dependent(
                 f"operator {position} is {b.source_op} at batch {batch} and {a.source_op} at smaller ones"
             )
         if a.kind not in _SHAPED_BY_TENSORS and _without_scalar(a) != _without_scalar(b):
-            raise _batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
+            raise batch_dependent(f"an attribute of operator {position} ({a.source_op}) depends on the batch")
     if graph.inputs != concrete.inputs or graph.outputs != concrete.outputs:
-        raise _batch_dependent("its inputs or outputs are others")
+        raise batch_dependent("its inputs or outputs are others")
     for mixed, fixed in zip(graph.tensors, concrete.tensors, strict=True):
         _check_tensor(mixed, fixed, batch=batch)
 
@@ -84,23 +84,23 @@ def _without_scalar(node: Node) -> Mapping[str, Attribute]:
 
 def _check_tensor(mixed: TensorSpec, fixed: TensorSpec, *, batch: int) -> None:
     if mixed.alias_of != fixed.alias_of:
-        raise _batch_dependent(f"tensor '{mixed.name}' changes its storage with the batch")
+        raise batch_dependent(f"tensor '{mixed.name}' changes its storage with the batch")
     if mixed.shape != fixed.shape:
         expected = [dim.at(batch) for dim in mixed.shape]
         actual = [dim.at(batch) for dim in fixed.shape]
         if expected != actual:
-            raise _batch_dependent(f"'{mixed.name}' is of shape {actual} at batch {batch}, not {expected}")
+            raise batch_dependent(f"'{mixed.name}' is of shape {actual} at batch {batch}, not {expected}")
     if mixed.storage_bytes_fixed is not None and fixed.storage_bytes_fixed is not None:
         stated = (mixed.storage_bytes_per_sample or 0) * batch + mixed.storage_bytes_fixed
         if stated != fixed.storage_bytes_fixed:
-            raise _batch_dependent(
+            raise batch_dependent(
                 f"'{mixed.name}' takes {fixed.storage_bytes_fixed} bytes at batch {batch}, not {stated}"
             )
 
 
 def _unify_tensor(first: TensorSpec, second: TensorSpec, *, batches: tuple[int, int]) -> TensorSpec:
     if len(first.shape) != len(second.shape) or first.alias_of != second.alias_of:
-        raise _batch_dependent(f"tensor '{first.name}' changes its rank or storage with the batch")
+        raise batch_dependent(f"tensor '{first.name}' changes its rank or storage with the batch")
     if first.shape == second.shape and first.storage_bytes_fixed == second.storage_bytes_fixed:
         return first
     shape = tuple(
@@ -115,11 +115,16 @@ def _unify_tensor(first: TensorSpec, second: TensorSpec, *, batches: tuple[int, 
 def _fit(first: int, second: int, *, name: str, batches: tuple[int, int]) -> Dim:
     growth, remainder = divmod(second - first, batches[1] - batches[0])
     if remainder or growth < 0:
-        raise _batch_dependent(f"a dimension of '{name}' is {first} at batch {batches[0]} and {second} at {batches[1]}")
+        raise batch_dependent(f"a dimension of '{name}' is {first} at batch {batches[0]} and {second} at {batches[1]}")
     return Dim(growth, first - growth * batches[0])
 
 
-def _batch_dependent(reason: str) -> UnsupportedError:
+def batch_dependent(reason: str) -> UnsupportedError:
+    """The error for a model that cannot be read for every batch.
+
+    Args:
+        reason: What does not follow the batch; the middle of a sentence.
+    """
     return UnsupportedError(
         f"The model does not grow in proportion to its batch: {reason}.",
         code="graph.batch_dependent",

@@ -301,6 +301,7 @@ def slice_tensor(call: Call) -> Value:
         # the file was written: it is a number of the model's own code and holds at every batch.
         if native is not None and is_whole and native[axis] != x.shape[axis] and end == native[axis]:
             continue
+        call.note_slice(axis, x.shape[axis], start, end)
         # numpy reads a negative end as counted from the back; one below that means up to the very first element.
         stop = None if step < 0 and end < -x.shape[axis] else end
         slices[axis] = slice(start, stop, step)
