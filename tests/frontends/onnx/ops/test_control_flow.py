@@ -80,6 +80,38 @@ def test_loop_of_unknown_length_is_a_warning(read, kinds) -> None:
     assert "loop" in graph.warnings[0].lower()
 
 
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_a_loop_that_its_own_counter_ends(read, kinds, rounds: int) -> None:
+    """``while i < rounds``, as frameworks with a while of their own write it: no limit."""
+    nodes = [
+        make("Relu", ["v"], ["out"]),
+        make("Add", ["count", "one"], ["next"]),
+        make("Less", ["next", "end"], ["again"]),
+    ]
+    inputs = [
+        value("i", TensorProto.INT64),
+        value("go", TensorProto.BOOL),
+        value("count", TensorProto.INT64),
+        value("v"),
+    ]
+    body = helper.make_graph(
+        nodes, "body", inputs, [value("again", TensorProto.BOOL), value("next", TensorProto.INT64), value("out")]
+    )
+    loop = make("Loop", ["", "yes", "zero", "x"], ["last", "y"], body=body)
+    numbers = {"zero": 0, "one": 1, "end": rounds}
+    weights = {"yes": np.array(True)} | {name: np.array(number) for name, number in numbers.items()}
+    graph = read([loop], weights=weights, outputs=["y"])
+    assert kinds(graph) == ["relu"] * rounds
+    assert graph.warnings == ()
+
+
+def test_a_loop_that_nothing_ends_is_cut_off(read, kinds) -> None:
+    loop = make("Loop", ["", "yes", "x"], ["y"], body=loop_body())
+    graph = read([loop], weights={"yes": np.array(True)})
+    assert kinds(graph) == ["relu"] * 4096
+    assert "counted 4096 times" in graph.warnings[0]
+
+
 def test_the_side_with_more_work_is_counted_and_what_it_reads_is_kept(read, kinds) -> None:
     def side(*nodes: object) -> object:
         value = helper.make_tensor_value_info("b", TensorProto.FLOAT, None)

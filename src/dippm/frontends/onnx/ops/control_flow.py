@@ -10,6 +10,7 @@ __all__: list[str] = []
 
 _UNROLLED_NODES = 20_000
 _UNROLLED_TRIPS = 4_096
+_ENDLESS = 2**62
 
 
 @rule("If")
@@ -37,7 +38,9 @@ def loop(call: Call) -> list[Value]:
     if len(body.inputs) < 2 + len(carried) or len(body.outputs) < 1 + len(carried):
         raise ShapeError("its body does not fit its inputs")
     is_running = condition is None or condition.data is None or bool(condition.number())
-    wanted = (limit[0] if limit else 1) if is_running else 0
+    # A limit that is not known lets nothing be concluded; without one, the condition alone decides.
+    most = limit[0] if limit else (_ENDLESS if call.optional(0) is None else 1)
+    wanted = most if is_running else 0
     is_known = bool(limit) or not is_running
     is_shortened = False
     start = call.evaluator.node_count()
@@ -53,8 +56,8 @@ def loop(call: Call) -> list[Value]:
         keep_going = results[0]
         if keep_going.data is None:
             if wanted > _UNROLLED_TRIPS:
-                # A limit that is never meant to be reached: the data decides.
-                is_known, wanted = False, trip
+                # No limit, or one that is never meant to be reached: the data decides.
+                is_known = False
                 break
             is_shortened = True
         elif keep_going.data.size == 1 and not keep_going.number():
@@ -63,9 +66,10 @@ def loop(call: Call) -> list[Value]:
         if call.evaluator.node_count() - start > _UNROLLED_NODES or trip >= _UNROLLED_TRIPS:
             break
     if not is_known:
-        call.warn("A loop runs as often as its data says; its body is counted once.")
+        wanted = trip
+        call.warn(f"A loop runs as often as its data says; its body is counted {_times(trip)}.")
     elif trip < wanted:
-        call.warn(f"A loop runs {wanted} times; its body is counted {trip} times.")
+        call.warn(f"A loop runs {wanted} times; its body is counted {_times(trip)}.")
     elif is_shortened:
         call.warn(f"A loop may end before its limit of {wanted} rounds; all of them are counted.")
     _warn_of_recurrence(call, start, trip, len(carried))
@@ -125,6 +129,10 @@ def sequence_map(call: Call) -> list[Value]:
         for column, value in zip(columns, call.evaluator.run_block(body, [item, *rest]), strict=True):
             column.append(value)
     return [Value((len(column),), column[0].dtype if column else sequence.dtype, items=column) for column in columns]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _warn_of_recurrence(call: Call, start: int, trips: int, carried_count: int) -> None:
