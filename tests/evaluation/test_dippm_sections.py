@@ -43,17 +43,19 @@ def test_figures_of_the_report_are_on_the_page(dippm_report: DippmReport) -> Non
 
 
 def test_the_ranking_is_said_in_words(dippm_report: DippmReport) -> None:
-    def with_errors(**errors: float) -> str:
+    def with_errors(**errors: tuple[float, ...]) -> str:
+        first = [score for score in dippm_report.networks if score.seed == 0]
         scores = tuple(
-            replace(score, errors={part: {"mean": errors[score.model]} for part in score.errors})
-            for score in dippm_report.networks
-            if score.seed == 0
+            replace(score, seed=seed, errors={part: {"mean": errors[score.model][seed]} for part in score.errors})
+            for score in first
+            for seed in range(len(errors[score.model]))
         )
         return " ".join(describe_report(replace(dippm_report, networks=scores))[1].text)
 
-    text = with_errors(pmgns=3.0, gat=4.0, gcn=3.0, gin=5.0, mlp=2.5, gbdt=1.0)
-    assert "pmgns has 3.0 %. Worse: gat, gin. As good or better: gcn, mlp." in text
-    assert "As good or better: none." in with_errors(pmgns=1.0, gat=4.0, gcn=3.0, gin=5.0, mlp=2.5, gbdt=0.5)
+    text = with_errors(pmgns=(3, 5), gat=(4, 6), gcn=(2, 6), gin=(3, 6), mlp=(2.5, 4), gbdt=(1, 1))
+    assert "pmgns has 4.0 %. Worse on every seed: gat. Better: mlp. Neither: gcn, gin." in text
+    text = with_errors(pmgns=(3,), gat=(4,), gcn=(3,), gin=(5,), mlp=(2.5,), gbdt=(1,))
+    assert "Worse on this one seed, which tells little: gat, gin. Better: mlp. Neither: gcn." in text
 
 
 def test_sections_without_figures_say_why(zoo: GraphSamples, predict_with_noise: Any) -> None:
