@@ -1,3 +1,4 @@
+import logging
 from importlib.util import find_spec
 
 import pytest
@@ -51,6 +52,25 @@ def test_a_model_type_at_a_step_has_its_head() -> None:
     module, inputs = zoo.build("hf:gpt2#prefill=9")
     assert type(module.model).__name__ == "GPT2LMHeadModel"
     assert (inputs.named or {})["input_ids"].shape == (9,)
+
+
+def test_an_encoder_asked_for_a_step_is_told_so_by_the_error_alone() -> None:
+    import transformers
+
+    records: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers")
+    level = transformers.logging.get_verbosity()
+    logger.addHandler(listener)
+    try:
+        with pytest.raises(UnsupportedError, match="is_decoder is False") as caught:
+            zoo.build("hf:bert#decode=10")
+    finally:
+        logger.removeHandler(listener)
+    assert caught.value.code == "generation.no_cache"
+    assert [record.getMessage() for record in records] == []
+    assert transformers.logging.get_verbosity() == level
 
 
 def test_a_spectrogram_has_the_size_that_the_model_has() -> None:

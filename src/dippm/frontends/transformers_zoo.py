@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -71,14 +73,26 @@ def build_transformers(
     except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
         raise build_failed(name, exc, options) from exc
     refuse_unknown_settings(name, config, options)
-    module = make_on(device, lambda: definition(config), name=name, options=options)
-    if not mark:
-        return module, InputShapes(named=_default_inputs(module, config))
-    from dippm.frontends.torch.generation import GenerationModule
+    with _without_advice(transformers):
+        module = make_on(device, lambda: definition(config), name=name, options=options)
+        if not mark:
+            return module, InputShapes(named=_default_inputs(module, config))
+        from dippm.frontends.torch.generation import GenerationModule
 
-    step, tokens = _parse_step(asked, name=name)
-    at_step = GenerationModule(module, step=step, tokens=tokens)
+        step, tokens = _parse_step(asked, name=name)
+        at_step = GenerationModule(module, step=step, tokens=tokens)
     return at_step.eval(), at_step.default_input
+
+
+@contextmanager
+def _without_advice(transformers: ModuleType) -> Iterator[None]:
+    """Keep the library from printing advice to those who load weights; what of it matters here, an error says."""
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(max(level, logging.ERROR))
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
 
 
 def _find_checkpoint(name: str) -> Checkpoint | None:

@@ -101,6 +101,7 @@ def test_several_open_dimensions_need_shapes(tmp_path: Path, export: Callable[..
     with pytest.raises(UsageError) as caught:
         read_torch_file(path, input=NOTHING)
     assert caught.value.code == "input.shape_needed"
+    assert 'input={"x": "3,224,224"} (--input x=3,224,224)' in (caught.value.cure or "")
     graph = read_torch_file(path, input=parse_input_shapes("9"))
     assert graph.tensors[graph.inputs[0]].shape == (Dim(1, 0), Dim(0, 9))
 

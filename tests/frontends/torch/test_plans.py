@@ -28,14 +28,16 @@ aten = torch.ops.aten
         (aten.__and__.Tensor, "__and__", {"is_composite": True}),
         (aten._print.default, "_print", {"is_skipped": True, "is_ignored": True}),
         (aten.from_file.default, "from_file", {"is_refused": True, "has_device": True}),
+        (torch.ops.quantized.linear_dynamic.default, "linear_dynamic", {"is_quantised": True}),
+        (aten.quantize_per_tensor.default, "quantize_per_tensor", {}),
     ],
 )
 def test_an_operators_plan(func: Any, name: str, flags: dict[str, bool]) -> None:
     plan = plan_for(func)
     assert plan.name == name
     names = (
-        "is_refused", "is_skipped", "is_ignored", "is_composite", "is_random", "is_in_place", "is_aliasing",
-        "has_device",
+        "is_refused", "is_quantised", "is_skipped", "is_ignored", "is_composite", "is_random", "is_in_place",
+        "is_aliasing", "has_device",
     )  # fmt: skip
     assert {flag: getattr(plan, flag) for flag in names} == dict.fromkeys(names, False) | flags
 

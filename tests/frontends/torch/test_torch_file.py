@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import struct
+import subprocess
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -261,6 +264,78 @@ def test_pickle_of_a_class_that_is_not_here(tmp_path: Path) -> None:
         read_torch_file(path, input=IMAGE, trust=True)
     assert caught.value.code == "torch.class_missing"
     assert "no_such_package" in str(caught.value)
+
+
+SOURCE = """
+from torch import nn
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
+SAVE = """
+import torch
+from mynets import Plain
+
+torch.save(Plain().eval(), "plain.pt")
+"""
+
+
+def run(folder: Path, *arguments: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_cure_of_a_class_that_is_not_here_works_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "mynets.py").write_text(SOURCE)
+    saved = run(tmp_path, "-c", SAVE)
+    assert saved.returncode == 0, saved.stderr
+    # -P: as a console script, which has not the current folder on its path.
+    call = ["-P", "-m", "dippm", "predict", "plain.pt", "--trust-pickle", "--input", "4"]
+    refused = run(tmp_path, *call)
+    assert refused.returncode == 3
+    assert "torch.class_missing" in refused.stderr
+    assert "PYTHONPATH=. dippm predict" in refused.stderr
+    answered = run(tmp_path, *call, path=".")
+    assert answered.returncode == 0, answered.stderr
+
+
+def test_a_class_of_a_script_is_not_cured_by_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(Net):
+        pass
+
+    Own.__module__, Own.__qualname__ = "__main__", "Own"
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "Own", Own, raising=False)
+    torch.save(Own(), tmp_path / "m.pt")
+    monkeypatch.delattr(main, "Own")
+    with pytest.raises(ModelReadError) as caught:
+        read_torch_file(tmp_path / "m.pt", input=IMAGE, trust=True)
+    assert caught.value.code == "torch.class_missing"
+    assert "__main__" in (caught.value.cure or "")
+    assert "PYTHONPATH" not in (caught.value.cure or "")
+
+
+def test_one_tensor_is_not_said_to_be_weights_by_name(tmp_path: Path) -> None:
+    torch.save(torch.zeros(3), tmp_path / "m.pt")
+    with pytest.raises(ModelReadError, match="holds tensors, such as") as caught:
+        read_torch_file(tmp_path / "m.pt", input=IMAGE)
+    assert caught.value.code == "torch.state_dict"
+
+
+def test_shapes_are_asked_for_as_python_and_as_the_command_line_take_them(folder: Path) -> None:
+    for name in ("pickle.pt", "script.pt"):
+        with pytest.raises(UsageError) as caught:
+            read_torch_file(folder / name, input=NOTHING, trust=True)
+        assert 'input="3,224,224" (--input 3,224,224)' in (caught.value.cure or "")
 
 
 def test_pickle_of_no_module(tmp_path: Path) -> None:

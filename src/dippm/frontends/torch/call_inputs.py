@@ -17,7 +17,10 @@ from dippm.frontends.torch.recorder import Recorder
 
 __all__ = ["check_inputs", "default_dtype", "make_inputs", "structure_of"]
 
-_EXAMPLE = 'For example input="3,224,224" for an image, or input={"input_ids": ((128,), "int64")} by name.'
+_EXAMPLE = (
+    'For example input="3,224,224" (--input 3,224,224) for an image, or input={"input_ids": "128:int64"} '
+    "(--input input_ids=128:int64) by name."
+)
 
 
 def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:

@@ -189,7 +189,8 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
             raise UsageError(
                 f"Input '{name}' of '{path}' has sizes that were left open when it was exported.",
                 code="input.shape_needed",
-                cure=f'Give its shape without the batch, for example input={{"{name}": (3, 224, 224)}}.',
+                cure=f'Give its shape without the batch, for example input={{"{name}": "3,224,224"}} '
+                f"(--input {name}=3,224,224).",
             )
         entries[name] = InputEntry(
             shape=tuple(int(size["as_int"]) for size in sizes), dtype=dtype, is_batched=is_batched

@@ -120,7 +120,7 @@ class GenerationModule(nn.Module):
         result = self.model(input_ids=input_ids, **options)
         kept = _tensors_of(getattr(result, self._argument, None))
         if not kept:
-            raise _no_cache(self.model, "it returns none")
+            raise _returns_no_cache(self.model)
         scores = result.logits if hasattr(result, "logits") else result[0]
         return StepResult(scores=scores, kept=kept, found=tuple(found or ()))
 
@@ -147,7 +147,7 @@ class GenerationModule(nn.Module):
                 recorder.table.close()
         cache = getattr(result, self._argument, None)
         if not _tensors_of(cache):
-            raise _no_cache(self.model, "it returns none")
+            raise _returns_no_cache(self.model)
         return _copy_of(cache, lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
 
 
@@ -192,6 +192,12 @@ def _no_cache(model: nn.Module, why: str) -> UnsupportedError:
         code="generation.no_cache",
         cure="Give a decoder, such as hf:LlamaForCausalLM; for a module of your own, give its cache as inputs.",
     )
+
+
+def _returns_no_cache(model: nn.Module) -> UnsupportedError:
+    is_encoder = getattr(model.config, "is_decoder", None) is False
+    why = ", being an encoder (is_decoder is False in its configuration)" if is_encoder else ""
+    return _no_cache(model, f"it returns none{why}")
 
 
 def _tensors_of(cache: Any) -> list[torch.Tensor]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from dippm.errors import ModelReadError
+from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.torch.operators import KEPT_WHOLE, OPERATORS, OpRule
 
-__all__ = ["DROPOUTS", "REFUSED", "SAME_TENSOR", "VALUE_DEPENDENT", "OpPlan", "plan_for", "refusal"]
+__all__ = ["DROPOUTS", "REFUSED", "SAME_TENSOR", "VALUE_DEPENDENT", "OpPlan", "no_quantised", "plan_for", "refusal"]
 
 DROPOUTS = frozenset({"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 SAME_TENSOR = frozenset({"detach", "lift", "lift_fresh", "alias", "resolve_conj", "resolve_neg"})
@@ -42,6 +42,7 @@ class OpPlan:
         argument_names: Names of its arguments in order.
         defaults: Values of arguments that were left out.
         is_refused: Reaches outside the process.
+        is_quantised: Computes with weights that PyTorch has quantised.
         is_skipped: Neither takes nor gives anything that a recording knows, such as a message to print.
         is_ignored: Computes no tensor.
         is_composite: Is a composition that PyTorch takes apart.
@@ -57,6 +58,7 @@ class OpPlan:
     argument_names: tuple[str, ...]
     defaults: Mapping[str, Any]
     is_refused: bool
+    is_quantised: bool
     is_skipped: bool
     is_ignored: bool
     is_composite: bool
@@ -84,6 +86,7 @@ def _make_plan(func: torch._ops.OpOverload) -> OpPlan:
         argument_names=tuple(argument.name for argument in arguments),
         defaults={item.name: item.default_value for item in arguments if item.has_default_value()},
         is_refused=name in REFUSED or func.namespace in _REFUSED_NAMESPACES,
+        is_quantised=func.namespace == "quantized" or name.startswith("quantized_"),
         is_skipped=func.namespace not in {"prim", "profiler"} and not takes_tensor and not func._schema.returns,
         is_ignored=func.namespace in {"prim", "profiler"}
         or (not returns_tensor and name not in VALUE_DEPENDENT and not is_composite and not func._schema.is_mutable)
@@ -114,6 +117,19 @@ def refusal(plan: OpPlan) -> ModelReadError:
         f"The model runs {plan.source_op}, which reaches files or other processes.",
         code="torch.file_operator",
         cure="Remove that from the model.",
+    )
+
+
+def no_quantised(what: str) -> UnsupportedError:
+    """The error of a model that PyTorch has quantised.
+
+    Args:
+        what: What of it is quantised, as "runs quantized.linear_dynamic".
+    """
+    return UnsupportedError(
+        f"The model {what}. PyTorch's own quantised operators run on CPUs, and are not supported.",
+        code="torch.quantised",
+        cure="Give the model that it was quantised from.",
     )
 
 

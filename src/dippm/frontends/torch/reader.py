@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
-import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +20,11 @@ from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
+from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.pretended_device import PretendedDevice
-from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError, Recorder
+from dippm.frontends.torch.recorder import FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
 from dippm.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
@@ -34,11 +33,7 @@ __all__ = ["read_module"]
 
 _BATCHES = ((2, 3), (2, 4))
 _PROOF_BATCH = 64
-# Operators that read one value for Python to decide by; of all others the size of the result depends on values.
-_DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 _COMPILER = "torch._dynamo"
-_HERE = Path(__file__).parent
-_TORCH = Path(torch.__file__).parent
 
 
 def read_module(
@@ -71,7 +66,8 @@ def read_module(
     Raises:
         UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``.
         UnsupportedError: ``torch.data_dependent`` where the forward pass branches on the values of its input;
-            ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape.
+            ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape; ``torch.quantised`` where
+            PyTorch has quantised the module.
     """
     module = _unwrapped(module)
     if mode is Mode.TRAINING and isinstance(module, GenerationModule):
@@ -244,41 +240,9 @@ class _Reading:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise
-        except DataDependentError as exc:
-            does_decide = str(exc).startswith("Tensor.") or str(exc).rpartition(".")[2] in _DECIDING
-            if not does_decide:
-                raise UnsupportedError(
-                    f"{self.source} has tensors whose sizes depend on the values of its input, at {_users_line(exc)} "
-                    f"({exc}); what it costs cannot be known from shapes alone.",
-                    code="torch.data_dependent",
-                    cure="Give the part of the model before that line, or have it take a fixed number there: topk, or "
-                    "a mask that is multiplied.",
-                ) from exc
-            raise UnsupportedError(
-                f"{self.source} decides by the values of its input at {_users_line(exc)} ({exc}); its operators "
-                "cannot be known from shapes alone.",
-                code="torch.data_dependent",
-                cure="Fix the case that matters by an example of it, and give that file: "
-                "torch.export.save(torch.export.draft_export(module, (example,)), 'model.pt2') or "
-                "torch.jit.trace(module, example).save('model.pt').",
-            ) from exc
-        except NotImplementedError as exc:
-            raise UnsupportedError(
-                f"{self.source} runs an operator whose output shape PyTorch cannot tell without data, at "
-                f"{_users_line(exc)}: {_first_line(exc)}",
-                code="torch.no_shape_rule",
-                cure="Register a fake implementation for it with torch.library.register_fake.",
-            ) from exc
         except Exception as exc:
-            if recorder.refused is not None:
-                raise recorder.refused from exc
             shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
-            raise UsageError(
-                f"{self.source} does not take inputs of shape {shapes} (batch first): {type(exc).__name__} at "
-                f"{_users_line(exc)}: {_first_line(exc)}",
-                code="input.shape_wrong",
-                cure="Give the shape of one sample, without the batch, as the model takes it.",
-            ) from exc
+            raise forward_error(exc, raised=recorder.raised, source=self.source, shapes=shapes) from exc
 
 
 def _mark_cache(
@@ -334,17 +298,3 @@ def _output_tensors(value: Any, *, depth: int = 0) -> Iterable[torch.Tensor]:
             children = [getattr(value, item.name, None) for item in dataclasses.fields(value)]
         for child in children:
             yield from _output_tensors(child, depth=depth + 1)
-
-
-def _users_line(error: BaseException) -> str:
-    """Where in the model's own code an error arose, as file:line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not {_HERE, _TORCH} & set(Path(frame.filename).parents)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else "a place that is not in any source file here"
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error says, in one line; TorchScript says it last."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    is_script = "TorchScript interpreter" in lines[0] and len(lines) > 1
-    return (lines[-1] if is_script else lines[0])[:500].rstrip(".") + "."

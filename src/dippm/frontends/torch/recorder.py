@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.errors import DippmError, UnsupportedError
+from dippm.errors import UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
 from dippm.frontends.torch.operators import OpRule
-from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, plan_for, refusal
+from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, is_small
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
@@ -72,7 +72,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frozen TorchScript program has all of its weights as constants.
 
     Attributes:
-        refused: What it raised to end the program; TorchScript passes an error of its own on instead.
+        raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
     """
 
     @classmethod
@@ -87,7 +87,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._scope = scope
         self._steps: list[_Step] = []
         self._count = 0
-        self.refused: DippmError | None = None
+        self.raised: Exception | None = None
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
 
     # Results
@@ -146,19 +146,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        self.raised = None
+        try:
+            return self._dispatch(func, args, kwargs or {})
+        except Exception as exc:
+            self.raised = exc
+            raise
+
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = plan_for(func)
         self._count += 1
         if self._count > _OPERATOR_LIMIT:
-            self.refused = UnsupportedError(
+            raise UnsupportedError(
                 f"The model has run {_OPERATOR_LIMIT} operators and has not ended.",
                 code="torch.too_many_operators",
                 cure="It loops without end, or far longer than a model does; give it without that loop.",
             )
-            raise self.refused
         if plan.is_refused:
-            self.refused = refusal(plan)
-            raise self.refused
+            raise refusal(plan)
+        if plan.is_quantised:
+            raise no_quantised(f"runs {plan.source_op}")
         if plan.is_skipped:
             return None
         if plan.is_ignored:

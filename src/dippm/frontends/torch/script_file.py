@@ -16,7 +16,7 @@ from dippm.costs.conditions import Mode
 from dippm.errors import ModelReadError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.torch.archive import EntryReader
-from dippm.frontends.torch.plans import plan_for, refusal
+from dippm.frontends.torch.plans import no_quantised, plan_for, refusal
 from dippm.frontends.torch.reader import read_module
 from dippm.frontends.torch.script_skeleton import script_skeleton
 from dippm.graph import Graph
@@ -30,6 +30,8 @@ _NAMES = rb"(?:from_file|save|read_file|write_file|load_tensor)"
 _FILE_OPERATORS = re.compile(rb"\.(?:[\s\\]|#[^\n]*\n)*" + _NAMES + rb"\b")
 _GETATTR = re.compile(rb"\bgetattr\b")
 _PLAIN_GETATTR = re.compile(rb"\bgetattr\([\w.]+, \"(?!" + _NAMES + rb"\")[^\"\\\n]*\"\)")
+# Operators that compute with quantised weights, and not those that pack these.
+_QUANTISED = re.compile(rb"\b(?:ops\.(quantized\.(?!\w*pack)\w+)|torch\.(quantized_\w+))")
 
 
 def is_script_archive(names: list[str]) -> bool:
@@ -58,6 +60,8 @@ def read_script_file(
         ModelReadError: ``torch.script_invalid`` where PyTorch cannot load it; ``torch.script_refused`` where its code
             reads or writes files; ``torch.file_operator`` where it runs an operator that does;
             ``torch.archive_bomb`` where it unpacks to far more than it weighs.
+        UnsupportedError: ``torch.quantised`` where PyTorch quantised it; else as
+            :func:`dippm.frontends.torch.reader.read_module`.
         UsageError: where the inputs do not fit.
     """
     reader = EntryReader(archive)
@@ -78,6 +82,10 @@ def read_script_file(
         except (RuntimeError, ValueError, NotImplementedError) as exc:
             if guard.refused is not None:
                 raise guard.refused from exc
+            quantised = _quantised_operators(reader)
+            if quantised:
+                # Their weights are packed on loading, which takes the values.
+                raise no_quantised(f"has code that runs {', '.join(quantised)}") from exc
             lines = str(exc).strip().splitlines() or [type(exc).__name__]
             raise ModelReadError(
                 f"PyTorch cannot load the TorchScript archive '{path}': {lines[0][:300]}",
@@ -102,6 +110,12 @@ def _opens_files(code: bytes) -> bool:
     while count:  # from the innermost outwards
         code, count = _PLAIN_GETATTR.subn(b"_", code)
     return _GETATTR.search(code) is not None
+
+
+def _quantised_operators(reader: EntryReader) -> list[str]:
+    code = [reader.read(name) for name in reader.names if "/code/" in name and name.endswith(".py")]
+    found = {(first or second).decode() for text in code for first, second in _QUANTISED.findall(text)}
+    return sorted(found)
 
 
 class _LoadGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]

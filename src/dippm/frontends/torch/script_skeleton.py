@@ -18,7 +18,8 @@ __all__ = ["script_skeleton"]
 _KEPT_ELEMENTS = 4096
 _KEPT_BYTES = 16 * _KEPT_ELEMENTS
 _STORAGES = frozenset({"data", "constants"})
-_KEPT_ENTRIES = frozenset({"version", "byteorder", ".data/serialization_id"})
+# PyTorch writes the version in the one place or the other, by the newest operator that the program needs.
+_KEPT_ENTRIES = frozenset({"version", ".data/version", "byteorder", ".data/serialization_id"})
 _DEVICES = {True: b"X\x04\x00\x00\x00meta", False: b"X\x03\x00\x00\x00cpu"}
 _SAVED_FROM = frozenset({"cpu", "cuda"})
 _STRINGS = frozenset({"BINUNICODE", "SHORT_BINUNICODE"})

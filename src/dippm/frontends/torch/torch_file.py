@@ -30,6 +30,7 @@ _PICKLE = b"\x80"
 # Before the object itself, the old format of torch.save has a magic number, a version and a description, each a pickle.
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _LEGACY_PICKLES = 4
+_OF_SCRIPTS = "__main__."
 _TORCHVISION_USERS = frozenset({"torchvision", "timm", "transformers"})
 
 
@@ -147,11 +148,11 @@ def _read_pickle(
         )
     if any(name.partition(".")[0] in _TORCHVISION_USERS for name in scan.foreign) and find_spec("torchvision"):
         import_torchvision_ops()
-    module = _find_module(path, _unpickle(path))
+    module = _find_module(path, _unpickle(path, scan))
     return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
 
 
-def _unpickle(path: Path) -> Any:
+def _unpickle(path: Path, scan: PickleScan) -> Any:
     """Unpickle a trusted file, its weights mapped from disk where the format allows it."""
     try:
         is_mapped = zipfile.is_zipfile(path)
@@ -160,7 +161,7 @@ def _unpickle(path: Path) -> Any:
         raise ModelReadError(
             f"'{path}' was pickled with code that is not here: {exc}.",
             code="torch.class_missing",
-            cure="Run where the model's own source can be imported, or give TorchScript, torch.export or ONNX.",
+            cure=_cure_of_missing(exc, scan),
         ) from exc
     except Exception as exc:
         raise ModelReadError(
@@ -168,6 +169,18 @@ def _unpickle(path: Path) -> Any:
             code="torch.pickle_invalid",
             cure="Save it again with this version of PyTorch.",
         ) from exc
+
+
+def _cure_of_missing(error: ImportError | AttributeError, scan: PickleScan) -> str:
+    if isinstance(error, AttributeError) and any(name.startswith(_OF_SCRIPTS) for name in scan.foreign):
+        return (
+            "Its class was defined in the script that ran (__main__), where no other program finds it: move it to a "
+            "module and save the model again, or give the model itself to dippm.predict in that script."
+        )
+    return (
+        "Put the folder of its source on Python's path ('PYTHONPATH=. dippm predict ...' where that is the current "
+        "folder), install the package that it is from, or give TorchScript, torch.export or ONNX."
+    )
 
 
 def _find_module(path: Path, loaded: Any) -> nn.Module:
@@ -189,11 +202,11 @@ def _find_module(path: Path, loaded: Any) -> nn.Module:
 
 def _state_dict(path: Path, writer: str) -> ModelReadError:
     return ModelReadError(
-        f"'{path}' holds weights by name (a state_dict, written by {writer}), and no model: which operators run on "
-        "them is not in it.",
+        f"'{path}' holds tensors, such as weights by name (a state_dict), and no model: which operators run on them "
+        f"is not in it. It was written by {writer}.",
         code="torch.state_dict",
-        cure="Load it into its module and give that: the module itself to dippm.predict, or a file made of it with "
-        "torch.export.save, torch.jit.save or torch.onnx.export.",
+        cure="Load weights into their module and give that: the module itself to dippm.predict, or a file made of it "
+        "with torch.export.save, torch.jit.save or torch.onnx.export.",
     )
 
 

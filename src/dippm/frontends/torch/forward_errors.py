@@ -1,0 +1,89 @@
+"""What a forward pass that did not come to its end says to the caller."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import torch
+
+from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError
+from dippm.frontends.torch.script_traceback import is_script_error, script_message, script_place
+
+__all__ = ["forward_error"]
+
+# Operators that read one value for Python to decide by; of all others the size of the result depends on values.
+_DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
+_HERE = Path(__file__).parent
+_TORCH = Path(torch.__file__).parent
+
+
+def forward_error(error: Exception, *, raised: Exception | None, source: str, shapes: str) -> Exception:
+    """The error to raise for an exception of a forward pass.
+
+    Args:
+        error: What the forward pass raised.
+        raised: What the last operator raised, if it did: TorchScript passes an error of its own on instead.
+        source: Where the model came from.
+        shapes: The inputs' shapes that it was called with.
+
+    Returns:
+        A :class:`~dippm.errors.DippmError`, or the :class:`~dippm.frontends.torch.recorder.FloatIndicesError` that an
+        operator of TorchScript raised.
+    """
+    if isinstance(raised, DippmError):
+        return raised
+    is_script = is_script_error(error)
+    cause = raised if is_script and raised is not None else error
+    if isinstance(cause, FloatIndicesError):
+        return cause
+    place = script_place(error) if is_script else _users_line(error)
+    if isinstance(cause, DataDependentError):
+        return _data_dependent(str(cause), place=place, source=source, is_script=is_script)
+    kind, text = script_message(error) if is_script and cause is error else (type(cause).__name__, _first_line(cause))
+    text = text[:500].rstrip(".") + "."
+    if isinstance(cause, NotImplementedError):
+        return UnsupportedError(
+            f"{source} runs an operator whose output shape PyTorch cannot tell without data, at {place}: {text}",
+            code="torch.no_shape_rule",
+            cure="Register a fake implementation for it with torch.library.register_fake.",
+        )
+    return UsageError(
+        f"{source} does not take inputs of shape {shapes} (batch first): {kind} at {place}: {text}",
+        code="input.shape_wrong",
+        cure="Give the shape of one sample, without the batch, as the model takes it.",
+    )
+
+
+def _data_dependent(asked: str, *, place: str, source: str, is_script: bool) -> UnsupportedError:
+    does_decide = asked.startswith("Tensor.") or asked.rpartition(".")[2] in _DECIDING
+    if not does_decide:
+        return UnsupportedError(
+            f"{source} has tensors whose sizes depend on the values of its input, at {place} ({asked}); what it costs "
+            "cannot be known from shapes alone.",
+            code="torch.data_dependent",
+            cure="Give the part of the model before that line, or have it take a fixed number there: topk, or "
+            "a mask that is multiplied.",
+        )
+    # What is scripted already keeps all its cases, also when it is traced.
+    module = "the module that was scripted" if is_script else "it"
+    return UnsupportedError(
+        f"{source} decides by the values of its input at {place} ({asked}); its operators cannot be known from shapes "
+        "alone.",
+        code="torch.data_dependent",
+        cure=f"Fix the case that matters by an example of {module}, and give that file: "
+        "torch.export.save(torch.export.draft_export(module, (example,)), 'model.pt2') or "
+        "torch.jit.trace(module, example).save('model.pt').",
+    )
+
+
+def _users_line(error: BaseException) -> str:
+    """Where in the model's own code an error arose, as file:line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not {_HERE, _TORCH} & set(Path(frame.filename).parents)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "a place that is not in any source file here"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

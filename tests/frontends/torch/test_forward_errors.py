@@ -1,0 +1,204 @@
+"""A forward pass that fails says the same as a module and as a TorchScript file."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dippm
+from dippm.errors import DippmError, UnsupportedError
+from dippm.graph import DType
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:  # fails
+            return self.layer(x)
+        return x
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gate(x)
+
+
+class Keep(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x[x > 0])  # fails
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(9, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)  # fails
+
+
+class Strict(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] != 3:
+            raise ValueError("three wanted")  # fails
+        return x
+
+
+class Beyond(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sizes = [x.shape[0], x.shape[1]]
+        return x * sizes[2]  # fails
+
+
+def _line(kind: type) -> int:
+    lines, start = inspect.getsourcelines(kind)
+    return start + next(place for place, line in enumerate(lines) if "# fails" in line)
+
+
+def _error(model: Any) -> DippmError:
+    with pytest.raises(DippmError) as caught:
+        dippm.load(model, input="8")
+    return caught.value
+
+
+FAILING = [
+    (Gate, Gate, "decides by the values"),
+    (Outer, Gate, "decides by the values"),
+    (Keep, Keep, "sizes depend on the values"),
+    (Layer, Layer, "a linear layer takes 9 features"),
+    (Strict, Strict, "ValueError"),
+    (Beyond, Beyond, "list index out of range"),
+]
+
+
+@pytest.mark.parametrize(("kind", "failing", "text"), FAILING)
+def test_a_script_fails_as_its_module_does(
+    tmp_path: Path, save_script: Callable[..., Path], kind: type[nn.Module], failing: type, text: str
+) -> None:
+    module, script = _error(kind()), _error(save_script(kind(), tmp_path / "m.pt"))
+    assert script.code == module.code
+    for error in (module, script):
+        assert text in str(error)
+        assert f"{Path(__file__).name}:{_line(failing)}" in str(error)
+
+
+@pytest.mark.parametrize("kind", [Keep, Layer])
+def test_a_trace_names_the_line_too(tmp_path: Path, save_script: Callable[..., Path], kind: type[nn.Module]) -> None:
+    path = save_script(kind(), tmp_path / "m.pt", example=torch.ones(1, 9))
+    assert f"{Path(__file__).name}:{_line(kind)}" in str(_error(path))
+
+
+def test_the_cure_of_a_script_names_the_module_that_was_scripted(
+    tmp_path: Path, save_script: Callable[..., Path]
+) -> None:
+    path = save_script(Gate(), tmp_path / "gate.pt")
+    assert "the module that was scripted" in (_error(path).cure or "")
+    assert "scripted" not in (_error(Gate()).cure or "")
+    save_script(Gate(), path, example=torch.ones(1, 8))  # the cure, taken
+    assert [node.source_op for node in dippm.load(path, input="8").nodes] == ["aten.linear"]
+
+
+def test_a_module_that_calls_a_script_is_told_what_the_script_says() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mixed = nn.Sequential(nn.Linear(8, 8), torch.jit.script(Gate()))
+    error = _error(mixed)
+    assert error.code == "torch.data_dependent"
+    assert f"{Path(__file__).name}:{_line(Gate)}" in str(error)
+
+
+class Rescued(nn.Module):
+    """Goes on after an operator that failed, to fail in a script that has run none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strict = torch.jit.script(Strict())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            torch.linalg.cross(x, x)
+        except RuntimeError:
+            x = torch.relu(x)
+        return self.strict(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_an_exception_that_the_module_caught_is_not_its_error() -> None:
+    assert "ValueError" in str(error := _error(Rescued()))
+    assert "three wanted" in str(error)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 16)
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.embedding(ids))
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_an_embedding_of_a_script_takes_integers(
+    tmp_path: Path, save_script: Callable[..., Path], is_traced: bool
+) -> None:
+    example = torch.zeros(1, 5, dtype=torch.int64) if is_traced else None
+    graph = dippm.load(save_script(Words(), tmp_path / "m.pt", example=example), input="5")
+    assert [graph.tensors[index].dtype for index in graph.inputs] == [DType.INT64]
+    assert graph.fixed_batch is None
+
+
+def test_floating_point_numbers_that_were_asked_for_are_refused(
+    tmp_path: Path, save_script: Callable[..., Path]
+) -> None:
+    with pytest.raises(DippmError) as caught:
+        dippm.load(save_script(Words(), tmp_path / "m.pt"), input="5:float32")
+    assert caught.value.code == "input.dtype_wrong"
+
+
+def _quantised(width: int, dtype: torch.dtype = torch.qint8) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(
+            nn.Sequential(nn.Linear(width, width), nn.ReLU()).eval(), {nn.Linear}, dtype=dtype
+        )
+
+
+# Small weights are loaded with their values, and large ones without, which PyTorch cannot pack then.
+@pytest.mark.parametrize("width", [8, 256])
+@pytest.mark.parametrize("is_traced", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "operator"), [("qint8", "quantized.linear_dynamic"), ("float16", "quantized.linear_dynamic_fp16")]
+)
+def test_quantised_scripts_are_refused_by_name(
+    tmp_path: Path, save_script: Callable[..., Path], width: int, is_traced: bool, dtype: str, operator: str
+) -> None:
+    module = _quantised(width, getattr(torch, dtype))
+    path = save_script(module, tmp_path / "m.pt", example=torch.ones(1, width) if is_traced else None)
+    with pytest.raises(UnsupportedError) as caught:
+        dippm.load(path, input=str(width))
+    assert caught.value.code == "torch.quantised"
+    assert operator in str(caught.value)
+    assert "pack" not in str(caught.value)
+    assert "quantised from" in (caught.value.cure or "")
+
+
+def test_quantised_modules_are_refused_by_name() -> None:
+    error = _error(_quantised(8))
+    assert error.code == "torch.quantised"
+    assert "quantized.linear_dynamic" in str(error)
