@@ -124,7 +124,7 @@ def _read_converted(
     from dippm.frontends.onnx import read_onnx
 
     graph = read_onnx(converted.model, input=input, mode=mode, batch_hint=batch_hint, is_converted=True, name=source)
-    return replace(graph, framework=framework.value)
+    return replace(graph, framework=framework.value, warnings=(*converted.warnings, *graph.warnings))
 
 
 def _refuse_mismatch(path: Path, *, named: Framework) -> None:

@@ -48,13 +48,16 @@ def _source(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="run")
 def _run(source: Path) -> Run:
-    def run(limits: ConversionLimits | None = None, **options: Any) -> ConvertedModel:
+    def run(
+        limits: ConversionLimits | None = None, hints: dict[str, Any] | None = None, **options: Any
+    ) -> ConvertedModel:
         return convert(
             framework="Fake",
             worker="fake_converter",
             source=source,
             files=[source],
             options=options,
+            hints=hints,
             limits=limits or ConversionLimits(seconds=60, memory_mb=2000),
         )
 

@@ -57,6 +57,10 @@ def convert(request: ConversionRequest) -> None:
         return
     elif task == "export anew":
         request.source.write_bytes(request.source.read_bytes() + b"\x12\x01a")
+    elif task == "warn":
+        request.notes.warnings.append("It limps.")
+    elif task == "use hints":
+        request.notes.used_hints = bool(request.hints)
     elif task == "tell":
         environment = {name: os.environ.get(name, "") for name in request.options["names"]}
         Path(request.options["mark"]).write_text(repr((environment, os.getcwd())), encoding="utf-8")

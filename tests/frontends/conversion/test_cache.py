@@ -70,6 +70,12 @@ def test_an_entry_comes_back_with_its_time(tmp_path: Path, model: bytes) -> None
     assert cache.load("a") == entry(model, converter_s=2.5)
 
 
+def test_what_was_said_of_a_result_comes_back_with_it(tmp_path: Path) -> None:
+    said = CacheEntry(model=b"x", converter_s=1.0, warnings=("It limps.", "It has\nfive legs."))
+    ConversionCache(tmp_path).save("a", said)
+    assert ConversionCache(tmp_path).load("a") == said
+
+
 def test_a_damaged_entry_is_replaced(tmp_path: Path) -> None:
     cache = ConversionCache(tmp_path)
     for damage in (b"", b"{}\nmodel", b"[]", b'{"sha256": "00", "converter_s": 1}\nmodel', b"\xff\xff"):

@@ -48,6 +48,22 @@ def test_the_second_time_nothing_runs(run: Run, source: Path, tmp_path: Path) ->
     assert count.read_text() == "xxx"
 
 
+def test_hints_that_were_not_needed_make_no_other_result(run: Run) -> None:
+    assert [run(hints={"shape": size}).was_cached for size in (1, 2)] == [False, True]
+    assert run().was_cached
+    assert [run(task="use hints", hints={"shape": size}).was_cached for size in (1, 2, 1, 2)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not run(task="use hints").was_cached
+
+
+def test_what_the_converter_warns_of_is_kept_with_the_result(run: Run) -> None:
+    assert [(run(task="warn").warnings, run(task="warn").was_cached)] == [(("It limps.",), True)]
+
+
 def test_what_changed_while_it_was_converted_is_not_kept(run: Run, source: Path, cache: Path) -> None:
     before = source.read_bytes()
     changed = run(task="export anew")

@@ -23,10 +23,13 @@ print("never comes here")
 """
 
 
-def _run(folder: Path, body: str, **options: Any) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def _run(
+    folder: Path, body: str, *, hints: dict[str, Any] | None = None, **options: Any
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     request = folder / "request.json"
     reply = folder / "reply.json"
     given = {"source": "model.fake", "output": str(folder), "name": "model", "reply": str(reply), "options": options}
+    given["hints"] = hints or {}
     request.write_text(json.dumps(given), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT.format(body=body), str(request)], capture_output=True, text=True, check=False
@@ -38,7 +41,7 @@ def test_the_request_arrives_and_the_answer_tells_the_time(tmp_path: Path) -> No
     body = "print(request.source, request.options['trust']); request.onnx_path.write_bytes(b'x')"
     done, reply = _run(tmp_path, body, trust=True)
     assert (done.returncode, done.stdout) == (0, "model.fake True\n")
-    assert reply.keys() == {"converter_s"}
+    assert {name: reply[name] for name in reply if name != "converter_s"} == {"warnings": [], "used_hints": False}
     assert 0 <= reply["converter_s"] < 10
     assert (tmp_path / "model.onnx").read_bytes() == b"x"
 
@@ -71,6 +74,12 @@ def test_what_is_raised_reaches_the_caller_as_words(tmp_path: Path, body: str, r
     done, found = _run(tmp_path, body)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert found == reply
+
+
+def test_what_the_converter_notes_is_answered(tmp_path: Path) -> None:
+    body = "request.notes.warnings.append(request.hints['word']); request.notes.used_hints = True"
+    _, reply = _run(tmp_path, body, hints={"word": "It limps."})
+    assert (reply["warnings"], reply["used_hints"]) == (["It limps."], True)
 
 
 def test_a_long_message_is_cut(tmp_path: Path) -> None:

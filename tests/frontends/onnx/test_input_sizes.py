@@ -59,6 +59,20 @@ def test_given_element_type_wins() -> None:
     assert plan.dtypes == (DType.FLOAT16,)
 
 
+def test_another_kind_of_element_is_refused() -> None:
+    for given, stated in (("4:float32", DType.INT64), ("4:int32", DType.FLOAT32), ("4:float16", DType.BOOL)):
+        with pytest.raises(UsageError, match=f"'x' are {stated.value} in the file. Got {given[2:]}") as caught:
+            plan_inputs([declare("x", "N", 4, dtype=stated)], parse_input_shapes(given))
+        assert caught.value.code == "input.dtype"
+    plan = plan_inputs([declare("x", "N", 4, dtype=DType.INT64)], parse_input_shapes("4:int32"))
+    assert plan.dtypes == (DType.INT32,)
+
+
+def test_open_dimension_without_a_name_is_told_by_its_place() -> None:
+    with pytest.raises(UsageError, match=r"dimension 2 of 3, the batch not counted, of input 'image'"):
+        at_batch_five([declare("image", "", 64, "", 3)])
+
+
 def test_open_dimension_is_named_with_an_example() -> None:
     with pytest.raises(UsageError, match=r"'height' of input 'image'.*--input image=3,224,224") as caught:
         at_batch_five([declare("image", "N", 3, "height", "width")])

@@ -1,5 +1,6 @@
 """Each test starts TensorFlow at least once, which takes seconds."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -11,9 +12,14 @@ import pytest
 
 import dippm
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
+from dippm.graph import DType, OpKind, TensorRole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 
+GROUPED_MACS = {
+    name: 32 * (56 * 56 * 256 * 9 * 256 // groups + 2560) for name, groups in {"grouped": 32, "depthwise": 256}.items()
+}
+convert_module = importlib.import_module("dippm.frontends.conversion.convert")
 # Convolution without bias and norm; depthwise convolution; linear layer.
 PARAMETERS = 16 * 27 + 2 * 16 + 16 * 9 + 16 + 16 * 10 + 10
 
@@ -59,6 +65,7 @@ def test_a_quantised_file_keeps_its_integers(tensorflow_files: Path) -> None:
         ("lambda.keras", ModelReadError, "keras.lambda_refused"),
         ("own.keras", ModelReadError, "keras.custom_object"),
         ("own.h5", ModelReadError, "keras.custom_object"),
+        ("masked.h5", ModelReadError, "keras.not_restorable"),
         ("model.weights.h5", ModelReadError, "model.weights_only"),
         ("two", UnsupportedError, "tensorflow.signatures"),
         ("none", UnsupportedError, "tensorflow.no_signature"),
@@ -73,12 +80,69 @@ def test_what_cannot_be_read_says_what_to_do(
         dippm.load(tensorflow_files / name)
     assert caught.value.code == code
     assert caught.value.cure
+    if code == "keras.custom_object":
+        assert "needs 'Own'" in str(caught.value)
+    if code == "input.shape_needed":
+        assert "dimension 1 of 3" in str(caught.value)
 
 
 def test_what_the_errors_ask_for_helps(tensorflow_files: Path) -> None:
     assert dippm.load(tensorflow_files / "lambda.keras", trust=True).nodes
     assert dippm.load(tensorflow_files / "open", input={"image": (16, 16, 3)}).parameter_count == 4 * 27 + 4
     assert dippm.load(tensorflow_files / "one").parameter_count == 20
+
+
+@pytest.mark.parametrize("name", ["grouped", "depthwise"])
+@pytest.mark.parametrize("ending", ["", ".keras"])
+def test_a_grouped_convolution_is_one(tensorflow_files: Path, name: str, ending: str) -> None:
+    """Keras wraps it in a function that is to be compiled as a whole."""
+    graph = dippm.load(tensorflow_files / f"{name}{ending}")
+    assert graph.unsupported_ops == {}
+    assert dippm.predict(graph, batch=32, device="A100").macs == GROUPED_MACS[name]
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("lstm", ".keras"), ("gru", "_gru.keras")])
+def test_a_mask_leaves_recurrent_layers_whole(tensorflow_files: Path, kind: str, ending: str) -> None:
+    masked, plain = (dippm.load(tensorflow_files / f"{name}{ending}") for name in ("masked", "unmasked"))
+    kinds, expected = (Counter(node.kind.value for node in graph.nodes) for graph in (masked, plain))
+    assert kinds == expected
+    assert kinds[kind] == 2  # one of them bidirectional
+    assert masked.parameter_count == plain.parameter_count
+    (warning,) = masked.warnings
+    assert f"'{kind}" in warning
+    assert f"'forward_{kind}" in warning
+    assert plain.warnings == ()
+    assert dippm.load(tensorflow_files / f"masked{ending}").warnings == masked.warnings  # from the cache
+
+
+@pytest.mark.parametrize("name", ["mixed.keras", "mixed"])
+def test_mixed_precision_keeps_its_weights_whole(tensorflow_files: Path, name: str) -> None:
+    graph = dippm.load(tensorflow_files / name)
+    weights = [tensor for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER]
+    assert {tensor.dtype for tensor in weights} == {DType.FLOAT32}
+    assert graph.parameter_count == 16 * 27 + 16 + 2 * 16 + 16 * 10 + 10
+    convolution = next(node for node in graph.nodes if node.kind is OpKind.CONV)
+    assert {graph.tensors[index].dtype for index in convolution.inputs} == {DType.FLOAT16}
+
+
+def test_a_wrong_input_costs_one_conversion(tensorflow_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tensorflow_files / "grouped.keras"
+    dippm.load(path)
+    monkeypatch.setattr(convert_module, "run_converter", None)  # what would be called is not there
+    for wrong, code in (({"foo": (56, 56, 256)}, "input.name_unknown"), ((1, 56, 56, 256), "input.rank")):
+        with pytest.raises(UsageError) as caught:
+            dippm.load(path, input=wrong)
+        assert caught.value.code == code
+    assert dippm.load(path, input=(56, 56, 256)).nodes
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "plain.tflite"])
+def test_the_end_of_a_file_is_missed(tensorflow_files: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes((tensorflow_files / name).read_bytes()[:-100])
+    with pytest.raises(ModelReadError, match="cut") as caught:
+        dippm.load(path)
+    assert caught.value.code == "model.truncated"
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.h5", "frozen.pb", "plain.tflite", "saved/saved_model.pb"])
@@ -94,7 +158,13 @@ def test_a_file_that_is_cut_off_is_told(tensorflow_files: Path, tmp_path: Path, 
 def test_objects_are_read_as_their_files_are(tensorflow_files: Path) -> None:
     script = f"""
 import json, sys, dippm, keras, tensorflow as tf
-model = keras.saving.load_model({str(tensorflow_files / "model.keras")!r})
+def file(name):
+    return keras.saving.load_model({str(tensorflow_files)!r} + "/" + name)
+model, masked = file("model.keras"), file("masked.keras")
+before = masked(tf.constant([[1] * 4 + [0] * 16])).numpy()
+groups = [dippm.predict(file(name), batch=32, device="A100").macs for name in ("grouped.keras", "depthwise.keras")]
+recurrent = dippm.load(masked)
+is_as_before = bool((masked(tf.constant([[1] * 4 + [0] * 16])).numpy() == before).all())
 class Linear(tf.Module):
     def __init__(self):
         super().__init__()
@@ -117,11 +187,14 @@ except dippm.UsageError as exc:
 print(json.dumps([
     dippm.load(model).parameter_count, dippm.load(linear, input=(4,)).parameter_count,
     dippm.load(function).parameter_count, dippm.load(Sub(), input=(6,)).parameter_count, asked,
+    groups, sum(node.kind.value == "lstm" for node in recurrent.nodes), len(recurrent.warnings), is_as_before,
 ]))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == [PARAMETERS, 20, 20, 21, "input.missing"]
+    assert json.loads(done.stdout) == [
+        PARAMETERS, 20, 20, 21, "input.missing", list(GROUPED_MACS.values()), 2, 1, True
+    ]  # fmt: skip
 
 
 def test_the_command_line_predicts_and_leaves_stdout_to_the_answer(tensorflow_files: Path) -> None:

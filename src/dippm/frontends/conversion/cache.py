@@ -28,10 +28,12 @@ class CacheEntry:
     Args:
         model: The ONNX model without its large weights.
         converter_s: Seconds that the converter took.
+        warnings: What it said of the result.
     """
 
     model: bytes
     converter_s: float
+    warnings: tuple[str, ...] = ()
 
 
 class ConversionCache:
@@ -59,7 +61,8 @@ class ConversionCache:
             about = json.loads(head)
             if hashlib.sha256(model).hexdigest() != about["sha256"]:
                 raise ValueError("the model is not what was kept")
-            found = CacheEntry(model=model, converter_s=float(about["converter_s"]))
+            warnings = tuple(str(each) for each in about["warnings"])
+            found = CacheEntry(model=model, converter_s=float(about["converter_s"]), warnings=warnings)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as exc:
@@ -75,7 +78,11 @@ class ConversionCache:
         Raises:
             OSError: The folder cannot be written to.
         """
-        about = {"converter_s": entry.converter_s, "sha256": hashlib.sha256(entry.model).hexdigest()}
+        about = {
+            "converter_s": entry.converter_s,
+            "warnings": entry.warnings,
+            "sha256": hashlib.sha256(entry.model).hexdigest(),
+        }
         content = json.dumps(about).encode() + b"\n" + entry.model
         if len(content) > self._most_bytes:
             return

@@ -38,11 +38,13 @@ class ConvertedModel:
         model: The ONNX file's bytes, without its large weights: their shapes and types are there, their values are not.
         converter_s: Seconds that the converter itself took, now or when the result was made.
         was_cached: Whether the result was there already.
+        warnings: What the converter says of it, in words for the user.
     """
 
     model: bytes
     converter_s: float
     was_cached: bool
+    warnings: tuple[str, ...] = ()
 
 
 def convert(
@@ -53,6 +55,7 @@ def convert(
     files: Sequence[Path],
     name: str | None = None,
     options: Mapping[str, Any] | None = None,
+    hints: Mapping[str, Any] | None = None,
     packages: Sequence[str] = (),
     limits: ConversionLimits = ConversionLimits(),  # noqa: B008 - it is frozen
 ) -> ConvertedModel:
@@ -69,6 +72,8 @@ def convert(
         files: All files that the result depends on.
         name: The model's name in messages; None for its path.
         options: What the worker is to know, as JSON has it; the result depends on them.
+        hints: What the worker may use where the model does not say it itself, as JSON has it. A result that was made
+            without them is kept for all of them.
         packages: Distributions whose versions the result depends on.
         limits: What the other process may take.
 
@@ -84,33 +89,38 @@ def convert(
     folder = cache_folder(_CACHE_PART)
     kept = None if folder is None else ConversionCache(folder)
     root = source if source.is_dir() else source.parent
-    key_now = partial(_key, worker, files, options, packages, root=root, name=name)
-    key = ""
+    hints = dict(hints or {})
+    keys_now = partial(_keys, worker, files, options, hints, packages, root=root, name=name)
+    keys: tuple[str, str] = ("", "")
     if kept is not None:
-        key = key_now()
-        entry = kept.load(key)
+        keys = keys_now()
+        entry = kept.load(keys[0]) or kept.load(keys[1])
         if entry is not None:
-            return ConvertedModel(model=entry.model, converter_s=entry.converter_s, was_cached=True)
+            return ConvertedModel(
+                model=entry.model, converter_s=entry.converter_s, was_cached=True, warnings=entry.warnings
+            )
     with tempfile.TemporaryDirectory(prefix="dippm-", ignore_cleanup_errors=True) as work:
-        path, converter_s = run_converter(
+        result = run_converter(
             framework=framework,
             worker=worker,
             source=source,
             name=name,
             folder=Path(work),
             options=options,
+            hints=hints,
             limits=limits,
         )
-        model = _without_weights(path, framework=framework, name=name)
+        model = _without_weights(result.path, framework=framework, name=name)
     if kept is not None:
         try:
             # The model may have been exported anew while the converter ran: nobody knows which one it read.
-            if key_now() == key:
-                kept.save(key, CacheEntry(model=model, converter_s=converter_s))
+            if keys_now() == keys:
+                entry = CacheEntry(model=model, converter_s=result.converter_s, warnings=result.warnings)
+                kept.save(keys[1] if result.used_hints else keys[0], entry)
         except (OSError, ModelReadError) as exc:
             # A home that cannot be written to is no reason to fail.
             _logger.debug("a conversion is not kept: %s", exc)
-    return ConvertedModel(model=model, converter_s=converter_s, was_cached=False)
+    return ConvertedModel(model=model, converter_s=result.converter_s, was_cached=False, warnings=result.warnings)
 
 
 def _without_weights(path: Path, *, framework: str, name: str) -> bytes:
@@ -129,9 +139,17 @@ def _without_weights(path: Path, *, framework: str, name: str) -> bytes:
         return extract_skeleton(view)
 
 
-def _key(
-    worker: str, files: Sequence[Path], options: Mapping[str, Any], packages: Sequence[str], *, root: Path, name: str
-) -> str:
+def _keys(
+    worker: str,
+    files: Sequence[Path],
+    options: Mapping[str, Any],
+    hints: Mapping[str, Any],
+    packages: Sequence[str],
+    *,
+    root: Path,
+    name: str,
+) -> tuple[str, str]:
+    """The keys of a result that depends on no hints, and of one that depends on these."""
     described: dict[str, Any] = {
         "worker": worker,
         "code": _state_of_code(worker),
@@ -146,7 +164,11 @@ def _key(
                 described["files"].append((relative, hashlib.file_digest(stream, "sha256").hexdigest()))
         except OSError as exc:
             raise ModelReadError(f"'{name}' cannot be read: {exc}.", code="model.unreadable") from exc
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+    plain, hinted = (
+        hashlib.sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()[:32]
+        for each in (described, {**described, "hints": hints})
+    )
+    return plain, hinted
 
 
 @cache

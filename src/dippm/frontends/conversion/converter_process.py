@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
@@ -24,12 +25,13 @@ from dippm.frontends.conversion.limits import ConversionLimits
 from dippm.processes.guarded_process import ProcessLimits, end_guarded, start_guarded
 from dippm.processes.output_tail import OutputTail
 
-__all__ = ["run_converter"]
+__all__ = ["ConverterResult", "run_converter"]
 
 _logger = logging.getLogger(__name__)
 
 _QUIET_S = 2.0
 _LONGEST_REPLY = 64 * 1024
+_MOST_WARNINGS = 100
 _OUTPUT_TAIL = 64 * 1024
 _SPARE_CPU_S = 10
 _KEPT_VARIABLES = (
@@ -66,6 +68,23 @@ _OUT_OF_MEMORY_SIGNS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConverterResult:
+    """What a converter left.
+
+    Args:
+        path: The ONNX file that it wrote.
+        converter_s: Seconds that the converter itself took.
+        warnings: What it says of the result, in words for the user.
+        used_hints: Whether the result depends on the hints.
+    """
+
+    path: Path
+    converter_s: float
+    warnings: tuple[str, ...]
+    used_hints: bool
+
+
 def run_converter(
     *,
     framework: str,
@@ -74,8 +93,9 @@ def run_converter(
     name: str,
     folder: Path,
     options: Mapping[str, Any],
+    hints: Mapping[str, Any],
     limits: ConversionLimits,
-) -> tuple[Path, float]:
+) -> ConverterResult:
     """Run a converter on a model.
 
     Args:
@@ -85,10 +105,11 @@ def run_converter(
         name: The model's name in messages.
         folder: An empty folder that is the process's own and that the caller removes afterwards.
         options: What the worker is to know.
+        hints: What it may use where the model does not say it itself.
         limits: What it may take.
 
     Returns:
-        The ONNX file that it wrote, somewhere in the folder, and the seconds that the converter itself took.
+        The ONNX file that it wrote, somewhere in the folder, and what belongs to it.
 
     Raises:
         ModelReadError: ``conversion.failed``, ``conversion.crashed``.
@@ -106,6 +127,7 @@ def run_converter(
         "output": str(output),
         "reply": str(reply),
         "options": dict(options),
+        "hints": dict(hints),
     }
     request.write_text(json.dumps(content), encoding="utf-8")
     start = time.monotonic()
@@ -183,7 +205,7 @@ def _result(
     framework: str,
     name: str,
     limits: ConversionLimits,
-) -> tuple[Path, float]:
+) -> ConverterResult:
     is_short_of_memory = _has_memory_sign(str(reply.get("failure", "")).encode())
     if "memory" in reply or is_short_of_memory or (reply.keys() <= {"crash"} and _is_out_of_memory(status, tail)):
         raise UnsupportedError(
@@ -215,7 +237,17 @@ def _result(
         raise UnsupportedError(
             f"'{name}' becomes an ONNX file of more than {limits.output_mb:,} MiB.", code="conversion.too_large"
         )
-    return path, float(seconds)
+    return ConverterResult(
+        path=path,
+        converter_s=float(seconds),
+        warnings=_warnings_of(reply),
+        used_hints=reply.get("used_hints") is not False,
+    )
+
+
+def _warnings_of(reply: Mapping[str, Any]) -> tuple[str, ...]:
+    said = reply.get("warnings")
+    return tuple(str(each) for each in said[:_MOST_WARNINGS]) if isinstance(said, list) else ()
 
 
 def _error_of(reply: Mapping[str, Any], *, framework: str, name: str) -> DippmError | None:

@@ -7,15 +7,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dippm.errors import FULL_DISK_ERRORS, DippmError, MissingExtraError
 
-__all__ = ["ConversionRequest", "run_worker"]
+__all__ = ["ConversionNotes", "ConversionRequest", "run_worker"]
 
 _LONGEST_MESSAGE = 2000
+
+
+@dataclass(kw_only=True, slots=True)
+class ConversionNotes:
+    """What a converter has to say of its result.
+
+    Args:
+        warnings: What the user is to be told, in words.
+        used_hints: Whether the result depends on the request's hints.
+    """
+
+    warnings: list[str] = field(default_factory=list)
+    used_hints: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +41,8 @@ class ConversionRequest:
         options: What the frontend wants the converter to know.
         name: The model's name in messages.
         reply: Where this process answers.
+        hints: What the caller knows, for a model that does not say it itself.
+        notes: To be filled in by the converter.
     """
 
     source: Path
@@ -35,6 +50,8 @@ class ConversionRequest:
     options: Mapping[str, Any]
     name: str
     reply: Path
+    hints: Mapping[str, Any] = field(default_factory=dict)
+    notes: ConversionNotes = field(default_factory=ConversionNotes)
 
     @property
     def onnx_path(self) -> Path:
@@ -65,12 +82,13 @@ def run_worker(convert: Callable[[ConversionRequest], None]) -> NoReturn:
         options=given.get("options", {}),
         name=given["name"],
         reply=Path(given["reply"]),
+        hints=given.get("hints", {}),
     )
     start = time.perf_counter()
     reply: dict[str, object]
     try:
         convert(request)
-        reply = {"converter_s": time.perf_counter() - start}
+        reply = {"converter_s": time.perf_counter() - start, **asdict(request.notes)}
     except MissingExtraError as exc:
         reply = {"missing": {"package": exc.package, "extra": exc.extra}}
     except DippmError as exc:

@@ -48,10 +48,11 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
         given: The caller's shapes, per sample.
 
     Raises:
-        UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.shape_needed``,
+        UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.dtype``, ``input.shape_needed``,
             ``input.shape_conflict``.
     """
     entries = _match(declarations, given)
+    _refuse_other_kinds(declarations, entries)
     axes = _batch_axes(declarations)
     named = _named_sizes(declarations, entries, axes)
     sizes: list[tuple[int | None, ...]] = []
@@ -110,6 +111,20 @@ def _match(declarations: Sequence[InputDeclaration], given: InputShapes) -> dict
             )
         entries[name] = entry
     return entries
+
+
+def _refuse_other_kinds(declarations: Sequence[InputDeclaration], entries: Mapping[str, InputEntry]) -> None:
+    """Another width may be given, but not real numbers for whole ones: what reads them could not run."""
+    for declaration in declarations:
+        entry, stated = entries.get(declaration.name), declaration.dtype
+        if entry is None or entry.dtype is None or stated is DType.OTHER:
+            continue
+        if entry.dtype.is_floating != stated.is_floating:
+            raise UsageError(
+                f"The elements of input '{declaration.name}' are {stated.value} in the file. Got {entry.dtype.value}.",
+                code="input.dtype",
+                cure=f"Leave the element type out, or give {stated.value}.",
+            )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -226,16 +241,19 @@ def _apply(
         elif dim in named and dim:
             result.append(named[dim])
         else:
-            raise _shape_needed(declaration, axis, dim)
+            raise _shape_needed(declaration, axis, position)
     return tuple(result)
 
 
-def _shape_needed(declaration: InputDeclaration, axis: int | None, dim: str) -> UsageError:
+def _shape_needed(declaration: InputDeclaration, axis: int | None, position: int) -> UsageError:
     example = []
-    for other in _sample_dims(declaration, axis):
+    sample = _sample_dims(declaration, axis)
+    for other in sample:
         size = other if isinstance(other, int) else _EXAMPLE_SIZES.get(other.lower(), _EXAMPLE_LENGTH)
         example.append(str(size))
-    called = f"dimension '{dim}'" if dim else "a dimension"
+    dim = (declaration.dims or ())[position]
+    number = position + 1 if axis is None or position < axis else position
+    called = f"dimension '{dim}'" if dim else f"dimension {number} of {len(sample)}, the batch not counted,"
     return UsageError(
         f"The file leaves {called} of input '{declaration.name}' open.",
         code="input.shape_needed",

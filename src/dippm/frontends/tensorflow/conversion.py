@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from dippm.errors import MissingExtraError
 from dippm.frontends.conversion.convert import ConvertedModel, convert
 from dippm.frontends.conversion.limits import ConversionLimits
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, find_format, list_files
+from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, check_lite, find_format, list_files
 from dippm.frontends.tensorflow.objects import save_object
 
 __all__ = ["convert_tensorflow"]
@@ -46,9 +47,10 @@ def convert_tensorflow(
     if isinstance(source, Path):
         return _convert_path(source, name=str(source), input=input, trust=trust, limits=limits)
     with tempfile.TemporaryDirectory(prefix="dippm-", ignore_cleanup_errors=True) as folder:
-        path = save_object(source, Path(folder), input=input)
+        saved = save_object(source, Path(folder), input=input)
         # Whoever has the object has its code.
-        return _convert_path(path, name=type(source).__name__, input=input, trust=True, limits=limits)
+        converted = _convert_path(saved.path, name=type(source).__name__, input=input, trust=True, limits=limits)
+        return replace(converted, warnings=(*saved.warnings, *converted.warnings))
 
 
 def _convert_path(
@@ -63,11 +65,14 @@ def _convert_path(
     if found is ModelFormat.SAVED_MODEL and not path.is_dir():
         path = path.absolute().parent
     options: dict[str, object] = {"format": found.value}
+    hints: dict[str, object] = {}
     if found is ModelFormat.KERAS:
         check_archive(path, most_mb=limits.output_mb)
+    if found is ModelFormat.TFLITE:
+        check_lite(path)
     if found in (ModelFormat.KERAS, ModelFormat.HDF5):
-        # What else a model is asked for is a matter of the file alone.
-        options |= {"trust": trust, "inputs": [_describe(name, entry) for name, entry in _named(input)]}
+        options["trust"] = trust
+        hints["inputs"] = [_describe(name, entry) for name, entry in _named(input)]
     return convert(
         framework="TensorFlow",
         worker=_WORKER,
@@ -75,6 +80,7 @@ def _convert_path(
         files=list_files(path),
         name=name,
         options=options,
+        hints=hints,
         packages=_DISTRIBUTIONS,
         limits=limits,
     )

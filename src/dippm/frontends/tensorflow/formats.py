@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import zipfile
 from enum import StrEnum
 from pathlib import Path
 
 from dippm.errors import ModelReadError
+from dippm.frontends.tensorflow.lite_file import is_cut_short
 
-__all__ = ["ModelFormat", "find_format", "list_files"]
+__all__ = ["ModelFormat", "check_archive", "check_lite", "find_format", "list_files"]
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
@@ -88,6 +90,29 @@ def check_archive(path: Path, *, most_mb: int) -> None:
             f"its layers; at most {most_mb:,} and {_MOST_SETTINGS // 2**20} MiB are read.",
             code="model.too_large",
             cure="Convert it to ONNX yourself and give the .onnx file.",
+        )
+
+
+def check_lite(path: Path) -> None:
+    """Refuse a TensorFlow Lite file that ends before what it refers to.
+
+    Raises:
+        ModelReadError: ``model.truncated``, ``model.unreadable``.
+    """
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as view,
+        ):
+            is_whole = not is_cut_short(view)
+    except OSError as exc:
+        raise ModelReadError(f"'{path}' cannot be read: {exc}.", code="model.unreadable") from exc
+    if not is_whole:
+        raise ModelReadError(
+            f"'{path}' is cut short or damaged: it refers to what lies beyond its {path.stat().st_size:,} bytes.",
+            code="model.truncated",
+            cure="Save or copy it again.",
         )
 
 

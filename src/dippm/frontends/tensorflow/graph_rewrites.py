@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["node_name", "rewrite_graph"]
+__all__ = ["find_cast_weights", "node_name", "rewrite_graph"]
 
 _IMAGE_RANK = 4
 _CHOICES = frozenset({"Select", "SelectV2"})
@@ -39,10 +39,49 @@ def rewrite_graph(graph_def: Any) -> None:
             graph.replace_batch_norm(**match)
 
 
+def find_cast_weights(graph_def: Any) -> set[str]:
+    """Names of the nodes that cast a weight to half precision, and of those that follow from such casts and constants.
+
+    Keras's mixed precision stores its variables in float32 and casts them in every call. With the casts folded, the
+    weights would be half as wide as they are.
+    """
+    nodes = _Nodes(graph_def)
+    casts = {node.name for node in graph_def.node if nodes.is_cast_weight(node)}
+    return nodes.find_constant_followers(casts)
+
+
 class _Nodes:
     def __init__(self, graph_def: Any) -> None:
         self._graph_def = graph_def
         self._by_name = {node.name: node for node in graph_def.node}
+
+    def is_cast_weight(self, node: Any) -> bool:
+        """Whether a node makes a stored tensor, no single number, half as wide."""
+        if node.op != "Cast" or not node.input:
+            return False
+        types = import_module("tensorflow")
+        stored = self._writer(node.input[0], "Const")
+        return (
+            stored is not None
+            and types.as_dtype(node.attr["SrcT"].type) == types.float32
+            and types.as_dtype(node.attr["DstT"].type) in (types.float16, types.bfloat16)
+            and any(dim.size != 1 for dim in stored.attr["value"].tensor.tensor_shape.dim)
+        )
+
+    def find_constant_followers(self, names: set[str]) -> set[str]:
+        """Nodes of these names, and those that read one of them and beside it only what is stored."""
+        found = set(names)
+        is_growing = bool(found)
+        while is_growing:
+            is_growing = False
+            for node in self._graph_def.node:
+                inputs = {node_name(name) for name in node.input if not name.startswith("^")}
+                if node.name in found or inputs.isdisjoint(found):
+                    continue
+                if all(name in found or self._writer(name, "Const") is not None for name in inputs):
+                    found.add(node.name)
+                    is_growing = True
+        return found
 
     def replace_erfc(self, node: Any) -> None:
         """``erfc(-y) = 1 + erf(y)``, ``erfc(y) = 1 - erf(y)``."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from dippm.errors import UnsupportedError
-from dippm.frontends.tensorflow.graph_rewrites import rewrite_graph
+from dippm.frontends.tensorflow.function_calls import inline_calls
+from dippm.frontends.tensorflow.graph_rewrites import find_cast_weights, node_name, rewrite_graph
 from dippm.frontends.tensorflow.loading import FrozenGraph
 
 __all__ = ["convert_frozen", "convert_tflite"]
@@ -30,6 +31,7 @@ _OPSET = 17
 _OPTIMIZERS = ("optimize_transpose", "remove_redundant_upsample", "loop_optimizer", "reshape_optimizer",
                "remove_identity")  # fmt: skip
 _EXTERNAL = 1
+_COUNTED_SIZE = "unk__"
 _SIGNATURE_PREFIX = "serving_default_"
 
 
@@ -40,14 +42,16 @@ def convert_frozen(frozen: FrozenGraph, path: Path) -> None:
         UnsupportedError: ``tensorflow.unconvertible``.
     """
     tf = import_module("tensorflow")
-    graph_def = frozen.graph_def
-    values = import_module("tf2onnx.tf_utils").compress_graph_def(graph_def)
+    values = import_module("tf2onnx.tf_utils").compress_graph_def(frozen.graph_def)
+    graph_def = inline_calls(frozen.graph_def, inputs=frozen.inputs, outputs=frozen.outputs)
     rewrite_graph(graph_def)
+    left = find_cast_weights(graph_def)
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         _convert(
             graph,
             path,
+            left=left,
             input_names=list(frozen.inputs),
             output_names=list(frozen.outputs),
             tensors_to_rename=dict(frozen.names),
@@ -66,7 +70,7 @@ def convert_tflite(source: Path, path: Path) -> None:
         _convert(graph, path, tflite_path=str(source))
 
 
-def _convert(graph: Any, path: Path, **settings: Any) -> None:
+def _convert(graph: Any, path: Path, *, left: Set[str] = frozenset(), **settings: Any) -> None:
     tfonnx: Any = import_module("tf2onnx.tfonnx")
     optimizer: Any = import_module("tf2onnx.optimizer")
     graph_module: Any = import_module("tf2onnx.graph")
@@ -78,6 +82,7 @@ def _convert(graph: Any, path: Path, **settings: Any) -> None:
     _leave_constants(graph_module.Node)
     # A tf2onnx pattern turns layer normalizations into instance normalizations over another number of elements.
     tfonnx.rewrite_layer_normalization = lambda _, nodes: nodes
+    _leave_unfolded(tfonnx, left)
     try:
         converted = tfonnx.process_tf_graph(graph, opset=_OPSET, continue_on_error=False, **settings)
     except Exception as exc:
@@ -93,6 +98,7 @@ def _convert(graph: Any, path: Path, **settings: Any) -> None:
     model = converted.make_model("model", external_tensor_storage=storage)
     if "tflite_path" in settings:
         _name_inputs(model.graph)
+    _unname_sizes(model.graph)
     for tensor in _tensors(model.graph):
         if tensor.data_location == _EXTERNAL:
             tensor.ClearField("data_location")
@@ -112,6 +118,21 @@ def _leave_constants(node_class: Any) -> None:
             update(node, external_tensor_storage)
 
     node_class.update_proto = update_proto
+
+
+def _leave_unfolded(tfonnx: Any, left: Set[str]) -> None:
+    """Have nodes of these names stay operators though they follow from constants alone."""
+    fold_values, fold_nodes = tfonnx.fold_constants_using_tf, tfonnx.rewrite_constant_fold
+
+    def fold_constants_using_tf(graph: Any, values: Mapping[str, Any]) -> Any:
+        return fold_values(graph, {name: value for name, value in values.items() if node_name(name) not in left})
+
+    def rewrite_constant_fold(graph: Any, nodes: Any) -> Any:
+        nodes = list(nodes)
+        kept = [node for node in nodes if node.name in left]
+        return [*fold_nodes(graph, [node for node in nodes if node.name not in left]), *kept]
+
+    tfonnx.fold_constants_using_tf, tfonnx.rewrite_constant_fold = fold_constants_using_tf, rewrite_constant_fold
 
 
 def _drop_values(graph: Any, storage: Any) -> None:
@@ -136,6 +157,14 @@ def _name_inputs(graph: Any) -> None:
     for each in graph.input:
         each.name = names.get(each.name, each.name)
     _rename(graph, names)
+
+
+def _unname_sizes(graph: Any) -> None:
+    """Take the names away that tf2onnx counts up for open sizes of inputs: they say nothing to the model's user."""
+    for each in graph.input:
+        for dim in each.type.tensor_type.shape.dim:
+            if dim.dim_param.startswith(_COUNTED_SIZE):
+                dim.ClearField("dim_param")
 
 
 def _rename(graph: Any, names: Mapping[str, str]) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.tensorflow.graph_rewrites import node_name
+from dippm.frontends.tensorflow.keras_errors import explain_keras_error
+from dippm.frontends.tensorflow.recurrent_layers import layers_kept_whole
 
 __all__ = ["FrozenGraph", "load_graph_def", "load_keras", "load_saved_model"]
 
@@ -19,8 +21,6 @@ _DEFAULT_SIGNATURE = "serving_default"
 _VARIABLES = frozenset({"VarHandleOp", "Variable", "VariableV2"})
 _INPUTS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _SINKLESS = frozenset({"Assert", "Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
-_LAMBDAS = frozenset({"Lambda", "__lambda__"})
-_MISSING_CLASS = ("could not locate", "unknown layer", "unknown object", "could not be deserialized", "not registered")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,16 @@ class FrozenGraph:
         inputs: Its input tensors, such as ``"x:0"``.
         outputs: Its output tensors.
         names: What its user calls them, where that is not their name in the graph.
+        warnings: What it leaves out of the model, in words for the user.
+        used_given_inputs: Whether its inputs are those that the caller gave, not the model's own.
     """
 
     graph_def: Any
     inputs: Sequence[str]
     outputs: Sequence[str]
     names: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    used_given_inputs: bool = False
 
 
 def load_saved_model(folder: Path) -> FrozenGraph:
@@ -76,7 +80,8 @@ def load_keras(path: Path, *, trust: bool, inputs: Sequence[Mapping[str, Any]]) 
         inputs: Name, shape of a sample and element type of each input, for a model that does not know them.
 
     Raises:
-        ModelReadError: ``model.weights_only``, ``keras.lambda_refused``, ``keras.custom_object``.
+        ModelReadError: ``model.truncated``, ``model.weights_only``, ``keras.lambda_refused``, ``keras.not_restorable``,
+            ``keras.custom_object``.
         UsageError: ``input.missing``.
     """
     settings = _read_settings(path)
@@ -84,7 +89,7 @@ def load_keras(path: Path, *, trust: bool, inputs: Sequence[Mapping[str, Any]]) 
     try:
         model = keras.models.load_model(str(path), compile=False, safe_mode=not trust)
     except (ValueError, TypeError, ImportError, AttributeError) as exc:
-        known = _explain(exc, settings, path, trust=trust)
+        known = explain_keras_error(exc, settings, path, trust=trust)
         if known is None:
             raise
         raise known from exc
@@ -106,7 +111,9 @@ def load_keras(path: Path, *, trust: bool, inputs: Sequence[Mapping[str, Any]]) 
     def call(*tensors: Any) -> Any:
         return model(tensors[0] if len(tensors) == 1 else list(tensors), training=False)
 
-    return _freeze(tf.function(call).get_concrete_function(*specs), owner=model)
+    with layers_kept_whole(model) as masks:
+        function = tf.function(call).get_concrete_function(*specs)
+    return replace(_freeze(function, owner=model), warnings=masks.warnings, used_given_inputs=not model.inputs)
 
 
 def load_graph_def(path: Path) -> FrozenGraph:
@@ -196,8 +203,15 @@ def _read_settings(path: Path) -> object:
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read("config.json"))
     h5py = import_module("h5py")
-    with h5py.File(path, "r") as file:
-        text = file.attrs.get("model_config")
+    try:
+        with h5py.File(path, "r") as file:
+            text = file.attrs.get("model_config")
+    except (OSError, RuntimeError, KeyError) as exc:
+        raise ModelReadError(
+            f"'{path.name}' is cut short or damaged: it begins like an HDF5 file, but its contents cannot be found.",
+            code="model.truncated",
+            cure="Save or copy it again.",
+        ) from exc
     if text is None:
         raise ModelReadError(
             f"'{path.name}' holds weights alone, without the model that uses them.",
@@ -205,33 +219,3 @@ def _read_settings(path: Path) -> object:
             cure="Save the whole model: model.save('model.keras').",
         )
     return json.loads(text)
-
-
-def _explain(error: Exception, settings: object, path: Path, *, trust: bool) -> ModelReadError | None:
-    if not trust and not _LAMBDAS.isdisjoint(_class_names(settings)):
-        return ModelReadError(
-            f"'{path.name}' has a Lambda layer, whose Python code would run when the file is opened.",
-            code="keras.lambda_refused",
-            cure="If you trust the file, say trust=True or --trust-pickle; or give the model as a SavedModel folder.",
-        )
-    text = str(error)
-    if any(sign in text.lower() for sign in _MISSING_CLASS):
-        return ModelReadError(
-            f"'{path.name}' needs Python classes that are not in the file: {' '.join(text.split())[:200]}",
-            code="keras.custom_object",
-            cure="Export it where they are, with model.export(folder), and give that folder; or give the model itself.",
-        )
-    return None
-
-
-def _class_names(settings: object) -> Iterable[str]:
-    pending = [settings]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            name = each.get("class_name")
-            if isinstance(name, str):
-                yield name
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)

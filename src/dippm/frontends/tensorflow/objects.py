@@ -5,14 +5,29 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.tensorflow.recurrent_layers import layers_kept_whole
 
-__all__ = ["is_tensorflow_object", "save_object"]
+__all__ = ["SavedObject", "is_tensorflow_object", "save_object"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SavedObject:
+    """A model on disk.
+
+    Args:
+        path: The file or folder that holds it.
+        warnings: What was left out of it, in words for the user.
+    """
+
+    path: Path
+    warnings: tuple[str, ...] = ()
 
 
 def is_tensorflow_object(model: object) -> bool:
@@ -20,16 +35,13 @@ def is_tensorflow_object(model: object) -> bool:
     return _is_keras(model) or _is_of(model, "tensorflow", "Module") or _is_concrete(model)
 
 
-def save_object(model: object, folder: Path, *, input: InputShapes) -> Path:  # noqa: A002
+def save_object(model: object, folder: Path, *, input: InputShapes) -> SavedObject:  # noqa: A002
     """Save a model.
 
     Args:
         model: A Keras model, a ``tf.Module`` or a concrete function.
         folder: An empty folder to save it in.
         input: Shapes of one sample, needed where the model does not know its inputs itself.
-
-    Returns:
-        The file or folder that holds it.
 
     Raises:
         UsageError: ``input.missing`` where shapes are needed.
@@ -49,27 +61,34 @@ def save_object(model: object, folder: Path, *, input: InputShapes) -> Path:  # 
         ) from exc
 
 
-def _save(model: Any, path: Path, given: InputShapes) -> Path:
+def _save(model: Any, path: Path, given: InputShapes) -> SavedObject:
     if _is_keras(model):
-        if not _knows_inputs(model):
-            return _save_function(model, lambda *tensors: model(*tensors, training=False), path, given)
-        if _keras_backend(model) == "tensorflow":
-            model.export(str(path), verbose=False)
-            return path
-        # Another backend's program is of no use to tf2onnx; the layers are.
-        file = path.with_suffix(".keras")
-        model.save(file)
-        return file
+        return _save_keras(model, path, given)
     tf = import_module("tensorflow")
     if _is_concrete(model):
         holder = tf.Module()
         holder.kept = list(model.graph.variables)
         tf.saved_model.save(holder, str(path), signatures=model)
-        return path
-    return _save_function(model, model, path, given)
+    else:
+        _save_function(model, model, path, given)
+    return SavedObject(path=path)
 
 
-def _save_function(model: Any, call: Any, path: Path, given: InputShapes) -> Path:
+def _save_keras(model: Any, path: Path, given: InputShapes) -> SavedObject:
+    if _knows_inputs(model) and _keras_backend(model) != "tensorflow":
+        # Another backend's program is of no use to tf2onnx; the layers are.
+        file = path.with_suffix(".keras")
+        model.save(file)
+        return SavedObject(path=file)
+    with layers_kept_whole(model) as masks:
+        if _knows_inputs(model):
+            model.export(str(path), verbose=False)
+        else:
+            _save_function(model, lambda *tensors: model(*tensors, training=False), path, given)
+    return SavedObject(path=path, warnings=masks.warnings)
+
+
+def _save_function(model: Any, call: Any, path: Path, given: InputShapes) -> None:
     tf = import_module("tensorflow")
     if given.is_empty:
         raise UsageError(
@@ -83,7 +102,6 @@ def _save_function(model: Any, call: Any, path: Path, given: InputShapes) -> Pat
     specs = [_spec(tf, name, entry) for name, entry in entries]
     function = tf.function(call).get_concrete_function(*specs)
     tf.saved_model.save(model, str(path), signatures=function)
-    return path
 
 
 def _spec(tf: Any, name: str, entry: InputEntry) -> Any:

@@ -19,8 +19,8 @@ def convert(request: ConversionRequest) -> None:
     """Write the ONNX model of a TensorFlow model.
 
     Args:
-        request: Its options are ``format``; for Keras files also ``trust`` and ``inputs``, for a model that does not
-            know its own.
+        request: Its options are ``format`` and, for Keras files, ``trust``; their hint is ``inputs``, for a model that
+            does not know its own.
 
     Raises:
         ModelReadError: The file is damaged, holds weights alone, or needs Python classes that are not here.
@@ -40,9 +40,11 @@ def convert(request: ConversionRequest) -> None:
         frozen = loading.load_graph_def(request.source)
     else:
         frozen = loading.load_keras(
-            request.source, trust=bool(request.options["trust"]), inputs=request.options["inputs"]
+            request.source, trust=bool(request.options["trust"]), inputs=request.hints["inputs"]
         )
     graph_to_onnx.convert_frozen(frozen, request.onnx_path)
+    request.notes.warnings.extend(frozen.warnings)
+    request.notes.used_hints = frozen.used_given_inputs
 
 
 if __name__ == "__main__":

@@ -58,6 +58,12 @@ def test_it_is_counted_named_and_warned_of(read) -> None:
     assert len(graph.nodes[0].inputs) == 2
 
 
+def test_the_shape_is_never_that_of_a_weight_that_stands_first(build, shape_of) -> None:
+    nodes = [helper.make_node("Strange", ["w", "x"], ["h"], domain="custom"), helper.make_node("Relu", ["h"], ["y"])]
+    graph = read_onnx(build(nodes, weights={"w": np.zeros((3, 3, 8, 256), np.float32)}, domains=["custom"]))
+    assert shape_of(graph, graph.outputs[0]) == ["N", "3", "8", "8"]
+
+
 def test_unknown_operator_keeps_going(build, shape_of) -> None:
     nodes = [helper.make_node("Strange", ["x"], ["h"], domain="custom"), helper.make_node("Relu", ["h"], ["y"])]
     graph = read_onnx(build(nodes, domains=["custom"]))

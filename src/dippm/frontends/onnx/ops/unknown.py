@@ -22,7 +22,9 @@ def infer_unknown(call: Call) -> list[Value]:
     call.evaluator.count_unsupported(op)
     label = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
     call.warn(f"Operator {label} is not known; it is counted by the bytes that it reads and writes.")
-    first = next((value for value in call.inputs if value is not None and value.items is None), None)
+    tensors = [value for value in call.inputs if value is not None and value.items is None]
+    # What an operator makes has its data's shape sooner than a weight's, whichever of them it takes first.
+    first = next((value for value in tensors if not value.is_static), tensors[0] if tensors else None)
     fallback = ((), DType.FLOAT32) if first is None else (first.shape, first.dtype)
     inferred = _infer(call) if op.domain == "" else {}
     outputs = []
