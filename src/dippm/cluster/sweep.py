@@ -28,7 +28,9 @@ __all__ = ["ClusterSweep", "RaySweep"]
 
 # A block is what Ray hands to a worker, and what is done again when that is lost.
 _ROWS_PER_BLOCK = 1024
-_TASKS_PER_BLOCK = 16
+_TASKS_PER_BLOCK = 64
+# Towards the end blocks are small, so that all workers end together.
+_SMALLEST_BLOCK = 4
 # Each block is an object on the driver from the start.
 _MOST_BLOCKS = 10_000
 _MOST_FAILED_STARTS = 8
@@ -116,13 +118,15 @@ class ClusterSweep:
 
     def _blocks(self, tasks: list[SweepTask]) -> Iterator[bytes]:
         rows_per_task = max(1, len(self._settings.batches) * len(self._settings.devices))
+        largest = max(1, min(_ROWS_PER_BLOCK // rows_per_task, _TASKS_PER_BLOCK))
         # Of few tasks every worker gets some.
-        share = -(-len(tasks) // self.workers)
-        size = min(_ROWS_PER_BLOCK // rows_per_task, _TASKS_PER_BLOCK, share)
-        size = max(1, size, -(-len(tasks) // _MOST_BLOCKS))
-        waiting = iter(tasks)
-        while block := list(islice(waiting, size)):
-            yield pickle.dumps(block)
+        smallest = min(largest, _SMALLEST_BLOCK, -(-len(tasks) // self.workers))
+        smallest = max(smallest, -(-len(tasks) // _MOST_BLOCKS))
+        done = 0
+        while done < len(tasks):
+            size = max(smallest, min(largest, (len(tasks) - done) // (2 * self.workers)))
+            yield pickle.dumps(tasks[done : done + size])
+            done += size
 
 
 def _stream(blocks: list[bytes], *, workers: int, **settings: Any) -> Iterator[tuple[int, bytes]]:
@@ -169,10 +173,16 @@ class _Predictor:
     def __init__(self, *, settings: SweepSettings, limit_s: float, share: int) -> None:
         self._pool = SweepPool(settings, jobs=1, limit_s=limit_s, share=share)
 
-    def __call__(self, block: pyarrow.Table) -> Iterator[dict[str, list[Any]]]:
-        for pickled in block.column("tasks").to_pylist():
-            for index, rows in self._pool.run_encoded(pickle.loads(pickled)):  # noqa: S301 - from the driver
-                yield {"task": [index], "rows": [rows]}
+    def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
+        import pyarrow
+
+        answers = [
+            answer
+            for pickled in block.column("tasks").to_pylist()
+            for answer in self._pool.run_encoded(pickle.loads(pickled))  # noqa: S301 - from the driver
+        ]
+        indices, rows = zip(*answers, strict=True)
+        return pyarrow.table({"task": indices, "rows": pyarrow.array(rows, pyarrow.binary())})
 
 
 @contextmanager
