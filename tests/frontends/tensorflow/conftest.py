@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,3 +116,19 @@ def _tensorflow_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
+
+
+@pytest.fixture
+def run_beside_tensorflow() -> Callable[[str], Any]:
+    """Runs a script in a process that may import TensorFlow; what it prints at its end is read as JSON."""
+    if find_spec("tensorflow") is None:
+        pytest.skip("TensorFlow is not installed")
+
+    def run(script: str) -> Any:
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        words = [sys.executable, "-c", script]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    return run

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -60,13 +57,8 @@ CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_numbers_stay_and_the_calls_go() -> None:
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
+def test_the_numbers_stay_and_the_calls_go(run_beside_tensorflow: Callable[[str], Any]) -> None:
+    found = run_beside_tensorflow(_SCRIPT)
     assert {name: difference < 1e-5 for name, (difference, _) in found.items()} == dict.fromkeys(found, True)
     before, after = ({name: set(kinds[place]) for name, (_, kinds) in found.items()} for place in (0, 1))
     # What freezing leaves is what this is about.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -61,13 +58,8 @@ print(json.dumps(result))
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_numbers_stay_and_the_operators_are_whole() -> None:
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
+def test_the_numbers_stay_and_the_operators_are_whole(run_beside_tensorflow: Callable[[str], Any]) -> None:
+    found = run_beside_tensorflow(_SCRIPT)
     assert {name: difference < 1e-5 for name, (difference, _) in found.items()} == dict.fromkeys(found, True)
     operators = {name: set(kinds) for name, (_, kinds) in found.items()}
     assert "Erf" in operators["gelu"] & operators["erfc"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 
 from dippm.frontends.onnx.program import ABSENT, Op, Program, Weight
+from dippm.frontends.onnx.values import DATA_LIMIT, numel
 from dippm.graph import TensorRole
 
 __all__ = ["assign_roles", "role_of_constant"]
@@ -56,7 +56,6 @@ _REARRANGING = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "
 # What stands between a layer and a weight of one element, or its bias, and leaves each element what it is.
 _PASSING = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _MOST_PASSED = 8
-_MOST_NUMBERS_OF_CODE = 65_536
 _MATRIX_RANK = 2
 
 
@@ -114,7 +113,7 @@ def role_of_constant(constant: Weight, *, is_trained: bool) -> TensorRole:
     """
     if is_trained and constant.dtype.is_floating:
         return TensorRole.PARAMETER
-    return TensorRole.BUFFER if prod(constant.shape) > _MOST_NUMBERS_OF_CODE else TensorRole.CONSTANT
+    return TensorRole.BUFFER if numel(constant.shape) > DATA_LIMIT else TensorRole.CONSTANT
 
 
 def _one_unit_weights(ops: Sequence[Op], weights: Mapping[int, Weight]) -> set[int]:
