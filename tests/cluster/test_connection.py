@@ -83,6 +83,35 @@ def test_what_listens_and_is_no_cluster_is_said(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("ray")
+@pytest.mark.parametrize("failures", [0, 1, 3, 4])
+def test_a_server_for_a_client_that_did_not_start_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    asked: list[object] = []
+
+    def init(**options: object) -> None:
+        asked.append(options["address"])
+        if len(asked) <= failures:
+            raise ConnectionAbortedError("Initialization failure from server:\nTraceback\nRuntimeError: no server")
+
+    for name, answer in (("cluster_resources", {}), ("nodes", [])):
+        monkeypatch.setattr(f"ray.{name}", lambda answer=answer: answer)
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr(connection, "_knock", lambda address: None)
+    if failures < 4:
+        with connected_cluster("ray://127.0.0.1:1", takes_clients=True):
+            pass
+    else:
+        with (
+            pytest.raises(UsageError, match="RuntimeError: no server") as caught,
+            connected_cluster("ray://127.0.0.1:1", takes_clients=True),
+        ):
+            pass
+        assert caught.value.code == "cluster.refused"
+    assert asked == ["ray://127.0.0.1:1"] * min(failures + 1, 4)
+
+
+@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     ("answer", "words"), [(b"HTTP/1.1 400 Bad Request", "no Ray"), (b"", "no Ray"), (None, "timed out")]
 )

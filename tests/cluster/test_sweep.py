@@ -67,7 +67,7 @@ def test_a_client_of_the_cluster_gets_the_same_table(
     process = subprocess.run(
         [sys.executable, "-m", "dippm", *words], check=False, capture_output=True, text=True, timeout=200
     )
-    assert process.returncode == 0, process.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
     assert json.loads(process.stdout)["sweep"]["workers"] == 1
     assert (tmp_path / "t.parquet").read_bytes() == undisturbed.read_bytes()
 

@@ -22,6 +22,7 @@ _CLIENT = "ray://"
 _OBJECT_STORE_BYTES = 256 * 2**20
 _KNOCK_S = 10.0
 _KNOCK_EVERY_S, _MISSED_KNOCKS = 5.0, 3
+_CLIENT_ATTEMPTS = 4
 # Ray speaks gRPC, which is HTTP/2: both sides begin with a frame of settings, here an empty one.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _FRAME_BYTES, _FRAME_TYPE, _SETTINGS = 9, slice(3, 4), b"\4"
@@ -165,10 +166,19 @@ def _join(ray: ModuleType, address: str) -> None:
             "'ray start' left on this machine ('ray stop' removes it); with RAY_ADDRESS=local it starts one here.",
         ) from exc
     try:
-        ray.init(address=address, **_QUIET)
+        for attempt in range(_CLIENT_ATTEMPTS):
+            try:
+                ray.init(address=address, **_QUIET)
+                break
+            except ConnectionAbortedError as exc:
+                # The head forks a server for each client out of a process with threads, and now and then the child
+                # ends before it has begun.
+                if attempt == _CLIENT_ATTEMPTS - 1:
+                    raise
+                _LOG.info("The cluster has no server for this client yet: %s; trying again.", _last_line(exc))
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as exc:
         raise UsageError(
-            f"Something listens at '{address}', but no connection to Ray came of it: {_first_line(exc)}.",
+            f"Something listens at '{address}', but no connection to Ray came of it: {_reason(exc)}.",
             code="cluster.refused",
             cure="If the cluster was started with a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
             "'ray get-auth-token' prints on its head. Both sides must have the same versions of Ray and Python.",
@@ -242,6 +252,15 @@ def _resources(ray: ModuleType, *, is_own: bool) -> ClusterResources:
         gpus=int(found.get("GPU", 0)),
         is_own=is_own,
     )
+
+
+def _reason(error: BaseException) -> str:
+    """The server of a client hands on a whole traceback, whose last line says what it was."""
+    return _last_line(error) if isinstance(error, ConnectionAbortedError) else _first_line(error)
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1]
 
 
 def _first_line(error: BaseException) -> str:
