@@ -64,6 +64,21 @@ def test_a_small_table_is_read_once_however_many_rows_are_fetched(builder):
         assert _bytes(builder, batch=batch)[0] == [rows * 768 * 4 + batch * 128 * 8]
 
 
+def test_a_mixture_reads_one_expert_for_each_row_and_at_most_all(builder):
+    rows = builder.input(builder.N, 64)
+    experts = builder.weight(8, 64, 32)
+    turned = builder.node(OpKind.VIEW, [experts], 8, 64, 32, alias_of=experts, function="transpose")
+    builder.node(OpKind.MATMUL, [rows, turned], builder.N, 32)
+    for batch, read in ((1, 1), (3, 3), (8, 8), (100, 8)):
+        assert _bytes(builder, batch=batch)[0] == [0, 4 * (64 * batch + read * 64 * 32)]
+
+
+def test_a_product_with_every_matrix_of_a_stack_reads_them_all(builder):
+    x = builder.input(builder.N, 64)
+    builder.node(OpKind.MATMUL, [x, builder.weight(8, 64, 32)], 8, builder.N, 32)
+    assert _bytes(builder, batch=1)[0] == [4 * (64 + 8 * 64 * 32)]
+
+
 def test_gather_and_a_copied_slice_read_what_they_return(builder):
     x = builder.input(builder.N, 1000, 8)
     index = builder.weight(10, dtype=DType.INT64)

@@ -2,7 +2,8 @@
 
 An operator reads each distinct input once, weights among them, and writes each output once, in place or not. It reads
 less where it only fetches part of its input: embedding and gather read what they return, at most the whole table once,
-a copy of a slice reads the slice, and a tensor that was expanded over a dimension is read as large as its storage.
+a copy of a slice reads the slice, a tensor that was expanded over a dimension is read as large as its storage, and of
+the matrices that a mixture keeps for its experts one is read for each row, at most all of them once.
 Views move nothing. Norms that train read their input once for the statistics and once more to use them, as their
 gradients do with both of theirs. An optimizer writes what it updates.
 """
@@ -82,6 +83,11 @@ class Reads:
         if len(fetched):
             returned = sizes.elements[sizes.outputs(node[fetched])] * types.read_bytes[fetched, None]
             limit[fetched] = pad(returned, whole.shape[1])
+        expert = np.flatnonzero(_chooses_matrices(sizes)[node] & (edges.read_position == 1))
+        if len(expert):
+            width = sizes.dimension(sizes.inputs(node[expert], 0), -1)[:, :1]
+            chosen = sizes.elements[sizes.outputs(node[expert])] * width * types.read_bytes[expert, None]
+            limit[expert] = pad(chosen, whole.shape[1])
         is_limit = is_at_most(limit, whole)
         whole[is_limit] = limit[is_limit]
 
@@ -169,6 +175,15 @@ def _read_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
         ],
         dtype=np.bool_,
     )
+
+
+def _chooses_matrices(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+    """Products of rows [M, K] with a stack [E, K, N] that give [M, N]: every row meets one matrix of the stack."""
+    product = np.flatnonzero(_is_kind(sizes, OpKind.MATMUL))
+    left, right, out = sizes.inputs(product, 0), sizes.inputs(product, 1), sizes.outputs(product)
+    result = np.zeros(len(sizes.graph.nodes), dtype=np.bool_)
+    result[product] = (sizes.rank(left) == 2) & (sizes.rank(right) == 3) & (sizes.rank(out) == 2)
+    return result
 
 
 def _scatters_in_place(sizes: GraphSizes) -> npt.NDArray[np.bool_]:

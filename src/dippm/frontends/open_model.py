@@ -57,6 +57,13 @@ def _open_zoo(name: str, *, input: InputShapes, mode: Mode, batch_hint: int | No
     from dippm.frontends import zoo
     from dippm.frontends.torch import read_module
 
+    if name.startswith("hf:") and "#" in name and not input.is_empty:
+        raise UsageError(
+            f"How many tokens '{name}' takes stands in its name.",
+            code="input.unused",
+            cure="Leave the input out. Write #prefill=512 for a prompt of 512 tokens, or #decode=512 for one token more "
+            "after 512.",
+        )
     module, default_input = zoo.build(name)
     given = default_input if input.is_empty else input
     return read_module(module, input=given, source=name, mode=mode, batch_hint=batch_hint)

@@ -139,6 +139,13 @@ def test_what_has_no_such_step_is_refused(name: str, error: type[DippmError], co
     assert caught.value.code == code
 
 
+def test_the_tokens_of_a_step_stand_in_its_name() -> None:
+    """As an input, 1,024 would be tokens of one step, and not what the cache holds."""
+    with pytest.raises(UsageError, match="stands in its name") as caught:
+        dippm.predict("hf:gpt2#decode", input=(1024,))
+    assert caught.value.code == "input.unused"
+
+
 def test_the_last_position_is_the_added_tokens() -> None:
     model = _small("GPT2LMHeadModel")
     assert GenerationModule(model, step=GenerationStep.PREFILL, tokens=1024).tokens == 1024
