@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-SHAPES: dict[str, dict[str, list[Any]]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "4 x 4": {"batch": [1, 8, 32, 128], "device": ["A100", "H100", "RTX 4090", "T4"]},
     "16 x 8": {
         "batch": [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256],
@@ -96,10 +96,11 @@ def _head(seconds: float) -> str:
 
 def _measure_core(files: Sequence[str], shape: str) -> tuple[float, list[bytes]]:
     """CPU time that a core takes over a graph, s, the mean of several, and their rows."""
+    from dippm.api.question import Question
     from dippm.api.sweep_rows import SweepTask, encode_rows, predict_task
     from dippm.api.sweep_settings import SweepSettings
 
-    settings = SweepSettings.of(**_options(shape))
+    settings = SweepSettings.of(Question(), **SHAPES[shape])
     batches = tuple(SHAPES[shape]["batch"])
     tasks = [SweepTask(index=index, model=file, batches=batches) for index, file in enumerate(files)]
     predict_task(tasks[0], settings)
@@ -109,14 +110,6 @@ def _measure_core(files: Sequence[str], shape: str) -> tuple[float, list[bytes]]
         rows.append(encode_rows(predict_task(task, settings)))
         spent.append(time.process_time() - start)
     return statistics.mean(spent), rows
-
-
-def _options(shape: str) -> dict[str, Any]:
-    return {
-        **SHAPES[shape], "input": None, "framework": None, "trust": False, "predictor": None, "mig_policy": "safe",
-        "software": None, "accumulation": 1, "checkpointing": False, "precision": None, "mode": None,
-        "optimizer": None, "layout": None, "runtime": None,
-    }  # fmt: skip
 
 
 def _core_section(measured: dict[str, tuple[float, list[bytes]]]) -> str:

@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.api.arguments import parse_batches, parse_conditions, parse_devices, parse_mig_policy, parse_software
+from dippm.api.arguments import (
+    asks_for_one,
+    parse_batches,
+    parse_conditions,
+    parse_devices,
+    parse_mig_policy,
+    parse_software,
+)
 from dippm.costs.conditions import Mode, Optimizer
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
@@ -88,3 +95,14 @@ def test_software_and_policy_by_name() -> None:
     assert parse_mig_policy("paper") is MigPolicy.PAPER
     with pytest.raises(UsageError, match="safe"):
         parse_mig_policy("bold")
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "is_one"),
+    [
+        (None, 1, True), ("A100", 8, True), (find_device("A100"), 8, True), ("A100", [8], False), (["A100"], 8, False),
+        (None, range(1, 3), False),
+    ],
+)  # fmt: skip
+def test_one_answer_is_asked_for_by_one_device_at_one_batch(device: Any, batch: Any, is_one: bool) -> None:
+    assert asks_for_one(device, batch) is is_one

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import pytest
 
 import dippm
 from dippm.api.chosen_predictor import ChosenNetwork, ChosenPhysics, choose_predictor, need_physics
+from dippm.api.question import Question
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph, OpKind
 from dippm.predictors.physics import PhysicsPredictor
 
-_NOTHING: dict[str, Any] = {
-    "device": None, "precision": None, "mode": None, "optimizer": None, "accumulation": 1, "checkpointing": False,
-    "layout": None, "runtime": None, "software": None,
-}  # fmt: skip
-choose = partial(choose_predictor, **_NOTHING)
+
+def choose(predictor: Path | None, *, device: Any = None, **options: Any) -> ChosenPhysics | ChosenNetwork:
+    return choose_predictor(predictor, Question(**options), device=device)
 
 
 @pytest.fixture(name="graph")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,22 @@ def test_shapes_are_of_one_sample(file: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(file, input="9")
     assert caught.value.code == "input.shape_conflict"
+
+
+def test_a_checkpoint_is_kept_by_its_content_and_named_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto
+) -> None:
+    """Two copies share one kept graph, and each is told by its own name."""
+    asked = []
+
+    def read_kept(name: str, read: object, **_: object) -> dippm.Graph:
+        asked.append(name)
+        return replace(load(model), source="as it was first read")
+
+    monkeypatch.setattr("dippm.api.named_models.read_kept", read_kept)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text('{"model_type": "bert"}')
+        assert load(tmp_path / folder).source == str(tmp_path / folder)
+    assert asked[0] == asked[1]
+    assert asked[0].startswith("hf:")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dippm.api.prices import Price, parse_prices
+from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.devices import find_device
 from dippm.errors import UsageError
 
@@ -17,6 +17,12 @@ def test_a_call_costs_its_share_of_the_hour_and_a_sample_its_share_of_the_call()
     price = Price.of(prediction, 2.0)
     assert (price.per_hour, price.per_call, price.per_sample) == (2.0, pytest.approx(1e-3), pytest.approx(5e-5))
     assert price.to_dict() == {"per_hour": 2.0, "per_call": 0.001, "per_sample": 5e-05}
+
+
+def test_what_has_no_price_comes_last_and_says_nothing_of_one() -> None:
+    cheap, dear = (Price(per_hour=each, per_call=each / 2, per_sample=each / 4) for each in (1.0, 2.0))
+    assert sorted([None, dear, cheap], key=price_per_sample) == [cheap, dear, None]
+    assert (price_entry(None), price_entry(dear)) == ({}, {"price": dear.to_dict()})
 
 
 def test_prices_are_found_by_any_name_of_a_device() -> None:

@@ -32,6 +32,16 @@ def test_a_folder_of_one_paddle_model_is_a_model(tmp_path: Path) -> None:
     assert list_models(tmp_path) == [str(tmp_path / "m.json"), str(tmp_path / "n.json")]
 
 
+def test_a_checkpoint_is_one_model_and_a_configuration_beside_a_file_is_none(tmp_path: Path) -> None:
+    for folder, beside in (("llama", "model.safetensors"), ("exported", "model.onnx"), ("bin", "pytorch_model.bin")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text('{"model_type": "llama"}')
+        (tmp_path / folder / beside).write_bytes(b"x")
+    assert list_models(tmp_path) == [str(tmp_path / name) for name in ("bin", "exported/model.onnx", "llama")]
+    step = f"{tmp_path / 'llama'}#decode=8"
+    assert list_models([step]) == [step]
+
+
 def test_a_list_holds_one_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()

@@ -10,6 +10,7 @@ import pytest
 
 import dippm
 from dippm.api import sweep_plan
+from dippm.api.question import Question
 from dippm.api.sweep_plan import SweepPlan
 from dippm.api.sweep_settings import SweepSettings
 from dippm.api.sweeping import sweep
@@ -24,10 +25,7 @@ def read(path: Path) -> Rows:
 
 
 def make_settings() -> SweepSettings:
-    return SweepSettings.of(
-        batch=1, device=None, input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
-        software=None, accumulation=1, checkpointing=False,
-    )  # fmt: skip
+    return SweepSettings.of(Question(), batch=1, device=None)
 
 
 def test_many_batches_are_cut_and_stay_in_order(

@@ -11,6 +11,7 @@ import pytest
 import dippm
 from dippm.api import sweep_rows
 from dippm.api.loading import load
+from dippm.api.question import Question
 from dippm.api.sweep_rows import SweepTask, decode_rows, encode_rows, fail_task, make_schema, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.api.sweeping import sweep
@@ -25,10 +26,7 @@ def read(path: Path) -> Rows:
 
 
 def make_settings(*batches: int) -> SweepSettings:
-    return SweepSettings.of(
-        batch=batches or 1, device="A100", input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
-        software=None, accumulation=1, checkpointing=False,
-    )  # fmt: skip
+    return SweepSettings.of(Question(), batch=batches or 1, device="A100")
 
 
 def test_a_row_says_what_predict_says(graph_files: list[str], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dippm.api.question import Question
 from dippm.api.sweep_rows import SweepTask, decode_rows, predict_task
 from dippm.api.sweep_settings import SweepSettings
 from dippm.api.sweep_worker import LEAVING, READY
@@ -16,10 +17,7 @@ from dippm.api.sweep_worker import LEAVING, READY
 def test_a_worker_answers_and_leaves_when_it_is_full(graph_files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative paths begin where the settings were made; one MiB of memory is full after the first task."""
     monkeypatch.chdir(Path(graph_files[0]).parent)
-    settings = SweepSettings.of(
-        batch=1, device=None, input=None, framework=None, trust=False, predictor=None, mig_policy="safe",
-        software=None, accumulation=1, checkpointing=False,
-    )  # fmt: skip
+    settings = SweepSettings.of(Question(), batch=1, device=None)
     monkeypatch.chdir("/")
     task = SweepTask(index=0, model=Path(graph_files[0]).name, batches=(1,))
     own, other = socket.socketpair()

@@ -165,6 +165,32 @@ def test_piped_rows_have_their_heading_on_stderr(
 
 
 @pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("command", ["fits", "max-batch"])
+def test_a_table_says_what_it_is_about_as_predict_does(
+    command: str, trained_net: str, run_table: Callable[..., str]
+) -> None:
+    words = (trained_net, "-p", "amp", "-m", "training")
+    title = run_table("predict", *words).splitlines()[:3]
+    assert title[2] == "training by momentum, amp, nchw, eager; image 3×64×64"
+    one, several = (run_table(command, *words, "--device", device) for device in ("A100", "A100,T4"))
+    assert one.splitlines()[:3] == several.splitlines()[:3] == title
+    assert (one.count("\nmemory = context "), several.count("memory = ")) == (1, 0)
+
+
+@pytest.mark.parametrize("command", ["fits", "max-batch"])
+def test_json_names_the_model_the_conditions_and_the_predictor(
+    command: str, trained_net: str, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    words = (trained_net, "--device", "T4", "-p", "amp")
+    answer = run_json(command, *words)
+    (entry,) = answer["fits" if command == "fits" else "max_batches"]
+    told = run_json("predict", *words, "--batch", str(entry["batch"]))
+    assert answer["model"] == told["model"]
+    assert entry["prediction"] == told["predictions"][0]
+    assert entry["prediction"]["predictor"]["warnings"]
+
+
+@pytest.mark.usefixtures("tables")
 def test_an_adapted_predictor(
     trained_net: str,
     adapted_folder: Path,
@@ -181,7 +207,8 @@ def test_an_adapted_predictor(
     assert run_json("max-batch", *words, "-m", "inference")["max_batches"][0]["batch"] > largest["batch"]
     for command in ("fits", "max-batch"):
         text = " ".join(run_table(command, *words).split())
-        assert "training by momentum, amp, nchw, eager; image 3×64×64." in text
+        assert "training by momentum, amp, nchw, eager; image 3×64×64" in text
+        assert text.count("training by momentum") == 1
         assert "fitted on:" in text
         for wrong, code in (("--device", "predictor.mismatch"), ("--device-file", "device.unused")):
             assert main([command, *words, wrong, "T4", "--json"]) == 2

@@ -40,6 +40,8 @@ def archive(*names: str) -> bytes:
         ("really.pb", b"\x08\x08\x12\x07pytorch", Framework.ONNX),
         ("m.json", b'{"base_code": {"magic": "pir"}}', Framework.PADDLE),
         ("m.pdmodel", b"\x0a\x10...", Framework.PADDLE),
+        ("config.json", b'\n{"model_type": "bert"}', Framework.PYTORCH),
+        ("timm.json", b'{"architecture": "vgg16", "pretrained_cfg": {}}', Framework.PYTORCH),
     ],
 )
 def test_content_tells_the_framework(tmp_path: Path, name: str, content: bytes, framework: Framework) -> None:

@@ -19,6 +19,10 @@ def test_the_nearest_names_are_told_as_they_are_written() -> None:
     assert unknown("timm", "zzzzzz", ["resnet50"]).cure is None
 
 
+def test_an_unknown_checkpoint_is_told_of_its_configuration() -> None:
+    assert "config.json" in str(unknown("hf", "owner/own-model", ["bert"]).cure)
+
+
 def test_the_first_line_of_a_failure_is_told() -> None:
     error = build_failed("hf:Bert", ValueError("no config\nand a long trace"))
     assert error.code == "zoo.build_failed"

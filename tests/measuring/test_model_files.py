@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import zipfile
 from importlib.util import find_spec
@@ -19,7 +20,7 @@ from dippm.frontends.inputs import InputShapes, parse_input_shapes  # noqa: E402
 from dippm.measuring.bench import Bench  # noqa: E402
 from dippm.measuring.configuration import Configuration, Engine  # noqa: E402
 from dippm.measuring.measurement import Outcome  # noqa: E402
-from dippm.measuring.model_files import FileSource, ZooSource, find_source  # noqa: E402
+from dippm.measuring.model_files import CheckpointSource, FileSource, ZooSource, find_source  # noqa: E402
 from dippm.measuring.protocol import Plan  # noqa: E402
 
 SHAPES = parse_input_shapes("8")
@@ -45,6 +46,20 @@ def test_names_and_paths() -> None:
     assert found == FileSource("some/model.onnx", SHAPES, trust=True)
     assert pickle.loads(pickle.dumps(found)) == found
     assert found.model_key != find_source("some/model.onnx", InputShapes()).model_key
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    settings = {
+        "model_type": "bert", "architectures": ["BertModel"], "hidden_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 50,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    source = find_source(str(tmp_path), InputShapes())
+    assert isinstance(source, CheckpointSource)
+    assert pickle.loads(pickle.dumps(source)) == source
+    assert source.model_key != find_source(str(tmp_path), parse_input_shapes({"input_ids": "9:int64"})).model_key
+    assert measure(source).outcome is Outcome.OK
 
 
 def test_a_library_model() -> None:

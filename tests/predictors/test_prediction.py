@@ -74,6 +74,11 @@ def test_a_notebook_shows_names_escaped() -> None:
     assert "mind the &lt;gap&gt;" in html
 
 
+def test_the_largest_part_of_the_memory_decides() -> None:
+    assert prediction().largest_part == "activations"
+    assert replace(prediction(), memory_parts_mb={}).largest_part == "unknown"
+
+
 def test_energy_that_is_not_known_is_a_dash_or_null() -> None:
     intervals = {"latency_ms": (30.0, 40.0), "memory_mb": (2700.0, 3000.0)}
     unknown = replace(prediction(), energy_j=None, intervals=intervals, mig=None)

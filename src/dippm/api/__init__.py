@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dippm.api.capacity import DeviceFit, MaxBatch, fits, max_batch
     from dippm.api.datasets import (
         CollectionInfo,
         cache_graphs,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         parse_duration,
         plot_labels,
     )
+    from dippm.api.device_fit import DeviceFit, fits
     from dippm.api.dippm_evaluation import DippmEvaluation, evaluate_dippm
     from dippm.api.dnnperf_evaluation import DnnperfEvaluation, evaluate_dnnperf
     from dippm.api.evaluation import evaluate
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dippm.api.graph_files import save_graph
     from dippm.api.inspection import Inspection, ModuleCost, OperatorCost
     from dippm.api.kubernetes import packing_manifest, pod_fragment
+    from dippm.api.largest_batch import MaxBatch, max_batch
     from dippm.api.loading import load
     from dippm.api.measuring import Measured, measure
     from dippm.api.models_file import load_models_file
@@ -159,7 +160,7 @@ _HOMES = {
     "CampaignReport": "dippm.datasets.campaign.report",
     "CampaignStoppedError": "dippm.datasets.campaign.report",
     "CollectionInfo": "dippm.api.datasets",
-    "DeviceFit": "dippm.api.capacity",
+    "DeviceFit": "dippm.api.device_fit",
     "DeviceSpec": "dippm.devices",
     "DippmError": "dippm.errors",
     "DippmEvaluation": "dippm.api.dippm_evaluation",
@@ -176,7 +177,7 @@ _HOMES = {
     "KernelReport": "dippm.evaluation.kernels",
     "KernelScore": "dippm.evaluation.kernels",
     "LabelStatistics": "dippm.datasets.statistics",
-    "MaxBatch": "dippm.api.capacity",
+    "MaxBatch": "dippm.api.largest_batch",
     "Measured": "dippm.api.measuring",
     "MeasuredContext": "dippm.training.device_calibration",
     "MigProfile": "dippm.devices",
@@ -213,7 +214,7 @@ _HOMES = {
     "parse_framework": "dippm.frontends.detect",
     "detect_framework": "dippm.frontends.detect",
     "Framework": "dippm.frontends.detect",
-    "fits": "dippm.api.capacity",
+    "fits": "dippm.api.device_fit",
     "import_labels": "dippm.api.datasets",
     "inspect": "dippm.api.prediction",
     "label_statistics": "dippm.api.datasets",
@@ -223,7 +224,7 @@ _HOMES = {
     "load_device_file": "dippm.devices",
     "load_models_file": "dippm.api.models_file",
     "load_predictor": "dippm.api.training",
-    "max_batch": "dippm.api.capacity",
+    "max_batch": "dippm.api.largest_batch",
     "measure": "dippm.api.measuring",
     "measure_collection": "dippm.api.datasets",
     "operators": "dippm.api.operator_table",

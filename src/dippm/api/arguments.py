@@ -17,6 +17,7 @@ __all__ = [
     "Batches",
     "Devices",
     "as_list",
+    "asks_for_one",
     "parse_batches",
     "parse_conditions",
     "parse_devices",
@@ -92,6 +93,11 @@ def as_list(given: object) -> list[object]:
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         return list(given)
     return [given]
+
+
+def asks_for_one(device: Devices | None, batch: Batches = 1) -> bool:
+    """Whether one answer is asked for, of one device at one batch, and not a list."""
+    return (device is None or isinstance(device, str | DeviceSpec)) and not isinstance(batch, Iterable)
 
 
 def parse_conditions(

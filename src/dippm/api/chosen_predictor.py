@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from dippm.api.arguments import Devices, as_list, parse_conditions, parse_devices, parse_software
+from dippm.api.question import Question
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
@@ -106,32 +107,15 @@ class ChosenNetwork:
 
 
 def choose_predictor(
-    predictor: str | PathLike[str] | None,
-    *,
-    device: Devices | None,
-    precision: str | None,
-    mode: str | None,
-    optimizer: str | None,
-    accumulation: int,
-    checkpointing: bool,
-    layout: str | None,
-    runtime: str | None,
-    software: str | None,
-    is_single: bool = False,
+    predictor: str | PathLike[str] | None, question: Question, *, device: Devices | None, is_single: bool = False
 ) -> ChosenPhysics | ChosenNetwork:
-    """Find who answers, and check that it holds for what is asked; arguments as of :func:`dippm.predict`.
+    """Find who answers, and check that it holds for what is asked.
 
     Args:
         predictor: Folder of a trained or an adapted predictor, or None for the shipped one.
+        question: What is asked; conditions that it leaves out are those of the predictor's labels, and of the shipped
+            one the first in use.
         device: One or several; left out, that of the predictor, and of the shipped one an A100.
-        precision: Left out, as those below, that of the predictor's labels, and of the shipped one the first in use.
-        mode: See above.
-        optimizer: See above.
-        accumulation: Batches of a training step.
-        checkpointing: Whether activations are computed again.
-        layout: See above.
-        runtime: See above.
-        software: Releases of PyTorch and CUDA.
         is_single: Whether there must be one device.
 
     Raises:
@@ -139,12 +123,11 @@ def choose_predictor(
         UnsupportedError: A device or runtime is not supported.
         DippmError: The predictor cannot be read.
     """
-    names = {"precision": precision, "mode": mode, "optimizer": optimizer, "layout": layout, "runtime": runtime}
-    given = {name: value for name, value in names.items() if value is not None}
+    given = question.named_conditions
     asked = None if device is None else as_list(device)
     if predictor is not None and not is_adapted(predictor):
         network = _load_for(predictor, asked, given)
-        _refuse_unlearned(accumulation=accumulation, checkpointing=checkpointing, software=software)
+        _refuse_unlearned(question)
         spec = next((each for each in asked or () if isinstance(each, DeviceSpec)), None)
         return ChosenNetwork(folder=fspath(predictor), network=network, given=spec)
     if predictor is None:
@@ -156,8 +139,8 @@ def choose_predictor(
     return ChosenPhysics(
         physics=physics,
         devices=devices,
-        conditions=parse_conditions(accumulation=accumulation, checkpointing=checkpointing, **given),
-        software=parse_software(software),
+        conditions=parse_conditions(accumulation=question.accumulation, checkpointing=question.checkpointing, **given),
+        software=parse_software(question.software),
     )
 
 
@@ -224,8 +207,8 @@ def _load_adapted(folder: str | PathLike[str], devices: list[object] | None) -> 
     return adapted
 
 
-def _refuse_unlearned(*, accumulation: int, checkpointing: bool, software: str | None) -> None:
-    if accumulation != 1 or checkpointing or software is not None:
+def _refuse_unlearned(question: Question) -> None:
+    if question.accumulation != 1 or question.checkpointing or question.software is not None:
         raise UsageError(
             "No trained predictor has learned accumulation, checkpointing or other software than that of its labels.",
             code="predictor.mismatch",

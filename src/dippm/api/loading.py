@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike, fspath
+from pathlib import Path
 
 from dippm.costs.conditions import Conditions
 from dippm.errors import UsageError
+from dippm.frontends.checkpoint_folder import find_checkpoint
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.frontends.zoo import is_zoo_name
@@ -27,8 +30,8 @@ def load(
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
 
     Args:
-        model: A path, ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, a ``torch.nn.Module``, an
-            ``onnx.ModelProto`` or a graph.
+        model: A path, also of a checkpoint's folder; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, a
+            ``torch.nn.Module``, an ``onnx.ModelProto`` or a graph.
         path: The same as a path, as the DIPPM paper's example calls it.
         framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
         input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
@@ -56,8 +59,15 @@ def load(
     def read() -> Graph:
         return open_model(model, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
 
-    if isinstance(model, str) and is_zoo_name(model):
-        from dippm.api.named_models import read_kept
+    if not isinstance(model, str):
+        return read()
+    name: str | None = model if is_zoo_name(model) else None
+    if name is None and framework is None:
+        checkpoint = find_checkpoint(Path(model))
+        name = None if checkpoint is None else checkpoint.content_name
+    if name is None:
+        return read()
+    from dippm.api.named_models import read_kept
 
-        return read_kept(model, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
-    return read()
+    graph = read_kept(name, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
+    return replace(graph, source=model)

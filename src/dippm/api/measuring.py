@@ -13,7 +13,6 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
-from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.measurement import Measurement
@@ -148,7 +147,7 @@ def measure(
         MissingExtraError: A package is not installed.
     """
     from dippm.measuring.device_names import describe_device
-    from dippm.measuring.model_files import find_source
+    from dippm.measuring.model_files import FileSource, find_source
     from dippm.measuring.worker import Worker
 
     if not isinstance(model, str | PathLike):
@@ -174,7 +173,11 @@ def measure(
         measurements = list(worker.measure(source, configurations))
     if graph is not None and is_cpu:
         predictions, note = _predict_on_cpu(
-            graph, configurations, measurements[0], device_name=device_name, imports_library=is_zoo_name(name)
+            graph,
+            configurations,
+            measurements[0],
+            device_name=device_name,
+            imports_library=not isinstance(source, FileSource),
         )
     found: list[Prediction | None] = [*predictions] or [None] * len(batches)
     results = [

@@ -10,7 +10,7 @@ from dippm.devices import DeviceSpec, find_device
 from dippm.errors import DippmError, UsageError
 from dippm.predictors.prediction import Prediction, round_figures
 
-__all__ = ["Price", "parse_prices"]
+__all__ = ["Price", "parse_prices", "price_entry", "price_per_sample"]
 
 _MS_PER_HOUR = 3.6e6
 
@@ -70,6 +70,16 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
             )
         found[name] = float(price)
     return found
+
+
+def price_entry(price: Price | None) -> dict[str, object]:
+    """The ``price`` of an answer's JSON; nothing where there is none."""
+    return {} if price is None else {"price": price.to_dict()}
+
+
+def price_per_sample(price: Price | None) -> float:
+    """What answers are sorted by, the cheapest first: one without a price comes last."""
+    return math.inf if price is None else price.per_sample
 
 
 def _canonical(name: str) -> str | None:

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.checkpoint_folder import CONFIG_NAME, is_checkpoint_folder
 from dippm.frontends.detect import detect_framework
 from dippm.frontends.paddle.model_files import find_program
 from dippm.frontends.zoo import is_zoo_name
@@ -95,13 +96,16 @@ def _walk(folder: Path) -> Iterator[str]:
                 yield str(path)
             else:
                 yield from _walk(path)
+        elif path.name == CONFIG_NAME:
+            # This folder is no checkpoint, and the file describes the model beside it.
+            continue
         elif path.suffix in _SUFFIXES or (path.suffix in _UNSURE_SUFFIXES and _is_model(path)):
             yield str(path)
 
 
 def _is_model_folder(folder: Path) -> bool:
     """Whether a folder is one model, and not a place where models lie."""
-    if (folder / _SAVED_MODEL).is_file():
+    if (folder / _SAVED_MODEL).is_file() or is_checkpoint_folder(folder):
         return True
     try:
         program = find_program(folder)

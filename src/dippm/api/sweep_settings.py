@@ -21,6 +21,7 @@ from dippm.api.arguments import (
 )
 from dippm.api.deciding_versions import hash_folder
 from dippm.api.prediction import predict
+from dippm.api.question import Question
 from dippm.costs.conditions import Conditions
 from dippm.devices import DeviceSpec
 from dippm.frontends.detect import parse_framework
@@ -57,18 +58,12 @@ class SweepSettings:
     @classmethod
     def of(
         cls,
+        question: Question,
         *,
         batch: Batches,
         device: Devices | None,
-        input: object,  # noqa: A002 - the contract's name
-        framework: str | None,
-        trust: bool,
-        predictor: str | PathLike[str] | None,
-        mig_policy: str,
-        software: str | None,
-        accumulation: int,
-        checkpointing: bool,
-        **names: str | None,
+        mig_policy: str = "safe",
+        predictor: str | PathLike[str] | None = None,
     ) -> SweepSettings:
         """Check what a caller wrote; arguments as those of :func:`dippm.predict`.
 
@@ -76,24 +71,26 @@ class SweepSettings:
             DippmError: What :func:`dippm.predict` would raise, whatever the model.
         """
         batches = tuple(dict.fromkeys(parse_batches(batch)))
-        parse_input_shapes(input)
+        parse_input_shapes(question.input)
         parse_mig_policy(mig_policy)
-        parse_software(software)
-        if framework is not None:
-            parse_framework(framework)
-        given = {name: value for name, value in names.items() if value is not None}
+        parse_software(question.software)
+        if question.framework is not None:
+            parse_framework(question.framework)
+        given = question.named_conditions
         options: dict[str, Any] = {
             **given,
-            "accumulation": accumulation,
-            "checkpointing": checkpointing,
-            "software": software,
+            "accumulation": question.accumulation,
+            "checkpointing": question.checkpointing,
+            "software": question.software,
             "mig_policy": mig_policy,
             "predictor": None if predictor is None else os.path.abspath(fspath(predictor)),
         }
         devices: tuple[DeviceSpec | str | None, ...]
         if predictor is None:
             devices = tuple(_once(parse_devices(_DEVICE if device is None else device)))
-            conditions = parse_conditions(accumulation=accumulation, checkpointing=checkpointing, **given)
+            conditions = parse_conditions(
+                accumulation=question.accumulation, checkpointing=question.checkpointing, **given
+            )
         else:
             # What it holds for only the predictor knows, and says so when it is asked.
             devices = (None,) if device is None else tuple(_once(as_list(device)))
@@ -107,9 +104,9 @@ class SweepSettings:
             conditions=conditions,
             options=options,
             reading={
-                "input": input,
-                "framework": framework,
-                "trust": trust,
+                "input": question.input,
+                "framework": question.framework,
+                "trust": question.trust,
                 "mode": "inference" if is_trained else conditions.mode.value,
             },
             folder=os.getcwd(),

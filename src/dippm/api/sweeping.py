@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Unpack
 
 from dippm.api.arguments import Batches, Devices
+from dippm.api.question import Options, Question, spelled_out
 from dippm.api.sweep_models import list_models
 from dippm.api.sweep_parts import SweepParts
 from dippm.api.sweep_plan import SweepPlan
@@ -54,23 +55,13 @@ class OpenRunner(Protocol):
         """
 
 
+@spelled_out
 def sweep(
     models: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
     out: str | PathLike[str],
     batch: Batches = 1,
     device: Devices | None = None,
-    input: object = None,  # noqa: A002 - the contract's name
-    framework: str | None = None,
-    precision: str | None = None,
-    mode: str | None = None,
-    optimizer: str | None = None,
-    accumulation: int = 1,
-    checkpointing: bool = False,
-    layout: str | None = None,
-    runtime: str | None = None,
-    software: str | None = None,
-    trust: bool = False,
     mig_policy: str = "safe",
     predictor: str | PathLike[str] | None = None,
     jobs: int | None = None,
@@ -78,6 +69,7 @@ def sweep(
     model_limit_s: float = _LIMIT_S,
     resume: bool = False,
     on_progress: Callable[[SweepProgress], None] | None = None,
+    **options: Unpack[Options],
 ) -> SweepReport:
     """Predict many models and write a row for each model, batch and device.
 
@@ -89,19 +81,8 @@ def sweep(
         models: Paths and names as :func:`dippm.load` takes them; folders, for the model files in and below them;
             ``@FILE`` for the lines of a file.
         out: The table: ``NAME.parquet`` or ``NAME.csv``.
-        batch: As of :func:`dippm.predict`; so are ``device`` and all others down to ``predictor``.
+        batch: As of :func:`dippm.predict`; so are ``device``, ``mig_policy``, ``predictor`` and all options.
         device: See above.
-        input: Shape of one sample, the same for all models.
-        framework: See above.
-        precision: See above.
-        mode: See above.
-        optimizer: See above.
-        accumulation: See above.
-        checkpointing: See above.
-        layout: See above.
-        runtime: See above.
-        software: See above.
-        trust: See above.
         mig_policy: See above.
         predictor: See above.
         jobs: Processes that predict, those of the cluster where one is named; one for each core that may be used when
@@ -112,6 +93,7 @@ def sweep(
         resume: Go on with what an earlier run of the same sweep left; without one, begin. Where that run has finished
             its ``.parquet`` table there is nothing to do: the table stays as it is, and the report is of it.
         on_progress: Called after each model, or part of one.
+        **options: ``input``, ``precision``, ``mode`` and the others of :func:`dippm.predict`, the same for all models.
 
     Returns:
         What came of it; the rows are in the table.
@@ -125,24 +107,9 @@ def sweep(
         DippmError: ``sweep.unwritable``, ``sweep.damaged``, ``worker.not_started``.
     """
     started_s = time.monotonic()
+    question = Question(**options)
     need_pyarrow()
-    settings = SweepSettings.of(
-        batch=batch,
-        device=device,
-        input=input,
-        framework=framework,
-        trust=trust,
-        predictor=predictor,
-        mig_policy=mig_policy,
-        software=software,
-        accumulation=accumulation,
-        checkpointing=checkpointing,
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        layout=layout,
-        runtime=runtime,
-    )
+    settings = SweepSettings.of(question, batch=batch, device=device, mig_policy=mig_policy, predictor=predictor)
     opened = _open_runner(settings, jobs=jobs, open_runner=open_runner, limit_s=model_limit_s)
     plan = SweepPlan.of(list_models(models), settings)
     parts = SweepParts(Path(fspath(out)), plan)

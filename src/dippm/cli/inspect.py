@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dippm.api.question import Options
 from dippm.cli import options
 from dippm.cli.output import is_terminal, make_console, make_printable, print_columns, print_json, print_note
+from dippm.cli.shared_options import with_shared_options
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,23 +41,15 @@ _COLUMNS = (
 _LONGEST_SCOPE = 48
 
 
+@with_shared_options
 def inspect(
     model: options.ModelArgument,
-    framework: options.FrameworkOption = None,
+    *,
     batch: options.OneBatchOption = "1",
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.OneDeviceOption = None,
     device_file: options.DeviceFileOption = None,
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOrHeldOption = None,
-    optimizer: options.OptimizerOption = None,
-    accumulation: options.AccumulationOption = 1,
-    checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOrHeldOption = None,
-    runtime: options.RuntimeOrHeldOption = None,
-    software: options.SoftwareOption = None,
+    asked: Options,
     predictor: options.AdaptedPredictorOption = None,
-    trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     top: Annotated[
         int | None,
@@ -81,21 +75,11 @@ def inspect(
         _check_page_path(html, model)
     inspection = api.inspect(
         model,
-        framework=framework,
         batch=options.parse_one_batch(batch),
-        input=options.parse_inputs(input),
         device=find_device(device, device_file, predictor),
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        accumulation=accumulation,
-        checkpointing=checkpointing,
-        layout=layout,
-        runtime=runtime,
-        software=software,
-        trust=trust_pickle,
         mig_policy=mig_policy,
         predictor=predictor,
+        **asked,
     )
     if html is not None:
         _write_page(inspection, html)

@@ -52,7 +52,9 @@ __all__ = [
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Model file, or timm:NAME, torchvision:NAME, hf:ARCH.", show_default=False),
+    typer.Argument(
+        metavar="MODEL", help="Model file or folder, or timm:NAME, torchvision:NAME, hf:ARCH.", show_default=False
+    ),
 ]
 FrameworkOption = Annotated[
     str | None,

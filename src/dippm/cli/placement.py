@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dippm.api.question import Options
 from dippm.cli import options
 from dippm.cli.output import (
     SCHEMA,
@@ -17,10 +18,10 @@ from dippm.cli.output import (
     print_json,
     print_note,
 )
-from dippm.cli.predict import find_devices, print_heading, title_lines
+from dippm.cli.predict import find_devices, make_title, memory_lines, print_heading
+from dippm.cli.shared_options import with_shared_options
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -41,24 +42,16 @@ _MILLION = 1e6
 _MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out."
 
 
+@with_shared_options
 def fits(
     model: options.ModelArgument,
-    framework: options.FrameworkOption = None,
+    *,
     batch: options.BatchOption = "1",
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     price: options.PriceOption = None,
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOrHeldOption = None,
-    optimizer: options.OptimizerOption = None,
-    accumulation: options.AccumulationOption = 1,
-    checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOrHeldOption = None,
-    runtime: options.RuntimeOrHeldOption = None,
-    software: options.SoftwareOption = None,
+    asked: Options,
     predictor: options.PredictorOption = None,
-    trust_pickle: options.TrustOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run ``dippm fits``."""
@@ -69,33 +62,21 @@ def fits(
         device=find_devices(device, device_file, predictor),
         batch=options.parse_batches(batch),
         prices=options.parse_prices(price),
-        framework=framework,
-        input=options.parse_inputs(input),
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        accumulation=accumulation,
-        checkpointing=checkpointing,
-        layout=layout,
-        runtime=runtime,
-        software=software,
-        trust=trust_pickle,
         predictor=predictor,
+        **asked,
     )
     if as_json:
-        print_json({"schema": SCHEMA, "fits": [answer.to_dict() for answer in answers]})
+        _print_json("fits", answers)
     elif is_terminal():
-        console = make_console()
-        console.print(_fit_table(answers))
-        _print_notes(console, answers, _held_note(answers, predictor))
+        _print_table(_fit_table(answers), answers, _held_note(answers, predictor))
     else:
         _print_rows(_FIT_COLUMNS, answers, [_fit_row(answer) for answer in answers])
 
 
+@with_shared_options
 def max_batch(
     model: options.ModelArgument,
-    framework: options.FrameworkOption = None,
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
+    *,
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     latency_ms: Annotated[
@@ -106,16 +87,8 @@ def max_batch(
         typer.Option("--step-time-ms", help="Take no longer than this for a training step.", show_default=False),
     ] = None,
     price: options.PriceOption = None,
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOrHeldOption = None,
-    optimizer: options.OptimizerOption = None,
-    accumulation: options.AccumulationOption = 1,
-    checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOrHeldOption = None,
-    runtime: options.RuntimeOrHeldOption = None,
-    software: options.SoftwareOption = None,
+    asked: Options,
     predictor: options.AdaptedPredictorOption = None,
-    trust_pickle: options.TrustOption = False,
     as_json: options.JsonOption = False,
 ) -> None:
     """Run ``dippm max-batch``."""
@@ -127,29 +100,23 @@ def max_batch(
         latency_ms=latency_ms,
         step_time_ms=step_time_ms,
         prices=options.parse_prices(price),
-        framework=framework,
-        input=options.parse_inputs(input),
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        accumulation=accumulation,
-        checkpointing=checkpointing,
-        layout=layout,
-        runtime=runtime,
-        software=software,
-        trust=trust_pickle,
         predictor=predictor,
+        **asked,
     )
     answers = found if isinstance(found, list) else [found]
     if as_json:
-        print_json({"schema": SCHEMA, "max_batches": [answer.to_dict() for answer in answers]})
+        _print_json("max_batches", answers)
     elif is_terminal():
-        console = make_console()
-        console.print(_max_batch_table(answers))
-        _print_notes(console, answers, _MAX_BATCH_NOTE, _held_note(answers, predictor))
+        _print_table(_max_batch_table(answers), answers, _MAX_BATCH_NOTE, _held_note(answers, predictor))
     else:
         rows = [_max_batch_row(answer) for answer in answers]
         _print_rows(_MAX_BATCH_COLUMNS, answers, rows)
+
+
+def _print_json(name: str, answers: Sequence[DeviceFit | MaxBatch]) -> None:
+    """Answers under their name, beside the model that all of them are about."""
+    model = answers[0].prediction.model.to_dict()
+    print_json({"schema": SCHEMA, "model": model, name: [answer.to_dict() for answer in answers]})
 
 
 def _max_batch_row(answer: MaxBatch) -> list[object]:
@@ -185,18 +152,23 @@ def _print_rows(
 
 
 def _held_note(answers: Sequence[DeviceFit | MaxBatch], predictor: str | None) -> str:
-    """What a predictor that was named holds for: its conditions may be those of its labels."""
+    """What a predictor that was named rests on."""
     if predictor is None:
         return ""
-    prediction = answers[0].prediction
-    *_, conditions = title_lines(prediction)
-    info = prediction.predictor
-    return make_printable(f"{conditions}. {info.name} {info.version}, fitted on: {info.labels}")
+    info = answers[0].prediction.predictor
+    return make_printable(f"{info.name} {info.version}, fitted on: {info.labels}")
 
 
-def _print_notes(console: Console, answers: Sequence[DeviceFit | MaxBatch], *notes: str) -> None:
+def _print_table(table: Table, answers: Sequence[DeviceFit | MaxBatch], *notes: str) -> None:
+    """The table, with the model and the conditions above it and the notes below."""
     from rich.text import Text
 
+    predictions = [answer.prediction for answer in answers]
+    console = make_console()
+    console.print(make_title(predictions[0]))
+    console.print(table)
+    for line in memory_lines(predictions):
+        console.print(Text(line))
     priced = (
         "price: of a million samples, on a device that never waits for data, and of an hour as given; the cheapest "
         "comes first."

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dippm.api.question import Options
 from dippm.cli import options
 from dippm.cli.output import (
     SCHEMA,
@@ -17,6 +18,7 @@ from dippm.cli.output import (
     print_note,
     print_text,
 )
+from dippm.cli.shared_options import with_shared_options
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +27,16 @@ if TYPE_CHECKING:
 
     from dippm.api import DeviceSpec, Prediction
 
-__all__ = ["HELP", "find_device", "find_devices", "make_table", "predict", "print_heading", "title_lines"]
+__all__ = [
+    "HELP",
+    "find_device",
+    "find_devices",
+    "make_table",
+    "make_title",
+    "memory_lines",
+    "predict",
+    "print_heading",
+]
 
 HELP = "Predict latency, energy, memory and the MIG slice."
 
@@ -36,23 +47,15 @@ _COLUMNS = (
 _DEVICE_WIDTH = 10
 
 
+@with_shared_options
 def predict(
     model: options.ModelArgument,
-    framework: options.FrameworkOption = None,
+    *,
     batch: options.BatchOption = "1",
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOrHeldOption = None,
-    optimizer: options.OptimizerOption = None,
-    accumulation: options.AccumulationOption = 1,
-    checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOrHeldOption = None,
-    runtime: options.RuntimeOrHeldOption = None,
-    software: options.SoftwareOption = None,
+    asked: Options,
     predictor: options.PredictorOption = None,
-    trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     output_format: options.FormatOption = None,
     as_json: options.JsonOption = False,
@@ -64,21 +67,11 @@ def predict(
     devices = find_devices(device, device_file, predictor)
     predictions = api.predict(
         model,
-        framework=framework,
         batch=options.parse_batches(batch),
-        input=options.parse_inputs(input),
         device=devices,
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        accumulation=accumulation,
-        checkpointing=checkpointing,
-        layout=layout,
-        runtime=runtime,
-        software=software,
-        trust=trust_pickle,
         mig_policy=mig_policy,
         predictor=predictor,
+        **asked,
     )
     if as_kubernetes:
         print_text(_kubernetes(predictions, devices))
@@ -177,7 +170,7 @@ def _notes(predictions: Sequence[Prediction]) -> list[str]:
 
 def print_heading(predictions: Sequence[Prediction]) -> None:
     """Say on stderr what stands round the rows of :func:`make_table`: model, conditions, shapes, memory by parts."""
-    for line in (*title_lines(predictions[0]), *_memory_lines(predictions)):
+    for line in (*_title_lines(predictions[0]), *memory_lines(predictions)):
         print_note(line)
 
 
@@ -209,9 +202,8 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
             Text(prediction.mig_name, style="" if prediction.mig else "dim"),
         )
         previous = prediction.device
-    source, *lines = title_lines(first)
-    parts: list[RenderableType] = [Text.assemble((source, "bold"), *(f"\n{line}" for line in lines)), table]
-    parts += [Text(line) for line in _memory_lines(predictions)]
+    parts: list[RenderableType] = [make_title(first), table]
+    parts += [Text(line) for line in memory_lines(predictions)]
     parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
     of_slices = "MIG: the smallest slice with room; latency and energy are those of the whole device. "
     parts.append(
@@ -225,8 +217,15 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     return Group(*parts)
 
 
-def title_lines(prediction: Prediction) -> tuple[str, str, str]:
-    """The model's name, its size, and the conditions with the shapes of its inputs."""
+def make_title(prediction: Prediction) -> Text:
+    """What a table is about: the model's name, its size, and the conditions with the shapes of its inputs."""
+    from rich.text import Text
+
+    source, *lines = _title_lines(prediction)
+    return Text.assemble((source, "bold"), *(f"\n{line}" for line in lines))
+
+
+def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
     from dippm.cli.figures import format_count, format_shape
 
     model, conditions = prediction.model, prediction.conditions
@@ -245,7 +244,7 @@ def title_lines(prediction: Prediction) -> tuple[str, str, str]:
     )
 
 
-def _memory_lines(predictions: Sequence[Prediction]) -> list[str]:
+def memory_lines(predictions: Sequence[Prediction]) -> list[str]:
     """The parts of the memory where there is one prediction, and nothing where there are several."""
     from dippm.cli.figures import format_figure
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dippm.api.question import Options
 from dippm.cli import options
 from dippm.cli.output import (
     SCHEMA,
@@ -20,6 +21,7 @@ from dippm.cli.output import (
 )
 from dippm.cli.predict import find_devices
 from dippm.cli.progress import CountBar
+from dippm.cli.shared_options import with_shared_options
 
 if TYPE_CHECKING:
     from dippm.api import SweepProgress, SweepReport
@@ -32,6 +34,7 @@ HELP = "Predict many models at many batches on many devices, into one table."
 _LONGEST_EXAMPLE = 160
 
 
+@with_shared_options
 def sweep(
     models: Annotated[
         list[str],
@@ -44,21 +47,12 @@ def sweep(
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="The table, .parquet or .csv.", show_default=False)
     ],
-    framework: options.FrameworkOption = None,
+    *,
     batch: options.BatchOption = "1",
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOrHeldOption = None,
-    optimizer: options.OptimizerOption = None,
-    accumulation: options.AccumulationOption = 1,
-    checkpointing: options.CheckpointingOption = False,
-    layout: options.LayoutOrHeldOption = None,
-    runtime: options.RuntimeOrHeldOption = None,
-    software: options.SoftwareOption = None,
+    asked: Options,
     predictor: options.PredictorOption = None,
-    trust_pickle: options.TrustOption = False,
     mig_policy: options.MigPolicyOption = "safe",
     jobs: Annotated[
         int | None,
@@ -100,17 +94,6 @@ def sweep(
                 out=out,
                 batch=options.parse_batches(batch),
                 device=devices,
-                input=options.parse_inputs(input),
-                framework=framework,
-                precision=precision,
-                mode=mode,
-                optimizer=optimizer,
-                accumulation=accumulation,
-                checkpointing=checkpointing,
-                layout=layout,
-                runtime=runtime,
-                software=software,
-                trust=trust_pickle,
                 mig_policy=mig_policy,
                 predictor=predictor,
                 jobs=jobs,
@@ -118,6 +101,7 @@ def sweep(
                 model_limit_s=api.parse_duration(model_limit),
                 resume=resume,
                 on_progress=bar.show,
+                **asked,
             )
     except KeyboardInterrupt:
         bar.close()

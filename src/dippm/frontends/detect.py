@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.checkpoint_folder import is_checkpoint_config, is_checkpoint_folder
 from dippm.frontends.graph_file import is_graph_file
 from dippm.frontends.paddle.model_files import holds_program, is_paddle
 from dippm.frontends.tensorflow.wire_format import is_graph_def
@@ -92,10 +93,13 @@ def _detect_folder(path: Path) -> Framework:
         return Framework.TENSORFLOW
     if holds_program(path):
         return Framework.PADDLE
+    if is_checkpoint_folder(path):
+        return Framework.PYTORCH
     raise ModelReadError(
-        f"'{path}' is a folder with neither a saved_model.pb nor a model of Paddle.",
+        f"'{path}' is a folder with no saved_model.pb, no model of Paddle, and no config.json that names a model.",
         code="model.unrecognised",
-        cure="Give a model file, a TensorFlow SavedModel folder, or the folder that paddle.jit.save wrote to.",
+        cure="Give a model file, a TensorFlow SavedModel folder, the folder that paddle.jit.save wrote to, or that of "
+        "a checkpoint of transformers or timm.",
     )
 
 
@@ -114,8 +118,11 @@ def _detect_head(path: Path, head: bytes) -> Framework:
         raise ModelReadError(
             f"'{path}' holds weights alone, without the model that uses them.",
             code="model.weights_only",
-            cure="Export the model itself: torch.onnx.export, torch.export.save or torch.jit.save.",
+            cure="Give its folder, if a config.json of transformers or timm lies there; else export the model itself: "
+            "torch.onnx.export, torch.export.save or torch.jit.save.",
         )
+    if head.lstrip().startswith(b"{") and is_checkpoint_config(path):
+        return Framework.PYTORCH
     if is_graph_def(head) or path.name == _SAVED_MODEL:
         return Framework.TENSORFLOW
     if path.suffix == ".pb" and not _is_onnx(head, lowest_ir_version=_LOWEST_IR_VERSION):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
 from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
 from dippm.graph import Graph
@@ -57,16 +58,34 @@ def _open_zoo(name: str, *, input: InputShapes, mode: Mode, batch_hint: int | No
     from dippm.frontends import zoo
     from dippm.frontends.torch import read_module
 
-    if name.startswith("hf:") and "#" in name and not input.is_empty:
-        raise UsageError(
-            f"How many tokens '{name}' takes stands in its name.",
-            code="input.unused",
-            cure="Leave the input out. Write #prefill=512 for a prompt of 512 tokens, or #decode=512 for one token more "
-            "after 512.",
-        )
+    if name.startswith("hf:") and "#" in name:
+        _refuse_input_of_step(name, input=input)
     module, default_input = zoo.build(name)
     given = default_input if input.is_empty else input
     return read_module(module, input=given, source=name, mode=mode, batch_hint=batch_hint)
+
+
+def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: Mode, batch_hint: int | None) -> Graph:  # noqa: A002
+    from dippm.frontends import zoo
+    from dippm.frontends.torch import read_module
+
+    if checkpoint.step is not None:
+        _refuse_input_of_step(checkpoint.name, input=input)
+    module, default_input = zoo.build_stored(checkpoint)
+    given = default_input if input.is_empty else input
+    graph = read_module(module, input=given, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
+    doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
+    return replace(graph, warnings=(*doubts, *graph.warnings))
+
+
+def _refuse_input_of_step(name: str, *, input: InputShapes) -> None:  # noqa: A002
+    if not input.is_empty:
+        raise UsageError(
+            f"How many tokens '{name}' takes stands in its name.",
+            code="input.unused",
+            cure="Leave the input out. Write #prefill=512 for a prompt of 512 tokens, or #decode=512 for one token "
+            "more after 512.",
+        )
 
 
 def _open_path(
@@ -78,6 +97,11 @@ def _open_path(
     mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
+    checkpoint = find_checkpoint(path)
+    if checkpoint is not None:
+        if framework is not None and parse_framework(framework) is not Framework.PYTORCH:
+            raise _mismatch(checkpoint.path, found=Framework.PYTORCH, named=parse_framework(framework))
+        return _open_checkpoint(checkpoint, input=input, mode=mode, batch_hint=batch_hint)
     found = detect_framework(path) if framework is None else parse_framework(framework)
     if framework is not None:
         _refuse_mismatch(path, named=found)
@@ -143,11 +167,15 @@ def _refuse_mismatch(path: Path, *, named: Framework) -> None:
             raise
         return  # the caller knows more than the content tells
     if found is not named:
-        raise UsageError(
-            f"The content of '{path}' is of {found.value}, but the framework was given as {named.value}.",
-            code="framework.mismatch",
-            cure="Leave the framework out, or give the one that the file has.",
-        )
+        raise _mismatch(path, found=found, named=named)
+
+
+def _mismatch(path: Path, *, found: Framework, named: Framework) -> UsageError:
+    return UsageError(
+        f"The content of '{path}' is of {found.value}, but the framework was given as {named.value}.",
+        code="framework.mismatch",
+        cure="Leave the framework out, or give the one that the file has.",
+    )
 
 
 def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: int | None) -> Graph:  # noqa: A002

@@ -13,23 +13,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import UsageError
+from dippm.errors import UnsupportedError, UsageError
+from dippm.frontends.checkpoint_folder import StoredCheckpoint
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.transformers_settings import refuse_unknown_settings
 from dippm.frontends.zoo_building import build_failed, make_on, unknown
 from dippm.graph import DType
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from dippm.frontends.torch.generation import GenerationStep
 
-__all__ = ["Checkpoint", "build_transformers", "load_checkpoints"]
+__all__ = ["Checkpoint", "build_stored", "build_transformers", "load_checkpoints"]
 
 _CHECKPOINTS = Path(__file__).with_name("hf_checkpoints.toml")
 _SEQUENCE_LENGTH = 128
 _AUDIO_SAMPLES = 16000  # one second
 _STEP_MARK = "#"
+_OWN_IMPLEMENTATIONS = ("eager", "sdpa")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,15 +76,115 @@ def build_transformers(
     except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
         raise build_failed(name, exc, options) from exc
     refuse_unknown_settings(name, config, options)
-    with _without_advice(transformers):
+    return _build(
+        transformers, definition, config, name=name, device=device, options=options, step=asked if mark else None
+    )
+
+
+def build_stored(transformers: ModuleType, checkpoint: StoredCheckpoint, device: str) -> tuple[nn.Module, InputShapes]:
+    """Build the model that the configuration of a checkpoint describes, in the type that it names.
+
+    No code beside the configuration is run.
+    """
+    settings = checkpoint.settings
+    model_type = settings["model_type"]
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if model_type not in mapping:
+        if "auto_map" in settings:
+            raise UnsupportedError(
+                f"The model of '{checkpoint.path}' is made by code that lies beside it, which dippm does not run.",
+                code="checkpoint.foreign_code",
+                cure="Build the module yourself, on PyTorch's meta device, and give it to dippm.predict.",
+            )
+        raise unknown("hf", model_type, mapping.keys())
+    try:
+        config = mapping[model_type].from_dict(_without_kernels(settings))
+    except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
+        raise build_failed(checkpoint.name, exc, None) from exc
+    named = settings.get("architectures")
+    architecture = str(named[0]) if isinstance(named, list) and named else ""
+    definition = getattr(transformers, architecture, None)
+    if definition is None or (checkpoint.step is not None and architecture.endswith("Model")):
+        definition = _automatic(transformers, is_decoder=checkpoint.step is not None)
+    return _build(
+        transformers,
+        definition,
+        config,
+        name=checkpoint.name,
+        device=device,
+        options=None,
+        step=checkpoint.step,
+        dtype=_dtype_of(config),
+    )
+
+
+def _without_kernels(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that want packages, or code of a hub, in place of PyTorch's own attention."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if not name.endswith("_implementation") or value in _OWN_IMPLEMENTATIONS
+    }
+
+
+def _dtype_of(config: Any) -> torch.dtype | None:
+    """The type that ``from_pretrained`` loads the weights in; None for PyTorch's own."""
+    import torch
+
+    for part in (config, getattr(config, "text_config", None)):
+        for name in ("dtype", "torch_dtype"):
+            found = getattr(part, name, None)
+            found = getattr(torch, found, None) if isinstance(found, str) else found
+            if isinstance(found, torch.dtype) and found.is_floating_point:
+                return found
+    return None
+
+
+def _build(
+    transformers: ModuleType,
+    definition: Callable[[Any], nn.Module],
+    config: Any,
+    *,
+    name: str,
+    device: str,
+    options: Mapping[str, Any] | None,
+    step: str | None,
+    dtype: torch.dtype | None = None,
+) -> tuple[nn.Module, InputShapes]:
+    """Build the module of a configuration, at a step of generation where one is asked for.
+
+    Args:
+        transformers: The library.
+        definition: Makes the module.
+        config: The configuration.
+        name: The model, for messages.
+        device: A torch device.
+        options: What the caller wants otherwise than the library has it; None for a configuration that says it all.
+        step: As ``"decode=512"``; None for the whole model.
+        dtype: Type of its weights; None for PyTorch's own.
+    """
+    with _without_advice(transformers), _default_dtype(dtype):
         module = make_on(device, lambda: definition(config), name=name, options=options)
-        if not mark:
+        if step is None:
             return module, InputShapes(named=_default_inputs(module, config))
         from dippm.frontends.torch.generation import GenerationModule
 
-        step, tokens = _parse_step(asked, name=name)
-        at_step = GenerationModule(module, step=step, tokens=tokens)
+        which, tokens = _parse_step(step, name=name)
+        at_step = GenerationModule(module, step=which, tokens=tokens)
     return at_step.eval(), at_step.default_input
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+    """What is made in here has this type where nothing says another, as ``from_pretrained`` makes it."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(before if dtype is None else dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager
@@ -110,8 +213,7 @@ def _find_definition(
     """What makes the module of a configuration, and the configuration's class."""
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model in mapping:
-        auto = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModel
-        return auto.from_config, mapping[model]
+        return _automatic(transformers, is_decoder=is_decoder), mapping[model]
     definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
     config_class = getattr(definition, "config_class", None)
     if definition is None or config_class is None:
@@ -121,6 +223,13 @@ def _find_definition(
         short = [known.rpartition("/")[2] for known in load_checkpoints()]
         raise unknown("hf", model, [*mapping.keys(), *load_checkpoints(), *short, *classes])
     return definition, config_class
+
+
+def _automatic(transformers: ModuleType, *, is_decoder: bool) -> Callable[[Any], nn.Module]:
+    """What finds the class of a configuration by itself."""
+    auto = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModel
+    make: Callable[[Any], nn.Module] = auto.from_config
+    return make
 
 
 def _parse_step(asked: str, *, name: str) -> tuple[GenerationStep, int]:

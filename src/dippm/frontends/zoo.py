@@ -1,4 +1,6 @@
-"""Models by name: ``timm:resnet50``, ``torchvision:vgg16``, ``hf:bert``. Nothing is downloaded.
+"""Models by name, ``timm:resnet50``, ``torchvision:vgg16``, ``hf:bert``, or by a checkpoint's configuration.
+
+Nothing is downloaded.
 
 Models are built from their library's own definition, with the library's default configuration; on PyTorch's ``meta``
 device, where nothing else is asked for, a model of any size takes no memory. Importing this module imports none of the
@@ -8,26 +10,33 @@ libraries.
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import MissingExtraError, UnsupportedError
+from dippm.errors import MissingExtraError, UnsupportedError, UsageError
+from dippm.frontends.checkpoint_folder import StoredCheckpoint
 from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
+from dippm.frontends.transformers_zoo import build_stored as build_stored_transformers
 from dippm.frontends.transformers_zoo import build_transformers
 from dippm.frontends.zoo_building import META, make_on, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build", "is_zoo_name", "library_of"]
+__all__ = ["build", "build_stored", "is_zoo_name", "library_of"]
 
 _VIDEO_FRAMES = 16
+_OFFLINE = "HF_HUB_OFFLINE"
+# What timm's constructor takes from elsewhere.
+_WEIGHTS_OF_TIMM = frozenset({"cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"})
 
 
 def is_zoo_name(name: str) -> bool:
@@ -71,10 +80,42 @@ def build(
             code="zoo.unknown",
             cure=f"Write it as one of {', '.join(f'{known}:NAME' for known in _BUILDERS)}.",
         )
-    package = _PACKAGES[prefix]
+    with _imported(_PACKAGES[prefix], purpose=f"build {name}") as library:
+        return builder(library, model, device, dict(options or {}))
+
+
+def build_stored(checkpoint: StoredCheckpoint, *, device: str = META) -> tuple[nn.Module, InputShapes]:
+    """Build the model that the configuration of a checkpoint describes, without its trained weights.
+
+    Args:
+        checkpoint: The checkpoint.
+        device: As in :func:`build`.
+
+    Returns:
+        As :func:`build`; the parameters are of the type that the configuration names.
+
+    Raises:
+        UnsupportedError: ``zoo.unknown``, ``zoo.build_failed``, or ``checkpoint.foreign_code`` where the model needs
+            code that lies beside it.
+        UsageError: ``generation.step`` where the model has no such step.
+        MissingExtraError: where the library or PyTorch is not installed.
+    """
+    with _imported(checkpoint.library, purpose=f"build the model of {checkpoint.name}") as library:
+        if checkpoint.library == "transformers":
+            return build_stored_transformers(library, checkpoint, device)
+        return _build_stored_timm(library, checkpoint, device)
+
+
+@contextmanager
+def _imported(package: str, *, purpose: str) -> Iterator[ModuleType]:
+    """A library, imported with what it needs; models are built in here.
+
+    Raises:
+        MissingExtraError: where the library or PyTorch is not installed.
+    """
     for needed in ("torch", package):
         if find_spec(needed) is None:
-            raise MissingExtraError(package=needed, extra="zoo", purpose=f"build {name}")
+            raise MissingExtraError(package=needed, extra="zoo", purpose=purpose)
     with PROCESS_LOCK, collection_paused(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from dippm.frontends.torch.late_compiler import compiler_postponed
@@ -85,7 +126,23 @@ def build(
             import_torchvision_ops()
         with compiler_postponed():
             library = import_module(package)
-        return builder(library, model, device, dict(options or {}))
+        with _no_hub():
+            yield library
+
+
+@contextmanager
+def _no_hub() -> Iterator[None]:
+    """Keep a library from asking a hub for anything."""
+    constants = sys.modules.get("huggingface_hub.constants")
+    before = getattr(constants, _OFFLINE, None)
+    if constants is None or before is None:
+        yield
+        return
+    setattr(constants, _OFFLINE, True)
+    try:
+        yield
+    finally:
+        setattr(constants, _OFFLINE, before)
 
 
 def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str, Any]) -> tuple[nn.Module, InputShapes]:
@@ -94,8 +151,29 @@ def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str,
     module: Any = make_on(
         device, lambda: timm.create_model(model, pretrained=False, **options), name=f"timm:{model}", options=options
     )
-    size = tuple(int(extent) for extent in module.default_cfg["input_size"])
-    return module, InputShapes(positional=(InputEntry(shape=size),))
+    return module, _one_image(module.default_cfg["input_size"])
+
+
+def _build_stored_timm(timm: ModuleType, checkpoint: StoredCheckpoint, device: str) -> tuple[nn.Module, InputShapes]:
+    settings = checkpoint.settings
+    model = settings["architecture"].partition(".")[0]
+    if checkpoint.step is not None:
+        raise UsageError(
+            f"'{checkpoint.path}' is a model of timm, which has no steps of generation.", code="generation.step"
+        )
+    if not timm.is_model(model):
+        raise unknown("timm", model, timm.list_models())
+    given = {"num_classes": settings.get("num_classes"), **(settings.get("model_args") or {})}
+    arguments = {name: value for name, value in given.items() if value is not None and name not in _WEIGHTS_OF_TIMM}
+    module: Any = make_on(
+        device, lambda: timm.create_model(model, pretrained=False, **arguments), name=checkpoint.name, options=None
+    )
+    size = settings["pretrained_cfg"].get("input_size") or module.default_cfg["input_size"]
+    return module, _one_image(size)
+
+
+def _one_image(size: Sequence[int]) -> InputShapes:
+    return InputShapes(positional=(InputEntry(shape=tuple(int(extent) for extent in size)),))
 
 
 def _build_torchvision(

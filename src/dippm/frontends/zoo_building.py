@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import UnsupportedError
@@ -18,10 +19,11 @@ __all__ = ["META", "build_failed", "make_on", "unknown"]
 META = "meta"
 
 _LONGEST = 300
+_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def make_on(
-    device: str, make: Callable[[], nn.Module], *, name: str, options: Mapping[str, Any] | None = None
+    device: str, make: Callable[[], nn.Module], *, name: str, options: Mapping[str, Any] | None = _DEFAULTS
 ) -> nn.Module:
     """Build a module on a device; on the meta device, for real where its constructor needs values.
 
@@ -29,7 +31,8 @@ def make_on(
         device: A torch device.
         make: Builds it.
         name: The model, for the message where it is not built.
-        options: What the caller wants otherwise than the library has it, for that message.
+        options: What the caller wants otherwise than the library has it, for that message; None for a model that a
+            file describes.
 
     Raises:
         UnsupportedError: ``zoo.build_failed``.
@@ -53,8 +56,14 @@ def make_on(
     return (module if device == META else module.to(device)).eval()
 
 
-def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None = None) -> UnsupportedError:
-    """The error of a model that its library's constructor does not make, from its defaults or with options."""
+def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None = _DEFAULTS) -> UnsupportedError:
+    """The error of a model that its library's constructor does not make.
+
+    Args:
+        name: The model.
+        error: What the constructor raised.
+        options: What the caller wants otherwise than the library has it; None for a model that a file describes.
+    """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if isinstance(error, KeyError):
         lines = [f"there is no {lines[0]}" if error.args else "KeyError"]
@@ -62,8 +71,9 @@ def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None 
     cause = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     cause = re.sub(r"\s+", " ", cause)[:_LONGEST].rstrip(" .:")
     given = ", ".join(f"{option}={value!r}" for option, value in (options or {}).items())
+    origin = "from its configuration" if options is None else "from its defaults"
     return UnsupportedError(
-        f"The library cannot build {name} {f'with {given[:_LONGEST]}' if given else 'from its defaults'}: {cause}.",
+        f"The library cannot build {name} {f'with {given[:_LONGEST]}' if given else origin}: {cause}.",
         code="zoo.build_failed",
         cure="Change the options to what the library can build, or leave them out."
         if given
@@ -75,8 +85,11 @@ def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
     """The error of a name that a library does not have, with the nearest that it has."""
     known = {str(name).lower(): str(name) for name in names}
     near = difflib.get_close_matches(model.lower(), known, n=5, cutoff=0.5)
+    cures = [f"The nearest are {', '.join(f'{prefix}:{known[name]}' for name in near)}."] if near else []
+    if "/" in model:
+        cures.append("Of any other checkpoint give its folder, or its config.json alone.")
     return UnsupportedError(
         f"{prefix} has no model '{model}' ({len(known)} names are known).",
         code="zoo.unknown",
-        cure=f"The nearest are {', '.join(f'{prefix}:{known[name]}' for name in near)}." if near else None,
+        cure=" ".join(cures) or None,
     )

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends import zoo
+from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.export_trust import loading_runs_code
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FileSource", "ZooSource", "find_source"]
+__all__ = ["CheckpointSource", "FileSource", "ZooSource", "find_source"]
 
 _KEY_DIGITS = 16
 _ONNX_SUFFIX = ".onnx"
 
 
-def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooSource | FileSource:
+def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooSource | CheckpointSource | FileSource:
     """A model to measure, as people name it.
 
     Args:
@@ -31,7 +32,10 @@ def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooS
         inputs: Shapes of one sample; empty to take the library's or the file's own.
         trust: See :class:`FileSource`.
     """
-    return ZooSource(model, inputs) if zoo.is_zoo_name(model) else FileSource(model, inputs, trust=trust)
+    if zoo.is_zoo_name(model):
+        return ZooSource(model, inputs)
+    checkpoint = find_checkpoint(Path(model))
+    return FileSource(model, inputs, trust=trust) if checkpoint is None else CheckpointSource(checkpoint, inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,34 @@ class ZooSource:
     def build(self, device: str) -> tuple[nn.Module, InputShapes]:
         """Build it; see :func:`dippm.frontends.zoo.build`."""
         module, default = zoo.build(self.name, device=device)
+        return module, default if self.inputs.is_empty else self.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """The model that the configuration of a checkpoint describes, built with random weights.
+
+    Args:
+        checkpoint: The checkpoint.
+        inputs: Shapes of one sample; empty to take the library's.
+    """
+
+    checkpoint: StoredCheckpoint
+    inputs: InputShapes = field(default_factory=InputShapes)
+
+    @property
+    def name(self) -> str:
+        """The path, with the step of generation where one is asked for."""
+        return self.checkpoint.name
+
+    @property
+    def model_key(self) -> str:
+        """Content of the configuration and inputs in 16 hex digits."""
+        return _digest(self.checkpoint.content_name, self.inputs)
+
+    def build(self, device: str) -> tuple[nn.Module, InputShapes]:
+        """Build it; see :func:`dippm.frontends.zoo.build_stored`."""
+        module, default = zoo.build_stored(self.checkpoint, device=device)
         return module, default if self.inputs.is_empty else self.inputs
 
 

@@ -130,6 +130,12 @@ class Prediction:
         return self.mig or ("–" if "@" in self.device else "none")
 
     @property
+    def largest_part(self) -> str:
+        """The largest part of the memory at its peak, such as ``"activations"``; ``"unknown"`` without parts."""
+        parts = self.memory_parts_mb
+        return max(parts, key=lambda name: parts[name]) if parts else "unknown"
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What the prediction cannot vouch for."""
         return self.predictor.warnings

@@ -87,12 +87,14 @@ class Fit(BaseModel):
     largest_part: str
     memory_parts_mb: dict[str, float]
     price: Price | None = None
+    prediction: Prediction
 
 
 class FitsAnswer(BaseModel):
     """Answer of ``/v1/fits``: the object of ``dippm fits --json``."""
 
     schema_: int = Field(alias="schema")
+    model: Model
     fits: list[Fit]
 
 
@@ -112,6 +114,7 @@ class MaxBatchAnswer(BaseModel):
     """Answer of ``/v1/max-batch``: the object of ``dippm max-batch --json``."""
 
     schema_: int = Field(alias="schema")
+    model: Model
     max_batches: list[MaxBatch]
 
 

@@ -125,12 +125,14 @@ def _predict(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str,
 def _fits(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     batches = _as_list(options.pop("batch"))
     answers = api.fits(graph, device=devices, batch=batches, **options)
-    return {"schema": SCHEMA, "fits": [each.to_dict() for each in answers]}
+    model = answers[0].prediction.model.to_dict()
+    return {"schema": SCHEMA, "model": model, "fits": [each.to_dict() for each in answers]}
 
 
 def _max_batch(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     answers = api.max_batch(graph, device=devices, **options)
-    return {"schema": SCHEMA, "max_batches": [each.to_dict() for each in answers]}
+    model = answers[0].prediction.model.to_dict()
+    return {"schema": SCHEMA, "model": model, "max_batches": [each.to_dict() for each in answers]}
 
 
 def _inspect(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:

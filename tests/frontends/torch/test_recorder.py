@@ -149,7 +149,8 @@ def test_operators_without_a_rule_keep_their_shapes_and_are_reported(
     graph = read(Exotic(), "5")
     assert kinds(graph) == [OpKind.UNKNOWN]
     assert dict(graph.unsupported_ops) == {"aten.special_bessel_j0": 1}
-    assert "special_bessel_j0" in graph.warnings[0]
+    # Whoever predicts says so, once.
+    assert graph.warnings == ()
     assert graph.tensors[graph.outputs[0]].shape == (Dim(1, 0), Dim(0, 5))
 
 

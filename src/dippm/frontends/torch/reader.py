@@ -200,7 +200,6 @@ class _Reading:
             if isinstance(result, StepResult):
                 tensors, nodes = _mark_cache(recorder, result, tensors, nodes)
             recorder.table.close()
-        unsupported = dict(recorder.unsupported)
         return Graph(
             source=self.source,
             framework="pytorch",
@@ -210,14 +209,8 @@ class _Reading:
             outputs=outputs,
             has_lifetimes=True,
             fixed_batch=batch,
-            unsupported_ops=unsupported,
-            warnings=(
-                *dict.fromkeys(recorder.assumptions),
-                *(
-                    f"{name} has no cost rule of its own ({count} times); it is counted by its bytes."
-                    for name, count in sorted(unsupported.items())
-                ),
-            ),
+            unsupported_ops=dict(recorder.unsupported),
+            warnings=tuple(dict.fromkeys(recorder.assumptions)),
         )
 
     def _without_frozen(self, recorder: Recorder) -> tuple[TensorSpec, ...]:

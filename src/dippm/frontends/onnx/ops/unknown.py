@@ -20,8 +20,6 @@ def infer_unknown(call: Call) -> list[Value]:
     """Write an unknown operator down as :attr:`OpKind.UNKNOWN`."""
     op = call.op
     call.evaluator.count_unsupported(op)
-    label = f"{op.domain}.{op.op_type}" if op.domain else op.op_type
-    call.warn(f"Operator {label} is not known; it is counted by the bytes that it reads and writes.")
     tensors = [value for value in call.inputs if value is not None and value.items is None]
     # What an operator makes has its data's shape sooner than a weight's, whichever of them it takes first.
     first = next((value for value in tensors if not value.is_static), tensors[0] if tensors else None)

@@ -1,0 +1,190 @@
+"""How large may the batch be?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Unpack, overload
+
+from dippm.api.arguments import Devices, asks_for_one
+from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
+from dippm.api.chosen_predictor import ChosenPhysics, choose_predictor, need_physics
+from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
+from dippm.api.question import Options, Question, spelled_out
+from dippm.costs.conditions import Conditions, Mode
+from dippm.devices import DeviceSpec
+from dippm.errors import UnsupportedError, UsageError
+from dippm.graph import Graph
+from dippm.predictors.prediction import Prediction
+
+__all__ = ["MaxBatch", "max_batch"]
+
+_NO_SEARCH = (
+    "Beyond the batches of its labels nobody knows how far it is off, and its memory need not grow with the batch: no "
+    "search finds the largest. dippm fits answers for batches of your choice."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MaxBatch:
+    """The largest batch that fits, and what bounds it.
+
+    Args:
+        device: Canonical name of the device.
+        batch: Largest batch whose memory interval fits whole and whose time keeps the bound; 0 where not even one
+            sample does.
+        batch_at_most: Largest batch whose memory interval does not rule it out (bound on time kept).
+        bound_by: ``"memory"``, ``"latency"`` (in training ``"step_time"``), or ``"none"`` where the largest batch tried
+            still fits.
+        prediction: The prediction at ``batch``, or at 1 where ``batch`` is 0.
+        price: What the run costs at ``batch``, where a price of the device was given and the batch is not 0.
+    """
+
+    device: str
+    batch: int
+    batch_at_most: int
+    bound_by: str
+    prediction: Prediction
+    price: Price | None = None
+
+    @property
+    def largest_part(self) -> str:
+        """The part of the memory that decides: the largest one at the peak, such as ``"activations"``."""
+        return self.prediction.largest_part
+
+    def to_dict(self) -> dict[str, object]:
+        """The answer for JSON."""
+        answer: dict[str, object] = {
+            "device": self.device,
+            "batch": self.batch,
+            "batch_at_most": self.batch_at_most,
+            "bound_by": self.bound_by,
+            "largest_part": self.largest_part,
+        }
+        return answer | price_entry(self.price) | {"prediction": self.prediction.to_dict()}
+
+
+@overload
+def max_batch(  # type: ignore[overload-overlap]  # a str is a Sequence of str as well; the first overload wins
+    model: object,
+    *,
+    device: str | DeviceSpec | None = None,
+    latency_ms: float | None = None,
+    step_time_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> MaxBatch: ...
+
+
+@overload
+def max_batch(
+    model: object,
+    *,
+    device: Sequence[str | DeviceSpec],
+    latency_ms: float | None = None,
+    step_time_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> list[MaxBatch]: ...
+
+
+@spelled_out
+def max_batch(
+    model: object,
+    *,
+    device: Devices | None = None,
+    latency_ms: float | None = None,
+    step_time_ms: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> MaxBatch | list[MaxBatch]:
+    """Find the largest batch that fits; the model is read once.
+
+    Memory does not grow evenly with the batch, because the allocator works in segments: past the batch that a search
+    by interpolation finds, larger ones are looked at, the nearest one by one and a sample of a fourth as many again.
+
+    Args:
+        model: As in :func:`dippm.predict`.
+        device: A device, a MIG slice, or a list of them; an A100, or the device of the predictor, when left out.
+        latency_ms: Bound on the predicted time of a call, in training of a step, ms, or None.
+        step_time_ms: The same under training's own name; in training alone.
+        prices: As in :func:`dippm.fits`, and so are the options.
+        predictor: Folder that :func:`dippm.adapt` wrote; its own device and conditions stand for what is left out.
+        **options: See above.
+
+    Returns:
+        One answer for one device, else a list in the order of the devices; with prices the cheapest per sample first,
+        then those without a price, then those where nothing fits.
+
+    Raises:
+        UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only, ``predictor.unsuited``
+            where the predictor is a network that :func:`dippm.train` wrote: its memory need not grow with the batch.
+        UsageError: ``latency.invalid`` where a bound is not a positive number, ``latency.twice`` where both are given,
+            ``step_time.unused`` outside training.
+    """
+    question = Question(**options)
+    chosen = choose_predictor(predictor, question, device=device)
+    asked = need_physics(chosen, because=_NO_SEARCH)
+    bound_ms = _parse_bound(asked.conditions, latency_ms=latency_ms, step_time_ms=step_time_ms)
+    per_hour = parse_prices(prices, asked.devices)
+    graph = question.read(model, mode=asked.reading_mode)
+    if graph.fixed_batch is not None:
+        raise UnsupportedError(
+            f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}",
+            code="graph.fixed_batch",
+            cure="Export the model with a dynamic batch.",
+        )
+    answers = [
+        _search(graph, spec, asked, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in asked.devices
+    ]
+    if asks_for_one(device):
+        return answers[0]
+    if per_hour:
+        answers.sort(key=lambda answer: (answer.batch == 0, price_per_sample(answer.price)))
+    return answers
+
+
+def _search(
+    graph: Graph, spec: DeviceSpec, asked: ChosenPhysics, *, bound_ms: float | None, per_hour: float | None
+) -> MaxBatch:
+    on_device = replace(asked, devices=[spec])
+
+    def predict(batches: Sequence[int]) -> list[Prediction]:
+        return on_device.predict(graph, batches=batches)
+
+    search = BatchSearch(predict, capacity_mb=spec.capacity_mb, time_bound_ms=bound_ms)
+    batch = search.largest_certain()
+    bound_by = "none"
+    if batch < LARGEST_BATCH:
+        of_time = "step_time" if asked.conditions.mode is Mode.TRAINING else "latency"
+        bound_by = of_time if search.is_bound_by_time(batch) else "memory"
+    (prediction,) = predict([max(batch, 1)])
+    return MaxBatch(
+        device=spec.name,
+        batch=batch,
+        batch_at_most=max(batch, search.largest_possible()),
+        bound_by=bound_by,
+        prediction=prediction,
+        price=Price.of(prediction, per_hour) if per_hour is not None and batch else None,
+    )
+
+
+def _parse_bound(conditions: Conditions, *, latency_ms: float | None, step_time_ms: float | None) -> float | None:
+    if step_time_ms is not None and conditions.mode is not Mode.TRAINING:
+        raise UsageError(
+            "A bound on the step time has a meaning in training mode only.",
+            code="step_time.unused",
+            cure="Give a bound on the latency, or mode training.",
+        )
+    if step_time_ms is not None and latency_ms is not None:
+        raise UsageError("In training the latency is the step time: give one of the two bounds.", code="latency.twice")
+    bound_ms = latency_ms if step_time_ms is None else step_time_ms
+    if bound_ms is not None and not (math.isfinite(bound_ms) and bound_ms > 0):
+        name = "latency" if step_time_ms is None else "step-time"
+        raise UsageError(f"A {name} bound must be above 0 ms. Got {bound_ms!r} instead.", code="latency.invalid")
+    return bound_ms

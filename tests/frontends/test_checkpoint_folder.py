@@ -1,0 +1,242 @@
+"""Folders as hubs publish them: the model that config.json names, and what can be said of the weights beside it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dippm
+from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
+from dippm.frontends import zoo
+from dippm.frontends.checkpoint_folder import find_checkpoint
+from dippm.frontends.inputs import InputShapes
+from dippm.frontends.open_model import open_model
+
+_LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+    "max_position_embeddings": 256, "dtype": "bfloat16",
+}  # fmt: skip
+_TIMM = {"architecture": "resnet18", "num_classes": 10, "pretrained_cfg": {"input_size": [3, 64, 64]}}
+
+needs_transformers = pytest.mark.skipif(
+    find_spec("torch") is None or find_spec("transformers") is None, reason="transformers is not installed"
+)
+needs_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "tiny", _LLAMA)
+
+
+def write(folder: Path, settings: object) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def write_weights(path: Path, *shapes: tuple[int, ...]) -> None:
+    contents: dict[str, Any] = {
+        f"w{place}": {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for place, shape in enumerate(shapes)
+    }
+    header = json.dumps({"__metadata__": {"format": "pt"}, **contents}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def shape(graph: dippm.Graph, tensor: int, *, batch: int) -> tuple[int, ...]:
+    return tuple(size.at(batch) for size in graph.tensors[tensor].shape)
+
+
+def open_(model: Path | str) -> dippm.Graph:
+    return open_model(str(model), input=InputShapes())
+
+
+@needs_transformers
+def test_a_folder_its_configuration_and_its_steps_are_models(folder: Path) -> None:
+    whole, same = open_(folder), open_(folder / "config.json")
+    prefill, decode = open_(f"{folder}#prefill=7"), open_(f"{folder}#decode=9")
+    assert whole.nodes == same.nodes
+    assert (whole.source, decode.source) == (str(folder), f"{folder}#decode=9")
+    shapes = [shape(graph, graph.inputs[0], batch=3) for graph in (whole, prefill, decode)]
+    assert shapes == [(3, 128), (3, 7), (3, 1)]
+    cached = dippm.predict(decode, batch=2, device="L4").memory_parts_mb["kv_cache"]
+    # Keys and values: 2 samples of 2 layers, 2 heads of 8, 9 tokens and the new one, 2 bytes each.
+    assert cached * 2**20 == 2 * 2 * 2 * 2 * 8 * 10 * 2
+
+
+@needs_transformers
+def test_weights_have_the_type_that_the_configuration_names(folder: Path, tmp_path: Path) -> None:
+    wide = write(tmp_path / "wide", {**_LLAMA, "dtype": "float32"})
+    old = write(tmp_path / "old", {**_LLAMA, "dtype": None, "torch_dtype": "float16"})
+    needed = [dippm.predict(open_(each), device="L4").memory_parts_mb["weights"] for each in (folder, wide, old)]
+    assert needed[1] == pytest.approx(2 * needed[0], rel=1e-3)
+    assert needed[2] == needed[0]
+    prediction = dippm.predict(open_(folder), device="L4")
+    assert any("stored as bfloat16" in warning for warning in prediction.warnings)
+
+
+@needs_transformers
+def test_a_half_precision_model_of_images_takes_half_precision_images(tmp_path: Path) -> None:
+    settings = {
+        "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 32, "dtype": "float16",
+        "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32, "patch_size": 16,
+    }  # fmt: skip
+    graph = open_(write(tmp_path / "vit", settings))
+    assert graph.tensors[graph.inputs[0]].dtype.value == "float16"
+
+
+@needs_transformers
+def test_attention_of_another_package_is_left_out(tmp_path: Path, folder: Path) -> None:
+    fast = write(tmp_path / "fast", {**_LLAMA, "attn_implementation": "flash_attention_2"})
+    hub = write(tmp_path / "hub", {**_LLAMA, "attn_implementation": "kernels-community/flash-attn"})
+    plain = write(tmp_path / "plain", {**_LLAMA, "attn_implementation": "eager"})
+    assert open_(fast).nodes == open_(hub).nodes == open_(folder).nodes
+    assert "attention" not in {node.kind.value for node in open_(plain).nodes}
+
+
+@needs_timm
+def test_no_weights_are_opened_and_no_hub_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    asked = []
+
+    def make(device: str, build: Callable[[], object], **_: object) -> object:
+        asked.append(constants.HF_HUB_OFFLINE)
+        return build()
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("dippm.frontends.zoo.make_on", make)
+    (tmp_path / "w.pth").write_bytes(b"no weights")
+    arguments = {"checkpoint_path": str(tmp_path / "w.pth"), "pretrained": True, "in_chans": 1}
+    found = find_checkpoint(write(tmp_path / "m", {**_TIMM, "model_args": arguments}))
+    assert found is not None
+    module, _ = zoo.build_stored(found, device="cpu")
+    assert next(module.parameters()).shape[1] == 1
+    assert asked == [True]
+    assert not constants.HF_HUB_OFFLINE
+
+
+@needs_timm
+def test_a_folder_of_timm_has_its_classes_and_its_image(tmp_path: Path) -> None:
+    graph = open_(write(tmp_path / "r18", _TIMM))
+    assert shape(graph, graph.inputs[0], batch=2) == (2, 3, 64, 64)
+    assert shape(graph, graph.outputs[0], batch=2) == (2, 10)
+    with pytest.raises(UsageError) as caught:
+        open_(f"{tmp_path / 'r18'}#decode=5")
+    assert caught.value.code == "generation.step"
+
+
+@needs_transformers
+def test_a_model_by_name_is_the_same_as_its_folder(tmp_path: Path) -> None:
+    from transformers import BertConfig
+
+    BertConfig(architectures=["BertModel"]).save_pretrained(tmp_path / "bert")
+    assert open_(tmp_path / "bert").nodes == open_("hf:bert").nodes
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("settings", "error", "code"),
+    [
+        ({"model_type": "lama"}, UnsupportedError, "zoo.unknown"),
+        ({"model_type": "mine", "auto_map": {"AutoModel": "own.Model"}}, UnsupportedError, "checkpoint.foreign_code"),
+        ({**_LLAMA, "hidden_size": "wide"}, UnsupportedError, "zoo.build_failed"),
+        ({**_LLAMA, "num_attention_heads": 5}, UnsupportedError, "zoo.build_failed"),
+        ({**_LLAMA, "hidden_size": -4}, UnsupportedError, "zoo.build_failed"),
+        ({"architecture": "resnet1", "pretrained_cfg": {}}, UnsupportedError, "zoo.unknown"),
+        ({"_class_name": "UNet2DConditionModel"}, ModelReadError, "model.unrecognised"),
+    ],
+)
+def test_what_cannot_be_built_is_said(tmp_path: Path, settings: object, error: type[DippmError], code: str) -> None:
+    with pytest.raises(error) as caught:
+        open_(write(tmp_path / "bad", settings))
+    assert caught.value.code == code
+    assert "from its defaults" not in str(caught.value)
+
+
+@needs_transformers
+def test_an_architecture_that_the_library_lacks_falls_back_to_the_type(tmp_path: Path) -> None:
+    own = write(tmp_path / "own", {**_LLAMA, "architectures": ["MyLlama"]})
+    # A model without a head cannot write text; asked to, it gets the one of its type.
+    bare = write(tmp_path / "bare", {**_LLAMA, "architectures": ["LlamaModel"]})
+    assert open_(own).nodes == open_(bare).nodes
+    decode = open_(f"{bare}#decode=3")
+    assert shape(decode, decode.outputs[0], batch=1)[-1] == 100
+
+
+def test_quantised_weights_and_those_of_another_model_are_told(folder: Path, tmp_path: Path) -> None:
+    def doubts(path: Path, parameters: int) -> tuple[str, ...]:
+        found = find_checkpoint(path)
+        assert found is not None
+        return found.doubts(parameters)
+
+    assert doubts(folder, 1000) == ()
+    write_weights(folder / "model-00001-of-00002.safetensors", (10, 50), (100,))
+    write_weights(folder / "model-00002-of-00002.safetensors", (400,), ())
+    assert doubts(folder, 1000) == ()
+    assert "hold 1,001 weights" in doubts(folder, 2000)[0]
+    assert "hold 1,001 weights" in doubts(folder, 500)[0]
+    # The configuration alone knows of no files, and a damaged file tells nothing.
+    alone = tmp_path / "alone.json"
+    alone.write_text(json.dumps(_LLAMA))
+    assert doubts(alone, 2000) == ()
+    (folder / "model-00003-of-00003.safetensors").write_bytes(b"\xff" * 40)
+    assert doubts(folder, 2000) == ()
+    quantised = write(tmp_path / "q", {**_LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4}})
+    assert "quantised (gptq)" in doubts(quantised, 1000)[0]
+
+
+def test_what_is_no_checkpoint_is_none(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.onnx").write_bytes(b"x")
+    assert find_checkpoint(folder) is None
+    for content in ("", "[]", "{}", '{"model_type": 5}', '{"model_type":', "[" * 100_000, '{"architecture": "vgg16"}'):
+        path = tmp_path / "other.json"
+        path.write_text(content)
+        assert find_checkpoint(path) is None
+    assert find_checkpoint(tmp_path) is None
+    assert find_checkpoint(tmp_path / "missing#decode=4") is None
+
+
+def test_a_folder_may_be_named_like_a_step(tmp_path: Path) -> None:
+    found = find_checkpoint(write(tmp_path / "tiny#decode=4", _LLAMA))
+    assert found is not None
+    assert found.step is None
+
+
+def test_where_it_lies_does_not_count(folder: Path, tmp_path: Path) -> None:
+    names = {find_checkpoint(each).content_name for each in (folder, write(tmp_path / "copy", _LLAMA))}  # type: ignore[union-attr]
+    assert len(names) == 1
+    other = find_checkpoint(write(tmp_path / "other", {**_LLAMA, "hidden_size": 64}))
+    step = find_checkpoint(Path(f"{folder}#decode=4"))
+    assert other is not None
+    assert step is not None
+    assert len({*names, other.content_name, step.content_name}) == 3
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_beside_it_leave_it_a_checkpoint(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    folder = write(tmp_path_factory.mktemp("any") / "m", _LLAMA)
+    (folder / "model.safetensors").write_bytes(content)
+    found = find_checkpoint(folder)
+    assert found is not None
+    assert isinstance(found.doubts(5), tuple)
+
+
+@needs_transformers
+def test_another_framework_is_a_slip(folder: Path) -> None:
+    for framework in ("onnx", "tensorflow"):
+        with pytest.raises(UsageError) as caught:
+            open_model(folder, input=InputShapes(), framework=framework)
+        assert caught.value.code == "framework.mismatch"
+    assert open_model(folder, input=InputShapes(), framework="pytorch").nodes
+    with pytest.raises(UsageError, match="stands in its name"):
+        dippm.load(f"{folder}#decode=5", input=(9,))
