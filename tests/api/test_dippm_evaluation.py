@@ -99,7 +99,7 @@ class Trainings:
 
 
 def evaluate(folder: Path, out: Path, **changes: Any) -> DippmEvaluation:
-    settings: dict[str, Any] = {"epochs": 1, "long_epochs": 2, "hidden": 4, "leave_families_out": 1, "seed": 2}
+    settings: dict[str, Any] = {"epochs": 1, "long_epochs": 2, "hidden": 4, "leave_families_out": 2, "seed": 2}
     return dippm.evaluate_dippm(
         folder / "labels.parquet", out, cache=folder / "graphs", command="dippm evaluate", **settings | changes
     )
@@ -157,9 +157,9 @@ def test_real_trainings_are_reproduced_by_their_seed(folder: Path, tmp_path: Pat
     assert all(training.is_dir() for training in gone)
 
 
-@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"leave_families_out": -1}, {"long_epochs": 0}, {"hidden": 0}])
+@pytest.mark.parametrize("wrong", [{"seeds": 0}, {"leave_families_out": 1}, {"long_epochs": 0}, {"hidden": 0}])
 def test_settings_are_checked_before_anything_is_read(wrong: dict[str, int], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Got .*(0|-1)") as caught:
+    with pytest.raises(UsageError, match=r"Got .*(0|1)") as caught:
         dippm.evaluate_dippm(tmp_path / "none.parquet", tmp_path, **wrong)  # type: ignore[arg-type]
     assert caught.value.code in {"evaluation.settings", "train.settings"}
 

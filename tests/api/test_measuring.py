@@ -163,7 +163,16 @@ def test_a_device_that_is_not_there_is_refused(net: Path) -> None:
     assert caught.value.code == "device.unavailable"
 
 
-RATES = CpuRates(gflops=100.0, bandwidth_gb_s=10.0, dispatch_us=1.0, threads=3)
+RATES = CpuRates(
+    gflops=100.0,
+    convolution_gflops=150.0,
+    bandwidth_gb_s=10.0,
+    cache_gb_s=30.0,
+    fresh_gb_s=2.0,
+    dispatch_us=1.0,
+    convolution_us=40.0,
+    threads=3,
+)
 
 
 @pytest.fixture(name="tiny")

@@ -31,7 +31,7 @@ REPORT = DippmReport(
         software=("torch",), metrics=("latency_ms",), rows=10, models=5, families=2, operators=(1, 2, 3), unread=0,
         data_hash="0", noise=(),
     ),
-    settings=ProtocolSettings(left_out_families=1),
+    settings=ProtocolSettings(family_groups=1),
     networks=(score("pmgns", 12.5), score("gbdt", 6.25)),
     long_run=score("pmgns", 3.5),
     baseline=score("gbdt", 6.25),

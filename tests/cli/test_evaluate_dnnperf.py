@@ -32,7 +32,7 @@ REPORT = DnnperfReport(
         software=("torch",), metrics=("latency_ms",), rows=10, models=5, families=2, operators=(1, 2, 3), unread=0,
         data_hash="0", noise=(),
     ),
-    settings=DnnperfSettings(left_out_families=1),
+    settings=DnnperfSettings(family_groups=1),
     comparison=(score("anee", 12.5), score("gbdt", 6.25)),
     ablation=(score("anee-gat", 15.0),),
     unseen=(),

@@ -124,7 +124,7 @@ def predict_with_noise() -> Callable[..., npt.NDArray[np.float64]]:
 
 @pytest.fixture(scope="session")
 def dippm_report(zoo: GraphSamples, predict_with_noise: Callable[..., npt.NDArray[np.float64]]) -> DippmReport:
-    settings = DippmSettings(seeds=2, left_out_families=3)
+    settings = DippmSettings(seeds=2, family_groups=3)
     provenance = {"command": "dippm evaluate", "software": {"x": "1.0"}}
     return evaluate_dippm(zoo, predict_with_noise, settings, provenance=provenance)
 
@@ -147,7 +147,7 @@ def make_dnnperf_report() -> Callable[..., DnnperfReport]:
 
 @pytest.fixture(scope="session")
 def dnnperf_report(zoo: GraphSamples, make_dnnperf_report: Callable[..., DnnperfReport]) -> DnnperfReport:
-    return make_dnnperf_report(zoo, DnnperfSettings(seeds=2, left_out_families=3))
+    return make_dnnperf_report(zoo, DnnperfSettings(seeds=2, family_groups=3))
 
 
 @pytest.fixture

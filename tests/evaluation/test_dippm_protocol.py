@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +16,9 @@ from dippm.datasets.store.label import Label
 from dippm.errors import DippmError, UsageError
 from dippm.evaluation.dippm_protocol import BASELINE, MODELS, evaluate_dippm
 from dippm.evaluation.dippm_report import DippmReport, ProtocolSettings
-from dippm.evaluation.novelty import Novelty, leave_out_family, split_for
+from dippm.evaluation.novelty import Novelty, leave_families_out, split_for
 
-SETTINGS = ProtocolSettings(epochs=3, long_epochs=7, seed=1, seeds=2, left_out_families=2)
+SETTINGS = ProtocolSettings(epochs=3, long_epochs=7, seed=1, seeds=2, family_groups=2)
 # Factor on the measured figures, by model and by whether it is a long run.
 SHORT, LONG, TREES = 1.5, 1.1, 0.8
 
@@ -52,7 +53,7 @@ def report(off: Off, zoo: GraphSamples) -> DippmReport:
 def test_what_is_trained(off: Off, report: DippmReport, zoo: GraphSamples) -> None:
     table_4 = [(model, 3, seed) for seed in (1, 2) for model in MODELS]
     pair = [("pmgns", 7, 1), (BASELINE, 3, 1)]
-    # The long run, then pairs for seen rows, unseen rows, and each of two families.
+    # The long run, then pairs for seen rows, unseen rows, and each of two groups of families.
     assert off.asked == [*table_4, ("pmgns", 7, 1), *(pair * 4)]
     assert (off.parts[0] == assign_parts(zoo, seed=1)).all()
     assert (off.parts[len(MODELS)] == assign_parts(zoo, seed=2)).all()
@@ -61,11 +62,10 @@ def test_what_is_trained(off: Off, report: DippmReport, zoo: GraphSamples) -> No
         wanted = split_for(zoo, novelty, seed=1)
         assert wanted is not None
         assert (off.parts[place] == wanted).all()
-    families = [set(zoo.families[parts == Part.TEST].tolist()) for parts in off.parts[17::2]]
-    assert families == [{score.name} for score in report.left_out]
-    left = leave_out_family(zoo, report.left_out[0].name, seed=1)
-    assert left is not None
-    assert (off.parts[17] == left).all()
+    groups = leave_families_out(zoo, 2, seed=1)
+    for parts, wanted in zip(off.parts[17::2], groups.values(), strict=True):
+        assert (parts == wanted).all()
+    assert {score.name: score.rows for score in report.left_out} == Counter(zoo.families.tolist())
 
 
 def test_errors_are_those_of_the_predictor(report: DippmReport) -> None:
@@ -78,7 +78,7 @@ def test_errors_are_those_of_the_predictor(report: DippmReport) -> None:
     assert [(score.novelty, score.model) for score in report.by_novelty] == [
         (novelty, model) for novelty in Novelty for model in ("pmgns", BASELINE)
     ]
-    assert report.left_out_mean == pytest.approx(10.0)
+    assert report.left_out_mean == report.left_out_row_mean == pytest.approx(10.0)
 
 
 def test_groups_hold_every_test_row_once(report: DippmReport) -> None:

@@ -35,7 +35,12 @@ def test_every_section_is_there(dippm_report: DippmReport) -> None:
 def test_figures_of_the_report_are_on_the_page(dippm_report: DippmReport) -> None:
     page = render_markdown(title_of_report(dippm_report), describe_report(dippm_report), {})
     worst = dippm_report.left_out[0]
-    assert f"the worst is {worst.name} with {worst.errors['mean']:.1f} %" in page
+    assert f"The worst is {worst.name} with {worst.errors['mean']:.1f} % of {worst.rows} rows." in page
+    small = replace(worst, rows=2)
+    second = dippm_report.left_out[1]
+    told = replace(dippm_report, left_out=(small, *dippm_report.left_out[1:]))
+    page = render_markdown(title_of_report(told), describe_report(told), {})
+    assert f"of 2 rows; of those with 10 rows or more {second.name} with {second.errors['mean']:.1f} %." in page
     means = [score.test_mean for score in dippm_report.networks if score.model == "gat"]
     assert re.search(rf"\| gat \|.*\| {np.mean(means):.2f} ± {np.std(means):.2f} \|", page)
     assert f"| data hash | {dippm_report.dataset.data_hash} |" in page

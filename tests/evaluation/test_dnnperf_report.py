@@ -10,7 +10,7 @@ from dippm.models.dnnperf_registry import ANEE
 
 def test_it_is_plain_data(dnnperf_report: DnnperfReport) -> None:
     values = json.loads(json.dumps(dnnperf_report.to_dict(), allow_nan=False))
-    assert values["settings"] == {"epochs": 30, "seed": 0, "seeds": 2, "left_out_families": 3}
+    assert values["settings"] == {"epochs": 30, "seed": 0, "seeds": 2, "family_groups": 3}
     assert len(values["rows"]) == len(dnnperf_report.rows)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dippm.datasets.graph_samples import GraphSamples, Part
 from dippm.datasets.store.label import Label
-from dippm.evaluation.novelty import Novelty, leave_out_family, novelty_of_samples, split_for
+from dippm.evaluation.novelty import Novelty, leave_families_out, novelty_of_samples, split_for
 
 
 def test_novelty_goes_by_graph_and_family(
@@ -59,11 +59,28 @@ def test_seeds_draw_other_families(zoo: GraphSamples) -> None:
     assert len(drawn) > 1
 
 
-def test_one_family_is_left_out(zoo: GraphSamples) -> None:
-    parts = leave_out_family(zoo, "bert", seed=0)
-    assert parts is not None
-    assert (parts == Part.TEST).tolist() == (zoo.families == "bert").tolist()
-    assert {Part.TRAINING, Part.VALIDATION} <= set(parts.tolist())
+@pytest.mark.parametrize("groups", [2, 3, 99])
+def test_every_family_is_left_out_once(zoo: GraphSamples, groups: int) -> None:
+    found = leave_families_out(zoo, groups, seed=0)
+    names = [name for group in found for name in group]
+    assert sorted(names) == sorted(set(zoo.families.tolist()))
+    assert len(found) == min(groups, len(names))
+    for group, parts in found.items():
+        assert (parts == Part.TEST).tolist() == np.isin(zoo.families, group).tolist()
+        assert {Part.TRAINING, Part.VALIDATION} <= set(parts.tolist())
+    assert leave_families_out(zoo, 0, seed=0) == {}
+
+
+def test_groups_have_about_equally_many_rows(
+    make_label: Callable[..., Label], make_samples: Callable[..., GraphSamples]
+) -> None:
+    sizes = {"a": 9, "b": 5, "c": 4, "d": 3, "e": 1}
+    labels = [
+        make_label(100 * place + number, family=family)
+        for place, (family, size) in enumerate(sizes.items())
+        for number in range(size)
+    ]
+    assert list(leave_families_out(make_samples(labels), 2, seed=0)) == [("a", "d"), ("b", "c", "e")]
 
 
 def test_data_without_such_rows_have_no_split(
@@ -72,5 +89,5 @@ def test_data_without_such_rows_have_no_split(
     single = make_samples([make_label(number) for number in range(20)])
     assert split_for(single, Novelty.SEEN, seed=0) is None
     assert split_for(single, Novelty.UNSEEN, seed=0) is None
-    assert leave_out_family(single, "resnet", seed=0) is None
+    assert leave_families_out(single, 2, seed=0) == {}
     assert split_for(single, Novelty.PARTLY_SEEN, seed=0) is not None

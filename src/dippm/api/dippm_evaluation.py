@@ -81,7 +81,8 @@ def evaluate_dippm(
         long_epochs: Epochs of the long runs at most.
         seeds: Seeds of the comparison.
         seed: The first of them.
-        leave_families_out: How many families are left out in turn, those of most rows first. Each is a long run.
+        leave_families_out: In how many groups all families are left out in turn, at least 2; as many as there are
+            families for one at a time. Each is a long run. 0 for none.
         hidden: Width of the networks.
         learning_rate: Adam's, or ``"auto"``, the highest of a one-cycle schedule. The paper's 2.754e-5 belongs to its
             own data and its many steps.
@@ -106,9 +107,10 @@ def evaluate_dippm(
     from dippm.training import train_model
     from dippm.training.settings import ONE_CYCLE, TrainingSettings
 
-    if seeds < 1 or leave_families_out < 0:
+    if seeds < 1 or leave_families_out < 0 or leave_families_out == 1:
         raise UsageError(
-            f"The seeds must be 1 or more and the families 0 or more. Got {seeds} and {leave_families_out} instead.",
+            f"The seeds must be 1 or more, the groups of families 0 or 2 or more. Got {seeds} and {leave_families_out} "
+            "instead.",
             code="evaluation.settings",
         )
     base = TrainingSettings(
@@ -138,7 +140,7 @@ def evaluate_dippm(
         samples,
         predict,
         ProtocolSettings(
-            epochs=epochs, long_epochs=long_epochs, seed=seed, seeds=seeds, left_out_families=leave_families_out
+            epochs=epochs, long_epochs=long_epochs, seed=seed, seeds=seeds, family_groups=leave_families_out
         ),
         noise=find_noise(selection.choose(labels), labels),
         provenance={

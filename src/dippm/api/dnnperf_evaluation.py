@@ -76,7 +76,8 @@ def evaluate_dnnperf(
         epochs: Epochs of every network.
         seeds: Seeds of comparison and ablation.
         seed: The first of them.
-        leave_families_out: How many families are left out in turn, those of most rows first.
+        leave_families_out: In how many groups all families are left out in turn, at least 2; as many as there are
+            families for one at a time. 0 for none.
         hidden: Width of the networks.
         learning_rate: Adam's, or ``"auto"``, the highest of a one-cycle schedule.
         jobs: Processes that read models of which there is no graph yet.
@@ -100,9 +101,10 @@ def evaluate_dnnperf(
     from dippm.evaluation.label_noise import find_noise
     from dippm.training import dnnperf as training
 
-    if seeds < 1 or leave_families_out < 0:
+    if seeds < 1 or leave_families_out < 0 or leave_families_out == 1:
         raise UsageError(
-            f"The seeds must be 1 or more and the families 0 or more. Got {seeds} and {leave_families_out} instead.",
+            f"The seeds must be 1 or more, the groups of families 0 or 2 or more. Got {seeds} and {leave_families_out} "
+            "instead.",
             code="evaluation.settings",
         )
     base = training.DnnperfTrainingSettings(
@@ -127,7 +129,7 @@ def evaluate_dnnperf(
     report = run_protocol(
         samples,
         predict,
-        DnnperfSettings(epochs=epochs, seed=seed, seeds=seeds, left_out_families=leave_families_out),
+        DnnperfSettings(epochs=epochs, seed=seed, seeds=seeds, family_groups=leave_families_out),
         noise=find_noise(chosen, labels),
         provenance={
             "command": command or "dippm.evaluate_dnnperf",

@@ -101,7 +101,7 @@ def evaluate(
         typer.Option(
             "--leave-families-out",
             metavar="N",
-            help="Leave the N largest families out in turn; each is a long run.",
+            help="Leave all families out in turn, in N groups; each is a long run.",
             rich_help_panel=_PANEL,
         ),
     ] = 0,

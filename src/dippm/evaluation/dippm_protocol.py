@@ -33,7 +33,7 @@ from dippm.evaluation.dippm_report import (
     SourceNoise,
 )
 from dippm.evaluation.label_noise import summarize_dataset
-from dippm.evaluation.novelty import Novelty, leave_out_family, novelty_of_samples, split_for
+from dippm.evaluation.novelty import Novelty, leave_families_out, novelty_of_samples, split_for
 from dippm.evaluation.relative_errors import absolute_errors, mape_percent
 from dippm.models.registry import NETWORKS
 from dippm.placement import MigPolicy, choose_mig
@@ -141,7 +141,7 @@ def evaluate_dippm(
         UsageError: ``evaluation.too_few`` where there are no test rows.
         DippmError: ``evaluation.not_finite`` where a training came to nothing; whatever ``predict`` raises.
     """
-    left_out = [family for family, _ in Counter(samples.families.tolist()).most_common(settings.left_out_families)]
+    left_out = leave_families_out(samples, settings.family_groups, seed=settings.seed)
     total = settings.seeds * len(MODELS) + 2 * len(Novelty) - 1 + 2 * len(left_out)
     runner = _Runner(samples, predict, total=total, on_run=on_run)
     networks: list[_Run] = []
@@ -200,18 +200,15 @@ def _run_both(runner: _Runner, parts: PartArray, settings: ProtocolSettings) -> 
 
 
 def _leave_out(
-    samples: GraphSamples, families: Sequence[str], runner: _Runner, settings: ProtocolSettings
+    samples: GraphSamples, groups: Mapping[tuple[str, ...], PartArray], runner: _Runner, settings: ProtocolSettings
 ) -> Iterator[GroupScore]:
-    for family in families:
-        parts = leave_out_family(samples, family, seed=settings.seed)
-        if parts is None:
-            runner.skip(2)
-            continue
+    for families, parts in groups.items():
         network, trees = _run_both(runner, parts, settings)
-        is_test = parts == Part.TEST
-        score = _score_group(samples, network, trees, is_test, family)
-        if score.errors:
-            yield score
+        for family in families:
+            # A graph of a family left out that has a name in another one as well is in neither part.
+            score = _score_group(samples, network, trees, (parts == Part.TEST) & (samples.families == family), family)
+            if score.errors:
+                yield score
 
 
 def _score(

@@ -30,14 +30,14 @@ class ProtocolSettings:
         long_epochs: Epochs of the long runs at most; validation decides which epoch is taken.
         seed: First seed.
         seeds: Seeds of the comparison, at least 1; one split and one training of each network for each.
-        left_out_families: How many families are left out in turn, those of most rows first; 0 for none.
+        family_groups: In how many groups all families are left out in turn; 0 for none.
     """
 
     epochs: int = 10
     long_epochs: int = 200
     seed: int = 0
     seeds: int = 1
-    left_out_families: int = 0
+    family_groups: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,7 +217,7 @@ class DippmReport:
         spreads: Errors of the long run, by metric.
         mig: Table 5; empty where memory was not measured.
         mig_examples: Of each novelty the test rows of least and of most memory.
-        left_out: Families left out in turn, the worst first.
+        left_out: Families left out in turn, alone or with others, the worst first.
         provenance: Command, versions and training settings.
     """
 
@@ -240,6 +240,12 @@ class DippmReport:
     def left_out_mean(self) -> float | None:
         """Mean error over the families left out in turn, %; None where none was."""
         return sum(each.errors["mean"] for each in self.left_out) / len(self.left_out) if self.left_out else None
+
+    @property
+    def left_out_row_mean(self) -> float | None:
+        """Mean error over their rows, %; None where none was."""
+        rows = sum(each.rows for each in self.left_out)
+        return sum(each.errors["mean"] * each.rows for each in self.left_out) / rows if rows else None
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form."""

@@ -18,6 +18,8 @@ __all__ = ["describe_report", "title_of_report"]
 _NAMES = {"memory_mb": "memory", "latency_ms": "latency", "energy_j": "energy", MEAN: "mean"}
 _PARTS = ("training", "validation", "test")
 _MOST_FAMILIES = 60
+# One row may be off by chance.
+_LARGE_FAMILY = 10
 
 
 def title_of_report(report: DippmReport) -> str:
@@ -215,19 +217,29 @@ def _families(report: DippmReport) -> Section:
 
 def _left_out(report: DippmReport) -> Section:
     title = "Families left out in turn"
-    mean = report.left_out_mean
-    if mean is None:
-        return Section(title=title, text=("Not asked for: it trains anew for every family.",))
-    worst = report.left_out[0]
-    trees = float(np.mean([each.baseline_errors[MEAN] for each in report.left_out]))
+    mean, row_mean = report.left_out_mean, report.left_out_row_mean
+    if mean is None or row_mean is None:
+        return Section(title=title, text=("Not asked for: it trains anew for every group of families.",))
+    families = report.left_out
+    trees = np.array([each.baseline_errors[MEAN] for each in families])
+    rows = np.array([each.rows for each in families])
+    large = [each for each in families if each.rows >= _LARGE_FAMILY]
+    worst = (
+        f"; of those with {_LARGE_FAMILY} rows or more {large[0].name} with {large[0].errors[MEAN]:.1f} %"
+        if large and large[0] is not families[0]
+        else ""
+    )
+    shown = families[:_MOST_FAMILIES]
+    more = f" Shown are the {len(shown)} worst." if len(shown) < len(families) else ""
     return Section(
         title=title,
         text=(
-            f"Each of the {len(report.left_out)} families of most rows was left out of training in turn. Mean over the "
-            f"families {mean:.1f} % ({BASELINE} {trees:.1f} %); the worst is {worst.name} with "
-            f"{worst.errors[MEAN]:.1f} %.",
+            f"All {len(families)} families were left out of training in turn, in {report.settings.family_groups} "
+            f"groups of about equally many rows. Mean over families {mean:.1f} % ({BASELINE} {trees.mean():.1f} %), "
+            f"over their rows {row_mean:.1f} % ({BASELINE} {np.average(trees, weights=rows):.1f} %). The worst is "
+            f"{families[0].name} with {families[0].errors[MEAN]:.1f} % of {families[0].rows} rows{worst}.{more}",
         ),
-        tables=(_group_table(report, report.left_out, first="family left out"),),
+        tables=(_group_table(report, shown, first="family left out"),),
     )
 
 

@@ -10,7 +10,6 @@ Training is the caller's: this module lies below it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,7 +33,7 @@ from dippm.evaluation.dnnperf_report import (
     UnseenScore,
 )
 from dippm.evaluation.label_noise import summarize_dataset
-from dippm.evaluation.novelty import leave_out_family
+from dippm.evaluation.novelty import leave_families_out
 from dippm.evaluation.relative_errors import absolute_errors
 from dippm.models.dnnperf_registry import ABLATIONS, ANEE, BASELINES, DNNPERF_MODELS, TREES
 
@@ -103,8 +102,7 @@ def evaluate_dnnperf(
     """
     unseen_names = _name_unseen(samples.labels)
     unseen_parts = _hold_out(samples, unseen_names != "", seed=settings.seed)
-    families = [family for family, _ in Counter(samples.families.tolist()).most_common(settings.left_out_families)]
-    left_out = {family: leave_out_family(samples, family, seed=settings.seed) for family in families}
+    left_out = leave_families_out(samples, settings.family_groups, seed=settings.seed)
     plan: list[tuple[PartArray, str, int]] = []
     for seed in range(settings.seed, settings.seed + settings.seeds):
         parts = assign_parts(samples, seed=seed)
@@ -115,7 +113,7 @@ def evaluate_dnnperf(
                 cure="Evaluate on labels of more models.",
             )
         plan += [(parts, model, seed) for model in DNNPERF_MODELS]
-    held_out = [parts for parts in (unseen_parts, *left_out.values()) if parts is not None]
+    held_out = [*([] if unseen_parts is None else [unseen_parts]), *left_out.values()]
     plan += [(parts, model, settings.seed) for parts in held_out for model in HELD_OUT_MODELS]
     runs = list(_train(samples, predict, plan, on_run))
     compared, held = runs[: settings.seeds * len(DNNPERF_MODELS)], iter(runs[settings.seeds * len(DNNPERF_MODELS) :])
@@ -129,9 +127,10 @@ def evaluate_dnnperf(
             if (unseen_names == name).any()
         ]
     by_family = [
-        _score_unseen(samples, next(pairs), parts == Part.TEST, family)
-        for family, parts in left_out.items()
-        if parts is not None
+        _score_unseen(samples, runs_of_group, (parts == Part.TEST) & (samples.families == family), family)
+        for (families, parts), runs_of_group in zip(left_out.items(), pairs, strict=True)
+        for family in families
+        if ((parts == Part.TEST) & (samples.families == family)).any()
     ]
     return DnnperfReport(
         dataset=summarize_dataset(samples, noise),

@@ -22,13 +22,13 @@ class DnnperfSettings:
         epochs: Epochs of every network at most; validation decides which epoch is taken.
         seed: First seed.
         seeds: Seeds of comparison and ablation, at least 1; one split and one training of each for each.
-        left_out_families: How many families are left out in turn, those of most rows first; 0 for none.
+        family_groups: In how many groups all families are left out in turn; 0 for none.
     """
 
     epochs: int = 30
     seed: int = 0
     seeds: int = 1
-    left_out_families: int = 0
+    family_groups: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

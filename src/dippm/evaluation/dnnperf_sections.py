@@ -165,9 +165,10 @@ def _unseen(report: DnnperfReport) -> Section:
 def _left_out(report: DnnperfReport) -> Section:
     title = "Families left out in turn"
     if not report.left_out:
-        return Section(title=title, text=("Not asked for: it trains anew for every family.",))
+        return Section(title=title, text=("Not asked for: it trains anew for every group of families.",))
     text = (
-        f"Each of the {len(report.left_out)} families of most rows was left out of training in turn, the worst first."
+        f"All {len(report.left_out)} families were left out of training in turn, in {report.settings.family_groups} "
+        "groups of about equally many rows; the worst first."
     )
     table = _held_out_table(report, report.left_out, first="family")
     means = ["mean of the families", ""]

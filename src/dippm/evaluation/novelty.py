@@ -10,6 +10,7 @@ Table 5 of the DIPPM paper tells architectures that training has seen, has partl
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from enum import StrEnum
 
 import numpy as np
@@ -19,7 +20,7 @@ from dippm.datasets.graph_samples import FRACTIONS, Part, SampleTable, assign_pa
 from dippm.datasets.splits import Split, leave_family_out, split_by_graph
 from dippm.errors import UsageError
 
-__all__ = ["Novelty", "leave_out_family", "novelty_of_samples", "split_for"]
+__all__ = ["Novelty", "leave_families_out", "novelty_of_samples", "split_for"]
 
 PartArray = npt.NDArray[np.int8]
 
@@ -58,9 +59,27 @@ def split_for(samples: SampleTable, novelty: Novelty, *, seed: int) -> PartArray
     return parts
 
 
-def leave_out_family(samples: SampleTable, family: str, *, seed: int) -> PartArray | None:
-    """Parts whose test rows are all of one family, with none of it in training; None where nothing else is left."""
-    return _without(samples, (family,), seed=seed)
+def leave_families_out(samples: SampleTable, groups: int, *, seed: int) -> dict[tuple[str, ...], PartArray]:
+    """All families in groups of about equally many rows, each with parts whose test rows are all of the group.
+
+    Args:
+        samples: All samples.
+        groups: How many groups; with as many as there are families each is left out alone. 0 for none.
+        seed: Seed of the division of the rest into training and validation.
+
+    Returns:
+        Parts by the families of the group, none of which is in training. A group beside which too little is left is
+        not there.
+    """
+    counts = Counter(samples.families.tolist())
+    members: list[list[str]] = [[] for _ in range(min(groups, len(counts)))]
+    rows = [0] * len(members)
+    for family in sorted(counts, key=lambda name: (-counts[name], name)) if members else ():
+        lightest = rows.index(min(rows))
+        members[lightest].append(family)
+        rows[lightest] += counts[family]
+    found = {tuple(group): _without(samples, tuple(group), seed=seed) for group in members}
+    return {group: parts for group, parts in found.items() if parts is not None}
 
 
 def novelty_of_samples(samples: SampleTable, parts: PartArray) -> npt.NDArray[np.str_]:
