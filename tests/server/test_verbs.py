@@ -45,6 +45,17 @@ def test_answers_are_those_of_the_command_line(
     assert json.loads(json.dumps(found)) == expected
 
 
+def test_a_configuration_of_a_checkpoint_is_enough(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    settings = {"model_type": "bert", "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.write(tmp_path / "config.json", "bert/config.json")
+    reader = GraphReader(unpacked_mb=1)
+    alone, packed = (answer(job(tmp_path / name, batch=2, content=name), reader) for name in ("config.json", "m.zip"))
+    assert alone == packed
+
+
 def test_warnings_name_the_file_as_the_client_does(onnx_file: Path) -> None:
     found = answer(job(onnx_file, batch=1, mode="training"), GraphReader(unpacked_mb=1))
     text = json.dumps(found)
