@@ -203,7 +203,16 @@ def test_what_is_no_checkpoint_is_none(folder: Path, tmp_path: Path) -> None:
         path.write_text(content)
         assert find_checkpoint(path) is None
     assert find_checkpoint(tmp_path) is None
-    assert find_checkpoint(tmp_path / "missing#decode=4") is None
+    for name in ("missing#decode=4", "n" * 5000, "n" * 5000 + "#decode=4", "null\0", "#", "##"):
+        assert find_checkpoint(tmp_path / name) is None
+
+
+def test_a_large_file_of_another_kind_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+    monkeypatch.setattr("dippm.frontends.checkpoint_folder._read", lambda _: pytest.fail("read"))
+    assert find_checkpoint(path) is None
 
 
 def test_a_folder_may_be_named_like_a_step(tmp_path: Path) -> None:

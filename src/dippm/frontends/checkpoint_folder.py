@@ -25,6 +25,8 @@ CONFIG_NAME = "config.json"
 _STEP_MARK = "#"
 _PREFIXES = {"transformers": "hf", "timm": "timm"}
 # Those of models with 21,000 classes hold all their names.
+_HEAD_BYTES = 64
+_MARKS = (b"model_type", b"architecture")
 _MOST_CONFIG_BYTES = 32 * 2**20
 _MOST_HEADER_BYTES = 100 * 2**20
 # Buffers and tied weights may lie among the weights, or be missing there.
@@ -90,16 +92,15 @@ def find_checkpoint(model: Path) -> StoredCheckpoint | None:
         ModelReadError: ``checkpoint.invalid`` where its configuration is no JSON object.
     """
     path, step = model, None
-    if _STEP_MARK in model.name and not model.exists():
-        name, _, step = model.name.rpartition(_STEP_MARK)
-        path = model.with_name(name) if name else model.parent
-    if path.is_dir():
-        if not is_checkpoint_folder(path):
-            return None
-        config = path / CONFIG_NAME
-    elif path.is_file() and is_checkpoint_config(path):
-        config = path
-    else:
+    try:
+        if _STEP_MARK in model.name and not model.exists():
+            name, _, step = model.name.rpartition(_STEP_MARK)
+            path = model.with_name(name) if name else model.parent
+        config = _find_config(path)
+    except (OSError, ValueError):
+        # Whoever looks for another kind of model in this path says what is wrong with it.
+        return None
+    if config is None:
         return None
     settings = _read(config)
     return StoredCheckpoint(
@@ -111,6 +112,12 @@ def find_checkpoint(model: Path) -> StoredCheckpoint | None:
     )
 
 
+def _find_config(path: Path) -> Path | None:
+    if path.is_dir():
+        return path / CONFIG_NAME if is_checkpoint_folder(path) else None
+    return path if path.is_file() and is_checkpoint_config(path) else None
+
+
 def is_checkpoint_folder(folder: Path) -> bool:
     """Whether a folder is a checkpoint: its configuration names a model, and no ONNX file beside it is the model."""
     return is_checkpoint_config(folder / CONFIG_NAME) and not any(folder.glob("*.onnx"))
@@ -119,8 +126,12 @@ def is_checkpoint_folder(folder: Path) -> bool:
 def is_checkpoint_config(path: Path) -> bool:
     """Whether a file is a configuration that names a model of transformers or timm."""
     try:
+        with path.open("rb") as stream:
+            # Files of models are large, and few of them are JSON.
+            if not stream.read(_HEAD_BYTES).lstrip().startswith(b"{"):
+                return False
         return _library_of(_read(path)) is not None
-    except ModelReadError:
+    except (OSError, ModelReadError):
         return False
 
 
@@ -135,7 +146,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         with path.open("rb") as stream:
             content = stream.read(_MOST_CONFIG_BYTES)
-        settings = json.loads(content)
+        # A program of Paddle is JSON as well, and longer.
+        settings = json.loads(content) if any(mark in content for mark in _MARKS) else {}
     except (OSError, ValueError, RecursionError) as exc:
         raise ModelReadError(f"'{path}' is no JSON that can be read: {exc}.", code="checkpoint.invalid") from exc
     if not isinstance(settings, Mapping):
