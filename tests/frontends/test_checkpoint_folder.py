@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -191,8 +192,32 @@ def test_quantised_weights_and_those_of_another_model_are_told(folder: Path, tmp
     assert doubts(alone, 2000) == ()
     (folder / "model-00003-of-00003.safetensors").write_bytes(b"\xff" * 40)
     assert doubts(folder, 2000) == ()
-    quantised = write(tmp_path / "q", {**_LLAMA, "quantization_config": {"quant_method": "gptq", "bits": 4}})
-    assert "quantised (gptq)" in doubts(quantised, 1000)[0]
+    for name, settings, words in (
+        ("known", {"quant_method": "awq", "bits": 4, "group_size": 64}, "counted as stored, in 4.31 bits each"),
+        ("unknown", {"quant_method": "own", "bits": 4}, "quantised (own). They are predicted as they were before"),
+    ):
+        quantised = write(tmp_path / name, {**_LLAMA, "quantization_config": settings})
+        assert words in doubts(quantised, 1000)[0]
+
+
+@needs_transformers
+def test_quantised_weights_are_held_as_stored(folder: Path, tmp_path: Path) -> None:
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    quantised = write(tmp_path / "q", {**_LLAMA, "quantization_config": settings})
+    plain, small = (
+        sum(
+            math.prod(size.fixed for size in tensor.shape) * tensor.dtype.bits / 8
+            for tensor in open_(each).tensors
+            if tensor.role.value in ("parameter", "buffer") and "inv_freq" not in tensor.name
+        )
+        for each in (folder, quantised)
+    )
+    # In each of two layers: q and o 32 x 32, k and v 16 x 32, gate, up and down 64 x 32.
+    weights = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)
+    assert plain - small == weights * (16 - 4 - 20 / 32) / 8
+    with pytest.raises(UnsupportedError) as caught:
+        dippm.load(quantised, mode="training")
+    assert caught.value.code == "training.quantised"
 
 
 def test_what_is_no_checkpoint_is_none(folder: Path, tmp_path: Path) -> None:

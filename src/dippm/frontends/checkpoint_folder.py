@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError
+from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format
 
 __all__ = ["CONFIG_NAME", "StoredCheckpoint", "find_checkpoint", "is_checkpoint_config", "is_checkpoint_folder"]
 
@@ -63,6 +64,12 @@ class StoredCheckpoint:
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
         return f"{_PREFIXES[self.library]}:{digest}"
 
+    @property
+    def weight_format(self) -> WeightFormat | None:
+        """How its weights are stored, where they are quantised in a way that is known."""
+        quantization = self.settings.get("quantization_config")
+        return parse_weight_format(quantization) if isinstance(quantization, Mapping) else None
+
     def doubts(self, parameters: int) -> tuple[str, ...]:
         """What a prediction of the model as it is built cannot vouch for.
 
@@ -70,6 +77,11 @@ class StoredCheckpoint:
             parameters: Numbers in the weights of the model that was built.
         """
         quantization = self.settings.get("quantization_config")
+        if self.weight_format is not None:
+            return (
+                f"The checkpoint's weights are quantised ({self.weight_format.method}): they are counted as stored, in "
+                f"{self.weight_format.bits:.3g} bits each, and read so by every product. No such model was measured.",
+            )
         if isinstance(quantization, Mapping):
             method = quantization.get("quant_method", "a format of its own")
             return (

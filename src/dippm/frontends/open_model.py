@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
-from dippm.errors import ModelReadError, UsageError
+from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
+from dippm.frontends.quantised_weights import store_weights
 from dippm.graph import Graph
 
 if TYPE_CHECKING:
@@ -71,9 +72,19 @@ def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: 
 
     if checkpoint.step is not None:
         _refuse_input_of_step(checkpoint.name, input=input)
+    if mode is Mode.TRAINING and checkpoint.weight_format is not None:
+        raise UnsupportedError(
+            f"The weights of '{checkpoint.path}' are quantised ({checkpoint.weight_format.method}): nothing can train "
+            "them.",
+            code="training.quantised",
+            cure="Give the model that it was quantised from, or build the module with its adapters and give that to "
+            "dippm.predict.",
+        )
     module, default_input = zoo.build_stored(checkpoint)
     given = default_input if input.is_empty else input
     graph = read_module(module, input=given, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
+    if checkpoint.weight_format is not None:
+        graph = store_weights(graph, checkpoint.weight_format)
     doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
     return replace(graph, warnings=(*doubts, *graph.warnings))
 
