@@ -21,3 +21,15 @@ def test_a_graph_without_nodes_has_none(builder):
     builder.input(builder.N, 4)
     edges = Edges.from_graph(builder.graph())
     assert len(edges.read_node) == len(edges.write_node) == 0
+
+
+def test_places_of_each_node_and_what_it_reads_twice(builder):
+    x = builder.input(builder.N, 4)
+    y = builder.node(OpKind.MUL, [x, x], builder.N, 4)
+    builder.node(OpKind.FILL, [], builder.N, 4)
+    builder.node(OpKind.ATTENTION, [y, x, y, -1], builder.N, 4)
+    edges = Edges.from_graph(builder.graph())
+    assert edges.is_first.tolist() == [True, False, True, True, False]
+    assert edges.input_tensor.tolist() == [x, x, y, x, y, -1]
+    assert edges.input_start.tolist() == [0, 2, 2, 6]
+    assert edges.output_start.tolist() == [0, 1, 2, 3]

@@ -1,6 +1,8 @@
 from typing import Any
 
-from dippm.costs.kernel_plan import KernelPlan
+import numpy as np
+
+from dippm.costs.kernel_plan import Distinct, KernelPlan
 from dippm.costs.precision import Precision
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
@@ -40,3 +42,26 @@ def test_casts_cost_the_host_time(builder: Any) -> None:
     amp = KernelPlan.from_workload(Workload.from_graph(graph, Precision.AMP)).dispatch_us
     assert amp[0] > plain[0]
     assert amp[1] == plain[1]
+
+
+def test_kernels_stand_in_the_order_of_their_keys() -> None:
+    keys = np.array([[2.0, 0.0], [1.0, 5.0], [2.0, -0.0], [1.0, 4.0]])
+    part = Distinct.of(np.array([7, 8, 9, 10]), keys)
+    assert part.index.tolist() == [3, 1, 0]
+    assert part.inverse.tolist() == [2, 1, 2, 0]
+
+
+def test_an_operator_of_several_tensors_takes_another_table(builder: Any) -> None:
+    x = builder.input(builder.N, 8)
+    for kind, inputs in (
+        (OpKind.MUL, [x, x]),
+        (OpKind.MUL, [x, builder.weight(8)]),
+        (OpKind.CLIP, [x]),
+        (OpKind.CLIP, [x, builder.weight(8)]),
+        (OpKind.BATCH_NORM, [x, builder.weight(8)]),
+        (OpKind.REDUCE, [x]),
+    ):
+        builder.node(kind, inputs, builder.N, 8)
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph()))
+    assert plan.stream_operator.tolist() == ["relu", "mul", "relu", "add", "relu", "relu"]
+    assert plan.stream_group.tolist() == ["stream", "stream", "stream", "stream", "norm", "pool"]

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.polynomial import as_batches, dimension, evaluate, is_at_most, multiply, numel, pad, scatter_add
+from dippm.costs.polynomial import (
+    as_batches,
+    dimension,
+    evaluate,
+    is_at_most,
+    is_nonzero,
+    multiply,
+    numel,
+    pad,
+    scatter_add,
+)
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Dim, GraphArrays
 
@@ -80,3 +90,12 @@ def test_a_batch_is_a_positive_whole_number(batches):
 def test_one_batch_and_several():
     assert as_batches(8).tolist() == [8.0]
     assert as_batches([1, 2]).tolist() == [1.0, 2.0]
+
+
+def test_rows_of_zeros_are_told_from_others():
+    assert is_nonzero(np.array([[0.0, 0.0], [0.0, -1.0], [2.0, 0.0], [-0.0, 0.0]])).tolist() == [
+        False,
+        True,
+        True,
+        False,
+    ]

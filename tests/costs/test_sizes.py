@@ -43,3 +43,10 @@ def test_values_of_sizes_of_different_degrees() -> None:
     first, second = table.at(np.array([1.0, 4.0]))
     assert first.tolist() == [[3, 1, 5], [9, 4, 5]]
     assert second.tolist() == [[1, 1, 2], [16, 1, 20]]
+
+
+def test_kinds_of_all_nodes_at_once(graph: Graph) -> None:
+    sizes = GraphSizes.from_graph(graph)
+    assert sizes.is_kind(OpKind.LINEAR).tolist() == [True, False]
+    assert sizes.is_kind(OpKind.CONCAT, OpKind.LINEAR).tolist() == [True, True]
+    assert sizes.is_kind(OpKind.RELU).tolist() == [False, False]

@@ -147,3 +147,14 @@ def test_scratch_is_workspace(builder):
     live = live_memory(_timeline(builder.graph()), [1])
     assert live.workspace_bytes.tolist() == [120]
     assert live.activation_bytes.tolist() == [80]
+
+
+def test_no_event_takes_what_is_there_or_gives_back_what_is_not(builder):
+    x = builder.input(builder.N, 100)
+    a = builder.node(OpKind.TANH, [x], builder.N, 100, releases=[x])
+    view = builder.node(OpKind.VIEW, [a], builder.N, 10, 10, alias_of=a)
+    builder.node(OpKind.TANH, [view], builder.N, 100, releases=[a, view])
+    timeline = _timeline(builder.graph(has_lifetimes=True))
+    events = zip(timeline.event_node.tolist(), timeline.event_piece.tolist(), timeline.event_sign.tolist(), strict=True)
+    assert [event for event in events if event[2]] == [(0, a, 1), (2, view + 1, 1), (2, a, -1)]
+    assert timeline.node_start.tolist() == [0, 2, 3]

@@ -32,3 +32,10 @@ def test_what_hangs_together_badly_is_no_graph(graph: Graph) -> None:
     values["outputs"] = [99]
     with pytest.raises(ModelReadError):
         graph_from_dict(values)
+
+
+def test_tensors_of_equal_shape_share_it(builder: Any) -> None:
+    x = builder.input(builder.N, 7)
+    builder.node(OpKind.RELU, [x], builder.N, 7)
+    read = graph_from_dict(json.loads(json.dumps(graph_to_dict(builder.graph()))))
+    assert read.tensors[0].shape is read.tensors[1].shape

@@ -71,7 +71,7 @@ class GemmTable:
         """
         left, right, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
         nodes = [sizes.graph.nodes[i] for i in node]
-        is_linear = np.array([n.kind is OpKind.LINEAR for n in nodes], dtype=np.bool_)
+        is_linear = sizes.is_kind(OpKind.LINEAR)[node]
         contracted = np.array([_integer(n, "contracted") for n in nodes], dtype=np.float64)
         k = sizes.dimension(left, -1)
         k[contracted > 0] = 0.0
@@ -91,7 +91,7 @@ class GemmTable:
         return cls(
             table=SizeTable.of(node, [batch, m, n, k]),
             macs=multiply(sizes.elements[out], k),
-            has_bias=np.array([len(n.inputs) > 2 and n.inputs[2] >= 0 for n in nodes], dtype=np.bool_),
+            has_bias=sizes.inputs(node, 2) >= 0,
             is_linear=is_linear,
         )
 
@@ -158,13 +158,13 @@ class AttentionTable:
         heads = _where(~has_heads, 1.0, sizes.dimension(query, -3))
         key_heads = _where(~has_heads, 1.0, sizes.dimension(key, -3))
         both = width + value_width
-        products = _factors(nodes, OpKind.ATTENTION_GRAD, _ATTENTION_GRADIENT_PRODUCTS)
+        products = np.where(sizes.is_kind(OpKind.ATTENTION_GRAD)[node], _ATTENTION_GRADIENT_PRODUCTS, 1.0)
         return cls(
             table=SizeTable.of(node, [batch, heads, key_heads, queries, keys, width, value_width]),
             macs=multiply(batch, heads, queries, keys, both) * products[:, None],
             rows=multiply(batch, heads, queries),
             is_causal=np.array([bool(n.attributes.get("is_causal", False)) for n in nodes], dtype=np.bool_),
-            has_mask=np.array([len(n.inputs) > 3 and n.inputs[3] >= 0 for n in nodes], dtype=np.bool_),
+            has_mask=sizes.inputs(node, 3) >= 0,
             products=products,
         )
 
@@ -242,7 +242,7 @@ class RecurrentTable:
             np.maximum(np.array([_integer(n, name) for n in nodes], dtype=np.float64), 1.0)
             for name in ("hidden_size", "num_layers", "num_directions")
         )
-        is_gradient = np.array([n.kind is OpKind.RECURRENT_GRAD for n in nodes], dtype=np.bool_)
+        is_gradient = sizes.is_kind(OpKind.RECURRENT_GRAD)[node]
         names = [str(n.attributes.get("function")) if n.kind is OpKind.RECURRENT_GRAD else n.kind.value for n in nodes]
         gates = np.array([_GATES.get(name, 1) for name in names], dtype=np.float64)
         is_lstm = (gates == _GATES[OpKind.LSTM.value]) & ~is_gradient
@@ -252,7 +252,7 @@ class RecurrentTable:
         is_projected = is_lstm & (handed_on >= 1) & (handed_on < hidden)
         projection = np.where(is_projected, handed_on, hidden)
         recurrent = gates * hidden * projection + np.where(is_projected, hidden * projection, 0.0)
-        products = _factors(nodes, OpKind.RECURRENT_GRAD, _RECURRENT_GRADIENT_PRODUCTS)
+        products = np.where(is_gradient, _RECURRENT_GRADIENT_PRODUCTS, 1.0)
         first = gates[:, None] * hidden[:, None] * input_size
         first[:, 0] += recurrent
         deeper = (layers - 1) * (gates * hidden * directions * projection + recurrent)
@@ -280,11 +280,6 @@ class RecurrentTable:
             gates=gates,
             products=products,
         )
-
-
-def _factors(nodes: list[Node], kind: OpKind, factor: float) -> FloatArray:
-    """A factor for the nodes of a kind, 1 for the others."""
-    return np.array([factor if node.kind is kind else 1.0 for node in nodes], dtype=np.float64)
 
 
 def _integer(node: Node, name: str) -> int:

@@ -83,17 +83,15 @@ class ConvolutionTable:
         """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
         source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
         nodes = [sizes.graph.nodes[i] for i in node]
-        is_weight_gradient = np.array([n.kind is OpKind.CONV_WEIGHT_GRAD for n in nodes], dtype=np.bool_)
+        is_weight_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
         if is_weight_gradient.any():
             # It reads the gradient of the output and the input, and writes what is the weight elsewhere.
             source, weight, out = (
                 np.where(is_weight_gradient, of_gradient, own)
                 for of_gradient, own in ((weight, source), (out, weight), (source, out))
             )
-        is_transposed = np.array(
-            [n.kind is OpKind.CONV_TRANSPOSE or n.attributes.get("is_transposed") is True for n in nodes],
-            dtype=np.bool_,
-        )
+        is_transposed = sizes.is_kind(OpKind.CONV_TRANSPOSE)[node]
+        is_transposed |= np.array([n.attributes.get("is_transposed") is True for n in nodes], dtype=np.bool_)
         spatial = np.where(weight >= 0, sizes.rank(weight) - 2, sizes.rank(source) - 2)
         kernel = [sizes.dimension(weight, np.where(spatial > axis, 1 + spatial - axis, 99))[:, 0] for axis in range(3)]
         width, height, depth = kernel
@@ -136,7 +134,7 @@ class ConvolutionTable:
             ),
             is_transposed=is_transposed,
             is_weight_gradient=is_weight_gradient,
-            has_bias=np.array([len(n.inputs) > 2 and n.inputs[2] >= 0 for n in nodes], dtype=np.bool_),
+            has_bias=sizes.inputs(node, 2) >= 0,
         )
 
     def at(self, batches: FloatArray) -> ConvolutionSizes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -22,40 +23,57 @@ class Edges:
         read_node: Node of each read.
         read_position: Place of each read among its node's inputs; absent optional inputs keep theirs.
         read_tensor: Tensor of each read.
+        is_first: Whether the node has not read the tensor at an earlier place.
         write_node: Node of each write.
         write_position: Place of each write among its node's outputs.
         write_tensor: Tensor of each write.
+        input_tensor: Tensor of each place among the nodes' inputs, -1 where it is absent.
+        input_start: First place of each node there, and behind the last one.
+        output_start: First write of each node, and behind the last one.
 
     Shapes:
-        read_*: [E] reads, absent inputs left out. write_*: [W] writes.
+        read_*: [E] reads, absent inputs left out. write_*: [W] writes. input_*: [I] places. *_start: [n_nodes + 1].
     """
 
     read_node: IndexArray
     read_position: IndexArray
     read_tensor: IndexArray
+    is_first: npt.NDArray[np.bool_]
     write_node: IndexArray
     write_position: IndexArray
     write_tensor: IndexArray
+    input_tensor: IndexArray
+    input_start: IndexArray
+    output_start: IndexArray
 
     @classmethod
     def from_graph(cls, graph: Graph) -> Edges:
         """Collect the arrays in one walk over the nodes."""
-        read_node, read_position, read_tensor = _flatten([node.inputs for node in graph.nodes])
-        write_node, write_position, write_tensor = _flatten([node.outputs for node in graph.nodes])
+        read_node, read_position, read_tensor, input_start = _flatten([node.inputs for node in graph.nodes])
+        write_node, write_position, write_tensor, output_start = _flatten([node.outputs for node in graph.nodes])
         is_present = read_tensor >= 0
+        node, tensor = read_node[is_present], read_tensor[is_present]
+        is_first = np.zeros(len(node), dtype=np.bool_)
+        is_first[np.unique(node * len(graph.tensors) + tensor, return_index=True)[1]] = True
         return cls(
-            read_node=read_node[is_present],
+            read_node=node,
             read_position=read_position[is_present],
-            read_tensor=read_tensor[is_present],
+            read_tensor=tensor,
+            is_first=is_first,
             write_node=write_node,
             write_position=write_position,
             write_tensor=write_tensor,
+            input_tensor=read_tensor,
+            input_start=input_start,
+            output_start=output_start,
         )
 
 
-def _flatten(lists: list[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray]:
-    lengths = np.fromiter((len(items) for items in lists), dtype=np.int64, count=len(lists))
-    flat = np.array([index for items in lists for index in items], dtype=np.int64)
+def _flatten(lists: list[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
+    """Owner, place and value of each element of all lists, and where each list starts."""
+    lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+    start = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(start[-1]))
     owner = np.repeat(np.arange(len(lists), dtype=np.int64), lengths)
-    position = np.arange(len(flat), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return owner, position, flat
+    position = np.arange(len(flat), dtype=np.int64) - start[owner]
+    return owner, position, flat, start

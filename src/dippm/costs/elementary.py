@@ -8,9 +8,14 @@ move or compare elements count no FLOPs for moving, one per comparison that yiel
 
 from __future__ import annotations
 
-from dippm.graph import Node, OpKind
+import numpy as np
 
-__all__ = ["flops_per_input", "flops_per_output"]
+from dippm.costs.polynomial import FloatArray
+from dippm.costs.sizes import GraphSizes
+from dippm.graph import Node, OpKind
+from dippm.graph.codes import tabulate
+
+__all__ = ["flops_per_element", "window"]
 
 _PER_OUTPUT = {
     OpKind.RELU: 1.0, OpKind.LEAKY_RELU: 2.0, OpKind.PRELU: 2.0, OpKind.ELU: 4.0, OpKind.GELU: 12.0, OpKind.SILU: 5.0,
@@ -44,25 +49,33 @@ _RESIZE = {"nearest": 0.0, "nearest-exact": 0.0, "linear": 3.0, "bilinear": 7.0,
            "cubic": 35.0}  # fmt: skip
 
 
-def flops_per_output(node: Node) -> float:
-    """FLOPs for each element of the node's first output."""
-    kind = node.kind
-    if kind in _PER_OUTPUT:
-        return _PER_OUTPUT[kind]
-    if kind is OpKind.UNARY or kind is OpKind.BINARY:
-        return _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
-    if kind is OpKind.MAX_POOL or kind is OpKind.AVG_POOL:
+# Their attributes decide as well.
+_BY_ATTRIBUTES = (
+    OpKind.UNARY, OpKind.BINARY, OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.RESIZE, OpKind.REDUCE,
+)  # fmt: skip
+_PER_OUTPUT_OF_KIND = tabulate(OpKind, lambda kind: _PER_OUTPUT.get(kind, 0.0))
+_PER_INPUT_OF_KIND = tabulate(OpKind, lambda kind: _PER_INPUT.get(kind, 0.0))
+
+
+def flops_per_element(sizes: GraphSizes) -> tuple[FloatArray, FloatArray]:
+    """FLOPs of each node for each element of its first input, and for each of its first output, [n_nodes] each."""
+    kind = sizes.arrays.kind
+    per_input, per_output = _PER_INPUT_OF_KIND[kind], _PER_OUTPUT_OF_KIND[kind]
+    for position in np.flatnonzero(sizes.is_kind(*_BY_ATTRIBUTES)).tolist():
+        node = sizes.graph.nodes[position]
+        if node.kind is OpKind.REDUCE:
+            per_input[position] = _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
+        else:
+            per_output[position] = _per_output(node)
+    return per_input, per_output
+
+
+def _per_output(node: Node) -> float:
+    if node.kind in (OpKind.MAX_POOL, OpKind.AVG_POOL):
         return float(window(node))
-    if kind is OpKind.RESIZE:
+    if node.kind is OpKind.RESIZE:
         return _RESIZE.get(str(node.attributes.get("mode", "")), 7.0)
-    return 0.0
-
-
-def flops_per_input(node: Node) -> float:
-    """FLOPs for each element of the node's first input."""
-    if node.kind is OpKind.REDUCE:
-        return _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
-    return _PER_INPUT.get(node.kind, 0.0)
+    return _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
 
 
 def window(node: Node) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from dippm.graph import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
+from dippm.graph.codes import encode
 
-__all__ = ["FAMILY_OF_KIND", "WorkFamily"]
+__all__ = ["FAMILY_NUMBER_OF_KIND", "FAMILY_OF_KIND", "WorkFamily"]
 
 
 class WorkFamily(StrEnum):
@@ -81,3 +82,6 @@ _KINDS_OF_FAMILY: dict[WorkFamily, tuple[OpKind, ...]] = {
 FAMILY_OF_KIND: dict[OpKind, WorkFamily] = {
     kind: family for family, kinds in _KINDS_OF_FAMILY.items() for kind in kinds
 }
+
+FAMILY_NUMBER_OF_KIND = encode([FAMILY_OF_KIND[kind] for kind in OpKind], WorkFamily)
+"""Place of the family of every kind in :class:`WorkFamily`, in the order of the kinds."""

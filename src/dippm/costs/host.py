@@ -15,7 +15,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dippm.graph import CONTRACTION_KINDS, NORM_KINDS, RECURRENT_KINDS, Graph, OpKind
+from dippm.costs.sizes import GraphSizes
+from dippm.graph import CONTRACTION_KINDS, NORM_KINDS, RECURRENT_KINDS, OpKind
+from dippm.graph.codes import tabulate
 
 __all__ = ["CAST_DISPATCH_US", "host_dispatch_us"]
 
@@ -44,19 +46,6 @@ _MEASURED_US = {
 }
 
 
-def host_dispatch_us(graph: Graph) -> npt.NDArray[np.float64]:
-    """Host time of every node, microseconds; operators that were not measured take the nearest kind that was.
-
-    Shapes:
-        Result: [n_nodes].
-    """
-    result = np.array([_dispatch_us(node.kind) for node in graph.nodes], dtype=np.float64)
-    for position, node in enumerate(graph.nodes):
-        if node.kind is OpKind.OPTIMIZER:
-            result[position] += _US_PER_TENSOR * len(node.inputs)
-    return result
-
-
 def _dispatch_us(kind: OpKind) -> float:
     if kind in _MEASURED_US:
         return _MEASURED_US[kind]
@@ -65,3 +54,17 @@ def _dispatch_us(kind: OpKind) -> float:
     if kind in CONTRACTION_KINDS or kind in RECURRENT_KINDS:
         return _MEASURED_US[OpKind.CONV]
     return _FUNCTION_US
+
+
+_DISPATCH_US = tabulate(OpKind, _dispatch_us)
+
+
+def host_dispatch_us(sizes: GraphSizes) -> npt.NDArray[np.float64]:
+    """Host time of every node, microseconds; operators that were not measured take the nearest kind that was.
+
+    Shapes:
+        Result: [n_nodes].
+    """
+    lists = np.diff(sizes.edges.input_start)
+    result: npt.NDArray[np.float64] = _DISPATCH_US[sizes.arrays.kind]
+    return result + np.where(sizes.is_kind(OpKind.OPTIMIZER), _US_PER_TENSOR * lists, 0.0)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.families import WorkFamily
+from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.host import CAST_DISPATCH_US, host_dispatch_us
 from dippm.costs.kernels.problems import Family
+from dippm.costs.numbering import number_rows
 from dippm.costs.polynomial import FloatArray, pad
-from dippm.costs.precision import Arithmetic
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
+from dippm.graph.codes import mark, tabulate
 
 __all__ = ["ROW_TABLES", "Distinct", "KernelPlan"]
 
 IndexArray = npt.NDArray[np.int64]
 
-_ARITHMETICS = tuple(Arithmetic)
 # Element-wise operators with a table of their own; all others behave like the plainest of as many inputs.
 _ELEMENTWISE_TABLES = {
     "relu": "relu",
@@ -30,7 +31,42 @@ _ELEMENTWISE_TABLES = {
     "div": "div",
     "pow": "pow",
 }
+_BINARY_TABLES = frozenset({"add", "mul", "div", "pow"})
+_GROUP_OF_FAMILY = {
+    WorkFamily.ELEMENTWISE: "stream",
+    WorkFamily.ROW: "norm",
+    WorkFamily.REDUCTION: "pool",
+    WorkFamily.POOL: "pool",
+    WorkFamily.MOVE: "move",
+    WorkFamily.OTHER: "move",
+}
 ROW_TABLES = {OpKind.SOFTMAX: Family.SOFTMAX, OpKind.LOG_SOFTMAX: Family.SOFTMAX, OpKind.LAYER_NORM: Family.LAYER_NORM}
+_ROW_TABLE_OF_KIND = tabulate(OpKind, lambda kind: list(Family).index(ROW_TABLES.get(kind, Family.SOFTMAX)))
+
+# Which rate an operator takes, and its element-wise table where it reads one tensor or several, by kind.
+_GROUPS = sorted(set(_GROUP_OF_FAMILY.values()))
+_OPERATORS = sorted(_ELEMENTWISE_TABLES.values())
+
+
+def _group_of(kind: OpKind) -> int:
+    group = "norm" if kind is OpKind.BATCH_NORM else _GROUP_OF_FAMILY.get(FAMILY_OF_KIND[kind])
+    return _GROUPS.index(group) if group else -1
+
+
+def _operator_of(kind: OpKind, *, is_binary: bool) -> int:
+    table = _ELEMENTWISE_TABLES.get(kind.value)
+    if table is None or (table in _BINARY_TABLES) != is_binary:
+        table = "add" if is_binary else "relu"
+    return _OPERATORS.index(table)
+
+
+_GROUP_OF_KIND = tabulate(OpKind, _group_of).astype(np.int64)
+_UNARY_OPERATOR_OF_KIND = tabulate(OpKind, partial(_operator_of, is_binary=False)).astype(np.int64)
+_BINARY_OPERATOR_OF_KIND = tabulate(OpKind, partial(_operator_of, is_binary=True)).astype(np.int64)
+# Element-wise operators, of which those of several tensors are another kernel; batch norm's others are small.
+_IS_PLAIN = mark(
+    OpKind, [k for k in OpKind if FAMILY_OF_KIND[k] is WorkFamily.ELEMENTWISE and k is not OpKind.BATCH_NORM]
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -53,8 +89,13 @@ class Distinct:
         if not len(node):
             return cls(node=node, index=node, inverse=node)
         rows = np.concatenate([np.asarray(key, dtype=np.float64).reshape(len(node), -1) for key in keys], axis=1)
-        _, index, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        return cls(node=node, index=index, inverse=inverse.reshape(-1))
+        # Negative zeros become positive ones, so that equal rows are equal bytes.
+        number = number_rows(rows + 0.0)
+        _, first = np.unique(number, return_index=True)
+        order = np.lexsort(rows[first].T[::-1])
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return cls(node=node, index=first[order], inverse=rank[number])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -92,7 +133,7 @@ class KernelPlan:
     @classmethod
     def from_workload(cls, work: Workload, *, is_backward: npt.NDArray[np.bool_] | None = None) -> KernelPlan:
         """Group the kernels of a workload; without ``is_backward`` no node belongs to a backward pass."""
-        arithmetic = np.array([_ARITHMETICS.index(value) for value in work.types.arithmetic], dtype=np.int64)
+        arithmetic = work.types.arithmetic_number
         traffic_width = max(work.bytes_read.shape[1], work.bytes_written.shape[1])
         traffic = np.concatenate([pad(work.bytes_read, traffic_width), pad(work.bytes_written, traffic_width)], axis=1)
 
@@ -106,8 +147,7 @@ class KernelPlan:
         gemm, conv, attention, recurrent = work.gemm, work.convolution, work.attention, work.recurrent
         is_tabled = _is_tabled_row(work)
         row_node = work.row.table.node[is_tabled]
-        kinds = [node.kind for node in work.sizes.graph.nodes]
-        table_codes = [list(ROW_TABLES.values()).index(ROW_TABLES[kinds[i]]) for i in row_node]
+        table_codes = _ROW_TABLE_OF_KIND[work.sizes.arrays.kind[row_node]]
         width = work.row.table.polynomials.shape[1]
         row_sizes = work.row.table.polynomials.reshape(2, len(is_tabled), width)[:, is_tabled]
         stream_node, group, operator = _stream_nodes(work, exclude=row_node)
@@ -126,18 +166,18 @@ class KernelPlan:
             stream=Distinct.of(
                 stream_node,
                 traffic[stream_node],
-                np.unique(group, return_inverse=True)[1],
-                np.unique(operator, return_inverse=True)[1],
+                group,
+                operator,
             ),
-            stream_group=group,
-            stream_operator=operator,
+            stream_group=np.array(_GROUPS)[group],
+            stream_operator=np.array(_OPERATORS)[operator],
             dispatch_us=_dispatch_us(work),
             is_backward=np.zeros(len(arithmetic), dtype=np.bool_) if is_backward is None else is_backward,
         )
 
 
 def _dispatch_us(work: Workload) -> FloatArray:
-    dispatch = host_dispatch_us(work.sizes.graph)
+    dispatch = host_dispatch_us(work.sizes)
     np.add.at(dispatch, work.types.casts.node, CAST_DISPATCH_US)
     return dispatch
 
@@ -145,46 +185,24 @@ def _dispatch_us(work: Workload) -> FloatArray:
 def _is_tabled_row(work: Workload) -> npt.NDArray[np.bool_]:
     """Which of the softmax and norm nodes a table covers: FP32 in and out, over the last dimension."""
     node = work.row.table.node
-    nodes = work.sizes.graph.nodes
-    is_fp32 = np.array(
-        [
-            nodes[i].kind in ROW_TABLES
-            and all(work.types.tensor_bytes[t] == 4.0 for t in (nodes[i].inputs[0], nodes[i].outputs[0]))
-            for i in node
-        ],
-        dtype=np.bool_,
-    )
-    return is_fp32 & work.row.is_last if len(node) else np.zeros(0, dtype=np.bool_)
+    is_tabled = work.sizes.is_kind(*ROW_TABLES)[node]
+    if not is_tabled.any():
+        return is_tabled
+    is_fp32 = work.types.tensor_bytes == 4.0
+    is_tabled &= work.row.is_last & is_fp32[work.sizes.inputs(node, 0)] & is_fp32[work.sizes.outputs(node)]
+    return is_tabled
 
 
-def _stream_nodes(
-    work: Workload, *, exclude: IndexArray
-) -> tuple[IndexArray, npt.NDArray[np.str_], npt.NDArray[np.str_]]:
-    """Nodes that memory binds: their rate's name and element-wise table."""
-    groups = {
-        WorkFamily.ELEMENTWISE: "stream",
-        WorkFamily.ROW: "norm",
-        WorkFamily.REDUCTION: "pool",
-        WorkFamily.POOL: "pool",
-        WorkFamily.MOVE: "move",
-        WorkFamily.OTHER: "move",
-    }
-    tabled = set(exclude.tolist())
-    chosen, group, operator = [], [], []
-    for position, (node, family) in enumerate(zip(work.sizes.graph.nodes, work.family, strict=True)):
-        if family not in groups or position in tabled:
-            continue
-        chosen.append(position)
-        group.append("norm" if node.kind is OpKind.BATCH_NORM else groups[family])
-        is_binary = (
-            len(set(node.inputs)) > 1 and family is WorkFamily.ELEMENTWISE and node.kind is not OpKind.BATCH_NORM
-        )
-        table = _ELEMENTWISE_TABLES.get(node.kind.value)
-        if table is None or (table in ("add", "mul", "div", "pow")) != is_binary:
-            table = "add" if is_binary else "relu"
-        operator.append(table)
-    return (
-        np.array(chosen, dtype=np.int64),
-        np.array(group, dtype=np.str_),
-        np.array(operator, dtype=np.str_),
-    )
+def _stream_nodes(work: Workload, *, exclude: IndexArray) -> tuple[IndexArray, IndexArray, IndexArray]:
+    """Nodes that memory binds, and their rate and element-wise table, as places in ``_GROUPS`` and ``_OPERATORS``."""
+    sizes, edges = work.sizes, work.sizes.edges
+    kind = sizes.arrays.kind
+    is_chosen = _GROUP_OF_KIND[kind] >= 0
+    is_chosen[exclude] = False
+    chosen = np.flatnonzero(is_chosen)
+    owner = np.repeat(np.arange(len(kind)), np.diff(edges.input_start))
+    is_binary = np.zeros(len(kind), dtype=np.bool_)
+    is_binary[owner[edges.input_tensor != edges.input_tensor[edges.input_start[owner]]]] = True
+    is_binary &= _IS_PLAIN[kind]
+    operator = np.where(is_binary, _BINARY_OPERATOR_OF_KIND[kind], _UNARY_OPERATOR_OF_KIND[kind])
+    return chosen, _GROUP_OF_KIND[kind[chosen]], operator[chosen]

@@ -13,7 +13,7 @@ from dippm.costs.allocator import BLOCK_BYTES, CachingAllocator, segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, as_batches, evaluate
+from dippm.costs.polynomial import FloatArray, as_batches, evaluate, is_nonzero
 from dippm.costs.repeats import Repeat, find_repeats
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline, Purpose
@@ -371,7 +371,7 @@ class _Replay:
         weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
         self._loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
         is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
-        is_taken = timeline.bytes_of.any(axis=1) & ~is_left_out
+        is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
         piece = timeline.event_piece[is_event]
         # An event is the number of its piece, from 1, negative where the piece is given back.
@@ -420,7 +420,8 @@ class _Replay:
 @lru_cache(maxsize=_KEPT_TIMELINES)
 def _present_purposes(timeline: MemoryTimeline) -> frozenset[Purpose]:
     """The purposes for which any memory is taken."""
-    return frozenset(Purpose(int(purpose)) for purpose in np.unique(timeline.purpose[timeline.bytes_of.any(axis=1)]))
+    counts = np.bincount(timeline.purpose[is_nonzero(timeline.bytes_of)], minlength=len(Purpose))
+    return frozenset(Purpose(int(purpose)) for purpose in np.flatnonzero(counts))
 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import Edges, IndexArray
+from dippm.costs.edges import IndexArray
+from dippm.costs.sizes import GraphSizes
 from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, Node, OpKind, TensorRole
+from dippm.graph.codes import encode, mark, tabulate
 
 __all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types", "stored_half"]
 
@@ -89,6 +92,25 @@ _PROMOTING_KINDS = ARITHMETIC_KINDS | {OpKind.BINARY, OpKind.CONCAT}
 # Promotion by a cast kernel before the operator; element-wise kernels convert as they load instead.
 _CASTING_PROMOTERS = frozenset({OpKind.CONCAT, OpKind.GRID_SAMPLE})
 
+# What they read stays as it is, and what they write is of the type of their first input that can be cast.
+_FOLLOWING_KINDS = (
+    frozenset(OpKind)
+    - _LOWER_KINDS
+    - _FP32_KINDS
+    - _FUNCTION_KINDS
+    - _FP32_OUTPUT_KINDS
+    - _PROMOTING_KINDS
+    - _CASTING_PROMOTERS
+    - {OpKind.CAST}
+)
+
+# The same by the place of each type in DType.
+_FLOAT32 = tuple(DType).index(DType.FLOAT32)
+_BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
+_IS_FLOATING = mark(DType, [dtype for dtype in DType if dtype.is_floating])
+_IS_CASTABLE = mark(DType, _CASTABLE)
+_CASTABLE_NUMBERS = frozenset(np.flatnonzero(_IS_CASTABLE).tolist())
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Casts:
@@ -116,61 +138,77 @@ class Casts:
         return len(self.node)
 
 
+_NO_CASTS = Casts(
+    node=np.zeros(0, dtype=np.int64),
+    tensor=np.zeros(0, dtype=np.int64),
+    from_bytes=np.zeros(0),
+    to_bytes=np.zeros(0),
+    is_cached=np.zeros(0, dtype=np.bool_),
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TypePlan:
     """Number formats of one graph at one precision.
 
     Args:
         precision: The precision.
-        arithmetic: Format that each node computes in.
+        arithmetic_number: Format that each node computes in, as its place in :class:`Arithmetic`.
         tensor_bytes: Bytes per element of each tensor as stored.
         read_bytes: Bytes per element of each read of :class:`~dippm.costs.edges.Edges`, after a cast if there is one.
         casts: Cast kernels that autocast adds.
 
     Shapes:
-        arithmetic: [n_nodes]; tensor_bytes: [T]; read_bytes: [E].
+        arithmetic_number: [n_nodes]; tensor_bytes: [T]; read_bytes: [E].
     """
 
     precision: Precision
-    arithmetic: tuple[Arithmetic, ...]
+    arithmetic_number: IndexArray
     tensor_bytes: FloatArray
     read_bytes: FloatArray
     casts: Casts
 
+    @property
+    def arithmetic(self) -> tuple[Arithmetic, ...]:
+        """Format that each node computes in."""
+        formats = tuple(Arithmetic)
+        return tuple(formats[number] for number in self.arithmetic_number.tolist())
 
-def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, edges: Edges | None = None) -> TypePlan:
+    def is_computed_in(self, *formats: Arithmetic) -> npt.NDArray[np.bool_]:
+        """Which nodes compute in one of these formats, [n_nodes]."""
+        return mark(Arithmetic, formats)[self.arithmetic_number]
+
+
+def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, sizes: GraphSizes | None = None) -> TypePlan:
     """Assign a number format to every tensor, read and node.
 
     Args:
         graph: The model.
         precision: Arithmetic of the run.
-        edges: The graph's edges, where they are at hand.
+        sizes: The graph's arrays, where they are at hand.
 
     Returns:
         The plan; it holds for every batch size.
     """
-    edges = Edges.from_graph(graph) if edges is None else edges
-    held = [tensor.dtype for tensor in graph.tensors]
+    sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
     if precision in _AUTOCAST:
-        return _Autocast(graph, lower=_AUTOCAST[precision]).plan(precision)
-    if precision in _WHOLE_MODEL:
-        target = _WHOLE_MODEL[precision]
-        held = [target if dtype in _CASTABLE else dtype for dtype in held]
-    tensor_bytes = np.array([dtype.bits for dtype in held], dtype=np.float64) / 8.0
-    empty = np.zeros(0, dtype=np.int64)
-    none = Casts(
-        node=empty, tensor=empty, from_bytes=np.zeros(0), to_bytes=np.zeros(0), is_cached=np.zeros(0, dtype=np.bool_)
-    )
+        held, read, casts = _Autocast(sizes, lower=_AUTOCAST[precision]).follow()
+    else:
+        held, casts = sizes.arrays.dtype, _NO_CASTS
+        if precision in _WHOLE_MODEL:
+            held = np.where(_IS_CASTABLE[held], _number(_WHOLE_MODEL[precision]), held)
+        read = held[sizes.edges.read_tensor]
     return TypePlan(
         precision=precision,
-        arithmetic=tuple(
-            _arithmetic(node, _read_type(node, [held[i] for i in node.inputs if i >= 0]), precision)
-            for node in graph.nodes
-        ),
-        tensor_bytes=tensor_bytes,
-        read_bytes=tensor_bytes[edges.read_tensor],
-        casts=none,
+        arithmetic_number=_arithmetics(precision)[sizes.arrays.kind, _deciding_types(sizes, read)],
+        tensor_bytes=_BYTES[held],
+        read_bytes=_BYTES[read],
+        casts=casts,
     )
+
+
+def _number(dtype: DType) -> int:
+    return tuple(DType).index(dtype)
 
 
 def stored_half(graph: Graph) -> DType | None:
@@ -183,135 +221,154 @@ def stored_half(graph: Graph) -> DType | None:
     return most if most in _AUTOCAST.values() else None
 
 
-def _read_type(node: Node, read: list[DType]) -> DType:
-    """The format that decides a node's arithmetic: that of its first floating input, else of its first input."""
-    if node.kind is OpKind.EMBEDDING or not read:
-        return read[0] if read else DType.FLOAT32
-    return next((dtype for dtype in read if dtype.is_floating), read[0])
+def _deciding_types(sizes: GraphSizes, read: IndexArray) -> IndexArray:
+    """The format that decides each node's arithmetic: that of its first floating input, else of its first input.
+
+    Args:
+        sizes: The graph's arrays.
+        read: Format of each read.
+
+    Shapes:
+        read: [E]; result: [n_nodes].
+    """
+    node = sizes.edges.read_node
+    result = np.full(len(sizes.arrays.kind), _FLOAT32)
+    # Of several values for one place the last one stays: that of the node's first read.
+    result[node[::-1]] = read[::-1]
+    deciding = np.flatnonzero(_IS_FLOATING[read] & ~sizes.is_kind(OpKind.EMBEDDING)[node])[::-1]
+    result[node[deciding]] = read[deciding]
+    return result
 
 
-def _arithmetic(node: Node, dtype: DType, precision: Precision) -> Arithmetic:
+@cache
+def _arithmetics(precision: Precision) -> IndexArray:
+    """The arithmetic of each kind of operator on each type, [kinds, types]."""
+    return np.stack([encode([_arithmetic(kind, dtype, precision) for dtype in DType], Arithmetic) for kind in OpKind])
+
+
+def _arithmetic(kind: OpKind, dtype: DType, precision: Precision) -> Arithmetic:
     if dtype in _ARITHMETIC:
         return _ARITHMETIC[dtype]
-    if node.kind not in _MATRIX_KINDS:
+    if kind not in _MATRIX_KINDS:
         return Arithmetic.FP32
     if dtype in _INT8:
         return Arithmetic.INT8
-    if precision is Precision.TF32 or (node.kind in _CUDNN_KINDS and precision is Precision.FP32):
+    if precision is Precision.TF32 or (kind in _CUDNN_KINDS and precision is Precision.FP32):
         return Arithmetic.TF32
     return Arithmetic.FP32
 
 
 class _Autocast:
-    """One walk over the nodes with the formats that autocast leaves behind."""
+    """One walk over the nodes with the formats that autocast leaves behind, each as its place in ``DType``."""
 
-    def __init__(self, graph: Graph, *, lower: DType) -> None:
-        self._graph = graph
-        self._lower = lower
-        self._held = [tensor.dtype for tensor in graph.tensors]
+    def __init__(self, sizes: GraphSizes, *, lower: DType) -> None:
+        self._nodes = sizes.graph.nodes
+        self._lower = _number(lower)
+        arrays = sizes.arrays
+        self._held: list[int] = arrays.dtype.tolist()
+        self._owner: list[int] = arrays.storage.tolist()
+        self._has_shape: list[bool] = (arrays.rank > 0).tolist()
+        self._is_castable: list[bool] = _IS_CASTABLE[arrays.dtype].tolist()
+        # A view of the same type holds what its owner holds.
+        self._is_view: list[bool] = (
+            (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
+        ).tolist()
+        self._is_parameter: list[bool] = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role].tolist()
         self._cached: set[int] = set()
-        self._casts: list[tuple[int, int, DType, DType, bool]] = []
-        self._reads: list[DType] = []
+        self._casts: list[tuple[int, int, int, int, bool]] = []
 
-    def plan(self, precision: Precision) -> TypePlan:
-        arithmetic = []
-        for position, node in enumerate(self._graph.nodes):
-            read = self._read(position, node)
-            self._reads += read
-            self._write(node, read)
-            arithmetic.append(_arithmetic(node, _read_type(node, read), precision))
-        casts = self._casts
-        return TypePlan(
-            precision=precision,
-            arithmetic=tuple(arithmetic),
-            tensor_bytes=_bytes_of(self._held),
-            read_bytes=_bytes_of(self._reads),
-            casts=Casts(
-                node=np.array([cast[0] for cast in casts], dtype=np.int64),
-                tensor=np.array([cast[1] for cast in casts], dtype=np.int64),
-                from_bytes=_bytes_of([cast[2] for cast in casts]),
-                to_bytes=_bytes_of([cast[3] for cast in casts]),
-                is_cached=np.array([cast[4] for cast in casts], dtype=np.bool_),
+    def follow(self) -> tuple[IndexArray, IndexArray, Casts]:
+        """Format of each tensor, [T], and of each read, [E], and the casts."""
+        reads: list[int] = []
+        for position, node in enumerate(self._nodes):
+            inputs = [index for index in node.inputs if index >= 0]
+            read = [self._held[index] for index in inputs]
+            if node.kind in _LOWER_KINDS or node.attributes.get(LOWERED) is True:
+                read = self._cast(position, inputs, self._lower)
+                self._write(node, self._lower)
+            elif node.kind in _FOLLOWING_KINDS:
+                self._write(node, _first_castable(read))
+            else:
+                target = self._target(node, read)
+                read = read if target is None else self._cast(position, inputs, target)
+                self._write(node, self._result(node, inputs, read))
+            reads += read
+        node_of, tensor, source, target_of, is_cached = (
+            np.array(column) for column in (zip(*self._casts, strict=True) if self._casts else [()] * 5)
+        )
+        return (
+            np.array(self._held, dtype=np.int64),
+            np.array(reads, dtype=np.int64),
+            Casts(
+                node=node_of.astype(np.int64),
+                tensor=tensor.astype(np.int64),
+                from_bytes=_BYTES[source.astype(np.int64)],
+                to_bytes=_BYTES[target_of.astype(np.int64)],
+                is_cached=is_cached.astype(np.bool_),
             ),
         )
 
-    def _target(self, node: Node, inputs: list[int]) -> DType | None:
+    def _target(self, node: Node, read: list[int]) -> int | None:
         """The format that floating inputs are cast to before the node runs, None where they stay."""
         kind = node.kind
-        if _is_lowered(node):
-            return self._lower
         if kind in _FP32_KINDS or (kind in _FUNCTION_KINDS and node.attributes.get("function") in _FP32_FUNCTIONS):
-            return DType.FLOAT32
-        if kind in _CASTING_PROMOTERS:
-            return _widest([self._held[i] for i in inputs])
-        return None
+            return _FLOAT32
+        return _widest(read) if kind in _CASTING_PROMOTERS else None
 
-    def _read(self, position: int, node: Node) -> list[DType]:
-        inputs = [index for index in node.inputs if index >= 0]
-        held = self._held
-        target = self._target(node, inputs)
-        if target is None:
-            return [held[index] for index in inputs]
+    def _cast(self, position: int, inputs: list[int], target: int) -> list[int]:
+        """The formats in which a node reads its inputs, once those that are not of the target format are cast."""
         read = []
         done = set()
         for index in inputs:
-            dtype = held[index]
-            if dtype not in _CASTABLE or dtype is target:
-                read.append(dtype)
+            held = self._held[index]
+            if held == target or held not in _CASTABLE_NUMBERS:
+                read.append(held)
                 continue
             read.append(target)
-            owner = self._graph.tensors[index].alias_of
-            owner = index if owner is None else owner
-            is_cached = self._graph.tensors[owner].role is TensorRole.PARAMETER and dtype is DType.FLOAT32
+            owner = self._owner[index]
+            is_cached = held == _FLOAT32 and self._is_parameter[owner]
             if (is_cached and owner in self._cached) or index in done:
                 continue
             done.add(index)
             if is_cached:
                 self._cached.add(owner)
-            self._casts.append((position, index, dtype, target, is_cached))
+            self._casts.append((position, index, held, target, is_cached))
         return read
 
-    def _write(self, node: Node, read: list[DType]) -> None:
-        tensors, held = self._graph.tensors, self._held
-        result = self._result(node, read)
+    def _write(self, node: Node, result: int | None) -> None:
+        held = self._held
         for index in node.outputs:
-            tensor = tensors[index]
-            if tensor.alias_of is not None and tensor.dtype is tensors[tensor.alias_of].dtype:
-                held[index] = held[tensor.alias_of]
-            elif result is not None and tensor.dtype in _CASTABLE:
+            if self._is_view[index]:
+                held[index] = held[self._owner[index]]
+            elif result is not None and self._is_castable[index]:
                 held[index] = result
 
-    def _result(self, node: Node, read: list[DType]) -> DType | None:
+    def _result(self, node: Node, inputs: list[int], read: list[int]) -> int | None:
         """The format of a node's floating outputs, None for the one that the model states."""
         kind = node.kind
         if kind is OpKind.CAST:
             return None
-        if _is_lowered(node):
-            return self._lower
-        function = node.attributes.get("function")
-        if kind in _FP32_OUTPUT_KINDS or (kind is OpKind.REDUCE and function in _FP32_OUTPUT_FUNCTIONS):
-            return DType.FLOAT32
+        if kind in _FP32_OUTPUT_KINDS or (
+            kind is OpKind.REDUCE and node.attributes.get("function") in _FP32_OUTPUT_FUNCTIONS
+        ):
+            return _FLOAT32
         if kind in _PROMOTING_KINDS:
             # A zero-dimensional tensor does not promote one that has dimensions.
-            ranked = [
-                dtype
-                for dtype, index in zip(read, (i for i in node.inputs if i >= 0), strict=True)
-                if self._graph.tensors[index].shape
-            ]
+            ranked = [held for held, index in zip(read, inputs, strict=True) if self._has_shape[index]]
             return _widest(ranked or read)
-        return next((dtype for dtype in read if dtype in _CASTABLE), None)
+        return _first_castable(read)
 
 
-def _is_lowered(node: Node) -> bool:
-    return node.kind in _LOWER_KINDS or node.attributes.get(LOWERED) is True
+def _first_castable(formats: list[int]) -> int | None:
+    for held in formats:
+        if held in _CASTABLE_NUMBERS:
+            return held
+    return None
 
 
-def _widest(dtypes: list[DType]) -> DType | None:
-    formats = {dtype for dtype in dtypes if dtype in _CASTABLE}
-    if not formats:
-        return None
-    return formats.pop() if len(formats) == 1 else DType.FLOAT32
-
-
-def _bytes_of(dtypes: list[DType]) -> FloatArray:
-    return np.array([dtype.bits for dtype in dtypes], dtype=np.float64) / 8.0
+def _widest(formats: list[int]) -> int | None:
+    """The one format that all castable tensors have, FP32 where they differ, None where there are none."""
+    castable = _CASTABLE_NUMBERS.intersection(formats)
+    if len(castable) > 1:
+        return _FLOAT32
+    return next(iter(castable), None)

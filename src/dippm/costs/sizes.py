@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from dippm.costs.edges import Edges, IndexArray
 from dippm.costs.polynomial import FloatArray, dimension, evaluate, numel, pad
-from dippm.graph import Graph, GraphArrays
+from dippm.graph import Graph, GraphArrays, OpKind
+from dippm.graph.codes import mark
 
 __all__ = ["GraphSizes", "SizeTable"]
 
@@ -44,17 +45,19 @@ class GraphSizes:
         one[0, 0] = 1.0
         return cls(graph=graph, arrays=arrays, edges=Edges.from_graph(graph), elements=np.concatenate([elements, one]))
 
+    def is_kind(self, *kinds: OpKind) -> npt.NDArray[np.bool_]:
+        """Which nodes are of one of these kinds, [n_nodes]."""
+        return mark(OpKind, kinds)[self.arrays.kind]
+
     def inputs(self, nodes: IndexArray, position: int) -> IndexArray:
         """The tensor at one place among each node's inputs, -1 where it is absent."""
-        given = [self.graph.nodes[node].inputs for node in nodes]
-        return np.array([i[position] if len(i) > position else -1 for i in given], dtype=np.int64)
+        return _at(self.edges.input_tensor, self.edges.input_start, nodes, position)
 
     def outputs(self, nodes: IndexArray) -> IndexArray:
         """The first output of each node, -1 where it has none."""
-        given = [self.graph.nodes[node].outputs for node in nodes]
-        return np.array([o[0] if o else -1 for o in given], dtype=np.int64)
+        return _at(self.edges.write_tensor, self.edges.output_start, nodes, 0)
 
-    def dimension(self, tensors: IndexArray, positions: npt.ArrayLike) -> FloatArray:
+    def dimension(self, tensors: IndexArray, positions: int | IndexArray) -> FloatArray:
         """One dimension of each tensor as polynomials; see :func:`dippm.costs.polynomial.dimension`."""
         return dimension(self.arrays, tensors, positions)
 
@@ -95,3 +98,12 @@ class SizeTable:
         """
         values = evaluate(self.polynomials, batches).reshape(len(batches), self.sizes, len(self.node))
         return [values[:, size] for size in range(self.sizes)]
+
+
+def _at(values: IndexArray, start: IndexArray, nodes: IndexArray, position: int) -> IndexArray:
+    """The value at one place of each node's stretch, -1 where the stretch is shorter."""
+    place = start[nodes] + position
+    result = np.full(len(nodes), -1, dtype=np.int64)
+    exists = place < start[nodes + 1]
+    result[exists] = values[place[exists]]
+    return result

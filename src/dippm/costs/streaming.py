@@ -11,7 +11,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.elementary import window
 from dippm.costs.polynomial import FloatArray, multiply
 from dippm.costs.sizes import GraphSizes, SizeTable
-from dippm.graph import Node, OpKind
+from dippm.graph import OpKind
 
 __all__ = [
     "ElementwiseSizes",
@@ -23,6 +23,8 @@ __all__ = [
     "RowSizes",
     "RowTable",
 ]
+
+_KIND_NAMES = tuple(kind.value for kind in OpKind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -60,17 +62,19 @@ class ElementwiseTable:
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> ElementwiseTable:
         """Count the elements of the outputs and of every distinct input."""
-        nodes = [sizes.graph.nodes[i] for i in node]
-        distinct = [list(dict.fromkeys(i for i in n.inputs if i >= 0)) for n in nodes]
-        others = np.zeros((len(nodes), sizes.elements.shape[1]))
-        owner = np.array([row for row, inputs in enumerate(distinct) for _ in inputs[1:]], dtype=np.int64)
-        read = np.array([index for inputs in distinct for index in inputs[1:]], dtype=np.int64)
-        np.add.at(others, owner, sizes.elements[read])
-        first = np.array([inputs[0] if inputs else -1 for inputs in distinct], dtype=np.int64)
+        edges, row = sizes.edges, np.full(len(sizes.arrays.kind), -1)
+        row[node] = np.arange(len(node))
+        distinct = np.flatnonzero(edges.is_first & (row[edges.read_node] >= 0))
+        owner, read = row[edges.read_node[distinct]], edges.read_tensor[distinct]
+        is_other = np.diff(owner, prepend=-1) == 0
+        first = np.full(len(node), -1)
+        first[owner[~is_other]] = read[~is_other]
+        others = np.zeros((len(node), sizes.elements.shape[1]))
+        np.add.at(others, owner[is_other], sizes.elements[read[is_other]])
         return cls(
             table=SizeTable.of(node, [sizes.elements[sizes.outputs(node)], sizes.elements[first], others]),
-            operator=tuple(_operator(n) for n in nodes),
-            input_count=np.array([len(inputs) for inputs in distinct], dtype=np.int64),
+            operator=_operators(sizes, node),
+            input_count=np.bincount(owner, minlength=len(node)),
         )
 
     def at(self, batches: FloatArray) -> ElementwiseSizes:
@@ -235,11 +239,14 @@ class PoolTable:
         )
 
 
-def _operator(node: Node) -> str:
-    function = node.attributes.get("function")
-    if node.kind in (OpKind.UNARY, OpKind.BINARY) and isinstance(function, str):
-        return function
-    return node.kind.value
+def _operators(sizes: GraphSizes, chosen: IndexArray) -> tuple[str, ...]:
+    """The kind's name of each chosen node, or the function's for ``UNARY`` and ``BINARY``."""
+    names = [_KIND_NAMES[kind] for kind in sizes.arrays.kind[chosen].tolist()]
+    for place in np.flatnonzero(sizes.is_kind(OpKind.UNARY, OpKind.BINARY)[chosen]).tolist():
+        function = sizes.graph.nodes[chosen[place]].attributes.get("function")
+        if isinstance(function, str):
+            names[place] = function
+    return tuple(names)
 
 
 def _size(value: object) -> int:

@@ -28,12 +28,14 @@ from dippm.costs.precision import Arithmetic, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.streaming import RowTable
 from dippm.graph import OpKind
+from dippm.graph.codes import tabulate
 
 __all__ = ["dropped_outputs", "scratch"]
 
 _INDEX_BYTES = 8.0
 _STATISTIC_BYTES = 4.0
 _STATISTICS = {OpKind.LAYER_NORM: 2.0, OpKind.GROUP_NORM: 2.0, OpKind.RMS_NORM: 1.0}
+_STATISTICS_OF_KIND = tabulate(OpKind, lambda kind: _STATISTICS.get(kind, 0.0))
 
 
 def dropped_outputs(sizes: GraphSizes, types: TypePlan, *, row: RowTable, attention: AttentionTable) -> FloatArray:
@@ -42,20 +44,17 @@ def dropped_outputs(sizes: GraphSizes, types: TypePlan, *, row: RowTable, attent
     Shapes:
         result: [n_nodes, D].
     """
-    nodes = sizes.graph.nodes
     # Statistics of norms.
-    count = np.array([_STATISTICS.get(nodes[i].kind, 0.0) for i in row.table.node], dtype=np.float64)
-    count[[len(nodes[i].outputs) > 1 for i in row.table.node]] = 0.0
+    outputs = np.diff(sizes.edges.output_start)
+    count = np.where(outputs > 1, 0.0, _STATISTICS_OF_KIND[sizes.arrays.kind])[row.table.node]
     statistics = row.rows * (count * _STATISTIC_BYTES)[:, None]
     # Log-sum-exp: batch x heads x queries.
-    is_half = [types.arithmetic[i] in (Arithmetic.FP16, Arithmetic.BF16) for i in attention.table.node]
-    single = np.array([len(nodes[i].outputs) == 1 for i in attention.table.node], dtype=np.bool_)
-    lse = attention.rows * (_STATISTIC_BYTES * (single & np.array(is_half, dtype=np.bool_)))[:, None]
-    pools: IndexArray = np.array(
-        [i for i, node in enumerate(nodes) if node.kind is OpKind.MAX_POOL and len(node.outputs) == 1], dtype=np.int64
-    )
+    is_half = types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)[attention.table.node]
+    single = outputs[attention.table.node] == 1
+    lse = attention.rows * (_STATISTIC_BYTES * (single & is_half))[:, None]
+    pools: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.MAX_POOL) & (outputs == 1))
     indices = sizes.elements[sizes.outputs(pools)] * _INDEX_BYTES
-    return _spread(len(nodes), (row.table.node, statistics), (attention.table.node, lse), (pools, indices))
+    return _spread(len(outputs), (row.table.node, statistics), (attention.table.node, lse), (pools, indices))
 
 
 def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable) -> FloatArray:
@@ -70,7 +69,7 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable) ->
     width = hidden * directions * gates
     element = np.array([types.tensor_bytes[nodes[i].outputs[0]] if nodes[i].outputs else 4.0 for i in layers])
     all_gates = recurrent.positions * (width * element)[:, None]
-    sorts: IndexArray = np.array([i for i, node in enumerate(nodes) if node.kind is OpKind.SORT], dtype=np.int64)
+    sorts: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.SORT))
     keys = sizes.inputs(sorts, 0)
     copies = sizes.elements[keys] * (types.tensor_bytes[keys] + _INDEX_BYTES)[:, None]
     return _spread(len(nodes), (layers, all_gates), (sorts, copies))

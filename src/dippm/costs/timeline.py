@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, evaluate, pad
+from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad
 from dippm.costs.precision import Arithmetic
+from dippm.costs.sizes import GraphSizes
 from dippm.costs.traffic import storage_polynomials
 from dippm.costs.workload import Workload
-from dippm.graph import Graph, Node, OpKind, TensorRole
+from dippm.graph import Graph, GraphArrays, Node, OpKind, TensorRole
+from dippm.graph.codes import mark, tabulate
 
 __all__ = ["MemoryTimeline", "Purpose"]
 
@@ -50,6 +52,9 @@ _PURPOSES = {
     TensorRole.OPTIMIZER_STATE: Purpose.OPTIMIZER_STATE,
     TensorRole.CACHE: Purpose.CACHE,
 }
+_PURPOSE_OF_ROLE = tabulate(
+    TensorRole, lambda role: Purpose.WEIGHT if role in _WEIGHT_ROLES else _PURPOSES.get(role, Purpose.ACTIVATION)
+).astype(np.int8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -94,18 +99,18 @@ class MemoryTimeline:
     @classmethod
     def from_workload(cls, workload: Workload) -> MemoryTimeline:
         """Lay out the pieces and events of a workload's graph, in time linear in the graph."""
-        graph, arrays = workload.sizes.graph, workload.sizes.arrays
-        count, nodes = len(graph.tensors), graph.nodes
-        storage = arrays.storage.tolist()
-        casts, elements = workload.types.casts, workload.cast_elements
+        sizes, casts = workload.sizes, workload.types.casts
+        arrays, edges, elements = sizes.arrays, sizes.edges, workload.cast_elements
+        count, every = len(arrays.storage), np.arange(len(arrays.kind), dtype=np.int64)
 
         # Pieces: one place per tensor (views keep theirs empty), then casts, dropped outputs, scratch, layout copies.
         first_cast = count
         first_dropped = first_cast + len(casts)
-        first_scratch = first_dropped + len(nodes)
-        first_layout = first_scratch + len(nodes)
-        owned = storage_polynomials(workload.sizes, workload.types.tensor_bytes)
-        owned[arrays.storage != np.arange(count)] = 0.0
+        first_scratch = first_dropped + len(every)
+        first_layout = first_scratch + len(every)
+        is_owner = arrays.storage == np.arange(count)
+        owned = storage_polynomials(sizes, workload.types.tensor_bytes)
+        owned[~is_owner] = 0.0
         parts = [
             owned,
             elements * casts.to_bytes[:, None],
@@ -116,75 +121,56 @@ class MemoryTimeline:
         width = max(part.shape[1] for part in parts)
         bytes_of = np.concatenate([pad(part, width) for part in parts])
         purpose = np.full(len(bytes_of), Purpose.ACTIVATION, dtype=np.int8)
-        purpose[:count] = [_purpose(tensor.role) for tensor in graph.tensors]
+        purpose[:count] = _PURPOSE_OF_ROLE[arrays.role]
         purpose[first_scratch:first_layout] = Purpose.SCRATCH
-        purpose[first_layout:] = [
-            Purpose.LAYOUT_HALF if arithmetic in _HALF else Purpose.LAYOUT_TF32
-            for arithmetic in workload.types.arithmetic
-        ]
+        is_half = workload.types.is_computed_in(*_HALF)
+        purpose[first_layout:] = np.where(is_half, Purpose.LAYOUT_HALF, Purpose.LAYOUT_TF32)
 
-        is_owner = np.zeros(len(bytes_of), dtype=np.bool_)
-        is_owner[:count] = arrays.storage == np.arange(count)
-        is_taken: list[bool] = np.any(bytes_of, axis=1).tolist()
-        casts_of: dict[int, list[int]] = {}
-        for cast, node in enumerate(casts.node.tolist()):
-            casts_of.setdefault(node, []).append(cast)
-        is_cached = casts.is_cached.tolist()
-        releases = _releases(graph, storage)
-        owned_by_graph = [tensor.role in _WRITTEN_ROLES for tensor in graph.tensors]
-        is_state = [tensor.role is TensorRole.OPTIMIZER_STATE for tensor in graph.tensors]
-        steps = 1 + (any(is_state) or _keeps_gradients(graph, storage, releases))
-        is_early = np.array([tensor.role is TensorRole.CACHE for tensor in graph.tensors], dtype=np.bool_)
-        is_early[[index for node in nodes for index in node.outputs]] = False
-        is_live: list[bool] = is_early.tolist()
-        is_given = purpose == Purpose.INPUT
-        is_given[:count] |= is_early
-        piece: list[int] = []
-        sign: list[int] = []
-        node_start = []
-        for position, node in list(enumerate(nodes)) * steps:
-            node_start.append(len(piece))
-            piece.append(0)
-            sign.append(0)
-            temporary = []
-            for cast in casts_of.get(position, ()):
-                piece.append(first_cast + cast)
-                sign.append(1)
-                if not is_cached[cast]:
-                    temporary.append(first_cast + cast)
-            for index in node.inputs if steps > 1 else ():
-                if index >= 0 and is_state[index] and not is_live[index]:
-                    is_live[index] = True
-                    piece.append(index)
-                    sign.append(1)
-            for index in node.outputs:
-                if storage[index] == index and owned_by_graph[index] and not is_live[index]:
-                    is_live[index] = True
-                    piece.append(index)
-                    sign.append(1)
-            for start in (first_dropped, first_scratch, first_layout):
-                if is_taken[start + position]:
-                    temporary.append(start + position)
-                    piece.append(start + position)
-                    sign.append(1)
-            for index in (*reversed(temporary), *releases[position]):
-                if index >= count or is_live[index]:
-                    piece.append(index)
-                    sign.append(-1)
-                    if index < count:
-                        is_live[index] = False
-        lengths = [stop - start for start, stop in pairwise([*node_start, len(piece)])]
+        is_early = _is_role(arrays, TensorRole.CACHE)
+        is_early[edges.write_tensor] = False
+        release_node, released = _releases(sizes)
+        is_state = _is_role(arrays, TensorRole.OPTIMIZER_STATE)
+        is_gradient = is_owner & _is_role(arrays, TensorRole.GRADIENT)
+        # The gradient of a weight may outlive the step.
+        is_gradient[released] = False
+        steps = 2 if is_state.any() or is_gradient.any() else 1
+        is_written = (is_owner & _is_role(arrays, *_WRITTEN_ROLES))[edges.write_tensor]
+        is_state_read = is_state[edges.read_tensor] & (steps > 1)
+        temporary = np.flatnonzero(~casts.is_cached)[::-1]
+        is_taken = is_nonzero(bytes_of)
+        dropped, scratch, layout = (
+            every[is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
+        )
+        # What happens at each node, one after the other: its mark, what is taken, what is given back.
+        events = _Events.in_order(
+            [
+                (every, np.zeros_like(every), 0),
+                (casts.node, first_cast + np.arange(len(casts)), 1),
+                (edges.read_node[is_state_read], edges.read_tensor[is_state_read], 1),
+                (edges.write_node[is_written], edges.write_tensor[is_written], 1),
+                (dropped, first_dropped + dropped, 1),
+                (scratch, first_scratch + scratch, 1),
+                (layout, first_layout + layout, 1),
+                (layout, first_layout + layout, -1),
+                (scratch, first_scratch + scratch, -1),
+                (dropped, first_dropped + dropped, -1),
+                (casts.node[temporary], first_cast + temporary, -1),
+                (release_node, released, -1),
+            ]
+        )
+        events = events.repeat(steps).without_idle(is_early)
+        is_given = purpose[:count] == Purpose.INPUT
         return cls(
             purpose=purpose,
             bytes_of=bytes_of,
-            weights=np.flatnonzero((purpose == Purpose.WEIGHT) & is_owner),
-            inputs=np.flatnonzero(is_given & is_owner),
-            event_piece=np.array(piece, dtype=np.int64),
-            event_sign=np.array(sign, dtype=np.int64),
-            event_node=np.repeat(np.tile(np.arange(len(nodes), dtype=np.int64), steps), lengths),
-            node_start=np.array(node_start, dtype=np.int64),
+            weights=np.flatnonzero((purpose[:count] == Purpose.WEIGHT) & is_owner),
+            inputs=np.flatnonzero((is_given | is_early) & is_owner),
+            event_piece=events.piece,
+            event_sign=events.sign,
+            event_node=events.node,
+            node_start=np.flatnonzero(events.sign == 0),
             steps=steps,
-            runs_blas=any(node.kind in (OpKind.LINEAR, OpKind.MATMUL) for node in nodes),
+            runs_blas=bool(sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL).any()),
         )
 
     def piece_bytes(self, batches: FloatArray, *, without: frozenset[Purpose] = frozenset()) -> FloatArray:
@@ -199,40 +185,62 @@ class MemoryTimeline:
         return values
 
 
-def _purpose(role: TensorRole) -> Purpose:
-    if role in _WEIGHT_ROLES:
-        return Purpose.WEIGHT
-    return _PURPOSES.get(role, Purpose.ACTIVATION)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Events:
+    """Pieces that are taken and given back, as in :class:`MemoryTimeline`, [E] each."""
+
+    node: IndexArray
+    piece: IndexArray
+    sign: IndexArray
+
+    @classmethod
+    def in_order(cls, stages: Sequence[tuple[IndexArray, IndexArray, int]]) -> _Events:
+        """Events of one stage of each node after the other: nodes, pieces and sign of each stage."""
+        nodes, pieces, signs = zip(*stages, strict=True)
+        node = np.concatenate(nodes)
+        stage = np.repeat(np.arange(len(stages)), [len(own) for own in nodes])
+        order = np.argsort(node * len(stages) + stage, kind="stable")
+        return cls(node=node[order], piece=np.concatenate(pieces)[order], sign=np.array(signs)[stage[order]])
+
+    def repeat(self, steps: int) -> _Events:
+        """The same events several times."""
+        return _Events(node=np.tile(self.node, steps), piece=np.tile(self.piece, steps), sign=np.tile(self.sign, steps))
+
+    def without_idle(self, is_there: npt.NDArray[np.bool_]) -> _Events:
+        """Without those that take a tensor's piece that is there, or give back one that is not.
+
+        Args:
+            is_there: Whether each tensor's piece is there before the first event, [T].
+        """
+        asked = np.flatnonzero((self.piece < len(is_there)) & (self.sign != 0))
+        asked = asked[np.argsort(self.piece[asked], kind="stable")]
+        piece, sign = self.piece[asked], self.sign[asked]
+        # Whatever an event asks for, after it that is so.
+        before = np.where(is_there[piece], 1, -1)
+        is_again = piece[1:] == piece[:-1]
+        before[1:][is_again] = sign[:-1][is_again]
+        is_kept = np.ones(len(self.piece), dtype=np.bool_)
+        is_kept[asked] = sign != before
+        return _Events(node=self.node[is_kept], piece=self.piece[is_kept], sign=self.sign[is_kept])
 
 
-def _releases(graph: Graph, storage: list[int]) -> list[list[int]]:
-    """For each node the storages that are given back after it."""
-    result: list[list[int]] = [[] for _ in graph.nodes]
+def _is_role(arrays: GraphArrays, *roles: TensorRole) -> npt.NDArray[np.bool_]:
+    return mark(TensorRole, roles)[arrays.role]
+
+
+def _releases(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
+    """Storages that are given back, and the node after which each is, in the order in which they are."""
+    graph, storage, edges = sizes.graph, sizes.arrays.storage, sizes.edges
     if graph.has_lifetimes:
-        for position, node in enumerate(graph.nodes):
-            result[position] = [storage[index] for index in node.releases]
-        return result
-    last_use = [-1] * len(storage)
-    for position, node in enumerate(graph.nodes):
-        for index in (*node.inputs, *node.outputs):
-            if index >= 0:
-                last_use[storage[index]] = position
-    for index in graph.outputs:
-        last_use[storage[index]] = -1
-    for index, position in enumerate(last_use):
-        if position >= 0 and graph.tensors[index].role is TensorRole.ACTIVATION:
-            result[position].append(index)
-    return result
-
-
-def _keeps_gradients(graph: Graph, storage: list[int], releases: list[list[int]]) -> bool:
-    """Whether the gradient of a weight outlives the step."""
-    gradients = {
-        index
-        for index, tensor in enumerate(graph.tensors)
-        if tensor.role is TensorRole.GRADIENT and storage[index] == index
-    }
-    return not gradients <= {index for indices in releases for index in indices}
+        lists = [node.releases for node in graph.nodes]
+        released = np.array([index for indices in lists for index in indices], dtype=np.int64)
+        return np.repeat(np.arange(len(lists)), [len(indices) for indices in lists]), storage[released]
+    last_use = np.full(len(storage), -1, dtype=np.int64)
+    for tensor, node in ((edges.read_tensor, edges.read_node), (edges.write_tensor, edges.write_node)):
+        np.maximum.at(last_use, storage[tensor], node)
+    last_use[storage[np.array(graph.outputs, dtype=np.int64)]] = -1
+    released = np.flatnonzero((last_use >= 0) & _is_role(sizes.arrays, TensorRole.ACTIVATION))
+    return last_use[released], released
 
 
 def _layout_copies(workload: Workload) -> FloatArray:
@@ -249,15 +257,9 @@ def _layout_copies(workload: Workload) -> FloatArray:
     """
     sizes, types = workload.sizes, workload.types
     graph, edges = sizes.graph, sizes.edges
-    is_chosen = np.array(
-        [
-            node.kind in _CONVOLUTIONS
-            and _transposes(node, graph)
-            and (arithmetic is Arithmetic.TF32 or arithmetic in _HALF)
-            for node, arithmetic in zip(graph.nodes, types.arithmetic, strict=True)
-        ],
-        dtype=np.bool_,
-    )
+    is_chosen = sizes.is_kind(*_CONVOLUTIONS) & types.is_computed_in(Arithmetic.TF32, *_HALF)
+    convolutions = np.flatnonzero(is_chosen)
+    is_chosen[convolutions] = [_transposes(graph.nodes[position], graph) for position in convolutions.tolist()]
     result = np.zeros((len(graph.nodes), sizes.elements.shape[1]))
     read = np.flatnonzero(is_chosen[edges.read_node] & (edges.read_position < 2))
     np.add.at(result, edges.read_node[read], sizes.elements[edges.read_tensor[read]] * types.read_bytes[read, None])

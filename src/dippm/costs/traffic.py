@@ -78,7 +78,7 @@ class Reads:
         if len(shared):
             scale = types.read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
             limit[shared] = storage_polynomials(sizes, types.tensor_bytes)[tensor[shared]] * scale[:, None]
-        is_fetching = np.array([n.kind in _FETCHING_KINDS for n in graph.nodes], dtype=np.bool_)
+        is_fetching = sizes.is_kind(*_FETCHING_KINDS)
         fetched = np.flatnonzero(is_fetching[node] & (edges.read_position == 0))
         if len(fetched):
             returned = sizes.elements[sizes.outputs(node[fetched])] * types.read_bytes[fetched, None]
@@ -91,14 +91,12 @@ class Reads:
         is_limit = is_at_most(limit, whole)
         whole[is_limit] = limit[is_limit]
 
-        is_silent = np.array([n.kind in _SILENT_KINDS for n in graph.nodes], dtype=np.bool_)
+        is_silent = sizes.is_kind(*_SILENT_KINDS)
         is_in_place = _scatters_in_place(sizes)
         # The same tensor twice among a node's inputs is read once.
-        is_first = np.zeros(len(node), dtype=np.bool_)
-        is_first[np.unique(node * (len(sizes.elements) + 1) + tensor, return_index=True)[1]] = True
-        is_read = is_first & ~is_silent[node] & ~(is_in_place[node] & (edges.read_position == 0))
+        is_read = edges.is_first & ~is_silent[node] & ~(is_in_place[node] & (edges.read_position == 0))
         is_twice = _read_twice(sizes)[node] & (edges.read_position < 2)
-        is_twice &= (edges.read_position == 0) | _is_kind(sizes, OpKind.NORM_GRAD)[node]
+        is_twice &= (edges.read_position == 0) | sizes.is_kind(OpKind.NORM_GRAD)[node]
         whole[is_twice] *= 2.0
         limit[is_twice] *= 2.0
         is_open = is_read & ~is_at_most(whole, limit)
@@ -132,8 +130,8 @@ class Reads:
         result = evaluate(self.certain, batches)
         if len(self.node):
             smaller = np.minimum(evaluate(self.whole, batches), evaluate(self.limit, batches))
-            for column, node in enumerate(self.node.tolist()):
-                result[:, node] += smaller[:, column]
+            for total, more in zip(result, smaller, strict=True):
+                np.add.at(total, self.node, more)
         return result
 
 
@@ -146,14 +144,13 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
     graph, edges = sizes.graph, sizes.edges
     node, tensor = edges.write_node, edges.write_tensor
     written = pad(sizes.elements[tensor] * types.tensor_bytes[tensor][:, None], 2)
-    is_view = np.array([n.kind is OpKind.VIEW for n in graph.nodes], dtype=np.bool_)
-    written[is_view[node]] = 0.0
+    written[sizes.is_kind(OpKind.VIEW)[node]] = 0.0
     # Scattering in place touches as much as the updates hold.
     partial = np.flatnonzero(_scatters_in_place(sizes)[node] & (edges.write_position == 0))
     updates = np.array([graph.nodes[i].inputs[-1] for i in node[partial]], dtype=np.int64)
     written[partial] = pad(sizes.elements[updates] * types.tensor_bytes[tensor[partial], None], written.shape[1])
     result = scatter_add(node, written, count=len(graph.nodes))
-    for position in np.flatnonzero(_is_kind(sizes, OpKind.OPTIMIZER)).tolist():
+    for position in np.flatnonzero(sizes.is_kind(OpKind.OPTIMIZER)).tolist():
         count = graph.nodes[position].attributes.get("updated", 0)
         updated = list(graph.nodes[position].inputs[: count if isinstance(count, int) else 0])
         moved = (sizes.elements[updated] * types.tensor_bytes[updated, None]).sum(axis=0)
@@ -161,25 +158,17 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
     return result
 
 
-def _is_kind(sizes: GraphSizes, kind: OpKind) -> npt.NDArray[np.bool_]:
-    return np.array([node.kind is kind for node in sizes.graph.nodes], dtype=np.bool_)
-
-
 def _read_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Nodes that go over their first inputs twice."""
-    return np.array(
-        [
-            node.kind is OpKind.NORM_GRAD
-            or (node.kind is OpKind.BATCH_NORM and node.attributes.get("is_training") is True)
-            for node in sizes.graph.nodes
-        ],
-        dtype=np.bool_,
-    )
+    nodes, result = sizes.graph.nodes, sizes.is_kind(OpKind.NORM_GRAD)
+    norms = np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM))
+    result[norms] = [nodes[position].attributes.get("is_training") is True for position in norms.tolist()]
+    return result
 
 
 def _chooses_matrices(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Products of rows [M, K] with a stack [E, K, N] that give [M, N]: every row meets one matrix of the stack."""
-    product = np.flatnonzero(_is_kind(sizes, OpKind.MATMUL))
+    product = np.flatnonzero(sizes.is_kind(OpKind.MATMUL))
     left, right, out = sizes.inputs(product, 0), sizes.inputs(product, 1), sizes.outputs(product)
     result = np.zeros(len(sizes.graph.nodes), dtype=np.bool_)
     result[product] = (sizes.rank(left) == 2) & (sizes.rank(right) == 3) & (sizes.rank(out) == 2)
@@ -188,14 +177,8 @@ def _chooses_matrices(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
 
 def _scatters_in_place(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     storage = sizes.arrays.storage
-    return np.array(
-        [
-            n.kind is OpKind.SCATTER
-            and len(n.inputs) > 1
-            and n.inputs[0] >= 0
-            and bool(n.outputs)
-            and bool(storage[n.inputs[0]] == storage[n.outputs[0]])
-            for n in sizes.graph.nodes
-        ],
-        dtype=np.bool_,
-    )
+    scatter = np.flatnonzero(sizes.is_kind(OpKind.SCATTER) & (np.diff(sizes.edges.input_start) > 1))
+    source, out = sizes.inputs(scatter, 0), sizes.outputs(scatter)
+    result = np.zeros(len(sizes.arrays.kind), dtype=np.bool_)
+    result[scatter] = (source >= 0) & (out >= 0) & (storage[source] == storage[out])
+    return result

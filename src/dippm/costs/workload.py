@@ -19,8 +19,8 @@ from dippm.costs.contraction import (
 )
 from dippm.costs.convolution import ConvolutionSizes, ConvolutionTable
 from dippm.costs.edges import IndexArray
-from dippm.costs.elementary import flops_per_input, flops_per_output
-from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
+from dippm.costs.elementary import flops_per_element
+from dippm.costs.families import FAMILY_NUMBER_OF_KIND, FAMILY_OF_KIND, WorkFamily
 from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad
 from dippm.costs.precision import Precision, TypePlan, plan_types
 from dippm.costs.sizes import GraphSizes
@@ -37,6 +37,7 @@ from dippm.costs.streaming import (
 from dippm.costs.temporaries import dropped_outputs, scratch
 from dippm.costs.traffic import Reads, write_polynomials
 from dippm.graph import Graph, OpKind
+from dippm.graph.codes import mark
 
 __all__ = ["CastWork", "Workload", "WorkloadAt"]
 
@@ -117,7 +118,6 @@ class Workload:
     Args:
         sizes: The graph and its arrays.
         types: Number formats at the precision.
-        family: Family of each node.
         macs: Multiply-accumulates of each node as polynomials of the batch, [n_nodes, D].
         flops: Floating-point operations, likewise.
         reads: Bytes read.
@@ -137,7 +137,6 @@ class Workload:
 
     sizes: GraphSizes
     types: TypePlan
-    family: tuple[WorkFamily, ...]
     macs: FloatArray
     flops: FloatArray
     reads: Reads
@@ -169,15 +168,12 @@ class Workload:
             The workload; its cost grows linearly with the graph.
         """
         sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
-        types = plan_types(graph, precision, edges=sizes.edges)
-        family = tuple(FAMILY_OF_KIND[node.kind] for node in graph.nodes)
-        members: dict[WorkFamily, list[int]] = {name: [] for name in WorkFamily}
-        for position, name in enumerate(family):
-            members[name].append(position)
+        types = plan_types(graph, precision, sizes=sizes)
+        family = FAMILY_NUMBER_OF_KIND[sizes.arrays.kind]
 
         def table_of(kind: type[_Table], name: WorkFamily) -> _Table:
-            nodes = members[name]
-            return kind.build(sizes, np.array(nodes, dtype=np.int64)) if nodes else _empty(kind)
+            nodes = np.flatnonzero(mark(WorkFamily, [name])[family])
+            return kind.build(sizes, nodes) if len(nodes) else _empty(kind)
 
         gemm = table_of(GemmTable, WorkFamily.GEMM)
         convolution = table_of(ConvolutionTable, WorkFamily.CONVOLUTION)
@@ -195,7 +191,6 @@ class Workload:
         return cls(
             sizes=sizes,
             types=types,
-            family=family,
             macs=_trim(macs),
             flops=_trim(2.0 * macs + pad(_elementary_flops(sizes), width)),
             reads=Reads.build(sizes, types),
@@ -212,6 +207,11 @@ class Workload:
             reduction=table_of(ReductionTable, WorkFamily.REDUCTION),
             pool=table_of(PoolTable, WorkFamily.POOL),
         )
+
+    @property
+    def family(self) -> tuple[WorkFamily, ...]:
+        """Family of each node."""
+        return tuple(FAMILY_OF_KIND[node.kind] for node in self.sizes.graph.nodes)
 
     @property
     def bytes_read(self) -> FloatArray:
@@ -259,12 +259,10 @@ def _empty(kind: type[_Table]) -> _Table:
 
 def _elementary_flops(sizes: GraphSizes) -> FloatArray:
     """FLOPs of all nodes but contractions."""
-    nodes = sizes.graph.nodes
-    every = np.arange(len(nodes), dtype=np.int64)
+    every = np.arange(len(sizes.arrays.kind), dtype=np.int64)
     source, out = sizes.inputs(every, 0), sizes.outputs(every)
-    per_input = np.array([flops_per_input(node) for node in nodes], dtype=np.float64)
-    per_output = np.array([flops_per_output(node) for node in nodes], dtype=np.float64)
-    is_fft = np.array([node.kind is OpKind.FFT for node in nodes], dtype=np.bool_)
+    per_input, per_output = flops_per_element(sizes)
+    is_fft = sizes.is_kind(OpKind.FFT)
     if is_fft.any():
         # Cooley-Tukey over the last dimension: 5 n log2 n real operations.
         length = sizes.arrays.fixed[source, np.maximum(sizes.rank(source) - 1, 0)]

@@ -8,24 +8,32 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from dippm.graph.codes import encode, mark
 from dippm.graph.dtype import DType
 from dippm.graph.graph import Graph, TensorRole
+from dippm.graph.op_kind import OpKind
 
 __all__ = ["GraphArrays"]
 
 _RANK_AT_LEAST = 1
-# Looked up once: a graph asks for each of its thousands of tensors.
-_BITS = {dtype: dtype.bits for dtype in DType}
+_BITS = np.array([dtype.bits for dtype in DType], dtype=np.int64)
+_IS_WEIGHT = mark(TensorRole, (TensorRole.PARAMETER, TensorRole.BUFFER))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GraphArrays:
-    """Tensor sizes of one graph as arrays.
+    """Kinds of the nodes and sizes of the tensors of one graph as arrays.
 
     Args:
+        kind: Kind of each node, as its place in :class:`~dippm.graph.op_kind.OpKind`.
+        shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear.
         per_sample: Growth of each dimension with the batch, padded with 0.
         fixed: Constant part of each dimension, padded with 1.
+        dimensions: Of each dimension the constant part and its growth, as floats; behind the last tensor one more, and
+            behind the last dimension of each tensor at least one more, which are 1.
         rank: Number of dimensions of each tensor.
+        dtype: Element type of each tensor, as its place in :class:`~dippm.graph.dtype.DType`.
+        role: What each tensor is to the model, as its place in :class:`~dippm.graph.graph.TensorRole`.
         bits: Bits per element.
         is_weight: Whether the tensor is a parameter or a buffer.
         storage: Index of the tensor that owns each tensor's storage.
@@ -33,12 +41,18 @@ class GraphArrays:
         storage_fixed: Constant bytes of the storage where given, else -1.
 
     Shapes:
-        T tensors of at most R dimensions. per_sample, fixed: [T, R]; the others: [T].
+        T tensors of at most R dimensions. kind: [n_nodes]; per_sample, fixed: [T, R]; dimensions:
+        [T + 1, R + 1, 2]; the others: [T].
     """
 
+    kind: npt.NDArray[np.int64]
+    shape: npt.NDArray[np.int64]
     per_sample: npt.NDArray[np.int64]
     fixed: npt.NDArray[np.int64]
+    dimensions: npt.NDArray[np.float64]
     rank: npt.NDArray[np.int64]
+    dtype: npt.NDArray[np.int64]
+    role: npt.NDArray[np.int64]
     bits: npt.NDArray[np.int64]
     is_weight: npt.NDArray[np.bool_]
     storage: npt.NDArray[np.int64]
@@ -47,30 +61,42 @@ class GraphArrays:
 
     @classmethod
     def from_graph(cls, graph: Graph) -> GraphArrays:
-        """Collect the arrays in one walk over the tensors."""
+        """Collect the arrays in one walk over the nodes and one over the tensors."""
         tensors = graph.tensors
-        count = len(tensors)
-        rank = np.fromiter((len(tensor.shape) for tensor in tensors), dtype=np.int64, count=count)
+        shapes = [tensor.shape for tensor in tensors]
+        # Most tensors have the shape of another one.
+        places = {shape: place for place, shape in enumerate(dict.fromkeys(shapes))}
+        shape = np.array([places[shape] for shape in shapes], dtype=np.int64)
+        rank = np.fromiter(map(len, places), dtype=np.int64, count=len(places))
         width = max(int(rank.max(initial=0)), _RANK_AT_LEAST)
-        per_sample = np.zeros((count, width), dtype=np.int64)
-        fixed = np.ones((count, width), dtype=np.int64)
+        per_sample = np.zeros((len(places), width), dtype=np.int64)
+        fixed = np.ones((len(places), width), dtype=np.int64)
         # Number by number: NumPy takes five times as long over a list of pairs.
-        dims = (dim for tensor in tensors for dim in tensor.shape)
-        flat = np.fromiter(chain.from_iterable(dims), dtype=np.int64).reshape(-1, 2)
+        flat = np.array(list(chain.from_iterable(chain.from_iterable(places))), dtype=np.int64).reshape(-1, 2)
         is_used = np.arange(width) < rank[:, None]
         per_sample[is_used] = flat[:, 0]
         fixed[is_used] = flat[:, 1]
-        weight_roles = (TensorRole.PARAMETER, TensorRole.BUFFER)
 
         def gather(values: list[int]) -> npt.NDArray[np.int64]:
             return np.array(values, dtype=np.int64)
 
+        dimensions = np.zeros((len(places) + 1, width + 1, 2))
+        dimensions[..., 0] = 1.0
+        dimensions[:-1, :-1, 0] = fixed
+        dimensions[:-1, :-1, 1] = per_sample
+        dtype = encode([tensor.dtype for tensor in tensors], DType)
+        role = encode([tensor.role for tensor in tensors], TensorRole)
         return cls(
-            per_sample=per_sample,
-            fixed=fixed,
-            rank=rank,
-            bits=gather([_BITS[tensor.dtype] for tensor in tensors]),
-            is_weight=np.array([tensor.role in weight_roles for tensor in tensors], dtype=np.bool_),
+            kind=encode([node.kind for node in graph.nodes], OpKind),
+            shape=shape,
+            per_sample=per_sample[shape],
+            fixed=fixed[shape],
+            dimensions=dimensions[np.append(shape, len(places))],
+            rank=rank[shape],
+            dtype=dtype,
+            role=role,
+            bits=_BITS[dtype],
+            is_weight=_IS_WEIGHT[role],
             storage=gather([i if tensor.alias_of is None else tensor.alias_of for i, tensor in enumerate(tensors)]),
             storage_per_sample=gather(
                 [-1 if t.storage_bytes_per_sample is None else t.storage_bytes_per_sample for t in tensors]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 
 from dippm.errors import ModelReadError
 from dippm.graph.dim import Shape
@@ -171,10 +172,7 @@ class Graph:
         total = 0
         for tensor in self.tensors:
             if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None:
-                size = 1
-                for dim in tensor.shape:
-                    size *= dim.fixed
-                total += size
+                total += prod(fixed for _, fixed in tensor.shape)
         return total
 
     def producers(self) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dippm.graph.dim import Dim
+from dippm.graph.dim import Dim, Shape
 from dippm.graph.dtype import DType
 from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import OpKind
@@ -62,7 +62,7 @@ def graph_from_dict(values: dict[str, Any]) -> Graph:
     return Graph(
         source=values["source"],
         framework=values["framework"],
-        tensors=tuple(_tensor_from_list(row) for row in values["tensors"]),
+        tensors=_tensors_from_lists(values["tensors"]),
         nodes=tuple(_node_from_list(row) for row in values["nodes"]),
         inputs=tuple(values["inputs"]),
         outputs=tuple(values["outputs"]),
@@ -74,11 +74,18 @@ def graph_from_dict(values: dict[str, Any]) -> Graph:
     )
 
 
-def _tensor_from_list(row: list[Any]) -> TensorSpec:
-    name, shape, dtype, role, alias_of, per_sample, fixed = row
+def _tensors_from_lists(rows: list[list[Any]]) -> tuple[TensorSpec, ...]:
+    # Most tensors have the shape of another one: they share it.
+    shapes: dict[Shape, Shape] = {}
+    return tuple(_tensor_from_list(row, shapes) for row in rows)
+
+
+def _tensor_from_list(row: list[Any], shapes: dict[Shape, Shape]) -> TensorSpec:
+    name, dims, dtype, role, alias_of, per_sample, fixed = row
+    shape = tuple(Dim(*dim) for dim in dims)
     return TensorSpec(
         name=name,
-        shape=tuple(Dim(*dim) for dim in shape),
+        shape=shapes.setdefault(shape, shape),
         dtype=DType(dtype),
         role=TensorRole(role),
         alias_of=alias_of,

@@ -13,12 +13,13 @@ from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Arithmetic, Precision, stored_half
+from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import RECURRENT_KINDS, DType, Graph, Node, OpKind
+from dippm.graph import RECURRENT_KINDS, DType, Graph, OpKind
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.predictors.prediction import ModelInfo
 
@@ -106,7 +107,7 @@ class CompiledGraph:
             phase = np.full(len(nodes), Phase.FORWARD, dtype=np.int8)
             work = Workload.from_graph(graph, conditions.precision)
             plan = KernelPlan.from_workload(work)
-        nodes_of = _by_kind(nodes)
+        nodes_of = _by_kind(work.sizes)
         return cls(
             source=source,
             graph=graph,
@@ -190,12 +191,11 @@ class PreparedGraph:
         return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
 
 
-def _by_kind(nodes: Sequence[Node]) -> dict[OpKind, IndexArray]:
-    """Positions of the nodes of each kind."""
-    positions: dict[OpKind, list[int]] = {}
-    for position, node in enumerate(nodes):
-        positions.setdefault(node.kind, []).append(position)
-    return {kind: np.array(found, dtype=np.int64) for kind, found in positions.items()}
+def _by_kind(sizes: GraphSizes) -> dict[OpKind, IndexArray]:
+    """Positions of the nodes of each kind that the graph has."""
+    kinds = tuple(OpKind)
+    kind = sizes.arrays.kind
+    return {kinds[number]: np.flatnonzero(kind == number) for number in np.unique(kind).tolist()}
 
 
 def _is_any(nodes_of: Mapping[OpKind, IndexArray], kinds: AbstractSet[OpKind], *, count: int) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ buffers do. A tensor that the rule of an operator reads is kept from the forward
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from dippm.costs.training_step.step_builder import StepBuilder, count_elements
@@ -37,7 +37,7 @@ class Gradients:
     def __init__(self, builder: StepBuilder, nodes: Sequence[Node]) -> None:
         self.builder = builder
         self._pending: dict[int, int] = {}
-        self._users: Counter[int] = Counter()
+        self._users: defaultdict[int, int] = defaultdict(int)
         self._wanted = {
             index
             for index, tensor in enumerate(builder.tensors)
@@ -54,12 +54,16 @@ class Gradients:
         for node in nodes:
             if node.kind in _NO_GRADIENT or node.attributes.get("function") in _FLAT_FUNCTIONS:
                 continue
-            if any(index in self._wanted for index in node.inputs):
+            if self.wants_any(node.inputs):
                 self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_floating)
 
     def wants(self, tensor: int) -> bool:
         """Whether a tensor needs a gradient."""
-        return tensor >= 0 and tensor in self._wanted
+        return tensor in self._wanted
+
+    def wants_any(self, tensors: Sequence[int]) -> bool:
+        """Whether any of some tensors needs a gradient."""
+        return not self._wanted.isdisjoint(tensors)
 
     def start(self, tensor: int) -> None:
         """Begin with the gradient of the loss, which is one."""

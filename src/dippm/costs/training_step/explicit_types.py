@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dippm.costs.edges import Edges
+import numpy as np
+
 from dippm.costs.precision import Precision, plan_types
+from dippm.costs.sizes import GraphSizes
+from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.graph import DType, Graph, Node, OpKind, TensorSpec
+from dippm.graph.codes import mark
 
 __all__ = ["with_explicit_types"]
 
@@ -33,18 +37,15 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
     if precision not in _HALF:
         return graph, frozenset()
     half = _HALF[precision]
-    edges = Edges.from_graph(graph)
-    types = plan_types(graph, precision, edges=edges)
+    sizes = GraphSizes.from_graph(graph)
+    arrays, edges, types = sizes.arrays, sizes.edges, plan_types(graph, precision, sizes=sizes)
 
-    def of_size(dtype: DType, size: float) -> DType:
-        if dtype not in _CASTABLE or size * 8 == dtype.bits:
-            return dtype
-        return DType.FLOAT32 if size == _FULL_BYTES else half
-
-    tensors = [
-        replace(tensor, dtype=of_size(tensor.dtype, size)) if tensor.dtype in _CASTABLE else tensor
-        for tensor, size in zip(graph.tensors, types.tensor_bytes.tolist(), strict=True)
-    ]
+    tensors = list(graph.tensors)
+    is_other = mark(DType, _CASTABLE)[arrays.dtype] & (types.tensor_bytes * 8 != arrays.bits)
+    for index in np.flatnonzero(is_other).tolist():
+        tensors[index] = change_tensor(
+            tensors[index], dtype=DType.FLOAT32 if types.tensor_bytes[index] == _FULL_BYTES else half
+        )
     casts: dict[int, list[tuple[int, DType, bool]]] = {}
     for node, tensor, size, is_cached in zip(
         types.casts.node.tolist(),
@@ -56,11 +57,8 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
         target = DType.FLOAT32 if size == _FULL_BYTES else half
         casts.setdefault(node, []).append((tensor, target, is_cached))
     reads_other: dict[int, set[int]] = {}
-    for node, tensor, size in zip(
-        edges.read_node.tolist(), edges.read_tensor.tolist(), types.read_bytes.tolist(), strict=True
-    ):
-        if size != types.tensor_bytes[tensor]:
-            reads_other.setdefault(node, set()).add(tensor)
+    for read in np.flatnonzero(types.read_bytes != types.tensor_bytes[edges.read_tensor]).tolist():
+        reads_other.setdefault(int(edges.read_node[read]), set()).add(int(edges.read_tensor[read]))
 
     nodes: list[Node] = []
     kept: dict[int, int] = {}
@@ -86,6 +84,6 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
             inputs = tuple(
                 copies.get(index, kept.get(index, index)) if index in changed else index for index in node.inputs
             )
-            node = replace(node, inputs=inputs)
+            node = change_node(node, inputs=inputs)
         nodes.append(node)
     return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes)), frozenset(kept.values())

@@ -20,9 +20,8 @@ in-place activations       a copy of their input, where the gradient needs the i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from dippm.costs.training_step.step_builder import StepBuilder
+from dippm.costs.training_step.step_builder import StepBuilder, change_node
 from dippm.graph import RECURRENT_KINDS, Dim, DType, Node, OpKind, Shape, fixed_shape
 
 __all__ = ["append_forward_node"]
@@ -49,10 +48,10 @@ def append_forward_node(builder: StepBuilder, node: Node, *, is_kept: bool = Tru
         builder.saved_inputs[node.outputs[0]] = copy
     extra = _EXTRA_OUTPUTS.get(node.kind) if is_kept else None
     if node.kind is OpKind.BATCH_NORM:
-        node = replace(node, attributes={**node.attributes, "is_training": True})
+        node = change_node(node, attributes={**node.attributes, "is_training": True})
     if extra is not None and len(node.outputs) == 1:
         kept = tuple(builder.new_tensor(shape, dtype, name="saved") for shape, dtype in extra(builder, node))
-        node = replace(node, outputs=(*node.outputs, *kept))
+        node = change_node(node, outputs=(*node.outputs, *kept))
     builder.append(node)
     return node
 

@@ -22,7 +22,7 @@ def run_backward(gradients: Gradients, node: Node) -> None:
         gradients: The gradients so far; those of all consumers of the node's outputs have arrived.
         node: A node of the forward pass.
     """
-    if not any(gradients.wants(index) for index in node.inputs):
+    if not gradients.wants_any(node.inputs):
         return
     taken = gradients.take(node.outputs)
     if all(gradient is None for gradient in taken):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from dippm.graph import Attribute, Dim, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec
 
-__all__ = ["PERMUTING", "StepBuilder", "count_elements"]
+__all__ = ["PERMUTING", "StepBuilder", "change_node", "change_tensor", "count_elements"]
 
 PERMUTING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes", "numpy_T", "adjoint"})
 """Views that change the order of dimensions."""
@@ -15,6 +16,7 @@ PERMUTING = frozenset({"transpose", "permute", "t", "movedim", "swapaxes", "nump
 _PROBES = (2, 5)
 
 
+@lru_cache(maxsize=4096)
 def count_elements(shape: Shape) -> tuple[int, ...]:
     """Elements at two batch sizes: equal for shapes that hold equally many at every batch."""
     counts = []
@@ -24,6 +26,39 @@ def count_elements(shape: Shape) -> tuple[int, ...]:
             count *= dim.per_sample * batch + dim.fixed
         counts.append(count)
     return tuple(counts)
+
+
+def change_node(
+    node: Node,
+    *,
+    inputs: tuple[int, ...] | None = None,
+    outputs: tuple[int, ...] | None = None,
+    attributes: Mapping[str, Attribute] | None = None,
+    releases: tuple[int, ...] | None = None,
+) -> Node:
+    """A node with some fields changed; :func:`dataclasses.replace` takes several times as long."""
+    return Node(
+        kind=node.kind,
+        inputs=node.inputs if inputs is None else inputs,
+        outputs=node.outputs if outputs is None else outputs,
+        attributes=node.attributes if attributes is None else attributes,
+        scope=node.scope,
+        source_op=node.source_op,
+        releases=node.releases if releases is None else releases,
+    )
+
+
+def change_tensor(tensor: TensorSpec, *, dtype: DType | None = None, role: TensorRole | None = None) -> TensorSpec:
+    """A tensor with another type or role; see :func:`change_node`."""
+    return TensorSpec(
+        name=tensor.name,
+        shape=tensor.shape,
+        dtype=tensor.dtype if dtype is None else dtype,
+        role=tensor.role if role is None else role,
+        alias_of=tensor.alias_of,
+        storage_bytes_per_sample=tensor.storage_bytes_per_sample,
+        storage_bytes_fixed=tensor.storage_bytes_fixed,
+    )
 
 
 class StepBuilder:
@@ -94,7 +129,10 @@ class StepBuilder:
     def new_like(self, tensor: int, *, dtype: DType | None = None) -> int:
         """Add a tensor of the same shape, and type unless another is given."""
         like = self.tensors[tensor]
-        return self.new_tensor(like.shape, like.dtype if dtype is None else dtype, name=f"{like.name}.grad")
+        self.tensors.append(
+            TensorSpec(name=f"{like.name}.grad", shape=like.shape, dtype=like.dtype if dtype is None else dtype)
+        )
+        return len(self.tensors) - 1
 
     def append(self, node: Node) -> None:
         """Append a node as it is."""

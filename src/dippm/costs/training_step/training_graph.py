@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import groupby
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,10 @@ from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
 from dippm.costs.training_step.loss import append_loss, start_backward
 from dippm.costs.training_step.optimizer import append_update
-from dippm.costs.training_step.step_builder import StepBuilder
+from dippm.costs.training_step.step_builder import StepBuilder, change_node, change_tensor
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, Node, OpKind, TensorRole
+from dippm.graph.codes import encode, mark
 
 __all__ = ["Phase", "TrainingGraph", "TrainingSettings", "make_training_graph"]
 
@@ -224,7 +225,7 @@ def _keep_gradient(builder: StepBuilder, gradients: Gradients, parameter: int, e
     base = builder.base(gradient)
     owner = builder.tensors[base]
     if owner.role is TensorRole.ACTIVATION and builder.is_whole(gradient) and not gradients.is_shared(gradient):
-        builder.tensors[base] = replace(owner, role=TensorRole.GRADIENT)
+        builder.tensors[base] = change_tensor(owner, role=TensorRole.GRADIENT)
         return gradient
     tensor = builder.tensors[parameter]
     own = builder.new_tensor(tensor.shape, tensor.dtype, name=f"{tensor.name}.grad", role=TensorRole.GRADIENT)
@@ -242,43 +243,59 @@ def _with_releases(
     operators its own results until the last of them. Gradients of parameters live until the last node of all,
     or for good.
     """
-    last: dict[int, int] = dict(free_after)
-    made: dict[int, int] = {}
-    for position, (node, span) in enumerate(zip(builder.nodes, _operator_spans(builder), strict=True)):
-        for index in _used(node):
-            base = builder.base(index)
-            is_given = made.setdefault(base, position) < span.start
-            end = span.stop - 1 if is_given else builder.chain_ends.get(position, position)
-            if last.get(base, -1) < end:
-                last[base] = end
-    releases: list[list[int]] = [[] for _ in builder.nodes]
-    for base, position in last.items():
-        role = builder.tensors[base].role
-        if role is TensorRole.ACTIVATION:
-            # What the program that was read never gave back stays.
-            if base >= kept_by_program or base in free_after:
-                releases[position].append(base)
-        elif role is TensorRole.GRADIENT and not keeps_gradients:
-            releases[-1].append(base)
-    return tuple(replace(node, releases=tuple(bases)) for node, bases in zip(builder.nodes, releases, strict=True))
+    nodes, tensors = builder.nodes, builder.tensors
+    count = len(tensors)
+    storage = np.array([i if t.alias_of is None else t.alias_of for i, t in enumerate(tensors)], dtype=np.int64)
+    used = [(*node.inputs, *node.outputs) for node in nodes]
+    position = np.repeat(np.arange(len(nodes)), [len(indices) for indices in used])
+    base = np.fromiter(chain.from_iterable(used), dtype=np.int64, count=len(position))
+    position, base = position[base >= 0], storage[base[base >= 0]]
+
+    start, stop = _operator_spans(builder)
+    chain_end = np.arange(len(nodes))
+    chain_end[list(builder.chain_ends)] = list(builder.chain_ends.values())
+    first_use = np.full(count, len(base))
+    np.minimum.at(first_use, base, np.arange(len(base)))
+    is_given = position[first_use[base]] < start[position]
+    held_by_program = np.array(list(free_after), dtype=np.int64)
+    after = np.full(count, -1)
+    after[held_by_program] = list(free_after.values())
+    np.maximum.at(after, base, np.where(is_given, stop[position] - 1, chain_end[position]))
+
+    role = encode([tensor.role for tensor in tensors], TensorRole)
+    is_gradient = mark(TensorRole, [TensorRole.GRADIENT])[role] & (not keeps_gradients)
+    after[is_gradient & (after >= 0)] = len(nodes) - 1
+    # What the program that was read never gave back stays.
+    is_freed = np.arange(count) >= kept_by_program
+    is_freed[held_by_program] = True
+    is_freed &= mark(TensorRole, [TensorRole.ACTIVATION])[role]
+    freed = np.flatnonzero((is_freed | is_gradient) & (after >= 0))
+    # Those that the program holds first, in its order, then the others in the order in which they are first used.
+    turn = len(held_by_program) + first_use
+    turn[held_by_program] = np.arange(len(held_by_program))
+    freed = freed[np.lexsort((turn[freed], after[freed]))]
+    bounds = np.searchsorted(after[freed], np.arange(len(nodes) + 1)).tolist()
+    bases = freed.tolist()
+    return tuple(
+        node if not node.releases and first == end else change_node(node, releases=tuple(bases[first:end]))
+        for node, (first, end) in zip(nodes, pairwise(bounds), strict=True)
+    )
 
 
-def _operator_spans(builder: StepBuilder) -> list[range]:
-    """For each node the nodes of the same backward operator.
+def _operator_spans(builder: StepBuilder) -> tuple[IndexArray, IndexArray]:
+    """For each node the first of the nodes of the same backward operator, and behind the last.
 
     Sums of gradients come after it, and copies for a view before it, each by itself.
     """
-    spans = [range(position, position + 1) for position in range(len(builder.nodes))]
-    for operator, group in groupby(range(len(spans)), builder.twins.__getitem__):
-        own = [position for position in group if builder.nodes[position].source_op not in _ALONE]
-        if operator >= 0 and own:
-            for position in own:
-                spans[position] = range(own[0], own[-1] + 1)
-    return spans
-
-
-def _used(node: Node) -> Iterable[int]:
-    for group in (node.inputs, node.outputs):
-        for index in group:
-            if index >= 0:
-                yield index
+    twin = np.array(builder.twins, dtype=np.int64)
+    is_alone = np.array([node.source_op in _ALONE for node in builder.nodes], dtype=np.bool_)
+    run = np.cumsum(np.diff(twin, prepend=-1) != 0)
+    own = np.flatnonzero((twin >= 0) & ~is_alone)
+    start = np.arange(len(twin))
+    stop = start + 1
+    # Of several values for one place the last one stays.
+    first, last = np.zeros((2, len(twin) + 1), dtype=np.int64)
+    first[run[own[::-1]]] = own[::-1]
+    last[run[own]] = own
+    start[own], stop[own] = first[run[own]], last[run[own]] + 1
+    return start, stop

@@ -12,7 +12,7 @@ from dippm.costs.training_step.training_graph import Phase
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.features.physical.links import Links
-from dippm.graph import Graph, OpKind
+from dippm.graph import OpKind
 
 __all__ = ["interpolation_ms", "serial_resizes"]
 
@@ -45,16 +45,15 @@ def interpolation_ms(sizes: GraphSizes, chosen: IndexArray, at: WorkloadAt, devi
     return result
 
 
-def serial_resizes(graph: Graph, links: Links, phase: npt.NDArray[np.int8] | None) -> IndexArray:
+def serial_resizes(sizes: GraphSizes, links: Links, phase: npt.NDArray[np.int8] | None) -> IndexArray:
     """Interpolating resizes of images whose rows lie side by side; their gradients have a thread for each element."""
-    chosen = []
-    for position, node in enumerate(graph.nodes):
-        if node.kind is not OpKind.RESIZE or node.attributes.get("mode") == "nearest":
-            continue
-        if phase is not None and phase[position] == Phase.BACKWARD:
-            continue
-        # A cast keeps the order of what it reads.
-        casts = [index for index in links.producers[position] if graph.nodes[index].kind is OpKind.CAST]
-        if not any(links.reads_reordered[index] for index in (position, *casts)):
-            chosen.append(position)
-    return np.array(chosen, dtype=np.int64)
+    is_chosen = sizes.is_kind(OpKind.RESIZE)
+    if phase is not None:
+        is_chosen &= phase != Phase.BACKWARD
+    # A cast keeps the order of what it reads.
+    is_cast = sizes.is_kind(OpKind.CAST)[links.producer]
+    is_reordered = links.reads_reordered.copy()
+    is_reordered[links.consumer[is_cast & links.reads_reordered[links.producer]]] = True
+    chosen = np.flatnonzero(is_chosen & ~is_reordered)
+    is_nearest = [sizes.graph.nodes[position].attributes.get("mode") == "nearest" for position in chosen.tolist()]
+    return chosen[~np.array(is_nearest, dtype=np.bool_)]

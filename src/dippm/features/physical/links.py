@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
-from dippm.graph import Graph, OpKind
+from dippm.costs.sizes import GraphSizes
+from dippm.graph import OpKind
 
 __all__ = ["Links", "Messages", "messages_of"]
 
 Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
 # What a view does to the order in which the next kernel reads.
 _REORDERING_VIEWS = frozenset({"permute", "transpose"})
@@ -33,61 +34,99 @@ class Messages:
     weight: Float32Array
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Links:
     """Which operators read from which, views taken out, and what the views between them did.
 
     Args:
-        graph: The graph.
+        producer: Producer of each tensor that lies between two operators.
+        consumer: Its consumer, ascending.
+        reads_reordered: Whether an operator reads something that a view has put in another order.
+        reads_part: Whether it reads something that a view has cut out.
+        is_read_reordered: Whether some operator reads its result in another order.
+
+    Shapes:
+        producer, consumer: [E]; the others: [n_nodes].
     """
 
-    def __init__(self, graph: Graph) -> None:
-        owner = [-1] * len(graph.tensors)
-        is_reordered = [False] * len(graph.tensors)
-        is_part = [False] * len(graph.tensors)
-        count = len(graph.nodes)
-        self.producers: list[list[int]] = [[] for _ in range(count)]
-        self.consumers: list[list[int]] = [[] for _ in range(count)]
-        self.reads_reordered = [False] * count
-        self.reads_part = [False] * count
-        self.is_read_reordered = [False] * count
-        for position, node in enumerate(graph.nodes):
-            inputs = [index for index in node.inputs if index >= 0]
-            if node.kind is OpKind.VIEW:
-                function = node.attributes.get("function")
-                for index in node.outputs:
-                    if inputs:
-                        owner[index] = owner[inputs[0]]
-                        is_reordered[index] = is_reordered[inputs[0]] or function in _REORDERING_VIEWS
-                        is_part[index] = is_part[inputs[0]] or function in _PARTIAL_VIEWS
-                continue
-            for index in inputs:
-                if owner[index] >= 0:
-                    self.producers[position].append(owner[index])
-                    self.consumers[owner[index]].append(position)
-                    self.is_read_reordered[owner[index]] |= is_reordered[index]
-                self.reads_reordered[position] |= is_reordered[index]
-                self.reads_part[position] |= is_part[index]
-            for index in node.outputs:
-                owner[index] = position
+    producer: IndexArray
+    consumer: IndexArray
+    reads_reordered: BoolArray
+    reads_part: BoolArray
+    is_read_reordered: BoolArray
 
-    @cached_property
-    def edges(self) -> tuple[IndexArray, IndexArray]:
-        """Producer and consumer of each tensor that lies between two operators, [E] each."""
-        source = [other for producers in self.producers for other in producers]
-        target = np.repeat(np.arange(len(self.producers)), [len(producers) for producers in self.producers])
-        return np.array(source, dtype=np.int64), target
+    @classmethod
+    def of(cls, sizes: GraphSizes) -> Links:
+        """Follow every read back through views to the operator that wrote it."""
+        edges, count = sizes.edges, len(sizes.arrays.kind)
+        is_view = sizes.is_kind(OpKind.VIEW)
+        written = _last_writes(sizes)
+        # A write by a view stands for the one that the view's first input goes back to; one more stands for none.
+        none = len(edges.write_node)
+        source = np.full(count, none)
+        source[edges.read_node[::-1]] = written[::-1]
+        origin = np.append(np.where(is_view[edges.write_node], source[edges.write_node], np.arange(none)), none)
+        functions = [sizes.graph.nodes[node].attributes.get("function") for node in np.flatnonzero(is_view).tolist()]
+        is_reordered, is_part = (
+            np.append(_spread(is_view, [function in chosen for function in functions])[edges.write_node], False)
+            for chosen in (_REORDERING_VIEWS, _PARTIAL_VIEWS)
+        )
+        while ((further := origin[origin]) != origin).any():
+            is_reordered |= is_reordered[origin]
+            is_part |= is_part[origin]
+            origin = further
+
+        is_read = ~is_view[edges.read_node]
+        node, written = edges.read_node[is_read], written[is_read]
+        owner = np.append(edges.write_node, -1)[origin[written]]
+        is_between = owner >= 0
+        reads_reordered, reads_part, is_read_reordered = np.zeros((3, count), dtype=np.bool_)
+        reads_reordered[node[is_reordered[written]]] = True
+        reads_part[node[is_part[written]]] = True
+        is_read_reordered[owner[is_between & is_reordered[written]]] = True
+        return cls(
+            producer=owner[is_between],
+            consumer=node[is_between],
+            reads_reordered=reads_reordered,
+            reads_part=reads_part,
+            is_read_reordered=is_read_reordered,
+        )
 
 
-def messages_of(node: IndexArray, class_of: IndexArray, neighbours: list[list[int]]) -> Messages:
+def _last_writes(sizes: GraphSizes) -> IndexArray:
+    """For each read the last write of its tensor by an earlier node, the number of writes where there is none, [E]."""
+    edges, count = sizes.edges, len(sizes.arrays.kind)
+    none = len(edges.write_node)
+    keys = edges.write_tensor * count + edges.write_node
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], edges.read_tensor * count + edges.read_node) - 1
+    found = np.append(order, none)[place]
+    is_its = np.append(edges.write_tensor, -1)[found] == edges.read_tensor
+    result: IndexArray = np.where(is_its & (place >= 0), found, none)
+    return result
+
+
+def _spread(is_chosen: BoolArray, values: list[bool]) -> BoolArray:
+    """Values of the chosen nodes, False for the others."""
+    result = np.zeros(len(is_chosen), dtype=np.bool_)
+    result[is_chosen] = values
+    return result
+
+
+def messages_of(node: IndexArray, class_of: IndexArray, hearer: IndexArray, heard: IndexArray) -> Messages:
     """What each class hears: the means over the classes of its representative's neighbours.
 
     Args:
         node: One operator of each class.
         class_of: Class of each node.
-        neighbours: Neighbours of each node, one for each tensor that lies between them.
+        hearer: A node for each tensor that lies between it and a neighbour.
+        heard: The neighbour.
     """
-    count = np.array([len(neighbours[position]) for position in node.tolist()], dtype=np.int64)
-    heard = class_of[[other for position in node.tolist() for other in neighbours[position]]]
-    pairs, times = np.unique(np.repeat(np.arange(len(node)), count) * len(node) + heard, return_counts=True)
+    representative = np.full(len(class_of), -1)
+    representative[node] = np.arange(len(node))
+    is_heard = representative[hearer] >= 0
+    own, other = representative[hearer[is_heard]], class_of[heard[is_heard]]
+    count = np.bincount(own, minlength=len(node))
+    pairs, times = np.unique(own * len(node) + other, return_counts=True)
     target, source = np.divmod(pairs, len(node))
     return Messages(source=source, target=target, weight=(times / count[target]).astype(np.float32))

@@ -134,11 +134,10 @@ class PhysicalPlan:
         work = kernels.work
         graph = work.sizes.graph
         phase, times = (None, np.ones(len(graph.nodes))) if step is None else (step.phase, step.times)
-        links = Links(graph)
+        links = Links.of(work.sizes)
         static = static_features(work, kernels, links, phase)
         colours = colours_of(work, static, links)
-        runs = np.array([node.kind is not OpKind.VIEW for node in graph.nodes], dtype=np.bool_)
-        operators = np.flatnonzero(runs)
+        operators = np.flatnonzero(~work.sizes.is_kind(OpKind.VIEW))
         _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
         class_of = np.full(len(graph.nodes), -1, dtype=np.int64)
         class_of[operators] = inverse.reshape(-1)
@@ -153,11 +152,11 @@ class PhysicalPlan:
             count=np.bincount(inverse.reshape(-1), times[operators], minlength=len(node)).astype(np.float64),
             times=times,
             launches=launches[node],
-            producers=messages_of(node, class_of, links.producers),
-            consumers=messages_of(node, class_of, links.consumers),
+            producers=messages_of(node, class_of, links.consumer, links.producer),
+            consumers=messages_of(node, class_of, links.producer, links.consumer),
             static=static[node],
             is_image=static[node, AT["output_rank"]] == 4,
-            serial=serial_resizes(graph, links, phase),
+            serial=serial_resizes(work.sizes, links, phase),
             weight_bytes=_weight_bytes(work)[node],
             first_elements=work.sizes.elements[first_input],
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],

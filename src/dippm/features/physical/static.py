@@ -18,7 +18,9 @@ __all__ = ["static_features"]
 Float32Array = npt.NDArray[np.float32]
 
 _GRADIENT_KINDS = frozenset(kind for kind in OpKind if kind.value.endswith("_grad"))
-_KIND_NAMES = frozenset(kind.value for kind in OpKind)
+_COLUMN_OF_KIND = np.array([AT[f"is_{kind.value}"] for kind in OpKind])
+_COLUMN_OF_FUNCTION: dict[object, int] = {function: AT[f"function_{function}"] for function in FUNCTIONS}
+_COLUMN_OF_GRADIENT: dict[object, int] = {kind.value: AT[f"is_{kind.value}"] for kind in OpKind}
 
 
 def static_features(
@@ -33,24 +35,26 @@ def static_features(
         phase: Phase of each node of a training step; None for a forward graph.
     """
     graph = work.sizes.graph
-    nodes = graph.nodes
+    nodes, edges = graph.nodes, work.sizes.edges
     every = np.arange(len(nodes), dtype=np.int64)
     result = np.zeros((len(nodes), len(STATIC)), dtype=np.float32)
-    result[every, [AT[f"is_{node.kind.value}"] for node in nodes]] = 1.0
+    result[every, _COLUMN_OF_KIND[work.sizes.arrays.kind]] = 1.0
     phases = np.zeros(len(nodes), dtype=np.int64) if phase is None else phase.astype(np.int64)
     result[every, AT[f"in_{Phase(0).name.lower()}"] + phases] = 1.0
     formats = tuple(Arithmetic)
     for name, alike in FORMATS.items():
         result[:, AT[f"in_{name}"]] = np.isin(kernels.arithmetic, [formats.index(value) for value in alike])
-    for position, node in enumerate(nodes):
-        function = node.attributes.get("function")
-        if function in FUNCTIONS:
-            result[position, AT[f"function_{function}"]] = 1.0
-        elif node.kind in _GRADIENT_KINDS and function in _KIND_NAMES:
-            # A gradient is like that of which it is the gradient.
-            result[position, AT[f"is_{function}"]] = 1.0
+    functions = [node.attributes.get("function") for node in nodes]
+    is_gradient = work.sizes.is_kind(*_GRADIENT_KINDS)
+    # A gradient is like that of which it is the gradient.
+    for columns_of, is_meant in ((_COLUMN_OF_FUNCTION, True), (_COLUMN_OF_GRADIENT, is_gradient)):
+        column = np.array([columns_of.get(function, -1) for function in functions], dtype=np.int64)
+        meant = np.flatnonzero((column >= 0) & is_meant)
+        result[meant, column[meant]] = 1.0
+    for position in np.flatnonzero(work.sizes.is_kind(OpKind.REDUCE)).tolist():
+        node = nodes[position]
         axes, rank = node.attributes.get("axes"), len(graph.tensors[node.inputs[0]].shape) if node.inputs else 0
-        if node.kind is OpKind.REDUCE and isinstance(axes, tuple):
+        if isinstance(axes, tuple):
             result[position, AT["is_last"]] = rank - 1 in axes
     source, out = work.sizes.inputs(every, 0), work.sizes.outputs(every)
     held = np.append(work.types.tensor_bytes, 0.0)
@@ -58,7 +62,7 @@ def static_features(
     columns = {
         "input_bytes": held[source],
         "output_bytes": held[out],
-        "inputs": np.log1p([len({i for i in node.inputs if i >= 0}) for node in nodes]),
+        "inputs": np.log1p(np.bincount(edges.read_node[edges.is_first], minlength=len(nodes))),
         "input_rank": work.sizes.rank(source),
         "output_rank": work.sizes.rank(out),
         "is_in_place": (source >= 0) & (out >= 0) & (storage[source] == storage[out]),
