@@ -22,8 +22,10 @@ def test_the_rates_of_this_machine_are_possible(threads: int) -> None:
     assert torch.get_num_threads() == threads
     # A core does at most 64 FLOPs in a cycle of FP32, and calling an operator takes some of Python's time.
     assert 0.1 < rates.gflops < 64 * 8
+    assert 0.1 < rates.convolution_gflops < 64 * 8
     assert 0.1 < rates.bandwidth_gb_s < 1000
-    assert 0.05 < rates.dispatch_us < 1000
+    assert 0.1 < rates.fresh_gb_s < rates.cache_gb_s < 5000
+    assert 0.05 < rates.dispatch_us < rates.convolution_us < 10_000
 
 
 def test_left_out_it_takes_the_threads_of_the_process(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +36,10 @@ def test_left_out_it_takes_the_threads_of_the_process(threads: int, monkeypatch:
     assert rates.gflops == pytest.approx(2 * 1024**3 / 1e-3 / 1e9)
     assert rates.bandwidth_gb_s == pytest.approx(2 * 2**27 / 1e-3 / 1e9)
     assert rates.dispatch_us == pytest.approx(1.0)
+    assert rates.convolution_gflops == pytest.approx(2 * 64**2 * 9 * 56**2 / 1e-3 / 1e9)
+    assert rates.cache_gb_s == pytest.approx(2 * 2**20 / 1e-3 / 1e9)
+    assert rates.fresh_gb_s == pytest.approx(2**26 / 1e-3 / 1e9)
+    assert rates.convolution_us == pytest.approx(1e3 / 50)
 
 
 def test_the_best_run_counts_and_the_first_is_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

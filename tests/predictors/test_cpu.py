@@ -19,7 +19,8 @@ from dippm.predictors.prediction import Prediction
 from dippm.training.cpu import BOUNDS
 
 CALIBRATION = CpuCalibration.read()
-LABELS = Path(__file__).parents[2] / "data" / "labels" / "cpu" / "labels.parquet"
+ROOT = Path(__file__).parents[2]
+RATES = CALIBRATION.machines[0].rates
 BATCHES = [1, 2, 3, 8, 50]
 
 
@@ -37,7 +38,7 @@ def make_graph(builder: Any, *, size: int = 32, depth: int = 2) -> Graph:
     return builder.graph()
 
 
-def predict(graph: Graph, *, batches: Any = BATCHES, rates: CpuRates = CALIBRATION.rates, **more: Any) -> Any:
+def predict(graph: Graph, *, batches: Any = BATCHES, rates: CpuRates = RATES, **more: Any) -> Any:
     conditions = more.pop("conditions", Conditions())
     return CpuPredictor.load().predict(
         graph, batches=batches, device="Processor", rates=rates, conditions=conditions, **more
@@ -72,9 +73,9 @@ def test_every_figure_grows_with_batch_image_and_depth(new_builder: Any) -> None
         assert np.all(np.diff(found[..., 1], axis=0) >= 0), name
 
 
-@pytest.mark.parametrize(("name", "factor"), [("gflops", 0.3), ("bandwidth_gb_s", 0.3), ("dispatch_us", 3.0)])
+@pytest.mark.parametrize(("name", "factor"), [("convolution_gflops", 0.3), ("cache_gb_s", 0.3), ("dispatch_us", 3.0)])
 def test_a_slower_machine_is_never_predicted_faster(builder: Any, name: str, factor: float) -> None:
-    graph, own = make_graph(builder), CALIBRATION.rates
+    graph, own = make_graph(builder), RATES
     slower = replace(own, **{name: factor * getattr(own, name)})
     assert np.all(figures(predict(graph, rates=slower))[:, 0] > figures(predict(graph))[:, 0])
 
@@ -84,20 +85,31 @@ def test_the_interval_is_wider_on_another_machine_and_for_a_longer_run(builder: 
         low, high = answer.intervals["latency_ms"]
         return math.log(high / low) / 2
 
-    graph, own = make_graph(builder, size=64), CALIBRATION.rates
+    graph = make_graph(builder, size=64)
     (known,) = predict(graph, batches=[1])
     assert width(known) == pytest.approx(CALIBRATION.latency_spread)
-    (other,) = predict(graph, batches=[1], rates=replace(own, gflops=4 * own.gflops))
-    assert width(other) == pytest.approx(CALIBRATION.latency_spread + 0.5 * math.log(4))
+    unlike = replace(RATES, gflops=4 * RATES.gflops)
+    distance = min(unlike.distance_to(machine.rates) for machine in CALIBRATION.machines if machine.rates.threads == 1)
+    (other,) = predict(graph, batches=[1], rates=unlike)
+    assert distance > math.log(1.5)
+    assert width(other) == pytest.approx(CALIBRATION.latency_spread + CALIBRATION.doubt_per_rate * distance)
     assert "GFLOP/s" in other.warnings[0]
-    (threaded,) = predict(graph, batches=[1], rates=replace(own, threads=4))
+    (threaded,) = predict(graph, batches=[1], rates=replace(RATES, threads=64))
     assert width(threaded) == pytest.approx(CALIBRATION.latency_spread + math.log(2))
-    assert "of this run: 4" in threaded.warnings[0]
-    (long,) = predict(graph, batches=[10_000])
-    assert width(long) == pytest.approx(
-        CALIBRATION.latency_spread + 0.1 * math.log(long.latency_ms / CALIBRATION.longest_ms)
-    )
+    assert "of this run: 64" in threaded.warnings[0]
+    (long,) = predict(graph, batches=[100_000])
+    doubt = CALIBRATION.doubt_beyond_labels * math.log(long.latency_ms / CALIBRATION.longest_ms)
+    assert width(long) == pytest.approx(CALIBRATION.latency_spread + doubt)
     assert "slower than every model" in long.warnings[0]
+
+
+def test_a_machine_is_as_sure_as_the_nearest_of_the_labels(builder: Any) -> None:
+    graph = make_graph(builder, size=64)
+    for machine in CALIBRATION.machines:
+        (answer,) = predict(graph, batches=[1], rates=machine.rates)
+        low, high = answer.intervals["latency_ms"]
+        assert math.log(high / low) / 2 == pytest.approx(CALIBRATION.latency_spread)
+        assert answer.warnings == ()
 
 
 def test_an_operator_without_a_rule_is_doubt(builder: Any) -> None:
@@ -168,13 +180,22 @@ def test_the_shipped_artefact_is_within_its_bounds_and_says_how_it_was_made() ->
     assert memory.activations >= 1
     assert 0 < memory.spread < 1
     assert 0 < CALIBRATION.latency_spread < math.log(2)
+    assert 0 < CALIBRATION.doubt_per_rate < 1
     assert str(provenance["command"]).startswith("python -m dippm.training.cpu")
-    assert provenance["data_sha256"] == hashlib.sha256(LABELS.read_bytes()).hexdigest()
+    tables: Any = provenance["tables"]
+    assert len(tables) == len(CALIBRATION.machines)
+    for table in tables:
+        assert table["sha256"] == hashlib.sha256((ROOT / table["labels"]).read_bytes()).hexdigest()
+        assert table["fit"]["mape_percent"] < 25
     for part in ("test", "families_left_out"):
         metrics: Any = provenance[part]
         assert metrics["rows"] >= 90
         assert 0 < metrics["median_ape_percent"] <= metrics["mape_percent"] < 30
         assert 80 <= metrics["interval_coverage_percent"] <= 100
+    left_out: Any = provenance["machine_left_out"]
+    assert set(left_out) == {machine.device for machine in CALIBRATION.machines}
+    for metrics in left_out.values():
+        assert metrics["interval_coverage_percent"] >= 90
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -183,7 +204,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("format", 99), ("rates", {"gflops": 0}), ("shares", {}), ("memory", {}), ("extra", 1)]
+    ("key", "value"),
+    [
+        ("format", 99),
+        ("machines", [{"device": "x", "rates": {"gflops": 0}}]),
+        ("shares", {}),
+        ("memory", {}),
+        ("extra", 1),
+    ],
 )
 def test_a_damaged_artefact_is_named(tmp_path: Path, key: str, value: object) -> None:
     path = tmp_path / "cpu.json"

@@ -127,8 +127,7 @@ def measure(
         input: Shape of one sample; see :func:`dippm.load`. May be left out where the file or the library fixes it.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         device_spec: The device to predict for; left out, the measured GPU is looked up in the catalogue by the name
-            that it gives itself. A CPU is predicted from its rates, which are measured after the model, in about a
-            second.
+            that it gives itself. A CPU is predicted from its rates, which are measured after the model, in two seconds.
         precision: See :func:`dippm.predict`.
         mode: ``inference`` or ``training``.
         optimizer: For training: ``sgd``, ``momentum``, ``adam`` or ``adamw``.

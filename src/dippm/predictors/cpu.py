@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
-from dippm.costs.cpu_time import CpuRates, CpuWork, cpu_seconds
+from dippm.costs.cpu_time import CpuRates, node_seconds
 from dippm.costs.memory import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.timeline import MemoryTimeline
@@ -18,7 +18,7 @@ from dippm.costs.workload import Workload
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import check_answerable, name_unsupported
-from dippm.predictors.cpu_calibration import CpuCalibration
+from dippm.predictors.cpu_calibration import CpuCalibration, CpuMachine
 from dippm.predictors.prediction import Interval, ModelInfo, Prediction, PredictorInfo
 from dippm.units import BYTES_PER_MIB
 
@@ -29,10 +29,6 @@ FloatArray = npt.NDArray[np.float64]
 _NAME = "cpu-0"
 # On a CPU PyTorch's FP32 is what it says.
 _PRECISIONS = (Precision.FP32, Precision.FP32_STRICT)
-# One machine was measured, with models of milliseconds. How fast the error grows away from it is assumed, not fitted:
-# with the logarithm of the rate that differs most, and with that of the latency beyond the longest of the labels.
-_DOUBT_PER_RATE = 0.5
-_DOUBT_BEYOND_LABELS = 0.1
 # Threads share out a large matrix product well, other operators less so, and wait for each other on a busy machine.
 _DOUBT_OF_OTHER_THREADS = math.log(2.0)
 _WARNED_FACTOR = 1.5
@@ -91,17 +87,17 @@ class CpuPredictor:
         check_answerable(graph, batches)
         workload = Workload.from_graph(graph)
         at_macs = workload.at(batches).macs.sum(axis=1)
-        work = CpuWork.of(workload, batches)
-        seconds = cpu_seconds(work, rates, self._calibration.shares)
+        nearest, shares = self._nearest(rates).rates, self._calibration.shares
+        seconds = node_seconds(workload, batches, rates, shares)
         latency_ms = 1e3 * seconds.sum(axis=1)
         is_unsupported = np.array([node.kind in _UNSUPPORTED_KINDS for node in graph.nodes], dtype=np.bool_)
-        latency_at_labels_ms = 1e3 * cpu_seconds(work, self._calibration.rates, self._calibration.shares).sum(axis=1)
+        latency_at_labels_ms = 1e3 * node_seconds(workload, batches, nearest, shares).sum(axis=1)
         beyond = np.log(np.maximum(latency_at_labels_ms / self._calibration.longest_ms, 1.0))
         spread = (
             self._calibration.latency_spread
-            + _DOUBT_PER_RATE * self._distance(rates)
-            + _DOUBT_BEYOND_LABELS * beyond
-            + (0.0 if rates.threads == self._calibration.rates.threads else _DOUBT_OF_OTHER_THREADS)
+            + self._calibration.doubt_per_rate * rates.distance_to(nearest)
+            + self._calibration.doubt_beyond_labels * beyond
+            + (0.0 if rates.threads == nearest.threads else _DOUBT_OF_OTHER_THREADS)
             + _DOUBT_PER_UNSUPPORTED_SHARE * 1e3 * seconds[:, is_unsupported].sum(axis=1) / latency_ms
         )
         latency_in = zip((latency_ms / np.exp(spread)).tolist(), (latency_ms * np.exp(spread)).tolist(), strict=True)
@@ -134,12 +130,11 @@ class CpuPredictor:
             )
         ]
 
-    def _distance(self, rates: CpuRates) -> float:
-        """How unlike the machine of the labels this one is: the largest logarithm of a ratio of their rates."""
-        known = self._calibration.rates
-        return max(
-            abs(math.log(getattr(rates, name) / getattr(known, name)))
-            for name in ("gflops", "bandwidth_gb_s", "dispatch_us")
+    def _nearest(self, rates: CpuRates) -> CpuMachine:
+        """The machine of the labels that is most like this one, of as many threads where there is one."""
+        return min(
+            self._calibration.machines,
+            key=lambda machine: (machine.rates.threads != rates.threads, rates.distance_to(machine.rates)),
         )
 
     def _memory(
@@ -164,25 +159,33 @@ class CpuPredictor:
 
     def _warnings(self, graph: Graph, rates: CpuRates, *, beyond: float) -> tuple[str, ...]:
         warnings = list(graph.warnings)
-        known = self._calibration.rates
+        known = self._nearest(rates)
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
-        if rates.threads != known.threads:
+        if rates.threads != known.rates.threads:
+            threads = ", ".join(sorted({str(machine.rates.threads) for machine in self._calibration.machines}))
             warnings.append(
-                f"Threads of the labels: {known.threads}, of this run: {rates.threads}: the interval is widened by "
+                f"Threads of the labels: {threads}, of this run: {rates.threads}: the interval is widened by "
                 "assumption."
             )
-        if self._distance(rates) > math.log(_WARNED_FACTOR):
+        if rates.distance_to(known.rates) > math.log(_WARNED_FACTOR):
             warnings.append(
-                f"This CPU reaches {rates.gflops:.0f} GFLOP/s and {rates.bandwidth_gb_s:.1f} GB/s, that of the labels "
-                f"{known.gflops:.0f} and {known.bandwidth_gb_s:.1f}: the interval is widened by assumption."
+                f"This CPU reaches {_describe(rates)}; the nearest one of the labels ({known.device}) reached "
+                f"{_describe(known.rates)}: the interval is wider for it."
             )
         if beyond > math.log(_WARNED_FACTOR):
             warnings.append(
                 "It is slower than every model of the labels "
-                f"({self._calibration.longest_ms:.0f} ms at most): the interval is widened by assumption."
+                f"({self._calibration.longest_ms:.0f} ms at most): the interval is wider for it."
             )
         return tuple(warnings)
+
+
+def _describe(rates: CpuRates) -> str:
+    return (
+        f"{rates.gflops:.0f} GFLOP/s in matrix products, {rates.convolution_gflops:.0f} in convolutions and "
+        f"{rates.bandwidth_gb_s:.1f} GB/s"
+    )
 
 
 def _check_conditions(conditions: Conditions) -> None:

@@ -1,4 +1,4 @@
-"""What the predictor for CPUs was fitted to, and how far it was off on models that it was not fitted to."""
+"""What the predictor for CPUs was fitted to, and how far off on models and machines that it was not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from pathlib import Path
 from dippm.costs.cpu_time import CpuFamily, CpuRates, CpuShares
 from dippm.errors import DippmError
 
-__all__ = ["CPU_ARTEFACT_PATH", "CpuCalibration", "CpuMemory"]
+__all__ = ["CPU_ARTEFACT_PATH", "CpuCalibration", "CpuMachine", "CpuMemory"]
 
 #: The shipped calibration.
 CPU_ARTEFACT_PATH = Path(__file__).with_name("artefact") / "cpu.json"
 
-_FORMAT = 1
+_FORMAT = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CpuMachine:
+    """A machine that labels were taken on.
+
+    Args:
+        device: Its name.
+        rates: What it gave while they were taken.
+    """
+
+    device: str
+    rates: CpuRates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,21 +60,26 @@ class CpuCalibration:
 
     Args:
         version: Version of the fit.
-        rates: What the machine reached that the labels were taken on.
+        machines: What the labels were taken on, one for each number of threads.
         shares: Coefficients of every family of operators.
         memory: Coefficients of the memory.
         latency_spread: Half-width of the interval of ``log(predicted / measured)``: 90 % quantile on held-out models by
             split conformal prediction.
+        doubt_per_rate: What a machine adds to it for each unit of its distance from those of the labels.
+        doubt_beyond_labels: What a model adds to it that takes longer than those of the labels, for each unit of the
+            logarithm of the ratio.
         longest_ms: Latency of the slowest model of the labels.
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
     """
 
     version: str
-    rates: CpuRates
+    machines: tuple[CpuMachine, ...]
     shares: Mapping[CpuFamily, CpuShares]
     memory: CpuMemory
     latency_spread: float
+    doubt_per_rate: float
+    doubt_beyond_labels: float
     longest_ms: float
     labels: str
     provenance: Mapping[str, object]
@@ -79,7 +97,10 @@ class CpuCalibration:
                 raise ValueError("another format")
             shares = held.pop("shares")
             return cls(
-                rates=CpuRates(**held.pop("rates")),
+                machines=tuple(
+                    CpuMachine(device=machine["device"], rates=CpuRates(**machine["rates"]))
+                    for machine in held.pop("machines")
+                ),
                 shares={family: CpuShares(**shares[family.value]) for family in CpuFamily},
                 memory=CpuMemory(**held.pop("memory")),
                 **held,

@@ -1,16 +1,22 @@
-"""Fit the predictor for CPUs on labels of one CPU.
+"""Fit the predictor for CPUs on labels of several CPUs.
 
-``python -m dippm.training.cpu --labels data/labels/cpu/labels.parquet --seed 0`` rebuilds the shipped artefact:
+``python -m dippm.training.cpu`` rebuilds the shipped artefact from all tables under ``data/labels/cpu*``:
 
-1. *Labels*: inference in FP32 and eager PyTorch, divided by model: fit, calibration, test. A training step is left out.
-2. *Latency*: robust least squares on ``log(predicted / measured)``, with a weak pull of every coefficient to one start
-   value, so that a family of which the labels hold little stays near what others are.
-3. *Memory*: robust least squares on what the process held beyond what it held before the model.
-4. *Intervals*: 90 % quantiles of the error on the calibration part (split conformal prediction). The test part, and
-   every family left out in turn, tell how they hold.
+1. *Labels*: inference in FP32 and eager PyTorch. Training steps are left out.
+2. *Latency*: robust least squares on ``log(predicted / measured)``, one set of shares for all machines, with a weak
+   pull of every coefficient to one start value, so that a family of which the labels hold little stays near what others
+   are. Beside the shares each table has a pace of its own, pulled to 1: the part of its rates that the machine gave
+   while the labels were taken. A rate that was never measured on a machine is fitted too, pulled to what is usual; the
+   pace of such a machine, whose other rates were taken at another time, is pulled weakly.
+3. *Memory*: robust least squares on what the process held beyond what it held before the model, with an interval from
+   the error on models that were held out (split conformal prediction). Of the first table alone: it was measured in one
+   run, and in one process.
+4. *Intervals* of the latency: 90 % quantile of the errors on every family left out in turn. How much wider they are for
+   another machine is what each machine was off by when the fit had not seen it, over its distance from the others; for
+   longer runs it is what the models of another collection were off by. Models held out tell how they hold.
 
-The rates of the machine that took the labels are not in the labels. They are kept in the artefact, and are measured
-anew on that machine with ``--measure-rates`` and as many threads as the labels have.
+What a machine reaches stands beside its labels, in ``rates.json``. It is measured on that machine with
+``--measure-rates data/labels/cpu/rates.json`` and as many threads as the labels have.
 """
 
 from __future__ import annotations
@@ -21,142 +27,69 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.cpu_time import CpuFamily, CpuRates, CpuShares, CpuWork, cpu_seconds
-from dippm.costs.memory import live_memory
-from dippm.costs.timeline import MemoryTimeline
-from dippm.costs.workload import Workload
-from dippm.datasets.graph_cache import GraphCache, build_graphs
-from dippm.datasets.selection import LabelSelection
-from dippm.datasets.splits import leave_family_out, split_by_graph
+from dippm.costs.cpu_time import CpuFamily, CpuRates, CpuShares, cpu_seconds
+from dippm.datasets.splits import Split, leave_family_out, split_by_graph
 from dippm.datasets.store.label import Label
-from dippm.datasets.store.parquet import read_parquet
-from dippm.errors import DippmError, MissingExtraError, UsageError
-from dippm.measuring.cpu_rates import measure_cpu_rates
-from dippm.predictors.cpu_calibration import CPU_ARTEFACT_PATH, CpuCalibration, CpuMemory
+from dippm.errors import MissingExtraError
+from dippm.predictors.cpu_calibration import CPU_ARTEFACT_PATH, CpuCalibration, CpuMachine, CpuMemory
+from dippm.training.cpu_tables import (
+    RATES,
+    RATES_FILE,
+    CpuRows,
+    CpuTable,
+    MeasuredRates,
+    measure_best_rates,
+    read_table,
+)
 from dippm.training.physics import conformal_quantile
-from dippm.units import BYTES_PER_MIB
 
-__all__ = ["BOUNDS", "CpuRows", "build", "fit_memory", "fit_shares", "main", "read_rows"]
+__all__ = ["BOUNDS", "Fit", "build", "fit_memory", "fit_shares", "log_errors", "main"]
 
 FloatArray = npt.NDArray[np.float64]
 
 BOUNDS: dict[str, tuple[float, float, float]] = {
-    # A little beyond 1: the best matrix product that was measured is not the best there is.
-    "compute": (0.3, 0.003, 1.2),
-    # A cache is many times faster than memory; elements that are handled one by one are many times slower.
-    "stream": (1.0, 0.05, 20.0),
-    "dispatch": (8.0, 0.2, 300.0),
+    # Beyond 1: the product and the convolution that are measured are not the best there are.
+    "compute": (0.5, 0.003, 2.0),
+    # Elements that are handled one by one are many times slower than a copy.
+    "stream": (0.5, 0.01, 20.0),
+    "dispatch": (4.0, 0.2, 300.0),
 }
 """Start, lowest and highest value of every coefficient of a family."""
 
+_FOLDERS = ("cpu", "cpu-amd-epyc", "cpu-standard", "cpu-standard-two-threads")
+_TABLES = tuple(Path("data/labels") / folder / "labels.parquet" for folder in _FOLDERS)
 _LOG = logging.getLogger(__name__)
 _FRACTIONS = (0.6, 0.2, 0.2)
 _PULL = 0.2
+_PACE_PULL = 10.0
+_RATE_PULL = 1.0
+_RATE_BOUND = 1.5
 _OUTLIER = 0.3
 _MEMORY_BOUNDS = ((1.0, 1.0, 0.0), (3.0, 5.0, 50.0))
 _MEMORY_SLACK_MB = 10.0
-_RATE_TRIES = 20
 _DIGITS = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class CpuRows:
-    """Labels with their work laid out.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """What fits the latencies of some tables best.
 
     Args:
-        labels: The labels.
-        work: Work of each by family.
-        weights_mb: Weights of each, MiB.
-        others_mb: Other live tensors at the peak, MiB.
-
-    Shapes:
-        work: [n_labels, n_families]; the others: [n_labels].
+        shares: Coefficients of every family, for all tables.
+        rates: What each machine gave while its labels were taken, in the order of the tables.
+        paces: That over what was measured.
     """
 
-    labels: tuple[Label, ...]
-    work: CpuWork
-    weights_mb: FloatArray
-    others_mb: FloatArray
-
-    @property
-    def latency_ms(self) -> FloatArray:
-        """Measured latencies, ms."""
-        return np.array([label.measurement.latency_ms for label in self.labels], dtype=np.float64)
-
-    @property
-    def added_mb(self) -> FloatArray:
-        """What the process held beyond what it held before the model, MiB."""
-        held = [(label.measurement.memory_mb, label.measurement.context_mb) for label in self.labels]
-        memory, context = np.array(held, dtype=np.float64).T
-        result: FloatArray = memory - context
-        return result
-
-    def of(self, labels: Sequence[Label]) -> CpuRows:
-        """The rows of some of the labels."""
-        keys = {label.key for label in labels}
-        chosen = np.array([label.key in keys for label in self.labels], dtype=np.bool_)
-        arrays = {name: getattr(self.work, name)[chosen] for name in ("flops", "near_bytes", "far_bytes", "launches")}
-        return CpuRows(
-            labels=tuple(label for label in self.labels if label.key in keys),
-            work=replace(self.work, **arrays),
-            weights_mb=self.weights_mb[chosen],
-            others_mb=self.others_mb[chosen],
-        )
-
-
-def read_rows(labels: Sequence[Label], folder: Path) -> CpuRows:
-    """Lay out the work of labels.
-
-    Args:
-        labels: Labels of one selection.
-        folder: Cache of their graphs, filled where it lacks any.
-
-    Raises:
-        DippmError: ``graphs.unread`` where the graph of a model cannot be read.
-    """
-    cache = GraphCache(folder)
-    failures = build_graphs([label.recipe for label in labels], cache, jobs=1)
-    if failures:
-        raise DippmError(
-            f"{len(failures)} models cannot be read, the first of them {failures[0].recipe.model_key}: "
-            f"{failures[0].reason}",
-            code="graphs.unread",
-        )
-    works, lives = [], []
-    workloads: dict[tuple[str, int | None], tuple[Workload, MemoryTimeline]] = {}
-    for label in labels:
-        key, batch = label.recipe.model_key, label.recipe.batch
-        prepared = workloads.get((key, None)) or workloads.get((key, batch))
-        if prepared is None:
-            cached = cache.load(key, batch=batch)
-            if cached is None:
-                raise DippmError(f"The cache '{folder}' has lost the graph of model {key}.", code="graphs.unread")
-            workload = Workload.from_graph(cached.graph)
-            prepared = workload, MemoryTimeline.from_workload(workload)
-            workloads[key, cached.graph.fixed_batch] = prepared
-        workload, timeline = prepared
-        works.append(CpuWork.of(workload, [batch]).by_family())
-        lives.append(live_memory(timeline, [batch]))
-    weights = np.concatenate([live.weight_bytes for live in lives])
-    return CpuRows(
-        labels=tuple(labels),
-        work=CpuWork(
-            family=works[0].family,
-            flops=np.concatenate([work.flops for work in works]),
-            near_bytes=np.concatenate([work.near_bytes for work in works]),
-            far_bytes=np.concatenate([work.far_bytes for work in works]),
-            launches=np.concatenate([work.launches for work in works]),
-        ),
-        weights_mb=weights / BYTES_PER_MIB,
-        others_mb=(np.concatenate([live.peak_bytes for live in lives]) - weights) / BYTES_PER_MIB,
-    )
+    shares: Mapping[CpuFamily, CpuShares]
+    rates: tuple[CpuRates, ...]
+    paces: tuple[float, ...]
 
 
 def log_errors(rows: CpuRows, rates: CpuRates, shares: Mapping[CpuFamily, CpuShares]) -> FloatArray:
@@ -165,31 +98,68 @@ def log_errors(rows: CpuRows, rates: CpuRates, shares: Mapping[CpuFamily, CpuSha
     return result
 
 
-def fit_shares(rows: CpuRows, rates: CpuRates) -> dict[CpuFamily, CpuShares]:
-    """Coefficients that fit the latencies best, within :data:`BOUNDS`.
+def fit_shares(tables: Sequence[CpuTable]) -> Fit:
+    """Coefficients and rates that fit the latencies best, within :data:`BOUNDS`.
 
     Raises:
         MissingExtraError: SciPy is not installed.
     """
-    start, low, high = (
-        np.log(np.tile([bound[place] for bound in BOUNDS.values()], len(CpuFamily))) for place in range(3)
+    of_shares = (np.log(np.tile([bound[place] for bound in BOUNDS.values()], len(CpuFamily))) for place in range(3))
+    of_rates = (
+        np.full(sum(1 + len(table.measured.missing) for table in tables), value * _RATE_BOUND) for value in (0, -1, 1)
     )
+    start, low, high = (np.concatenate(parts) for parts in zip(of_shares, of_rates, strict=True))
+    count = len(CpuFamily) * len(BOUNDS)
+    # Where some rates were never measured, the others are of another time than the labels: they anchor little.
+    missing = [len(table.measured.missing) for table in tables]
+    own_pulls = [np.full(1 + lacks, _RATE_PULL if lacks else _PACE_PULL) for lacks in missing]
+    pull = np.concatenate([np.full(count, _PULL), *own_pulls])
 
     def shares_of(logarithms: FloatArray) -> dict[CpuFamily, CpuShares]:
-        values = np.exp(logarithms).reshape(len(CpuFamily), len(BOUNDS)).tolist()
+        values = np.exp(logarithms[:count]).reshape(len(CpuFamily), len(BOUNDS)).tolist()
         return {
             family: CpuShares(**dict(zip(BOUNDS, row, strict=True)))
             for family, row in zip(CpuFamily, values, strict=True)
         }
 
-    def residuals(logarithms: FloatArray) -> FloatArray:
-        return np.concatenate([log_errors(rows, rates, shares_of(logarithms)), _PULL * (logarithms - start)])
+    def paces_of(logarithms: FloatArray) -> list[tuple[float, ...]]:
+        """Of each table its pace, and the factors on the rates that it lacks."""
+        ends = np.cumsum([1 + len(table.measured.missing) for table in tables])
+        return [tuple(part.tolist()) for part in np.split(np.exp(logarithms[count:]), ends[:-1])]
 
-    fitted = shares_of(_least_squares(residuals, start, low, high))
-    return {
-        family: CpuShares(**{name: _round(value) for name, value in asdict(shares).items()})
-        for family, shares in fitted.items()
+    def residuals(logarithms: FloatArray) -> FloatArray:
+        shares = shares_of(logarithms)
+        errors = [
+            log_errors(table.rows, _slow_down(table.measured, factors), shares)
+            for table, factors in zip(tables, paces_of(logarithms), strict=True)
+        ]
+        return np.concatenate([*errors, pull * (logarithms - start)])
+
+    fitted = _least_squares(residuals, start, low, high)
+    rates = [_slow_down(table.measured, pace) for table, pace in zip(tables, paces_of(fitted), strict=True)]
+    return Fit(
+        shares={
+            family: CpuShares(**{name: _round(value) for name, value in asdict(shares).items()})
+            for family, shares in shares_of(fitted).items()
+        },
+        rates=tuple(
+            CpuRates(**{name: _round(getattr(each, name)) for name in RATES}, threads=each.threads) for each in rates
+        ),
+        paces=tuple(_round(factors[0]) for factors in paces_of(fitted)),
+    )
+
+
+def _slow_down(measured: MeasuredRates, factors: Sequence[float]) -> CpuRates:
+    """The rates at a pace, which is the first factor; the others are of the rates that were never measured."""
+    pace, *own = factors
+    scale = dict.fromkeys(RATES, pace)
+    for name, factor in zip(measured.missing, own, strict=True):
+        scale[name] *= factor
+    values = {
+        name: getattr(measured.rates, name) * (1.0 / factor if name.endswith("_us") else factor)
+        for name, factor in scale.items()
     }
+    return replace(measured.rates, **values)
 
 
 def fit_memory(rows: CpuRows) -> CpuMemory:
@@ -233,97 +203,198 @@ def memory_scores(rows: CpuRows, memory: CpuMemory) -> FloatArray:
     return result
 
 
-def build(labels_path: Path, *, graphs: Path, rates: CpuRates | None, seed: int) -> CpuCalibration:
+def build(paths: Sequence[Path], *, graphs: Path, seed: int) -> CpuCalibration:
     """Run the whole fit.
 
     Args:
-        labels_path: Parquet file of labels of one CPU.
+        paths: Parquet files of labels, each of one CPU and one number of threads, with its rates beside it; the memory
+            is fitted on the first.
         graphs: Cache of their graphs.
-        rates: What that CPU reached; None to measure it now, which must be on that machine.
         seed: Seed of the division.
 
     Raises:
-        UsageError: ``rates.threads`` where the rates are of another number of threads than the labels.
+        UsageError: ``rates.unreadable`` or ``rates.threads``.
     """
-    labels = LabelSelection().choose(read_parquet(labels_path))
-    software = labels[0].measurement.software
-    rates = _measure_best_rates() if rates is None else rates
-    if rates.threads != software.threads:
-        raise UsageError(
-            f"The labels are of {software.threads} threads, the rates of {rates.threads}.",
-            code="rates.threads",
-            cure=f"Set OMP_NUM_THREADS={software.threads}.",
-        )
-    rows = read_rows(labels, graphs)
-    split = split_by_graph(rows.labels, fractions=_FRACTIONS, seed=seed)
-    fit, calibration, test = (rows.of(part) for part in (split.training, split.validation, split.test))
-    _LOG.info("fitting on %d rows", len(fit.labels))
-    shares = fit_shares(fit, rates)
-    memory = _add_process(fit_memory(fit), rows)
-    spread = conformal_quantile(np.abs(log_errors(calibration, rates, shares)))
-    memory = replace(memory, spread=_round(conformal_quantile(memory_scores(calibration, memory))))
-    tested = log_errors(test, rates, shares)
-    unseen = _leave_families_out(rows, rates)
-    models = len({label.recipe.model_key for label in labels})
-    days = ", ".join(sorted({label.measurement.measured_at[:10] for label in labels}))
+    tables = [read_table(path, graphs) for path in paths]
+    every = [label for table in tables for label in table.rows.labels]
+    split = split_by_graph(every, fractions=_FRACTIONS, seed=seed)
+    parts = (split.training, split.validation, split.test)
+    _LOG.info("fitting on %d labels of %d tables", len(every), len(tables))
+    fitted = fit_shares(tables)
+    tested = _test_left_out(tables, Split(training=(*split.training, *split.validation), test=split.test))
+    families = _leave_out(tables, {name: leave_family_out(every, [name]) for name in _names(every, _family)})
+    machines = _leave_out(tables, _splits(every, _device))
+    collections = _leave_out(tables, _splits(every, _collection))
+    unseen = np.concatenate([left_out.errors for left_out in families.values()])
+    spread = conformal_quantile(np.abs(unseen))
+    per_rate = {name: _doubt(each.errors, spread, each.distance) for name, each in machines.items()}
+    per_length = {name: _doubt(each.errors, spread, each.beyond) for name, each in collections.items()}
+    first = tables[0].rows
+    memory = _add_process(fit_memory(first.of(split.training)), first)
+    scores = memory_scores(first.of(split.validation), memory)
+    memory = replace(memory, spread=_round(conformal_quantile(scores)))
+    devices = ", ".join(sorted({table.device for table in tables}))
+    models = len({label.recipe.model_key for label in every})
+    days = ", ".join(sorted({label.measurement.measured_at[:10] for label in every}))
+    threads = ", ".join(sorted({str(rates.threads) for rates in fitted.rates}))
     return CpuCalibration(
-        version="0.1",
-        rates=rates,
-        shares=shares,
+        version="0.2",
+        machines=tuple(
+            CpuMachine(device=table.device, rates=rates) for table, rates in zip(tables, fitted.rates, strict=True)
+        ),
+        shares=fitted.shares,
         memory=memory,
         latency_spread=_round(spread),
-        longest_ms=_round(float(rows.latency_ms.max())),
+        doubt_per_rate=_round(max([0.0, *per_rate.values()])),
+        doubt_beyond_labels=_round(max([0.0, *per_length.values()])),
+        longest_ms=_round(max(float(table.rows.latency_ms.max()) for table in tables)),
         labels=(
-            f"{len(labels)} measurements of {models} small models on {labels[0].measurement.device}, inference, fp32, "
-            f"eager {software.framework}, threads: {software.threads}, {days}"
+            f"{len(every)} measurements of {models} models on {devices}, inference, fp32, eager "
+            f"{every[0].measurement.software.framework.partition(',')[0]}, threads: {threads}, {days}"
         ),
         provenance={
-            "command": f"python -m dippm.training.cpu --labels {labels_path.as_posix()} --seed {seed}",
+            "command": " ".join(
+                ["python -m dippm.training.cpu --labels", *(path.as_posix() for path in paths), f"--seed {seed}"]
+            ),
             "seed": seed,
-            "data_sha256": hashlib.sha256(labels_path.read_bytes()).hexdigest(),
-            "rows": {"fit": len(fit.labels), "calibration": len(calibration.labels), "test": len(test.labels)},
-            "fit": _describe(log_errors(fit, rates, shares), spread),
-            "test": _describe(tested, spread),
-            "families_left_out": _describe(np.concatenate(list(unseen.values())), spread),
-            "family_mape_percent": {
-                family: round(100 * float(np.abs(np.expm1(errors)).mean()), 1) for family, errors in unseen.items()
+            "tables": [
+                {
+                    "labels": table.path.as_posix(),
+                    "sha256": hashlib.sha256(table.path.read_bytes()).hexdigest(),
+                    "device": table.device,
+                    "rows": len(table.rows.labels),
+                    "measured_rates": asdict(table.measured.rates),
+                    "never_measured": list(table.measured.missing),
+                    "pace": pace,
+                    "fit": _describe(log_errors(table.rows, rates, fitted.shares), spread),
+                }
+                for table, rates, pace in zip(tables, fitted.rates, fitted.paces, strict=True)
+            ],
+            "rows": dict(zip(("fit", "calibration", "test"), map(len, parts), strict=True)),
+            "test": _describe(tested.errors, spread),
+            "families_left_out": _describe(unseen, spread),
+            "family_mape_percent": {name: _mape_percent(each.errors) for name, each in families.items()},
+            "machine_left_out": {
+                name: _describe_machine(each, spread, own=max(per_rate.values()), others=_without(per_rate, name))
+                for name, each in machines.items()
             },
-            "memory_test": {
-                "median_score_percent": round(100 * float(np.median(memory_scores(test, memory))), 1),
-                "coverage_percent": round(100 * float(np.mean(memory_scores(test, memory) <= memory.spread)), 1),
-            },
+            "collection_left_out": {name: _describe(each.errors, spread) for name, each in collections.items()},
+            "memory_test": _describe_memory(first.of(split.test), memory),
         },
     )
 
 
-def _leave_families_out(rows: CpuRows, rates: CpuRates) -> dict[str, FloatArray]:
-    """Errors on each family of a fit that has not seen it."""
-    errors = {}
-    for family in sorted({label.recipe.family for label in rows.labels}):
-        split = leave_family_out(rows.labels, [family])
-        errors[family] = log_errors(rows.of(split.test), rates, fit_shares(rows.of(split.training), rates))
-    return errors
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LeftOut:
+    """What a fit was off by on labels that it had not seen.
+
+    Args:
+        errors: ``log(predicted / measured)``.
+        distance: How unlike their machines are to the nearest of the fit, averaged over the labels.
+        beyond: Logarithm of their predicted latency over the longest of the fit, where it is longer, likewise.
+    """
+
+    errors: FloatArray
+    distance: float
+    beyond: float
+
+
+def _leave_out(tables: Sequence[CpuTable], splits: Mapping[str, Split]) -> dict[str, _LeftOut]:
+    """Errors on the test part of each split of a fit to its training part."""
+    return {name: _test_left_out(tables, split) for name, split in splits.items()}
+
+
+def _test_left_out(tables: Sequence[CpuTable], split: Split) -> _LeftOut:
+    training, test = ([table.of(part) for table in tables] for part in (split.training, split.test))
+    fitted = fit_shares(training)
+    # A table without labels in the fit keeps its measured rates: nothing pulls them anywhere else.
+    known = [rates for table, rates in zip(training, fitted.rates, strict=True) if table.rows.labels]
+    longest_ms = max(float(table.rows.latency_ms.max()) for table in training if table.rows.labels)
+    errors, distances, beyond = [], [], []
+    for table, rates in zip(test, fitted.rates, strict=True):
+        error = log_errors(table.rows, rates, fitted.shares)
+        errors.append(error)
+        distances.append(np.full(len(error), min(rates.distance_to(other) for other in known)))
+        beyond.append(np.maximum(error + np.log(table.rows.latency_ms / longest_ms), 0.0))
+    return _LeftOut(
+        errors=np.concatenate(errors),
+        distance=float(np.concatenate(distances).mean()),
+        beyond=float(np.concatenate(beyond).mean()),
+    )
+
+
+def _doubt(errors: FloatArray, spread: float, measure: float) -> float:
+    """By how much the interval must grow per unit of a measure to hold 90 % of what was left out; at least 0."""
+    return max((conformal_quantile(np.abs(errors)) - spread) / measure, 0.0) if measure > 0 else 0.0
+
+
+def _without(doubts: Mapping[str, float], name: str) -> float:
+    return max((doubt for other, doubt in doubts.items() if other != name), default=0.0)
+
+
+def _splits(labels: Sequence[Label], name_of: Callable[[Label], str]) -> dict[str, Split]:
+    """Each name's labels as a test part, and all others for training; nothing where there is one name alone."""
+    names = _names(labels, name_of)
+    return {
+        name: Split(
+            training=tuple(label for label in labels if name_of(label) != name),
+            test=tuple(label for label in labels if name_of(label) == name),
+        )
+        for name in names
+        if len(names) > 1
+    }
+
+
+def _names(labels: Sequence[Label], name_of: Callable[[Label], str]) -> list[str]:
+    return sorted({name_of(label) for label in labels})
+
+
+def _family(label: Label) -> str:
+    return label.recipe.family
+
+
+def _device(label: Label) -> str:
+    return label.measurement.device
+
+
+def _collection(label: Label) -> str:
+    return label.recipe.collection
+
+
+def _mape_percent(errors: FloatArray) -> float:
+    return round(100 * float(np.abs(np.expm1(errors)).mean()), 1)
+
+
+def _describe_memory(rows: CpuRows, memory: CpuMemory) -> dict[str, float]:
+    scores = memory_scores(rows, memory)
+    return {
+        "median_score_percent": round(100 * float(np.median(scores)), 1),
+        "coverage_percent": round(100 * float(np.mean(scores <= memory.spread)), 1),
+    }
 
 
 def _describe(errors: FloatArray, spread: float) -> dict[str, float]:
     relative = 100 * np.abs(np.expm1(errors))
     return {
         "rows": len(errors),
-        "mape_percent": round(float(relative.mean()), 1),
+        "mape_percent": _mape_percent(errors),
         "median_ape_percent": round(float(np.median(relative)), 1),
+        "predicted_over_measured": round(float(np.exp(np.median(errors))), 2),
         "interval_coverage_percent": round(100 * float(np.mean(np.abs(errors) <= spread)), 1),
     }
 
 
-def _measure_best_rates() -> CpuRates:
-    """The best of many tries: what else runs on the machine only ever makes it slower."""
-    tries = [measure_cpu_rates() for _ in range(_RATE_TRIES)]
-    return CpuRates(
-        gflops=_round(max(rates.gflops for rates in tries)),
-        bandwidth_gb_s=_round(max(rates.bandwidth_gb_s for rates in tries)),
-        dispatch_us=_round(min(rates.dispatch_us for rates in tries)),
-        threads=tries[0].threads,
-    )
+def _describe_machine(left_out: _LeftOut, spread: float, *, own: float, others: float) -> dict[str, float]:
+    """Beside the errors those at the machine's own pace, and coverage with the doubt that the other machines taught."""
+    errors = left_out.errors
+    return {
+        **_describe(errors, spread + own * left_out.distance),
+        "coverage_by_others_percent": _describe(errors, spread + others * left_out.distance)[
+            "interval_coverage_percent"
+        ],
+        "mape_percent_at_own_pace": _mape_percent(errors - np.median(errors)),
+        "distance": round(left_out.distance, 2),
+    }
 
 
 def _least_squares(residuals: object, start: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
@@ -331,7 +402,9 @@ def _least_squares(residuals: object, start: FloatArray, low: FloatArray, high: 
         from scipy.optimize import least_squares
     except ImportError as exc:
         raise MissingExtraError(package="scipy", extra="train", purpose="fit the coefficients") from exc
-    solution: FloatArray = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER).x
+    solution: FloatArray = least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER, ftol=1e-6
+    ).x
     return solution
 
 
@@ -340,19 +413,21 @@ def _round(value: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line: fit, write the artefact, print its provenance."""
-    parser = argparse.ArgumentParser(description="Fit the predictor for CPUs on labels of one CPU.")
-    parser.add_argument("--labels", type=Path, default=Path("data/labels/cpu/labels.parquet"))
+    """Command line: fit, write the artefact, print its provenance; or measure what this machine reaches."""
+    parser = argparse.ArgumentParser(description="Fit the predictor for CPUs on labels of several CPUs.")
+    parser.add_argument("--labels", type=Path, nargs="+", default=list(_TABLES), help=f"with {RATES_FILE} beside each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--graphs", type=Path, help="cache of graphs; without it they are read anew")
-    parser.add_argument("--measure-rates", action="store_true", help="on the machine that took the labels")
+    parser.add_argument("--measure-rates", type=Path, help="measure this machine, write this file and do no more")
     parser.add_argument("--out", type=Path, default=CPU_ARTEFACT_PATH)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    rates = None if options.measure_rates else CpuCalibration.read().rates
+    if options.measure_rates is not None:
+        measure_best_rates().write(options.measure_rates)
+        return
     with tempfile.TemporaryDirectory() as folder:
         graphs = Path(folder) if options.graphs is None else options.graphs
-        calibration = build(options.labels, graphs=graphs, rates=rates, seed=options.seed)
+        calibration = build(options.labels, graphs=graphs, seed=options.seed)
     calibration.write(options.out)
     sys.stdout.write(json.dumps(asdict(calibration), indent=1) + "\n")
 

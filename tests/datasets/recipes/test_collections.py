@@ -24,8 +24,8 @@ COUNTS = {
 }
 
 
-# Chosen, not drawn: what holds for drawn collections need not hold for it.
-CHOSEN = {"adapt-50": 50}
+# Chosen, not drawn: what holds for drawn collections need not hold for them.
+CHOSEN = {"adapt-50": 50, "cpu-standard": 67}
 
 
 _CHILD = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from dippm.datasets.recipes import adaptation, dippm_zoo, dnnperf_hpo, dnnperf_nas, small, transformers
+from dippm.datasets.recipes import adaptation, dippm_zoo, dnnperf_hpo, dnnperf_nas, small, standard, transformers
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import UsageError
 
@@ -18,6 +18,7 @@ _COLLECTIONS: Mapping[str, Callable[[int], tuple[Recipe, ...]]] = {
     "dnnperf-nas": dnnperf_nas.recipes,
     "transformers": transformers.recipes,
     "cpu-small": small.recipes,
+    "cpu-standard": standard.recipes,
     "adapt-50": adaptation.recipes,
 }
 
