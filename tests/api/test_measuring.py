@@ -185,14 +185,34 @@ def _tiny(tmp_path: Path) -> Path:
     return path
 
 
+class StartedWorker(FakeWorker):
+    threads = 3
+
+    def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        for measurement in super().measure(source, configurations):
+            yield replace(measurement, context_mb=321.0, software=SoftwareStack(threads=self.threads))
+
+
+@pytest.mark.parametrize(
+    ("threads", "busy", "is_told"), [(1, 9.0, False), (2, 0.3, False), (2, 0.7, True), (3, 0.0, True)]
+)
+def test_threads_that_share_their_processors_are_told_of_it(
+    tiny: Path, device_name: Any, monkeypatch: pytest.MonkeyPatch, threads: int, busy: float, is_told: bool
+) -> None:
+    device_name("Some Processor")
+    monkeypatch.setattr(worker, "Worker", StartedWorker)
+    monkeypatch.setattr(StartedWorker, "threads", threads)
+    monkeypatch.setattr(cpu_rates, "measure_cpu_rates", lambda threads: RATES)
+    monkeypatch.setattr("dippm.api.measuring.usable_processors", lambda: 2)
+    monkeypatch.setattr("dippm.api.measuring.busy_processors", lambda: busy)
+    prediction = dippm.measure(tiny, input=(8,)).prediction
+    assert prediction is not None
+    assert any(f"{busy:.1f} of 2 processors were busy" in warning for warning in prediction.warnings) is is_told
+
+
 def test_a_processor_is_predicted_with_the_threads_and_the_start_of_the_measuring_process(
     tiny: Path, device_name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class StartedWorker(FakeWorker):
-        def measure(self, source: Any, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
-            for measurement in super().measure(source, configurations):
-                yield replace(measurement, context_mb=321.0, software=SoftwareStack(threads=3))
-
     asked = []
 
     def measure_rates(*, threads: int | None) -> CpuRates:
@@ -202,6 +222,7 @@ def test_a_processor_is_predicted_with_the_threads_and_the_start_of_the_measurin
     device_name("Some Processor")
     monkeypatch.setattr(worker, "Worker", StartedWorker)
     monkeypatch.setattr(cpu_rates, "measure_cpu_rates", measure_rates)
+    monkeypatch.setattr("dippm.api.measuring.usable_processors", lambda: 99)
     results = dippm.measure(tiny, batch=[1, 8], input=(8,))
     assert asked == [3]
     predictions = CpuPredictor.load().predict(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.processes.machine_share import usable_memory_mb, usable_processors
+from dippm.processes.machine_share import busy_processors, usable_memory_mb, usable_processors
 
 HERE_MB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
 HOST_CORES = 64
@@ -98,3 +98,10 @@ def test_a_system_without_groups_has_all_of_its_machine(system: Path) -> None:
 def test_this_machine_has_something() -> None:
     assert usable_processors() >= 1
     assert 0 < usable_memory_mb() <= HERE_MB
+
+
+def test_the_load_of_the_last_minute_and_none_where_nobody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9.0, 9.0))
+    assert busy_processors() == 1.5
+    monkeypatch.delattr(os, "getloadavg")
+    assert busy_processors() == 0.0

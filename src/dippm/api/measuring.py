@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, overload
 
@@ -20,6 +20,7 @@ from dippm.placement.mig import MigPolicy
 from dippm.predictors.cpu import CpuPredictor
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
+from dippm.processes.machine_share import busy_processors, usable_processors
 
 if TYPE_CHECKING:
     from dippm.measuring.model_source import ModelSource
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "measure", "parse_engine"]
 
 _CONFIGURATION_LIMIT_S = 600.0
+_SEVERAL = 2
+# Processors too many that are asked for, from which threads are said to wait for others.
+_CROWDED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +167,7 @@ def measure(
     chosen = _own_engine(source) if engine is None else parse_engine(engine)
     configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
     device_name = describe_device(device)
+    busy_before = busy_processors()
     graph, note = _read_graph(name, shapes, batches, mode=mode, trust=trust)
     is_cpu = device == "cpu" and device_spec is None
     predictions: list[Prediction] = []
@@ -178,6 +183,7 @@ def measure(
             device_name=device_name,
             imports_library=not isinstance(source, FileSource),
         )
+        predictions = _with_doubt_of_neighbours(predictions, measurements[0].software.threads, busy_before)
     found: list[Prediction | None] = [*predictions] or [None] * len(batches)
     results = [
         Measured(
@@ -249,6 +255,21 @@ def _predict(
         ), ""
     except UnsupportedError as exc:
         return [], str(exc)
+
+
+def _with_doubt_of_neighbours(predictions: Sequence[Prediction], threads: int, busy: float) -> list[Prediction]:
+    """Predictions that say so where several threads had to share their processors with something else."""
+    usable = usable_processors()
+    if threads < _SEVERAL or busy + threads < usable + _CROWDED:
+        return list(predictions)
+    warning = (
+        f"{busy:.1f} of {usable} processors were busy before this began. The threads of an operator wait for each "
+        "other, and may take many times as long: set OMP_NUM_THREADS=1, or measure when nothing else runs."
+    )
+    return [
+        replace(each, predictor=replace(each.predictor, warnings=(warning, *each.predictor.warnings)))
+        for each in predictions
+    ]
 
 
 def _predict_on_cpu(

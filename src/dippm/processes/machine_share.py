@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import ceil
 from pathlib import Path, PurePosixPath
 
-__all__ = ["usable_memory_mb", "usable_processors"]
+__all__ = ["busy_processors", "usable_memory_mb", "usable_processors"]
 
 _MIB = 2**20
 _GROUPS = Path("/sys/fs/cgroup")
@@ -38,6 +38,14 @@ def usable_processors(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) ->
                 quota, period = map(int, words)
                 found.append(ceil(quota / max(period, 1)))
     return max(1, min(found))
+
+
+def busy_processors() -> float:
+    """Processors that whoever runs on this machine kept busy or waited for in the last minute; 0 where nobody says."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # not every system says
+        return 0.0
 
 
 def usable_memory_mb(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int:
