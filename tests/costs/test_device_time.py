@@ -14,7 +14,7 @@ from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.workload import Workload
 from dippm.devices import find_device, load_catalog
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -193,3 +193,24 @@ def test_tf32_is_left_where_it_is_no_faster(builder: Any) -> None:
         default = time_of(graph, batches=[64], device=device)[0, 0]
         strict = time_of(graph, batches=[64], device=device, precision=Precision.FP32_STRICT)[0, 0]
         assert default <= strict
+
+
+def test_packed_weights_take_the_time_to_read_them_where_rows_are_few(
+    builder: Any, new_builder: Callable[[], Any]
+) -> None:
+    """With many rows the arithmetic is what it is without."""
+
+    def layer(builder: Any, dtype: DType) -> Graph:
+        inputs = [builder.input(builder.N, 8192), builder.weight(8192, 8192, dtype=dtype)]
+        graph: Graph = builder.graph(builder.node(OpKind.LINEAR, inputs, builder.N, 8192))
+        return graph
+
+    def times(graph: Graph) -> FloatArray:
+        return time_of(graph, batches=[1, 16, 8192], precision=Precision.BF16)[:, 0]
+
+    plain, packed = times(layer(builder, DType.FLOAT32)), times(layer(new_builder(), DType.UINT4))
+    # The launch is not in it.
+    reading = 1e3 * 8192 * 8192 / 2 / (find_device("A100").bandwidth_gb_s * 1e9)
+    assert 0.7 * reading < packed[0] <= packed[1] < 1.5 * reading
+    assert packed[0] < 0.4 * plain[0]
+    assert packed[2] == plain[2]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.tensor_cores import tensor_gemm_seconds
+from dippm.costs.tensor_cores import packed_gemm_seconds, tensor_gemm_seconds
 
 PEAK = 100e12
 
@@ -53,3 +53,15 @@ def test_a_long_sum_into_few_tiles_is_shared() -> None:
     deep = seconds(1, 64, 32, 1_000_000)
     assert deep < 0.05 * 1_000_000 / 4000 * seconds(1, 64, 32, 4000)
     assert deep > 2 * 64 * 32 * 1_000_000 / PEAK
+
+
+def packed_seconds(*sizes: float) -> float:
+    columns = (np.array([float(size)]) for size in sizes)
+    return float(packed_gemm_seconds(*columns, peak_flops=np.array([PEAK]))[0])
+
+
+def test_a_kernel_for_packed_weights_wastes_no_more_than_sixteen_rows() -> None:
+    assert packed_seconds(1, 1, 4096, 4096) == packed_seconds(1, 16, 4096, 4096)
+    assert packed_seconds(1, 16, 4096, 4096) == pytest.approx(2 * 16 * 4096**2 / (0.8 * PEAK))
+    assert packed_seconds(3, 17, 100, 200) == pytest.approx(2 * 3 * 32 * 100 * 200 / (0.8 * PEAK))
+    assert packed_seconds(1, 1, 4096, 4096) < seconds(1, 1, 4096, 4096) / 5

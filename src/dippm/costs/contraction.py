@@ -26,6 +26,7 @@ _GATES = {OpKind.LSTM.value: 4, OpKind.GRU.value: 3, OpKind.RNN.value: 1}
 _ATTENTION_GRADIENT_PRODUCTS = 2.5
 # That of a recurrent layer has one product for each input and one for each weight.
 _RECURRENT_GRADIENT_PRODUCTS = 2.0
+_UNPACKED_BITS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -40,9 +41,10 @@ class GemmSizes:
         k: Length of the sum.
         has_bias: Whether a bias is added in the same kernel.
         is_linear: Whether the node is a layer with weights (``LINEAR``), not a product of two activations.
+        is_packed: Whether the right operand is stored in fewer than 16 bits and read so, as quantised weights are.
 
     Shapes:
-        node, has_bias, is_linear: [n_gemm]; the others: [B, n_gemm].
+        node, has_bias, is_linear, is_packed: [n_gemm]; the others: [B, n_gemm].
     """
 
     node: IndexArray
@@ -52,6 +54,7 @@ class GemmSizes:
     k: FloatArray
     has_bias: npt.NDArray[np.bool_]
     is_linear: npt.NDArray[np.bool_]
+    is_packed: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -62,6 +65,7 @@ class GemmTable:
     macs: FloatArray
     has_bias: npt.NDArray[np.bool_]
     is_linear: npt.NDArray[np.bool_]
+    is_packed: npt.NDArray[np.bool_]
 
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> GemmTable:
@@ -93,12 +97,22 @@ class GemmTable:
             macs=multiply(sizes.elements[out], k),
             has_bias=sizes.inputs(node, 2) >= 0,
             is_linear=is_linear,
+            is_packed=(right >= 0) & (sizes.arrays.bits[right] < _UNPACKED_BITS),
         )
 
     def at(self, batches: FloatArray) -> GemmSizes:
         """Sizes at each batch."""
         b, m, n, k = self.table.at(batches)
-        return GemmSizes(node=self.table.node, b=b, m=m, n=n, k=k, has_bias=self.has_bias, is_linear=self.is_linear)
+        return GemmSizes(
+            node=self.table.node,
+            b=b,
+            m=m,
+            n=n,
+            k=k,
+            has_bias=self.has_bias,
+            is_linear=self.is_linear,
+            is_packed=self.is_packed,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

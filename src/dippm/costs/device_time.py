@@ -32,7 +32,7 @@ from dippm.costs.kernels.problems import (
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
-from dippm.costs.tensor_cores import tensor_gemm_seconds
+from dippm.costs.tensor_cores import packed_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.units import BYTES_PER_MIB, GIGA, TERA
@@ -222,6 +222,12 @@ class _Timer:
             result[..., is_tensor] = self._tensor_product(
                 *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[..., is_tensor] * self.rates.tensor_gemm
             )
+        is_packed = is_tensor & sizes.is_packed[columns]
+        if is_packed.any():
+            packed = packed_gemm_seconds(
+                *(size[:, is_packed] for size in (b, m, n, k)), peak_flops=peak[..., is_packed] * self.rates.tensor_gemm
+            )
+            result[..., is_packed] = np.minimum(result[..., is_packed], packed)
         # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
         is_single = sizes.is_linear[columns] | (b == 1.0)
         for family, chosen in ((Family.LINEAR, is_single & ~is_tensor), (Family.BMM, ~is_single & ~is_tensor)):

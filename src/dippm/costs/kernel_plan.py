@@ -154,7 +154,7 @@ class KernelPlan:
         return cls(
             work=work,
             arithmetic=arithmetic,
-            gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear),
+            gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear, gemm.is_packed),
             convolution=distinct(
                 conv.table.polynomials, conv.table.node, conv.constants.T, conv.is_transposed, conv.is_weight_gradient
             ),

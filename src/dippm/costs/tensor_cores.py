@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["tensor_gemm_seconds"]
+__all__ = ["packed_gemm_seconds", "tensor_gemm_seconds"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -27,11 +27,35 @@ _TILES = np.array(
         (64.0, 32.0, 0.4),
     ]
 )
+# Height of what one instruction of a tensor core multiplies, and the share of the largest tile's rate: an assumption.
+_PACKED_ROWS, _PACKED_RATE = 16.0, 0.8
 _DEPTH = 32.0
 # Depth at which filling and draining a tile's pipeline takes as long as its work.
 _PIPELINE_DEPTH = 64.0
 # Depth from which a tile's sum is split: an assumption, above what the layers of measured networks have in inference.
 _SPLIT_DEPTH = 4096.0
+
+
+def packed_gemm_seconds(
+    b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak_flops: FloatArray
+) -> FloatArray:
+    """The same for weights of few bits, by kernels made for few rows: tiles of 16 rows, their sums shared by all SMs.
+
+    Up to some tens of rows such a kernel takes the time to read the weights (Frantar et al., MARLIN, 2024),
+    which no tile of the usual size does.
+
+    Args:
+        b: Independent products, 1 or more.
+        m: Rows of the output.
+        n: Columns of the output.
+        k: Length of the sum.
+        peak_flops: Peak rate of the device in each product's format, FLOP/s.
+
+    Shapes:
+        All arrays and the result broadcast together.
+    """
+    result: FloatArray = 2.0 * b * np.ceil(m / _PACKED_ROWS) * _PACKED_ROWS * n * k / (_PACKED_RATE * peak_flops)
+    return result
 
 
 def tensor_gemm_seconds(
