@@ -175,7 +175,7 @@ def test_casts_become_work_of_their_own(builder):
         ((DType.FLOAT32, DType.FLOAT16), None),
         ((DType.FLOAT16, DType.FLOAT32), DType.FLOAT16),
         ((DType.BFLOAT16, DType.FLOAT32), DType.BFLOAT16),
-        ((DType.INT8, DType.FLOAT16), None),
+        ((DType.INT8, DType.FLOAT16), DType.FLOAT16),
         ((), None),
     ],
 )

@@ -45,9 +45,10 @@ def write(folder: Path, settings: object) -> Path:
     return folder
 
 
-def write_weights(path: Path, *shapes: tuple[int, ...]) -> None:
+def write_weights(path: Path, shapes: dict[str, tuple[int, ...]], types: dict[str, str] | None = None) -> None:
     contents: dict[str, Any] = {
-        f"w{place}": {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for place, shape in enumerate(shapes)
+        name: {"dtype": (types or {}).get(name, "BF16"), "shape": shape, "data_offsets": [0, 0]}
+        for name, shape in shapes.items()
     }
     header = json.dumps({"__metadata__": {"format": "pt"}, **contents}).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header)
@@ -174,15 +175,15 @@ def test_an_architecture_that_the_library_lacks_falls_back_to_the_type(tmp_path:
     assert shape(decode, decode.outputs[0], batch=1)[-1] == 100
 
 
-def test_quantised_weights_and_those_of_another_model_are_told(folder: Path, tmp_path: Path) -> None:
-    def doubts(path: Path, parameters: int) -> tuple[str, ...]:
-        found = find_checkpoint(path)
-        assert found is not None
-        return found.doubts(parameters)
+def doubts(path: Path, parameters: int) -> tuple[str, ...]:
+    found = find_checkpoint(path)
+    assert found is not None
+    return found.doubts(parameters)
 
+
+def test_weights_of_another_model_are_told(folder: Path, tmp_path: Path) -> None:
     assert doubts(folder, 1000) == ()
-    write_weights(folder / "model-00001-of-00002.safetensors", (10, 50), (100,))
-    write_weights(folder / "model-00002-of-00002.safetensors", (400,), ())
+    write_weights(folder / "model.safetensors", {"a": (10, 50), "b": (501,)})
     assert doubts(folder, 1000) == ()
     assert "hold 1,001 weights" in doubts(folder, 2000)[0]
     assert "hold 1,001 weights" in doubts(folder, 500)[0]
@@ -190,14 +191,86 @@ def test_quantised_weights_and_those_of_another_model_are_told(folder: Path, tmp
     alone = tmp_path / "alone.json"
     alone.write_text(json.dumps(_LLAMA))
     assert doubts(alone, 2000) == ()
-    (folder / "model-00003-of-00003.safetensors").write_bytes(b"\xff" * 40)
+    (folder / "model.safetensors").write_bytes(b"\xff" * 40)
     assert doubts(folder, 2000) == ()
+
+
+def test_only_the_files_of_the_model_count(folder: Path) -> None:
+    """Others lie there too: the same weights once more, in another type, or an adapter's."""
+    for name, count in (("model.fp16", 1000), ("consolidated", 1000), ("adapter_model", 3), ("model", 1000)):
+        write_weights(folder / f"{name}.safetensors", {"a": (count,)})
+    assert doubts(folder, 1000) == ()
+    (folder / "model.safetensors").unlink()
+    assert doubts(folder, 1) == ()
+    for number in (1, 2):
+        write_weights(folder / f"model-0000{number}-of-00002.safetensors", {f"w{number}": (500,)})
+    names = {f"w{number}": f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    assert doubts(folder, 1000) == ()
+    assert "hold 1,000 weights" in doubts(folder, 500)[0]
+    (folder / names["w2"]).unlink()
+    assert doubts(folder, 500) == ()
+
+
+def test_a_tied_head_may_be_stored_twice(folder: Path) -> None:
+    write_weights(folder / "model.safetensors", {"embed": (400,), "layers": (600,), "lm_head.weight": (400,)})
+    assert doubts(folder, 1000) == doubts(folder, 1400) == ()
+    assert doubts(folder, 600) != ()
+
+
+def test_gguf_files_and_a_configuration_without_sizes_are_told(tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare", {"model_type": "llama", "dtype": "float16"})
+    assert "library's own for llama" in doubts(bare, 1000)[0]
+    (bare / "m.Q4_K_M.gguf").write_bytes(b"GGUF")
+    assert "GGUF files, which are not read" in doubts(bare, 1000)[0]
+
+
+@pytest.mark.parametrize(
+    ("stored", "settings", "dtype"),
+    [
+        ({"a": ("BF16", 10), "b": ("F32", 3)}, {}, "bfloat16"),
+        ({"a": ("U8", 100), "b": ("F16", 3)}, {"quant_method": "mxfp4"}, "float16"),
+        ({"a": ("I32", 100)}, {"quant_method": "awq"}, "float16"),
+        (None, {"quant_method": "mxfp4"}, "bfloat16"),
+        (None, {}, None),
+    ],
+)
+def test_the_type_where_the_configuration_names_none(
+    tmp_path: Path, stored: dict[str, tuple[str, int]] | None, settings: dict[str, str], dtype: str | None
+) -> None:
+    folder = write(tmp_path / "m", {"model_type": "gpt_oss", "quantization_config": settings})
+    if stored is not None:
+        types = {name: kind for name, (kind, _) in stored.items()}
+        write_weights(folder / "model.safetensors", {name: (count,) for name, (_, count) in stored.items()}, types)
+    found = find_checkpoint(folder)
+    assert found is not None
+    assert found.weight_dtype == dtype
+
+
+def test_quantised_weights_are_told(tmp_path: Path) -> None:
     for name, settings, words in (
         ("known", {"quant_method": "awq", "bits": 4, "group_size": 64}, "counted as stored, in 4.31 bits each"),
         ("unknown", {"quant_method": "own", "bits": 4}, "quantised (own). They are predicted as they were before"),
     ):
         quantised = write(tmp_path / name, {**_LLAMA, "quantization_config": settings})
         assert words in doubts(quantised, 1000)[0]
+
+
+@pytest.mark.parametrize("content", ['{"model_type": "bert",}', '{"model_type": "b\xe9rt"}', '{"model_type": "be'])
+def test_a_damaged_configuration_is_told_where(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(content.encode("latin-1"))
+    for path in (folder, folder / "config.json"):
+        with pytest.raises(ModelReadError) as caught:
+            open_(path)
+        assert caught.value.code == "checkpoint.invalid"
+
+
+def test_a_byte_order_mark_is_overlooked(folder: Path) -> None:
+    content = (folder / "config.json").read_bytes()
+    (folder / "config.json").write_bytes(b"\xef\xbb\xbf" + content)
+    assert find_checkpoint(folder) is not None
 
 
 @needs_transformers
@@ -236,7 +309,7 @@ def test_a_large_file_of_another_kind_is_not_read(tmp_path: Path, monkeypatch: p
     path = tmp_path / "m.onnx"
     with path.open("wb") as stream:
         stream.truncate(2**40)
-    monkeypatch.setattr("dippm.frontends.checkpoint_folder._read", lambda _: pytest.fail("read"))
+    monkeypatch.setattr("json.loads", lambda _: pytest.fail("read"))
     assert find_checkpoint(path) is None
 
 

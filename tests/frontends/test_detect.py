@@ -51,6 +51,28 @@ def test_content_tells_the_framework(tmp_path: Path, name: str, content: bytes, 
 
 
 @pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["config.json", "model.onnx"], "Give the .onnx file"),
+        (["model_index.json"], "pipeline of diffusers"),
+        (["adapter_config.json", "adapter_model.safetensors"], "adapter"),
+        (["snapshots/abc"], "snapshot"),
+        (["config.json", "diffusion_pytorch_model.safetensors"], "names no model of transformers or timm"),
+        (["model-00001-of-00002.safetensors"], "weights alone"),
+        (["pytorch_model.bin"], "weights alone"),
+        (["readme.txt"], "no config.json"),
+    ],
+)
+def test_folders_that_are_no_model_say_what_they_are(tmp_path: Path, names: list[str], words: str) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"_class_name": "UNet2DConditionModel"}')
+    with pytest.raises(ModelReadError, match=words) as caught:
+        detect_framework(tmp_path)
+    assert caught.value.code == "model.unrecognised"
+
+
+@pytest.mark.parametrize(
     ("name", "content", "code"),
     [
         ("m.onnx", b"", "model.empty"),

@@ -11,6 +11,21 @@ from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format,
 from dippm.graph import DType, Graph, OpKind, TensorRole
 
 _AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
+_GPTQ = {**_AWQ, "quant_method": "gptq"}
+_BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+
+
+def _compressed(layout: str, **weights: Any) -> dict[str, Any]:
+    """As llm-compressor writes it: one group, of all linear layers."""
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"type": "int", "num_bits": 4, **weights}}}
+    return {"quant_method": "compressed-tensors", "format": layout, "config_groups": groups}
+
+
+def _targets(*targets: list[str]) -> dict[str, Any]:
+    """compressed-tensors with a group for each list of targets."""
+    weights = {"type": "int", "num_bits": 4, "group_size": 128}
+    groups = {str(index): {"targets": names, "weights": weights} for index, names in enumerate(targets)}
+    return {**_compressed("pack-quantized"), "config_groups": groups}
 
 
 @pytest.mark.parametrize(
@@ -32,17 +47,18 @@ _AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, DType.FLOAT8, 8 + 32 / 16384),
         ({"quant_method": "fp8"}, DType.FLOAT8, 8 + 32 / 16384),
         ({"quant_method": "mxfp4"}, DType.UINT4, 4.25),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "a": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}},
-                    "b": {"weights": {"num_bits": 8, "type": "float", "group_size": None}},
-                },
-            },
-            DType.FLOAT8,
-            8.0,
-        ),
+        # A type to pack in changes nothing.
+        ({**_BNB, "bnb_4bit_quant_storage": "bfloat16"}, DType.UINT4, 4.5),
+        ({**_BNB, "load_in_8bit": False, "_load_in_4bit": True, "_load_in_8bit": False}, DType.UINT4, 4.5),
+        (_compressed("pack-quantized", group_size=128), DType.UINT4, 4 + 16 / 128),
+        (_compressed("pack-quantized", num_bits=8, group_size=None), DType.UINT8, 8.0),
+        (_compressed("int-quantized", num_bits=8, group_size=-1), DType.INT8, 8.0),
+        # Not packed, each takes a byte.
+        (_compressed("int-quantized"), DType.INT8, 8.0),
+        (_compressed("naive-quantized", type="float", num_bits=8), DType.FLOAT8, 8.0),
+        (_compressed("float-quantized", type="float", num_bits=8), DType.FLOAT8, 8.0),
+        (_compressed("nvfp4-pack-quantized", type="float", group_size=16), DType.FLOAT4, 4.5),
+        ({**_compressed("float-quantized", type="float", num_bits=8), "sparsity_config": {}}, DType.FLOAT8, 8.0),
     ],
 )
 def test_formats(settings: dict[str, Any], dtype: DType, bits: float) -> None:
@@ -65,27 +81,76 @@ def test_formats(settings: dict[str, Any], dtype: DType, bits: float) -> None:
         {"quant_method": "fp8", "weight_block_size": 5},
         {"quant_method": "compressed-tensors", "config_groups": []},
         {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}},
+        # No positive whole numbers.
+        {**_GPTQ, "bits": 4.9},
+        {**_GPTQ, "bits": "4"},
+        {**_GPTQ, "bits": -4},
+        {**_GPTQ, "group_size": 0},
+        {**_GPTQ, "group_size": -2},
+        {**_GPTQ, "group_size": 64.5},
+        {**_GPTQ, "group_size": True},
+        {"quant_method": "fp8", "weight_block_size": [-1, 5]},
+        {"quant_method": "fp8", "weight_block_size": [128.5, 128]},
+        {"quant_method": "fp8", "weight_block_size": []},
+        _compressed("pack-quantized", group_size=-5),
+        _compressed("pack-quantized", num_bits=4.5),
+        # Not said in how many bits.
+        {"quant_method": "bitsandbytes"},
+        {"quant_method": "bitsandbytes", "load_in_8bit": False},
+        {"quant_method": "bitsandbytes", "load_in_8bit": "no"},
+        {**_BNB, "load_in_8bit": True},
+        # No names.
         {**_AWQ, "modules_to_not_convert": 7},
-        {
-            "quant_method": "compressed-tensors",
-            "config_groups": {"a": {"weights": {"num_bits": 4}}},
-            "ignore": ["re:("],
-        },
+        {**_AWQ, "modules_to_not_convert": {"lm_head": 1}},
+        {**_AWQ, "modules_to_not_convert": ""},
+        {**_AWQ, "modules_to_not_convert": [""]},
+        {**_AWQ, "modules_to_not_convert": ["lm_head", 5]},
+        {**_AWQ, "modules_to_not_convert": [["lm_head"]]},
+        {**_AWQ, "modules_to_not_convert": ["layers.(1|2)"]},
+        {**_AWQ, "modules_to_not_convert": ["model..mlp"]},
+        # Weights that are stored in other ways than the rest.
+        {**_GPTQ, "dynamic": {"-:.*mlp.*": {}}},
+        {**_GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj"]]},
+        {"quant_method": "fp8", "modules_to_convert": ["model.embed_tokens"]},
+        {"quant_method": "fp8", "expert_dtype": "fp4"},
+        {"quant_method": "mxfp4", "dequantize": True},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_has_fp16_weight": True},
+        _targets(["Embedding"]),
+        _targets(["re:.*self_attn.*"]),
+        _targets(["Linear"], ["re:.*down_proj"]),
+        _targets(),
+        {**_targets(["Linear"]), "sparsity_config": {"format": "sparse-24-bitmask"}},
+        _compressed("dense"),
+        _compressed("marlin-24"),
+        _compressed("float-quantized", num_bits=8),
+        _compressed("pack-quantized", num_bits=3),
     ],
 )
 def test_what_is_not_known_is_none(settings: dict[str, Any]) -> None:
     assert parse_weight_format(settings) is None
 
 
-def test_what_stays_as_it_is() -> None:
-    found = parse_weight_format(
-        {**_AWQ, "modules_to_not_convert": ["layers.*.router", "vision"], "ignore": ["re:mlp$"]}
-    )
+@pytest.mark.parametrize("settings", [{**_GPTQ, "dynamic": {}}, {**_GPTQ, "modules_in_block_to_quantize": None}])
+def test_a_setting_without_content_changes_nothing(settings: dict[str, Any]) -> None:
+    assert parse_weight_format(settings) == parse_weight_format(_GPTQ)
+
+
+@pytest.mark.parametrize("name", ["modules_to_not_convert", "llm_int8_skip_modules", "ignore", "ignored_layers"])
+def test_one_name_need_not_be_listed(name: str) -> None:
+    found = parse_weight_format({**_AWQ, name: "router"})
     assert found is not None
-    for name in ("model.layers.3.router.weight", "vision.proj.weight", "lm_head.weight", "block.mlp"):
-        assert found.skips(name)
-    for name in ("model.layers.3.q_proj.weight", "block.mlp.up.weight"):
-        assert not found.skips(name)
+    assert found.skips("model.layers.0.mlp.router.weight")
+    assert not found.skips("model.layers.0.self_attn.o.weight")
+
+
+def test_a_head_may_be_quantised() -> None:
+    found = parse_weight_format({**_GPTQ, "lm_head": True})
+    assert found is not None
+    assert not found.skips("lm_head.weight")
+
+
+def test_patterns_that_are_not_followed_make_the_format_unknown() -> None:
+    assert parse_weight_format({**_AWQ, "ignore": ["re:(a*)*b"]}) is None
 
 
 @pytest.fixture(name="graph")

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from dippm.errors import DippmError, ModelReadError  # noqa: E402
+from dippm.errors import DippmError, ModelReadError, UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import InputShapes, parse_input_shapes  # noqa: E402
 from dippm.measuring.bench import Bench  # noqa: E402
 from dippm.measuring.configuration import Configuration, Engine  # noqa: E402
@@ -60,6 +60,10 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(source)) == source
     assert source.model_key != find_source(str(tmp_path), parse_input_shapes({"input_ids": "9:int64"})).model_key
     assert measure(source).outcome is Outcome.OK
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(UnsupportedError) as caught:
+        find_source(str(tmp_path), InputShapes())
+    assert caught.value.code == "measure.quantised"
 
 
 def test_a_library_model() -> None:

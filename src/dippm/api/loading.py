@@ -56,18 +56,19 @@ def load(
         model = fspath(model)
     shapes, read_for = parse_input_shapes(input), Conditions.parse(mode=mode).mode
 
-    def read() -> Graph:
-        return open_model(model, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
-
-    if not isinstance(model, str):
-        return read()
-    name: str | None = model if is_zoo_name(model) else None
-    if name is None and framework is None:
+    source: object = model
+    name = model if isinstance(model, str) and is_zoo_name(model) else None
+    if name is None and isinstance(model, str) and framework is None:
         checkpoint = find_checkpoint(Path(model))
-        name = None if checkpoint is None else checkpoint.content_name
+        if checkpoint is not None:
+            source, name = checkpoint, checkpoint.content_name
+
+    def read() -> Graph:
+        return open_model(source, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
+
     if name is None:
         return read()
     from dippm.api.named_models import read_kept
 
     graph = read_kept(name, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
-    return replace(graph, source=model)
+    return replace(graph, source=str(model))

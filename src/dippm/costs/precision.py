@@ -104,6 +104,8 @@ _FOLLOWING_KINDS = (
     - {OpKind.CAST}
 )
 
+_HALF_BITS = 16
+
 # The same by the place of each type in DType.
 _FLOAT32 = tuple(DType).index(DType.FLOAT32)
 _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
@@ -212,10 +214,11 @@ def _number(dtype: DType) -> int:
 
 
 def stored_half(graph: Graph) -> DType | None:
-    """The 16-bit format that most weights of a model are stored in; None where they are not."""
+    """The 16-bit format that most weights of a model are stored in, quantised ones apart; None where they are not."""
     elements: dict[DType, int] = {}
     for tensor in graph.tensors:
-        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None:
+        is_whole = tensor.dtype.is_floating and tensor.dtype.bits >= _HALF_BITS
+        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None and is_whole:
             elements[tensor.dtype] = elements.get(tensor.dtype, 0) + prod(dim.fixed for dim in tensor.shape)
     most = max(elements, key=lambda dtype: elements[dtype], default=None)
     return most if most in _AUTOCAST.values() else None

@@ -23,6 +23,18 @@ _HIGHEST_IR_VERSION = 64
 # A SavedModel begins as an ONNX model of version 1 would; version 3 is the first that was released.
 _LOWEST_IR_VERSION = 3
 _SAVED_MODEL = "saved_model.pb"
+# What people have in a folder that is no model by itself: a file that tells, what it is, and what to give instead.
+_KNOWN_FOLDERS = (
+    ("*.onnx", "a folder with an ONNX file in it", "Give the .onnx file."),
+    ("model_index.json", "a pipeline of diffusers, which is several models", "Build one of them as a module, and give "
+     "it to dippm.predict."),
+    ("adapter_config.json", "an adapter, which is no model by itself", "Give the folder of its base model."),
+    ("snapshots/*", "a folder of the hub's cache", "Give the folder of a snapshot in it."),
+    ("config.json", "a folder whose config.json names no model of transformers or timm", "Build the module with its "
+     "own library, and give it to dippm.predict."),
+    ("*.safetensors", "a folder of weights alone", "Put the config.json that belongs to them beside them."),
+    ("pytorch_model*.bin", "a folder of weights alone", "Put the config.json that belongs to them beside them."),
+)  # fmt: skip
 _BY_EXTENSION = {".pdmodel": "paddle", ".pb": "tensorflow", ".onnx": "onnx"}
 
 
@@ -95,6 +107,9 @@ def _detect_folder(path: Path) -> Framework:
         return Framework.PADDLE
     if is_checkpoint_folder(path):
         return Framework.PYTORCH
+    for pattern, what, cure in _KNOWN_FOLDERS:
+        if any(path.glob(pattern)):
+            raise ModelReadError(f"'{path}' is {what}.", code="model.unrecognised", cure=cure)
     raise ModelReadError(
         f"'{path}' is a folder with no saved_model.pb, no model of Paddle, and no config.json that names a model.",
         code="model.unrecognised",

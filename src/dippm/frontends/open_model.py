@@ -36,7 +36,8 @@ def open_model(
 
     Args:
         model: A path; ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``; a ``torch.nn.Module``, an
-            ``onnx.ModelProto``, or a :class:`~dippm.graph.Graph`, which is returned as it is.
+            ``onnx.ModelProto``, a checkpoint that was found, or a :class:`~dippm.graph.Graph`, which is returned as it
+            is.
         input: Shapes that the caller gave.
         framework: Name of the framework, or None to tell it from the content.
         trust: Allow opening pickles, which runs code from the file.
@@ -48,6 +49,8 @@ def open_model(
     """
     if isinstance(model, Graph):
         return model
+    if isinstance(model, StoredCheckpoint):
+        return _open_checkpoint(model, input=input, mode=mode, batch_hint=batch_hint)
     if isinstance(model, str) and model.startswith(_ZOOS):
         return _open_zoo(model, input=input, mode=mode, batch_hint=batch_hint)
     if isinstance(model, str | Path):
@@ -174,7 +177,7 @@ def _refuse_mismatch(path: Path, *, named: Framework) -> None:
     try:
         found = detect_framework(path)
     except ModelReadError as exc:
-        if exc.code != "model.unrecognised":
+        if exc.code != "model.unrecognised" or path.is_dir():
             raise
         return  # the caller knows more than the content tells
     if found is not named:

@@ -8,12 +8,11 @@ of FP8 would be faster.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from typing import Any
 
+from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
 
 __all__ = ["WeightFormat", "parse_weight_format", "store_weights"]
@@ -22,11 +21,32 @@ _TYPES = {2: DType.UINT2, 4: DType.UINT4, 8: DType.UINT8}
 _SCALE_BITS = 16
 # bitsandbytes: one number in FP32 for 64 weights, or with double quantisation one of 8 bits, and FP32 for 256 of those.
 _BNB_SCALES, _BNB_DOUBLE_SCALES = 32 / 64, 8 / 64 + 32 / (64 * 256)
-# Microscaling: an exponent of 8 bits for 32 weights.
-_MX_SCALES = 8 / 32
-_FP8_BLOCK = (128, 128)
+# Microscaling: an exponent of 8 bits for 32 weights. NVIDIA's: a scale in FP8 for 16.
+_MX_SCALES, _NVFP4_SCALES = 8 / 32, 8 / 16
+_FP8_BLOCK = [128, 128]
+# How compressed-tensors lays out a type of so many bits. Unless they are packed, integers take a byte each.
+_COMPRESSED = {
+    ("pack-quantized", "int", 4): DType.UINT4,
+    ("pack-quantized", "int", 8): DType.UINT8,
+    ("int-quantized", "int", 4): DType.INT8,
+    ("int-quantized", "int", 8): DType.INT8,
+    ("naive-quantized", "int", 4): DType.INT8,
+    ("naive-quantized", "int", 8): DType.INT8,
+    ("naive-quantized", "float", 8): DType.FLOAT8,
+    ("float-quantized", "float", 8): DType.FLOAT8,
+    ("nvfp4-pack-quantized", "float", 4): DType.FLOAT4,
+}
 # Where nobody says what stays as it is.
 _USUAL_SKIPS = ("lm_head",)
+_SKIP_LISTS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "ignored_layers")
+# They change which weights are stored in how many bits, and nothing here follows them.
+_NOT_FOLLOWED = (
+    "dynamic",
+    "modules_in_block_to_quantize",
+    "modules_to_convert",
+    "llm_int8_has_fp16_weight",
+    "dequantize",
+)
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _WEIGHT, _SCALES = 1, 3
 
@@ -39,7 +59,8 @@ class WeightFormat:
         method: Name of the method, such as ``"gptq"``.
         dtype: Element type.
         scale_bits: Bits of scales and zero points for each weight.
-        skipped: Patterns of the names of modules whose weights are not quantised, ``re:`` before a regular expression.
+        skipped: Patterns of the names of modules whose weights are not quantised: whole components in a row, ``*``
+            within one of them, or ``re:`` and a regular expression that fits from the beginning of a component.
     """
 
     method: str
@@ -54,48 +75,71 @@ class WeightFormat:
 
     def skips(self, name: str) -> bool:
         """Whether the weight of this name stays as it is."""
-        return any(
-            re.search(pattern[3:], name) if pattern.startswith("re:") else fnmatch(name, f"*{pattern}*")
-            for pattern in self.skipped
-        )
+        return any(is_of_module(name, pattern) for pattern in self.skipped)
 
 
 def parse_weight_format(settings: Mapping[str, Any]) -> WeightFormat | None:
-    """Read the ``quantization_config`` of a checkpoint; None for a method or a number of bits that is not known."""
+    """Read the ``quantization_config`` of a checkpoint; None where its method, bits or patterns cannot be followed.
+
+    Args:
+        settings: As it stands in the file, which need not be trusted.
+    """
     method = str(settings.get("quant_method", ""))
+    if any(settings.get(name) for name in _NOT_FOLLOWED):
+        return None
+    usual = () if settings.get("lm_head") is True else _USUAL_SKIPS
     try:
         dtype, scale_bits = _READERS[method](settings)
         skipped = tuple(_listed_patterns(settings))
-    except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError, OverflowError, re.error):
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return WeightFormat(method=method, dtype=dtype, scale_bits=scale_bits, skipped=(*skipped, *_USUAL_SKIPS))
+    return WeightFormat(method=method, dtype=dtype, scale_bits=scale_bits, skipped=(*skipped, *usual))
 
 
 def _listed_patterns(settings: Mapping[str, Any]) -> list[str]:
-    named = [settings.get(name) or () for name in ("modules_to_not_convert", "llm_int8_skip_modules", "ignore")]
-    patterns = [str(each) for names in named for each in names]
-    for pattern in patterns:
-        if pattern.startswith("re:"):
-            re.compile(pattern[3:])
+    listed = [settings[name] for name in _SKIP_LISTS if settings.get(name) is not None]
+    patterns = [each for names in listed for each in ([names] if isinstance(names, str) else _list(names))]
+    check_patterns(patterns)
     return patterns
+
+
+def _list(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise TypeError(f"{value!r} is no list of names")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{value!r} is no positive whole number")
+    return value
 
 
 def _read_groups(settings: Mapping[str, Any]) -> tuple[DType, float]:
     """GPTQ and AWQ: a scale and a zero point for each group of a column, or for the whole of it."""
-    bits = int(settings["bits"] if "bits" in settings else settings["w_bit"])
-    group = int(settings["group_size"] if "group_size" in settings else settings["q_group_size"])
-    return _TYPES[bits], (_SCALE_BITS + bits) / group if group > 0 else 0.0
+    bits = _count(settings["bits"] if "bits" in settings else settings["w_bit"])
+    group = settings["group_size"] if "group_size" in settings else settings["q_group_size"]
+    return _TYPES[bits], 0.0 if group == -1 else (_SCALE_BITS + bits) / _count(group)
 
 
 def _read_bitsandbytes(settings: Mapping[str, Any]) -> tuple[DType, float]:
-    if not (settings.get("load_in_4bit") or settings.get("_load_in_4bit")):
+    """In whatever type four bits are packed (``bnb_4bit_quant_storage``), they stay four."""
+    in_4bit, in_8bit = (
+        any(settings.get(name) is True for name in (f"load_in_{bits}bit", f"_load_in_{bits}bit")) for bits in (4, 8)
+    )
+    if in_4bit == in_8bit:
+        raise ValueError("must be in either 4 or 8 bits")
+    if in_8bit:
         return DType.INT8, 0.0
     return DType.UINT4, _BNB_DOUBLE_SCALES if settings.get("bnb_4bit_use_double_quant") else _BNB_SCALES
 
 
 def _read_fp8(settings: Mapping[str, Any]) -> tuple[DType, float]:
-    rows, columns = settings.get("weight_block_size") or _FP8_BLOCK
-    return DType.FLOAT8, 32 / (int(rows) * int(columns))
+    if settings.get("expert_dtype", "fp8") != "fp8":
+        raise ValueError("experts of another type")
+    block = settings.get("weight_block_size")
+    rows, columns = map(_count, _FP8_BLOCK if block is None else block)
+    return DType.FLOAT8, 32 / (rows * columns)
 
 
 def _read_mxfp4(_: Mapping[str, Any]) -> tuple[DType, float]:
@@ -103,12 +147,16 @@ def _read_mxfp4(_: Mapping[str, Any]) -> tuple[DType, float]:
 
 
 def _read_compressed(settings: Mapping[str, Any]) -> tuple[DType, float]:
-    """compressed-tensors: the widest of its groups of layers."""
-    schemes = [group["weights"] for group in settings["config_groups"].values()]
-    scheme = max(schemes, key=lambda each: int(each["num_bits"]))
-    bits, group = int(scheme["num_bits"]), int(scheme.get("group_size") or 0)
-    dtype = DType.FLOAT8 if (scheme.get("type"), bits) == ("float", DType.FLOAT8.bits) else _TYPES[bits]
-    return dtype, _SCALE_BITS / group if group > 0 else 0.0
+    """compressed-tensors: one group, of all linear layers."""
+    (group,) = settings["config_groups"].values()
+    if group["targets"] != ["Linear"] or (settings.get("sparsity_config") or {}).get("format", "dense") != "dense":
+        raise ValueError("must be dense weights of all linear layers")
+    scheme, layout = group["weights"], group.get("format") or settings["format"]
+    dtype = _COMPRESSED[layout, scheme.get("type", "int"), _count(scheme["num_bits"])]
+    if dtype is DType.FLOAT4:
+        return dtype, _NVFP4_SCALES
+    size = scheme.get("group_size")
+    return dtype, 0.0 if size in (None, -1) else _SCALE_BITS / _count(size)
 
 
 _READERS = {

@@ -31,10 +31,20 @@ def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooS
         model: ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` or a path.
         inputs: Shapes of one sample; empty to take the library's or the file's own.
         trust: See :class:`FileSource`.
+
+    Raises:
+        UnsupportedError: ``measure.quantised`` for a quantised checkpoint.
     """
     if zoo.is_zoo_name(model):
         return ZooSource(model, inputs)
     checkpoint = find_checkpoint(Path(model))
+    if checkpoint is not None and "quantization_config" in checkpoint.settings:
+        raise UnsupportedError(
+            f"The weights of '{checkpoint.path}' are quantised, and what is measured is a model with random weights of "
+            "its plain types.",
+            code="measure.quantised",
+            cure="Measure the model that it was quantised from.",
+        )
     return FileSource(model, inputs, trust=trust) if checkpoint is None else CheckpointSource(checkpoint, inputs)
 
 
