@@ -87,6 +87,20 @@ def test_weights_have_the_type_that_the_configuration_names(folder: Path, tmp_pa
 
 
 @needs_transformers
+def test_weights_have_the_stored_type_where_the_configuration_names_none(tmp_path: Path) -> None:
+    folder = write(tmp_path / "plain", {**_LLAMA, "dtype": None})
+    single = dippm.predict(open_(folder), device="L4").memory_parts_mb["weights"]
+    write_weights(folder / "model.safetensors", {"w": (20000,)})
+    assert dippm.predict(open_(folder), device="L4").memory_parts_mb["weights"] == pytest.approx(single / 2, rel=1e-3)
+
+
+@needs_transformers
+def test_another_class_than_the_one_named_is_told(tmp_path: Path) -> None:
+    graph = open_(write(tmp_path / "own", {**_LLAMA, "architectures": ["MyLlama"]}))
+    assert any("MyLlama" in warning for warning in graph.warnings)
+
+
+@needs_transformers
 def test_a_half_precision_model_of_images_takes_half_precision_images(tmp_path: Path) -> None:
     settings = {
         "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 32, "dtype": "float16",

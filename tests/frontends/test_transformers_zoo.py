@@ -73,6 +73,12 @@ def test_an_encoder_asked_for_a_step_is_told_so_by_the_error_alone() -> None:
     assert transformers.logging.get_verbosity() == level
 
 
+def test_what_writes_no_text_alone_has_no_step() -> None:
+    with pytest.raises(UnsupportedError, match="hf:clip has no cache") as caught:
+        zoo.build("hf:clip#decode=8")
+    assert caught.value.code == "generation.no_cache"
+
+
 def test_a_spectrogram_has_the_size_that_the_model_has() -> None:
     _, inputs = zoo.build("hf:ASTForAudioClassification")
     assert (inputs.named or {})["input_values"].shape == (1024, 128)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dippm.errors import UnsupportedError
-from dippm.frontends.zoo_building import META, build_failed, make_on, unknown
+from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown
 
 
 def test_the_nearest_names_are_told_as_they_are_written() -> None:
@@ -49,6 +49,55 @@ def test_where_options_were_given_they_are_what_to_change() -> None:
     assert "options" in error.cure
 
 
+def test_an_interrupt_is_no_failure() -> None:
+    pytest.importorskip("torch")
+
+    def make() -> object:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_on(META, make, name="mine")
+
+
+def test_the_advice_to_let_a_library_ask_a_hub_is_not_passed_on() -> None:
+    errors = pytest.importorskip("huggingface_hub.errors")
+    error = RuntimeError("no backbone: unset HF_HUB_OFFLINE")
+    error.__cause__ = errors.OfflineModeIsEnabled("unset HF_HUB_OFFLINE")
+    assert "OFFLINE" not in str(build_failed("m", error, None))
+    assert "asks a hub" in str(build_failed("m", error, None))
+    assert "OFFLINE" in str(build_failed("m", RuntimeError("no backbone: unset HF_HUB_OFFLINE"), None))
+
+
+def test_settings_are_harmless_at_every_depth() -> None:
+    from_elsewhere = {"auto_map": {"A": "b"}, "_name_or_path": "/x", "name_or_path": "/x", "custom_pipelines": {}}
+    weights = {"pretrained": True, "checkpoint_path": "/x", "cache_dir": "/x", "pretrained_cfg": {"file": "/x"}}
+    kernels = {"attn_implementation": "kernels/x", "_experts_implementation": {"": "sdpa"}}
+    own = {"attn_implementation": "eager", "pretrained_cfg": {"input_size": [3, 4, 4]}, "depths": [1, [2]]}
+    inner = {**from_elsewhere, **own}
+    settings = {
+        **kernels, **from_elsewhere, "text_config": inner, "parts": [inner, 5], "use_pretrained_backbone": True,
+        "model_args": {**weights, "in_chans": 1, "deeper": {**weights, "depth": 2}},
+        "vision": {"backbone": "resnet18", "backbone_kwargs": weights},
+    }  # fmt: skip
+    assert harmless_settings(settings, name="m") == {
+        "text_config": own, "parts": [own, 5], "use_pretrained_backbone": False,
+        "model_args": {"in_chans": 1, "deeper": {"depth": 2}},
+        "vision": {"backbone": "resnet18", "backbone_kwargs": {}, "use_pretrained_backbone": False},
+    }  # fmt: skip
+    with pytest.raises(UnsupportedError) as caught:
+        harmless_settings({"a": [{"backbone": "hf-hub:x/y"}]}, name="m")
+    assert caught.value.code == "zoo.unknown"
+
+
+def test_settings_too_deep_to_be_read_are_refused() -> None:
+    settings: dict[str, object] = {}
+    for _ in range(10_000):
+        settings = {"a": settings}
+    with pytest.raises(UnsupportedError) as caught:
+        harmless_settings(settings, name="m")
+    assert caught.value.code == "zoo.build_failed"
+
+
 def test_a_module_is_made_without_memory_in_evaluation_mode() -> None:
     torch = pytest.importorskip("torch")
     before = torch.random.get_rng_state()
@@ -72,9 +121,15 @@ def test_a_constructor_that_needs_values_is_given_them() -> None:
 
     module = make_on(META, make, name="mine")
     assert tuple(module.weight.shape) == (4, 4)
+    # What a file describes may be too large to be made.
+    with pytest.raises(UnsupportedError) as caught:
+        make_on(META, make, name="mine", options=None)
+    assert caught.value.code == "zoo.build_failed"
 
 
-@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError, ImportError, RuntimeError])
+@pytest.mark.parametrize(
+    "error", [ValueError, TypeError, KeyError, ImportError, RuntimeError, IndexError, ZeroDivisionError]
+)
 def test_what_a_constructor_raises_is_wrapped(error: type[Exception]) -> None:
     pytest.importorskip("torch")
 

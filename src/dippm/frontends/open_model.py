@@ -89,7 +89,7 @@ def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: 
     if checkpoint.weight_format is not None:
         graph = store_weights(graph, checkpoint.weight_format)
     doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
-    return replace(graph, warnings=(*doubts, *graph.warnings))
+    return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
 
 
 def _refuse_input_of_step(name: str, *, input: InputShapes) -> None:  # noqa: A002

@@ -8,16 +8,16 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import UnsupportedError, UsageError
-from dippm.frontends.checkpoint_folder import StoredCheckpoint
+from dippm.frontends.checkpoint_folder import CONFIG_NAME, StoredCheckpoint
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.transformers_settings import refuse_unknown_settings
-from dippm.frontends.zoo_building import build_failed, make_on, unknown
+from dippm.frontends.zoo_building import build_failed, harmless_settings, make_on, unknown
 from dippm.graph import DType
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
     from dippm.frontends.torch.generation import GenerationStep
 
-__all__ = ["Checkpoint", "build_stored", "build_transformers", "load_checkpoints"]
+__all__ = ["Checkpoint", "build_stored", "build_transformers", "doubts_of_stored", "load_checkpoints"]
 
 _CHECKPOINTS = Path(__file__).with_name("hf_checkpoints.toml")
 _SEQUENCE_LENGTH = 128
 _AUDIO_SAMPLES = 16000  # one second
 _STEP_MARK = "#"
-_OWN_IMPLEMENTATIONS = ("eager", "sdpa")
+# Those that hold weights while a model runs; others are of its files alone.
+_TYPES_OF_WEIGHTS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,10 +72,11 @@ def build_transformers(
     if checkpoint is not None:
         architecture, published = checkpoint.architecture, checkpoint.config
     definition, config_class = _find_definition(transformers, architecture, is_decoder=bool(mark))
-    try:
-        config = config_class(**{**published, **options})
-    except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
-        raise build_failed(name, exc, options) from exc
+    with _without_advice(transformers):
+        try:
+            config = config_class(**{**published, **options})
+        except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
+            raise build_failed(name, exc, options) from exc
     refuse_unknown_settings(name, config, options)
     return _build(
         transformers, definition, config, name=name, device=device, options=options, step=asked if mark else None
@@ -86,26 +88,27 @@ def build_stored(transformers: ModuleType, checkpoint: StoredCheckpoint, device:
 
     No code beside the configuration is run.
     """
-    settings = checkpoint.settings
+    settings = harmless_settings(checkpoint.settings, name=checkpoint.name)
     model_type = settings["model_type"]
+    architecture = _architecture_of(settings)
+    is_foreign = bool(checkpoint.settings.get("auto_map"))
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model_type not in mapping:
-        if "auto_map" in settings:
-            raise UnsupportedError(
-                f"The model of '{checkpoint.path}' is made by code that lies beside it, which dippm does not run.",
-                code="checkpoint.foreign_code",
-                cure="Build the module yourself, on PyTorch's meta device, and give it to dippm.predict.",
-            )
-        raise unknown("hf", model_type, mapping.keys())
-    try:
-        config = mapping[model_type].from_dict(_without_kernels(settings))
-    except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
-        raise build_failed(checkpoint.name, exc, None) from exc
-    named = settings.get("architectures")
-    architecture = str(named[0]) if isinstance(named, list) and named else ""
-    definition = getattr(transformers, architecture, None)
-    if definition is None or (checkpoint.step is not None and architecture.endswith("Model")):
-        definition = _automatic(transformers, is_decoder=checkpoint.step is not None)
+        raise _foreign_code(checkpoint) if is_foreign else unknown("hf", model_type, mapping.keys())
+    with _without_advice(transformers):
+        try:
+            described = {**_with_backbone_config(settings), "architectures": [architecture] if architecture else None}
+            config = mapping[model_type].from_dict(described)
+            definition = _find_model_class(transformers, architecture, config)
+            # What finds the class by itself asks the configuration, which may say what no weights can be made in.
+            config.dtype = dtype = _dtype_of(config, otherwise=checkpoint.weight_dtype)
+        except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
+            raise build_failed(checkpoint.name, exc, None) from exc
+    if definition is None and architecture and is_foreign:
+        raise _foreign_code(checkpoint)
+    is_decoder = checkpoint.step is not None
+    if definition is None or (is_decoder and architecture.endswith("Model")):
+        definition = _automatic(transformers, type(config), is_decoder=is_decoder, name=checkpoint.name)
     return _build(
         transformers,
         definition,
@@ -114,30 +117,82 @@ def build_stored(transformers: ModuleType, checkpoint: StoredCheckpoint, device:
         device=device,
         options=None,
         step=checkpoint.step,
-        dtype=_dtype_of(config),
+        dtype=dtype,
     )
 
 
-def _without_kernels(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those that want packages, or code of a hub, in place of PyTorch's own attention."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if not name.endswith("_implementation") or value in _OWN_IMPLEMENTATIONS
-    }
+def doubts_of_stored(checkpoint: StoredCheckpoint, module: Any) -> tuple[str, ...]:
+    """What a user has to know of the module that was built for a checkpoint: that it is not the one that is named.
+
+    Args:
+        checkpoint: The checkpoint.
+        module: What ``build_stored`` made of it.
+    """
+    architecture = _architecture_of(checkpoint.settings)
+    built = type(module if checkpoint.step is None else module.model).__name__
+    if checkpoint.library != "transformers" or architecture in {"", built}:
+        return ()
+    return (
+        f"The checkpoint's {CONFIG_NAME} names {architecture}. Predicted is {built}, which transformers has for models "
+        f"of type '{checkpoint.settings['model_type']}': where the two differ, as in their heads, it is of the latter.",
+    )
 
 
-def _dtype_of(config: Any) -> torch.dtype | None:
-    """The type that ``from_pretrained`` loads the weights in; None for PyTorch's own."""
+def _architecture_of(settings: Mapping[str, Any]) -> str:
+    """The class that a configuration names; empty where it names none."""
+    named = settings.get("architectures")
+    first = named[0] if isinstance(named, list) and named else named
+    return first if isinstance(first, str) else ""
+
+
+def _find_model_class(transformers: ModuleType, architecture: str, config: Any) -> Callable[[Any], nn.Module] | None:
+    """The class of a name, where it makes models of this configuration; the library has much else."""
+    found: Any = getattr(transformers, architecture, None)
+    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
+        return None
+    config_class = getattr(found, "config_class", None)
+    return found if isinstance(config_class, type) and isinstance(config, config_class) else None
+
+
+def _with_backbone_config(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings that describe a backbone of timm where they named it with arguments.
+
+    Of such a name the library asks a hub first whether it is one of its own.
+    """
+    backbone, arguments = settings.get("backbone"), settings.get("backbone_kwargs")
+    is_named = isinstance(backbone, str) and "/" not in backbone and settings.get("use_timm_backbone", True)
+    if not is_named or not isinstance(arguments, Mapping) or not arguments or settings.get("backbone_config"):
+        return settings
+    channels = arguments.get("in_chans", settings.get("num_channels", 3))
+    described = {"num_channels": channels, **arguments, "model_type": "timm_backbone", "backbone": backbone}
+    rest = {name: value for name, value in settings.items() if name not in {"backbone", "backbone_kwargs"}}
+    return {**rest, "backbone_config": described}
+
+
+def _foreign_code(checkpoint: StoredCheckpoint) -> UnsupportedError:
+    return UnsupportedError(
+        f"The model of '{checkpoint.path}' is made by code that lies beside it, which dippm does not run.",
+        code="checkpoint.foreign_code",
+        cure="Build the module yourself, on PyTorch's meta device, and give it to dippm.predict.",
+    )
+
+
+def _dtype_of(config: Any, *, otherwise: str | None) -> torch.dtype | None:
+    """The type that ``from_pretrained`` loads the weights in; None for PyTorch's own.
+
+    Args:
+        config: The configuration.
+        otherwise: The type where it names none.
+    """
     import torch
 
+    known: dict[str, torch.dtype] = {dtype: getattr(torch, dtype) for dtype in _TYPES_OF_WEIGHTS}
     for part in (config, getattr(config, "text_config", None)):
         for name in ("dtype", "torch_dtype"):
-            found = getattr(part, name, None)
-            found = getattr(torch, found, None) if isinstance(found, str) else found
-            if isinstance(found, torch.dtype) and found.is_floating_point:
-                return found
-    return None
+            named = str(getattr(part, name, None)).removeprefix("torch.")
+            if named in known:
+                return known[named]
+    return None if otherwise is None else known[otherwise]
 
 
 def _build(
@@ -213,7 +268,7 @@ def _find_definition(
     """What makes the module of a configuration, and the configuration's class."""
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model in mapping:
-        return _automatic(transformers, is_decoder=is_decoder), mapping[model]
+        return _automatic(transformers, mapping[model], is_decoder=is_decoder, name=f"hf:{model}"), mapping[model]
     definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
     config_class = getattr(definition, "config_class", None)
     if definition is None or config_class is None:
@@ -225,11 +280,23 @@ def _find_definition(
     return definition, config_class
 
 
-def _automatic(transformers: ModuleType, *, is_decoder: bool) -> Callable[[Any], nn.Module]:
-    """What finds the class of a configuration by itself."""
+def _automatic(
+    transformers: ModuleType, config_class: type[Any], *, is_decoder: bool, name: str
+) -> Callable[[Any], nn.Module]:
+    """What finds the class of a configuration by itself.
+
+    Raises:
+        UnsupportedError: ``generation.no_cache`` where a decoder is wanted, and the library has none.
+    """
+    if is_decoder and config_class not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UnsupportedError(
+            f"{name.partition(_STEP_MARK)[0]} has no cache of keys and values that transformers knows: of its type "
+            f"'{config_class.model_type}' there is no model that writes text alone.",
+            code="generation.no_cache",
+            cure="Give a decoder, such as hf:LlamaForCausalLM; for a module of your own, give its cache as inputs.",
+        )
     auto = transformers.AutoModelForCausalLM if is_decoder else transformers.AutoModel
-    make: Callable[[Any], nn.Module] = auto.from_config
-    return make
+    return partial(auto.from_config, trust_remote_code=False)
 
 
 def _parse_step(asked: str, *, name: str) -> tuple[GenerationStep, int]:

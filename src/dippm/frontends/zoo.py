@@ -25,18 +25,16 @@ from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.transformers_zoo import build_stored as build_stored_transformers
-from dippm.frontends.transformers_zoo import build_transformers
-from dippm.frontends.zoo_building import META, make_on, unknown
+from dippm.frontends.transformers_zoo import build_transformers, doubts_of_stored
+from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build", "build_stored", "is_zoo_name", "library_of"]
+__all__ = ["build", "build_stored", "doubts_of_stored", "is_zoo_name", "library_of"]
 
 _VIDEO_FRAMES = 16
 _OFFLINE = "HF_HUB_OFFLINE"
-# What timm's constructor takes from elsewhere.
-_WEIGHTS_OF_TIMM = frozenset({"cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"})
 
 
 def is_zoo_name(name: str) -> bool:
@@ -155,7 +153,7 @@ def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str,
 
 
 def _build_stored_timm(timm: ModuleType, checkpoint: StoredCheckpoint, device: str) -> tuple[nn.Module, InputShapes]:
-    settings = checkpoint.settings
+    settings = harmless_settings(checkpoint.settings, name=checkpoint.name)
     model = settings["architecture"].partition(".")[0]
     if checkpoint.step is not None:
         raise UsageError(
@@ -163,13 +161,27 @@ def _build_stored_timm(timm: ModuleType, checkpoint: StoredCheckpoint, device: s
         )
     if not timm.is_model(model):
         raise unknown("timm", model, timm.list_models())
-    given = {"num_classes": settings.get("num_classes"), **(settings.get("model_args") or {})}
-    arguments = {name: value for name, value in given.items() if value is not None and name not in _WEIGHTS_OF_TIMM}
+    own = settings.get("model_args") or {}
+    if not isinstance(own, Mapping):
+        raise build_failed(checkpoint.name, TypeError(f"model_args must be an object. Got {own!r} instead"), None)
+    given = {"num_classes": settings.get("num_classes"), **own}
+    arguments = {name: value for name, value in given.items() if value is not None}
     module: Any = make_on(
         device, lambda: timm.create_model(model, pretrained=False, **arguments), name=checkpoint.name, options=None
     )
     size = settings["pretrained_cfg"].get("input_size") or module.default_cfg["input_size"]
+    if not _is_image_size(size):
+        cause = ValueError(f"input_size must be channels, height and width, as [3, 224, 224]. Got {size!r} instead")
+        raise build_failed(checkpoint.name, cause, None)
     return module, _one_image(size)
+
+
+def _is_image_size(size: Any) -> bool:
+    return (
+        isinstance(size, list | tuple)
+        and len(size) == 3
+        and all(isinstance(extent, int) and not isinstance(extent, bool) and extent > 0 for extent in size)
+    )
 
 
 def _one_image(size: Sequence[int]) -> InputShapes:

@@ -1,10 +1,10 @@
-"""What all libraries of models have in common: building on a device, and saying what went wrong."""
+"""What all libraries of models have in common: what they may be told, building on a device, saying what went wrong."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +13,83 @@ from dippm.errors import UnsupportedError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["META", "build_failed", "make_on", "unknown"]
+__all__ = ["META", "build_failed", "harmless_settings", "make_on", "unknown"]
 
 #: PyTorch's device for tensors that have shapes and no values.
 META = "meta"
 
 _LONGEST = 300
 _DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+# Where transformers finds code that is not its own.
+_CODE_OF_OTHERS = frozenset({"_name_or_path", "auto_map", "custom_pipelines", "name_or_path"})
+# Those of transformers want packages, or code of a hub, in place of PyTorch's own attention.
+_IMPLEMENTATION = "_implementation"
+_OWN_IMPLEMENTATIONS = ("eager", "sdpa")
+# What is handed on to timm's constructor, and what that takes from elsewhere.
+_ARGUMENTS_OF_TIMM = frozenset({"backbone_kwargs", "model_args"})
+_WEIGHTS_OF_TIMM = frozenset({"cache_dir", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"})
+_NAMES_OF_TIMM = frozenset({"architecture", "backbone"})
+_WANTS_WEIGHTS = "use_pretrained_backbone"
+# transformers makes a name for each.
+_NUMBERS_OF_CLASSES = frozenset({"num_classes", "num_labels"})
+_MOST_CLASSES = 1_000_000
+_HUB_ERRORS = frozenset({"LocalEntryNotFoundError", "OfflineModeIsEnabled"})
+
+
+def harmless_settings(settings: Mapping[str, Any], *, name: str) -> dict[str, Any]:
+    """A configuration without what makes a library run code, open files or ask a hub; such may lie at any depth.
+
+    Args:
+        settings: The configuration, as JSON has it.
+        name: The model, for messages.
+
+    Raises:
+        UnsupportedError: ``zoo.unknown`` where a model of timm is named by the place that it lies in;
+            ``zoo.build_failed`` where the configuration is too deep, or has more than a million classes.
+    """
+    try:
+        return _harmless_entries(settings, are_arguments=False)
+    except RecursionError as exc:
+        raise build_failed(name, exc, None) from exc
+
+
+def _harmless_entries(settings: Mapping[str, Any], *, are_arguments: bool) -> dict[str, Any]:
+    unwanted = _CODE_OF_OTHERS | _WEIGHTS_OF_TIMM if are_arguments else _CODE_OF_OTHERS
+    entries = {}
+    for name, value in settings.items():
+        if name in unwanted or (_IMPLEMENTATION in name and value not in _OWN_IMPLEMENTATIONS):
+            continue
+        if name in _NAMES_OF_TIMM and isinstance(value, str) and ":" in value:
+            raise UnsupportedError(
+                f"'{value}' names a place to load a model of timm from, and no model.",
+                code="zoo.unknown",
+                cure="Give that folder, or its config.json alone.",
+            )
+        if name in _NUMBERS_OF_CLASSES and isinstance(value, int | float) and value > _MOST_CLASSES:
+            raise UnsupportedError(
+                f"The configuration's {name} is {value:,}, and more than {_MOST_CLASSES:,} are not built.",
+                code="zoo.build_failed",
+            )
+        entries[name] = _harmless(value, are_arguments=are_arguments or name in _ARGUMENTS_OF_TIMM)
+    if entries.keys() & {"backbone", _WANTS_WEIGHTS}:
+        entries[_WANTS_WEIGHTS] = False
+    return entries
+
+
+def _harmless(value: Any, *, are_arguments: bool) -> Any:
+    if isinstance(value, Mapping):
+        return _harmless_entries(value, are_arguments=are_arguments)
+    if isinstance(value, list):
+        return [_harmless(item, are_arguments=are_arguments) for item in value]
+    return value
 
 
 def make_on(
     device: str, make: Callable[[], nn.Module], *, name: str, options: Mapping[str, Any] | None = _DEFAULTS
 ) -> nn.Module:
     """Build a module on a device; on the meta device, for real where its constructor needs values.
+
+    What a file describes is never built for real without having been asked for: it may be of any size.
 
     Args:
         device: A torch device.
@@ -45,13 +109,13 @@ def make_on(
         try:
             with torch.device(device), WithoutValues():
                 module = make()
-        except (RuntimeError, NotImplementedError):
+        except Exception as exc:  # the library's own code, which fails in any way on what a file may say
+            if options is None or not isinstance(exc, RuntimeError):
+                raise build_failed(name, exc, options) from exc
             try:
                 module = make()
-            except (RuntimeError, ValueError, TypeError, OSError) as exc:
-                raise build_failed(name, exc, options) from exc
-        except (ValueError, TypeError, KeyError, AttributeError, ImportError, OSError, AssertionError) as exc:
-            raise build_failed(name, exc, options) from exc
+            except Exception as again:
+                raise build_failed(name, again, options) from again
     # Some constructors make a table on the host whatever the device.
     return (module if device == META else module.to(device)).eval()
 
@@ -70,6 +134,9 @@ def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None 
     # A line that ends so says no more than where.
     cause = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     cause = re.sub(r"\s+", " ", cause)[:_LONGEST].rstrip(" .:")
+    if any(type(link).__name__ in _HUB_ERRORS for link in _chain(error)):
+        # The library's advice is to let it ask.
+        cause = "it asks a hub for a part of the model, and nothing is downloaded"
     given = ", ".join(f"{option}={value!r}" for option, value in (options or {}).items())
     origin = "from its configuration" if options is None else "from its defaults"
     return UnsupportedError(
@@ -79,6 +146,13 @@ def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None 
         if given
         else "Build the module yourself and give it to dippm.predict, or give a file.",
     )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
