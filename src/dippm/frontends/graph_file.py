@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError, UsageError
-from dippm.frontends.collection_pause import collection_paused
 from dippm.graph import Graph
 from dippm.graph.fingerprint import fingerprint
 from dippm.graph.graph_json import graph_from_dict, graph_to_dict
+from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["is_graph_file", "read_graph_file", "write_graph_file"]
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.errors import MissingExtraError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint
-from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.transformers_zoo import build_stored as build_stored_transformers
 from dippm.frontends.transformers_zoo import build_transformers, doubts_of_stored
 from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown
+from dippm.processes.collection_pause import collection_paused
 
 if TYPE_CHECKING:
     from torch import nn

@@ -30,6 +30,7 @@ from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.prediction import Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraph, sum_over_nodes
+from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["Explanation", "PhysicsPredictor"]
 
@@ -172,7 +173,8 @@ class PhysicsPredictor:
         check_answerable(graph, batches)
         compiled = next((c for c in self._recent if c.source is graph and c.is_for(conditions, software)), None)
         if compiled is None:
-            compiled = CompiledGraph.of(graph, conditions, software)
+            with collection_paused():
+                compiled = CompiledGraph.of(graph, conditions, software)
             self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
         return PreparedGraph.of(compiled, batches=batches, conditions=conditions)
 

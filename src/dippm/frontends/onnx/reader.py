@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
-from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.onnx.evaluation import Evaluator
 from dippm.frontends.onnx.external_data import ExternalFiles
@@ -29,6 +28,7 @@ from dippm.graph.passes.canonicalize import canonicalize
 from dippm.graph.passes.settle_recurrent_layout import settle_recurrent_layout
 from dippm.graph.passes.stack_recurrent_layers import stack_recurrent_layers
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
+from dippm.processes.collection_pause import collection_paused
 
 if TYPE_CHECKING:
     import onnx

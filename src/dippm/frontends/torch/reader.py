@@ -16,7 +16,6 @@ from torch import nn
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
-from dippm.frontends.collection_pause import collection_paused
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
@@ -28,6 +27,7 @@ from dippm.frontends.torch.recorder import FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
 from dippm.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
+from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["read_module"]
 

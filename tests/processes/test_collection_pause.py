@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from dippm.frontends.collection_pause import collection_paused
+from dippm.processes.collection_pause import collection_paused
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

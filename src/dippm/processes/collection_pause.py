@@ -1,4 +1,4 @@
-"""Rest for the garbage collector while a model is read."""
+"""Rest for the garbage collector while a model is read or laid out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["collection_paused"]
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Importing and reading make many small objects and few cycles; the collector would walk them again and again."""
+    """Importing, reading and laying out make many small objects and few cycles; the collector would walk them again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
