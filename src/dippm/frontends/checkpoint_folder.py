@@ -127,10 +127,11 @@ class StoredCheckpoint:
             parameters: Numbers in the weights of the model that was built.
         """
         quantization = self.settings.get("quantization_config")
-        if self.weight_format is not None:
+        stored = self.weight_format
+        if stored is not None:
             return (
-                f"The checkpoint's weights are quantised ({self.weight_format.method}): they are counted as stored, in "
-                f"{self.weight_format.bits:.3g} bits each, and read so by every product. No such model was measured.",
+                f"The checkpoint's weights are quantised ({stored.method}): they are counted as stored, in "
+                f"{stored.bits:.3g} bits each, and read so by every product. No such model was measured.",
             )
         if isinstance(quantization, Mapping):
             method = quantization.get("quant_method", "a format of its own")

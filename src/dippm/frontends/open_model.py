@@ -75,10 +75,10 @@ def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: 
 
     if checkpoint.step is not None:
         _refuse_input_of_step(checkpoint.name, input=input)
-    if mode is Mode.TRAINING and checkpoint.weight_format is not None:
+    stored = checkpoint.weight_format
+    if mode is Mode.TRAINING and stored is not None:
         raise UnsupportedError(
-            f"The weights of '{checkpoint.path}' are quantised ({checkpoint.weight_format.method}): nothing can train "
-            "them.",
+            f"The weights of '{checkpoint.path}' are quantised ({stored.method}): nothing can train them.",
             code="training.quantised",
             cure="Give the model that it was quantised from, or build the module with its adapters and give that to "
             "dippm.predict.",
@@ -86,8 +86,8 @@ def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: 
     module, default_input = zoo.build_stored(checkpoint)
     given = default_input if input.is_empty else input
     graph = read_module(module, input=given, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
-    if checkpoint.weight_format is not None:
-        graph = store_weights(graph, checkpoint.weight_format)
+    if stored is not None:
+        graph = store_weights(graph, stored)
     doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
 
