@@ -39,6 +39,19 @@ def test_a_step_trains(optimizer: str, precision: str, models: Any, monkeypatch:
     assert not module.training
 
 
+def test_a_step_without_an_optimizer_leaves_the_weights_as_they_are(models: Any) -> None:
+    module, shapes = models.Example().build("cpu")
+    before = module.first.weight.detach().clone()
+    inputs = make_inputs(module, shapes, batch=4, device="cpu")
+    gradients = []
+    module.first.weight.register_hook(gradients.append)
+    with training_call(module, inputs, configuration(optimizer="none"), device="cpu") as step:
+        step()
+        assert module.first.weight.grad is None
+    assert gradients[0].abs().sum() > 0
+    assert torch.equal(module.first.weight, before)
+
+
 def test_the_measured_rate_leaves_the_weights_alone(models: Any) -> None:
     module, shapes = models.Example().build("cpu")
     before = module.first.weight.detach().clone()

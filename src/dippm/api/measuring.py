@@ -134,7 +134,7 @@ def measure(
             that it gives itself. A CPU is predicted from its rates, which are measured after the model, in two seconds.
         precision: See :func:`dippm.predict`.
         mode: ``inference`` or ``training``.
-        optimizer: For training: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+        optimizer: For training: ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``none``.
         layout: ``nchw`` or ``nhwc``.
         runtime: ``eager``, ``compile`` or ``cuda-graph``.
         engine: ``"torch"`` or ``"onnxruntime"``; left out, what the file is made for.

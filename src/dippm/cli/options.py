@@ -109,7 +109,7 @@ OptimizerOption = Annotated[
     str | None,
     typer.Option(
         "--optimizer",
-        help="For training: sgd, momentum, adam or adamw; SGD with momentum when left out.",
+        help="For training: sgd, momentum, adam, adamw or none; SGD with momentum when left out.",
         show_default=False,
     ),
 ]

@@ -35,12 +35,16 @@ class Runtime(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """What updates the weights in a training step; ``MOMENTUM`` is SGD with momentum 0.9."""
+    """What updates the weights in a training step; ``MOMENTUM`` is SGD with momentum 0.9.
+
+    ``NONE`` is a step without an update: forward and backward pass, as many published measurements take it.
+    """
 
     SGD = "sgd"
     MOMENTUM = "momentum"
     ADAM = "adam"
     ADAMW = "adamw"
+    NONE = "none"
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)

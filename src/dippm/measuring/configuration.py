@@ -42,7 +42,7 @@ class Configuration:
         is_training = self.conditions.mode is Mode.TRAINING
         if is_training and self.conditions.optimizer is None:
             raise UsageError(
-                "Training needs an optimizer.", code="optimizer.missing", cure="Use sgd, momentum, adam or adamw."
+                "Training needs an optimizer.", code="optimizer.missing", cure="Use sgd, momentum, adam, adamw or none."
             )
         if self.engine is Engine.ONNXRUNTIME and (is_training or self.conditions.runtime is not Runtime.EAGER):
             raise UnsupportedError(

@@ -31,7 +31,7 @@ _FIRST_LOSS_SCALE = 2.0**8
 def training_call(
     module: nn.Module, inputs: Inputs, configuration: Configuration, *, device: str
 ) -> Iterator[Callable[[], object]]:
-    """One step: forward, loss, backward, optimizer, gradients released.
+    """One step: forward, loss, backward, optimizer if there is one, gradients released.
 
     With ``amp`` on CUDA the loss is scaled by a ``GradScaler``, whose check for overflow waits for the device once
     a step. The optimizer has its state after the first step.
@@ -71,8 +71,9 @@ def training_call(
             loss = loss_of(forward(*inputs.args, **inputs.kwargs))
         # Without scaling these are the loss's own backward and the optimizer's own step.
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        scaler.step(optimizer)
-        scaler.update()
+        if conditions.optimizer is not Optimizer.NONE:
+            scaler.step(optimizer)
+            scaler.update()
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 

@@ -38,6 +38,8 @@ FloatArray = npt.NDArray[np.float64]
 
 _NAME = "physics-0"
 _CORRECTED_NAME = "additive-1"
+# What the labels' steps update by; a step without an update has nothing that was not measured.
+_TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
 # Releases of PyTorch that the times were measured with.
 _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # The networks' 90 % quantile on a card that was left out, of the two of which one predicts the other: see
@@ -371,7 +373,7 @@ class PhysicsPredictor:
                 warnings.append(f"No model that the time was learned from has these operators: {names}.")
         if conditions.accumulation > 1 or conditions.is_checkpointed:
             warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
-        if conditions.mode is Mode.TRAINING and conditions.optimizer is not Optimizer.MOMENTUM:
+        if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
             warnings.append(
                 f"No training step with {conditions.optimizer} was measured: its update is costed by bytes."
             )

@@ -49,6 +49,8 @@ def append_update(
             update.run("div", updates=[roots])
             update.run("add", updates=[roots])
             update.run("addcdiv", updates=[parameters], reads=[means, roots])
+        case Optimizer.NONE:
+            pass
 
 
 class _Update:
