@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.devices import DEVICE_FILE_REQUIRED, find_device, load_catalog, load_device_file, slice_device
+from dippm.devices import (
+    ARCHITECTURES,
+    DEVICE_FILE_REQUIRED,
+    find_device,
+    load_catalog,
+    load_device_file,
+    slice_device,
+)
 from dippm.errors import UnsupportedError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +110,71 @@ def test_issue_devices_are_all_there() -> None:
         find_device(name)
 
 
+def test_cards_that_people_own_are_all_there() -> None:
+    for name in (
+        "GTX 1080", "GTX 1080 Ti", "TITAN V", "TITAN RTX", "RTX 2060", "RTX 2060 SUPER", "RTX 2070", "RTX 2070 SUPER",
+        "RTX 2080", "RTX 2080 SUPER", "RTX 2080 Ti", "RTX 3060", "RTX 3060 Ti", "RTX 3070", "RTX 3070 Ti", "RTX 3080",
+        "RTX 3080 12GB", "RTX 3080 Ti", "RTX 3090 Ti", "RTX 3080 Ti Laptop GPU", "RTX A2000 12GB", "RTX A4000",
+        "RTX A4500", "RTX A5000", "RTX A6000", "RTX 4060", "RTX 4060 Ti", "RTX 4060 Ti 16GB", "RTX 4070",
+        "RTX 4070 SUPER", "RTX 4070 Ti", "RTX 4070 Ti SUPER", "RTX 4080", "RTX 4080 SUPER", "RTX 4090 Laptop GPU",
+        "RTX 4000 Ada", "RTX 4500 Ada", "RTX 5000 Ada", "RTX 5060 Ti", "RTX 5060 Ti 16GB", "RTX 5070", "RTX 5070 Ti",
+        "RTX 5080", "RTX 5090 Laptop GPU", "A10G", "A16", "A2", "A800", "L40", "H800", "H20", "GH200",
+    ):  # fmt: skip
+        find_device(name)
+
+
+# FLOP per SM and clock, by architecture: half of the FP16 rate of the professional cards, the INT8 rate whole.
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("GeForce")])
+def test_geforce_tensor_rates_are_those_of_fp32_accumulation(name: str) -> None:
+    spec = find_device(name)
+    per_clock = spec.sm_count * spec.boost_clock_mhz / 1e6
+
+    assert spec.is_boost_typical
+    for key, flop in (("tf32_tensor", 256), ("fp16_tensor", 512), ("bf16_tensor", 512), ("int8_tensor", 2048)):
+        if key in spec.peak_tflops:
+            assert spec.peak_tflops[key] == pytest.approx(flop * per_clock, rel=0.01), key
+
+
+def test_only_geforce_cards_pass_their_boost_clock() -> None:
+    assert not any(spec.is_boost_typical for spec in load_catalog() if not spec.name.startswith("GeForce"))
+
+
+def test_architectures_are_in_order() -> None:
+    order = [ARCHITECTURES.index(spec.architecture) for spec in load_catalog()]
+
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_that_cuda_offers_is_most_of_what_nvml_counts(name: str) -> None:
+    spec = find_device(name)
+
+    assert 0.93 * spec.memory_mb <= spec.capacity_mb <= spec.memory_mb
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        ("RTX 3080", "RTX 3080 12GB"),
+        ("RTX 4060 Ti", "RTX 4060 Ti 16GB"),
+        ("RTX 5060 Ti", "RTX 5060 Ti 16GB"),
+    ],
+)
+def test_a_name_that_two_sizes_share_means_the_smaller(smaller: str, larger: str) -> None:
+    assert find_device(smaller).memory_mb < find_device(larger).memory_mb
+
+
+@pytest.mark.parametrize(
+    ("written", "nearest"), [("RTX 4000", "RTX 4000 Ada Generation"), ("RTX 5000", "RTX 5000 Ada Generation")]
+)
+def test_a_name_of_several_generations_is_refused(written: str, nearest: str) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        find_device(written)
+
+    assert caught.value.code == "device.unknown"
+    assert nearest in str(caught.value)
+
+
 def test_names_and_aliases_mean_one_device_each() -> None:
     for spec in load_catalog():
         for name in (spec.name, *spec.aliases):
@@ -140,6 +212,24 @@ def test_names_and_aliases_mean_one_device_each() -> None:
         ("Quadro RTX 6000", "Quadro RTX 6000"),
         ("rtx 6000", "Quadro RTX 6000"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada Generation"),
+        ("3080", "GeForce RTX 3080"),
+        ("rtx 3080 10gb", "GeForce RTX 3080"),
+        ("3080 12GB", "GeForce RTX 3080 12GB"),
+        ("NVIDIA GeForce RTX 2080 Ti", "GeForce RTX 2080 Ti"),
+        ("gtx1080ti", "GeForce GTX 1080 Ti"),
+        ("NVIDIA TITAN RTX", "TITAN RTX"),
+        ("4070 ti super", "GeForce RTX 4070 Ti SUPER"),
+        ("4060ti 16gb", "GeForce RTX 4060 Ti 16GB"),
+        ("rtx 4090 laptop", "GeForce RTX 4090 Laptop GPU"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "GeForce RTX 4090 Laptop GPU"),
+        ("A6000", "RTX A6000"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("rtx 5000 ada", "RTX 5000 Ada Generation"),
+        ("a10g", "A10G"),
+        ("NVIDIA A10", "A10"),
+        ("a800", "A800-SXM4-80GB"),
+        ("gh200", "GH200 480GB"),
+        ("NVIDIA GH200 120GB", "GH200 480GB"),
         ("rtx pro 6000", "RTX PRO 6000 Blackwell Workstation Edition"),
         (
             "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",

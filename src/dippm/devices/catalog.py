@@ -10,9 +10,14 @@ Name                Means                                          Why
 ``V100``            ``Tesla V100-SXM2-16GB``                       the most widely rented variant
 ``P100``            ``Tesla P100-PCIE-16GB``                       the variant with published kernel measurements
 ``H100``, ``H200``  the SXM modules                                the most widely rented variants
+``A800``            ``A800-SXM4-80GB``                             as ``A100 80GB``
+``GH200``           ``GH200 480GB``                                the module with 96 GB of HBM3
 ``RTX 6000``        ``Quadro RTX 6000`` (Turing)                   the later cards have "Ada" and "PRO" in their names
 ``RTX PRO 6000``    ``RTX PRO 6000 Blackwell Workstation Edition`` the variant with the full power limit
 ==================  =============================================  ====================================================
+
+Where cards of different memory share NVML's name, as the GeForce RTX 3080 with 10 and 12 GB do, the name means the one
+with less, and the others have their memory in the name: ``GeForce RTX 3080 12GB``.
 """
 
 from __future__ import annotations
@@ -289,7 +294,10 @@ def _nearest_names(name: str) -> list[str]:
     import difflib  # costs more than the lookup itself, and only this error needs it
 
     by_key = _devices_by_key()
-    near = difflib.get_close_matches(_name_key(name), by_key, n=3 * _SUGGESTIONS, cutoff=0.0)
+    wanted = _name_key(name)
+    # What goes on from the name that was given comes first: "RTX 5000" is likely half of "RTX 5000 Ada Generation".
+    longer = [key for key in by_key if wanted and key.startswith(wanted)]
+    near = longer + difflib.get_close_matches(wanted, by_key, n=3 * _SUGGESTIONS, cutoff=0.0)
     # Several keys may mean one device; a dict keeps the order and drops the repeats.
     return list(dict.fromkeys(by_key[key].name for key in near))[:_SUGGESTIONS]
 
