@@ -55,7 +55,7 @@ def test_onnx_and_pytorch_agree(name: str, export_onnx: Callable[[Any, Any], Any
                 for graph in (from_torch, from_onnx)
             )
             assert theirs.macs == ours.macs
-            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=0.03), (precision, batch)
+            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=0.05), (precision, batch)
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "pt2", "pickle", "onnx"])

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from dippm.costs.kernels.problems import Family, GemmProblem
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.workload import Workload
-from dippm.devices import find_device, load_catalog
+from dippm.devices import DeviceSpec, find_device, load_catalog
 from dippm.graph import DType, Graph, OpKind
 
 FloatArray = npt.NDArray[np.float64]
@@ -214,3 +215,75 @@ def test_packed_weights_take_the_time_to_read_them_where_rows_are_few(
     assert 0.7 * reading < packed[0] <= packed[1] < 1.5 * reading
     assert packed[0] < 0.4 * plain[0]
     assert packed[2] == plain[2]
+
+
+def large_product(builder: Any) -> Graph:
+    n = builder.N
+    y = builder.node(OpKind.LINEAR, [builder.input(n, 4096, 4096), builder.weight(4096, 4096)], n, 4096, 4096)
+    graph: Graph = builder.graph(y)
+    return graph
+
+
+def half_precision_ms(graph: Graph, device: DeviceSpec, *, tensor_feed: float) -> float:
+    plan = KernelPlan.from_workload(Workload.from_graph(graph, Precision.FP16))
+    result = busy_ms(
+        plan,
+        plan.work.at([8]),
+        devices=[device],
+        conditions=Conditions(precision=Precision.FP16),
+        rates=Rates(tensor_feed=tensor_feed, tensor_gemm=1.0),
+        kernels=load_kernel_model(),
+    )
+    return float(result.sum())
+
+
+def test_feeding_slows_full_rate_tensor_cores_and_leaves_half_rate_ones(builder: Any) -> None:
+    graph = large_product(builder)
+    for name, slower in (("RTX 3090", 1.0), ("RTX 4090", 1.0), ("A100", 1.5), ("V100", 1.5), ("L40S", 1.5)):
+        device = find_device(name)
+        plain, fed = (half_precision_ms(graph, device, tensor_feed=feed) for feed in (0.0, 2.0))
+        # (1 + 2) / (1 + 2 / 2) at the full rate.
+        assert fed / plain == pytest.approx(slower, rel=0.02), name
+
+
+def test_more_peak_never_costs_time_however_much_feeding_does(builder: Any) -> None:
+    graph = large_product(builder)
+    device = find_device("RTX 3090")
+    times = [
+        half_precision_ms(
+            graph,
+            replace(device, peak_tflops={**device.peak_tflops, "fp16_tensor": peak * 71.0}),
+            tensor_feed=5.0,
+        )
+        for peak in (1.0, 1.3, 1.7, 2.0, 3.0)
+    ]
+    assert times == sorted(times, reverse=True)
+
+
+def test_a_power_limit_holds_tensor_cores_back(builder: Any) -> None:
+    graph = large_product(builder)
+    device = find_device("H100 80GB HBM3")
+    spare, enough, half = (
+        half_precision_ms(graph, replace(device, board_power_w=watts), tensor_feed=0.0)
+        for watts in (1000.0, 0.65 * device.peak_tflops["fp16_tensor"], 0.325 * device.peak_tflops["fp16_tensor"])
+    )
+    assert spare == pytest.approx(enough)
+    assert half / enough == pytest.approx(2.0, rel=0.02)
+
+
+def test_tensor_cores_of_another_format_alone_have_a_rate(builder: Any) -> None:
+    device = find_device("A100")
+    peaks = {name: peak for name, peak in device.peak_tflops.items() if name != "fp16_tensor"}
+    plan = KernelPlan.from_workload(Workload.from_graph(large_product(builder), Precision.BF16))
+    times = [
+        busy_ms(
+            plan,
+            plan.work.at([8]),
+            devices=[each],
+            conditions=Conditions(precision=Precision.BF16),
+            rates=Rates(),
+            kernels=load_kernel_model(),
+        ).sum()
+        for each in (device, replace(device, peak_tflops=peaks))
+    ]
+    assert times[1] == pytest.approx(times[0])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.tensor_cores import packed_gemm_seconds, tensor_gemm_seconds
+from dippm.costs.tensor_cores import narrow_gemm_seconds, tensor_gemm_seconds
 
 PEAK = 100e12
 
@@ -57,7 +57,7 @@ def test_a_long_sum_into_few_tiles_is_shared() -> None:
 
 def packed_seconds(*sizes: float) -> float:
     columns = (np.array([float(size)]) for size in sizes)
-    return float(packed_gemm_seconds(*columns, peak_flops=np.array([PEAK]))[0])
+    return float(narrow_gemm_seconds(*columns, peak_flops=np.array([PEAK]))[0])
 
 
 def test_a_kernel_for_packed_weights_wastes_no_more_than_sixteen_rows() -> None:

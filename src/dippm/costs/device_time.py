@@ -10,7 +10,7 @@ problem takes on the same device is taken off, and what remains is at least the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,10 +32,10 @@ from dippm.costs.kernels.problems import (
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
-from dippm.costs.tensor_cores import packed_gemm_seconds, tensor_gemm_seconds
+from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.units import BYTES_PER_MIB, GIGA, TERA
+from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
 __all__ = ["busy_ms"]
 
@@ -51,15 +51,24 @@ _TENSOR_PEAK = {
 # The rate of a format without tensor cores. One that is not listed computes in FP32: PyTorch asks the library to
 # accumulate half-precision products in FP32, so that a fast plain FP16 rate (P100) goes unused.
 _PLAIN_PEAK = {Arithmetic.FP64: "fp64"}
+# FP16 operations per multiprocessor and clock of an architecture's tensor cores at full rate, by the first compute
+# capability that has it (NVIDIA's whitepapers of Volta to Blackwell); other formats in proportion.
+_FULL_RATE = {(7, 0): 1024.0, (8, 0): 2048.0, (8, 6): 1024.0, (9, 0): 4096.0, (10, 0): 8192.0, (12, 0): 1024.0}
+_OF_FP16 = {Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0}
+# GeForce cards accumulate in FP32 at half of the rate.
+_HALF_RATE = 0.5
 _ARITHMETICS = tuple(Arithmetic)
 _OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
 _ATTENTION_TILE = (128.0, 64.0, 32.0)
-# Share of its FP32 peak that a board with power to spare reaches in a large product; the measured ones: 0.84 and 0.89.
-_UNTHROTTLED_SHARE = 0.7
-# Part of that which a board sustains whose data sheet states its highest clock: the same two figures.
-_SUSTAINED_OF_HIGHEST = 0.85
+# Part of its peak that a board with power to spare sustains in large products, in FP32; the measured: 0.84 and 0.89.
+_SUSTAINED = 0.85
+# Board power for each TFLOP/s of the FP16 peak below which the power limit holds tensor cores back, by the first
+# compute capability made in a process: 12 nm from the T4, which keeps 0.61 of what others keep in large FP32 products;
+# 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and, with large tiles and HBM, from the H100 PCIe, by
+# the fitted models of data/published.
+_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 1.2}
 _WORTHWHILE = 1.2
 # Share of the L2 cache that a chain of kernels finds warm.
 _WARM_CACHE = 0.5
@@ -95,7 +104,7 @@ def busy_ms(
 
     def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> _Timer:
         if (chosen, on_tensor) not in timers:
-            sheets = _Sheets.of(tuple(devices[i] for i in chosen), on_tensor, kernels)
+            sheets = _Sheets.of(tuple(devices[i] for i in chosen), on_tensor, rates.tensor_feed)
             timers[chosen, on_tensor] = _Timer(
                 plan=plan, at=at, sheets=sheets, conditions=conditions, rates=rates, kernels=kernels
             )
@@ -168,7 +177,7 @@ class _Sheets:
 
     @staticmethod
     @lru_cache(maxsize=256)
-    def of(devices: tuple[DeviceSpec, ...], on_tensor: frozenset[Arithmetic], kernels: KernelModel) -> _Sheets:
+    def of(devices: tuple[DeviceSpec, ...], on_tensor: frozenset[Arithmetic], tensor_feed: float) -> _Sheets:
         """Read the data sheets, once for all graphs."""
 
         def column(values: Iterable[float]) -> FloatArray:
@@ -177,7 +186,7 @@ class _Sheets:
         return _Sheets(
             devices=devices,
             is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
-            peaks=np.array([_peaks(device, on_tensor, kernels) for device in devices]),
+            peaks=np.array([_peaks(device, on_tensor, tensor_feed) for device in devices]),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
@@ -185,14 +194,13 @@ class _Sheets:
         )
 
 
-def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], kernels: KernelModel) -> list[float]:
+def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], tensor_feed: float) -> list[float]:
     """Rate of each arithmetic on a device, FLOP/s."""
     available = device.peak_tflops
-    sustained = _sustained_share(kernels, device)
     return [
         TERA
         * (
-            available[_TENSOR_PEAK[value]] * sustained
+            available[_TENSOR_PEAK[value]] * _sustained_share(device) / _feeding(device, value, tensor_feed)
             if value in on_tensor
             else available.get(_PLAIN_PEAK.get(value, "fp32"), available["fp32"])
         )
@@ -219,15 +227,12 @@ class _Timer:
         peak, is_tensor = self._peaks(node)
         result = self._empty(len(columns))
         if is_tensor.any():
-            result[..., is_tensor] = self._tensor_product(
-                *(size[:, is_tensor] for size in (b, m, n, k)), peak=peak[..., is_tensor] * self.rates.tensor_gemm
-            )
-        is_packed = is_tensor & sizes.is_packed[columns]
-        if is_packed.any():
-            packed = packed_gemm_seconds(
-                *(size[:, is_packed] for size in (b, m, n, k)), peak_flops=peak[..., is_packed] * self.rates.tensor_gemm
-            )
-            result[..., is_packed] = np.minimum(result[..., is_packed], packed)
+            shape = [size[:, is_tensor] for size in (b, m, n, k)]
+            own_peak = peak[..., is_tensor] * self.rates.tensor_gemm
+            product = self._tensor_product(*shape, peak=own_peak)
+            has_narrow = sizes.is_packed[columns][is_tensor] | (shape[1] <= FEW_ROWS)
+            narrow = narrow_gemm_seconds(*shape, peak_flops=own_peak)
+            result[..., is_tensor] = np.where(has_narrow, np.minimum(product, narrow), product)
         # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
         is_single = sizes.is_linear[columns] | (b == 1.0)
         for family, chosen in ((Family.LINEAR, is_single & ~is_tensor), (Family.BMM, ~is_single & ~is_tensor)):
@@ -473,13 +478,23 @@ class _Timer:
         return np.maximum((time_ms - _LAUNCH_NOISE * floor_ms) / _MS, floor_seconds)
 
 
-@lru_cache(maxsize=256)
-def _sustained_share(kernels: KernelModel, device: DeviceSpec) -> float:
-    """Part of the tensor-core peak that a board's power limit lets it sustain, 1 for a board with power to spare.
+def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float) -> float:
+    """Time of a large product on tensor cores over that of a card at half rate, both measured in their peaks' time.
 
-    Taken from the learned FP32 product, which measured boards that throttle: a T4 keeps less than half of its peak.
+    Shared memory and registers are built for the full rate: the faster the arithmetic, the more they hold it up.
     """
-    large = GemmProblem.of(m=8192, n=8192, k=4096)
-    reached = large.flops[0] / (kernels.time_ms(Family.LINEAR, large, device)[0] / _MS)
-    share = min(1.0, reached / (device.peak_tflops["fp32"] * TERA) / _UNTHROTTLED_SHARE)
-    return float(share if device.is_boost_typical else share * _SUSTAINED_OF_HIGHEST)
+    full = _latest(_FULL_RATE, device) * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
+    share = min(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, 1.0)
+    return (1.0 + tensor_feed * share) / (1.0 + tensor_feed * _HALF_RATE)
+
+
+def _sustained_share(device: DeviceSpec) -> float:
+    """Part of the tensor-core peak that a board sustains, less where its power limit holds it back."""
+    needed_w = _latest(_W_PER_TFLOP, device) * device.peak_tflops.get("fp16_tensor", 0.0)
+    return _SUSTAINED * (1.0 if needed_w <= device.board_power_w else device.board_power_w / needed_w)
+
+
+def _latest(figures: Mapping[tuple[int, int], float], device: DeviceSpec) -> float:
+    """The figure of the last compute capability that is not after the device's, of the first where all are."""
+    known = [first for first in figures if first <= device.compute_capability]
+    return figures[max(known, default=min(figures))]

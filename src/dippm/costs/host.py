@@ -4,7 +4,8 @@ At small sizes a single eager call takes a time that does not depend on the GPU:
 tables is the same within 1 microsecond on A100, T4 and P4, cards whose speeds differ by a factor of eight, and differs
 by operator. That minimum is the host's work for the call (Python, dispatcher, launch). Values below: smallest measured
 latency on the A100 host of those tables (PyTorch 2.1, CUDA 12.1), microseconds; the two event records around the call
-are inside.
+are inside. In a whole call they are not: ``host_scale`` of :class:`~dippm.costs.rates.Rates` holds what whole models
+take of these figures.
 
 Views were not measured; theirs is an assumption of the order of a Python call into the dispatcher. An optimizer's
 operators over lists of tensors were not measured either: a microsecond for each tensor beside the call is assumed.

@@ -18,6 +18,8 @@ class Rates:
     Args:
         tensor_gemm: Share of the tensor-core peak that a large matrix product reaches.
         tensor_conv: The same for a large convolution in NHWC.
+        tensor_feed: Time to bring operands to tensor cores over that of the arithmetic, on cards whose tensor cores
+            run at the full rate of their architecture. Both shares above are of cards at half of it.
         nchw_shuffle: How often a tensor-core convolution in NCHW moves its input and output through memory once more
             to change their order; 0 for never, 1 for once each.
         attention: Share of the peak that fused attention reaches at full tiles.
@@ -39,6 +41,7 @@ class Rates:
 
     tensor_gemm: float = 0.75
     tensor_conv: float = 0.6
+    tensor_feed: float = 0.0
     nchw_shuffle: float = 1.0
     attention: float = 0.5
     direct_conv: float = 0.1

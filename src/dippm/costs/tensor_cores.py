@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["packed_gemm_seconds", "tensor_gemm_seconds"]
+__all__ = ["FEW_ROWS", "narrow_gemm_seconds", "tensor_gemm_seconds"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -28,7 +28,9 @@ _TILES = np.array(
     ]
 )
 # Height of what one instruction of a tensor core multiplies, and the share of the largest tile's rate: an assumption.
-_PACKED_ROWS, _PACKED_RATE = 16.0, 0.8
+_NARROW_ROWS, _NARROW_RATE = 16.0, 0.8
+#: Rows up to which libraries have such kernels for weights of 16 bits; measured image models have more.
+FEW_ROWS = 32.0
 _DEPTH = 32.0
 # Depth at which filling and draining a tile's pipeline takes as long as its work.
 _PIPELINE_DEPTH = 64.0
@@ -36,13 +38,13 @@ _PIPELINE_DEPTH = 64.0
 _SPLIT_DEPTH = 4096.0
 
 
-def packed_gemm_seconds(
+def narrow_gemm_seconds(
     b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak_flops: FloatArray
 ) -> FloatArray:
-    """The same for weights of few bits, by kernels made for few rows: tiles of 16 rows, their sums shared by all SMs.
+    """The same by kernels made for few rows: tiles of 16 rows, their sums shared by all SMs.
 
-    Up to some tens of rows such a kernel takes the time to read the weights (Frantar et al., MARLIN, 2024),
-    which no tile of the usual size does.
+    Up to some tens of rows such a kernel takes the time to read the weights, which no tile of the usual size does:
+    those of weights of few bits (Frantar et al., MARLIN, 2024), and what libraries take for one token of a decoder.
 
     Args:
         b: Independent products, 1 or more.
@@ -54,7 +56,7 @@ def packed_gemm_seconds(
     Shapes:
         All arrays and the result broadcast together.
     """
-    result: FloatArray = 2.0 * b * np.ceil(m / _PACKED_ROWS) * _PACKED_ROWS * n * k / (_PACKED_RATE * peak_flops)
+    result: FloatArray = 2.0 * b * np.ceil(m / _NARROW_ROWS) * _NARROW_ROWS * n * k / (_NARROW_RATE * peak_flops)
     return result
 
 

@@ -51,7 +51,7 @@ DEVICE_FILE_REQUIRED = (
 )
 """Keys that a device file must have."""
 
-_OPTIONAL_KEYS = ("usable_memory_mb", "context_mb", "is_boost_typical", "aliases", "mig_profiles", "sources")
+_OPTIONAL_KEYS = ("usable_memory_mb", "context_mb", "aliases", "mig_profiles", "sources")
 _PROFILE_REQUIRED = ("name", "compute_slices", "memory_slices", "sm_count", "memory_mb", "max_instances")
 _PROFILE_OPTIONAL = ("placements",)
 _CATALOG_PATH = Path(__file__).with_name("catalog.toml")
@@ -245,7 +245,6 @@ def _make_spec(
         memory_mb=table["memory_mb"],
         usable_memory_mb=table.get("usable_memory_mb"),
         context_mb=table.get("context_mb"),
-        is_boost_typical=table.get("is_boost_typical", False),
         bandwidth_gb_s=table["bandwidth_gb_s"],
         l2_mb=table["l2_mb"],
         board_power_w=table["board_power_w"],

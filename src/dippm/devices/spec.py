@@ -101,8 +101,6 @@ class DeviceSpec:
             for itself. None where it is not known.
         context_mb: Device memory that a process holds beside its tensors (CUDA context and loaded kernels), MiB, where
             that was measured on this device; None for an estimate.
-        is_boost_typical: Whether the data sheet's boost clock is a typical one, which cards pass (GeForce), and not the
-            highest that the card ever runs at (all others).
         aliases: Other names that mean this device.
         mig_profiles: MIG slices by memory, then compute slices, smallest first; empty where the card has none, or
             where the memory that they really offer is not known.
@@ -129,7 +127,6 @@ class DeviceSpec:
     peak_tflops: Mapping[str, float] = field(hash=False)
     usable_memory_mb: float | None = None
     context_mb: float | None = None
-    is_boost_typical: bool = False
     aliases: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
     parent: str | None = None
@@ -153,8 +150,6 @@ class DeviceSpec:
             _check_number(where, "usable_memory_mb", self.usable_memory_mb, 64, self.memory_mb, unit=" MiB")
         if self.context_mb is not None:
             _check_number(where, "context_mb", self.context_mb, 0, self.memory_mb, unit=" MiB")
-        if not isinstance(self.is_boost_typical, bool):
-            raise _bad_value(where, "is_boost_typical", self.is_boost_typical, "true or false")
         self._check_peaks(where)
         self._check_mig(where)
 

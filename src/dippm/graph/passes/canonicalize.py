@@ -10,6 +10,7 @@ from dippm.graph.passes.cancel_transposes import cancel_transposes
 from dippm.graph.passes.copy_packed_projection import copy_packed_projection
 from dippm.graph.passes.drop_filler_bias import drop_filler_bias
 from dippm.graph.passes.drop_neutral_arithmetic import drop_neutral_arithmetic
+from dippm.graph.passes.fold_borders import fold_borders
 from dippm.graph.passes.fold_constants import fold_constants
 from dippm.graph.passes.fold_weight_views import fold_weight_views
 from dippm.graph.passes.fuse_attention import fuse_attention, fuse_converted_attention
@@ -60,6 +61,7 @@ CONVERTED_FUSIONS: tuple[Pass, ...] = (
     fold_weight_views,
     cancel_transposes,
     order_images,
+    fold_borders,
     fuse_convolution_bias,
     fuse_moment_norm,
     fuse_reshaped_linear,

@@ -1,0 +1,145 @@
+"""Measurements of whole models that others have published: ``data/published`` of the project's repository.
+
+Each row says in the words of its source what was run; ``data/published/README.md`` says where each table comes from,
+how it was taken and what is doubtful about it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dippm.errors import UsageError
+
+__all__ = ["PublishedRow", "digest_published", "read_configurations", "read_published"]
+
+_TABLES = ("transformers_docs.csv", "benchmarks.csv")
+_CONFIGURATIONS = "models.toml"
+# Bytes of the unit that a figure of memory is given in.
+_UNIT_BYTES = {"MiB": 2**20, "MB": 10**6}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRow:
+    """One published measurement; an empty text or None where the source does not say.
+
+    Args:
+        source: Which table.
+        model: Name of the model: of a checkpoint, or ``timm:NAME``, ``torchvision:NAME``.
+        model_class: The class that was run.
+        device: The device in the words of the source.
+        software: Releases, as far as stated.
+        precision: ``fp32``, ``tf32``, ``fp16``, ``bf16`` or ``amp``.
+        attention: ``eager``, ``sdpa`` or ``flash2``.
+        mode: ``inference``, ``prefill``, ``decode`` or ``training``.
+        optimizer: In training; ``none`` for a step without an update.
+        batch: Samples a call.
+        sequence: Tokens a sample.
+        image: Height and width.
+        past_tokens: Tokens in the cache before the step of a decoder.
+        latency_ms: Time of one call, step or token, ms.
+        allocated_mb: Peak of ``max_memory_allocated``, MiB.
+        energy_j: Energy of one call, J.
+        notes: What a careful reader has to know.
+    """
+
+    source: str
+    model: str
+    model_class: str
+    device: str
+    software: str
+    precision: str
+    attention: str
+    mode: str
+    optimizer: str
+    batch: int
+    sequence: int | None
+    image: tuple[int, int] | None
+    past_tokens: int | None
+    latency_ms: float | None
+    allocated_mb: float | None
+    energy_j: float | None
+    notes: str
+
+
+def read_published(folder: Path) -> list[PublishedRow]:
+    """Read all tables of the folder.
+
+    Raises:
+        UsageError: ``data.missing`` where a table is not there.
+    """
+    return [_row(record) for name in _TABLES for record in _records(folder / name)]
+
+
+def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Of each published model what its configuration has otherwise than its class's default.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    return tomllib.loads(_existing(folder / _CONFIGURATIONS).read_text(encoding="utf-8"))
+
+
+def digest_published(folder: Path) -> str:
+    """SHA-256 of all tables, hexadecimal.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    digest = hashlib.sha256()
+    for name in (*_TABLES, _CONFIGURATIONS):
+        digest.update(_existing(folder / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _records(path: Path) -> list[dict[str, str]]:
+    with _existing(path).open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise UsageError(
+            f"There is no table '{path}'.",
+            code="data.missing",
+            cure="Name data/published of the repository.",
+        )
+    return path
+
+
+def _row(record: Mapping[str, str]) -> PublishedRow:
+    height, width = (_number(record[name]) for name in ("image_height", "image_width"))
+    memory, unit = _number(record["peak_memory_mb"]), _UNIT_BYTES.get(record["memory_unit"])
+    is_allocated = record["memory_kind"] == "max_memory_allocated" and unit is not None and memory is not None
+    return PublishedRow(
+        **{
+            name: record[name]
+            for name in (
+                "source", "model", "model_class", "device", "software", "precision", "attention", "mode", "optimizer",
+                "notes",
+            )
+        },
+        batch=int(record["batch"]),
+        sequence=_whole(record["sequence"]),
+        image=None if height is None else (int(height), int(height if width is None else width)),
+        past_tokens=_whole(record["past_tokens"]),
+        latency_ms=_number(record["latency_ms"]),
+        allocated_mb=memory * unit / 2**20 if is_allocated else None,  # type: ignore[operator]
+        energy_j=_number(record["energy_j"]),
+    )  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    value = float(text) if text else math.nan
+    return value if math.isfinite(value) else None
+
+
+def _whole(text: str) -> int | None:
+    value = _number(text)
+    return None if value is None else int(value)

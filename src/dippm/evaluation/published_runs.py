@@ -1,0 +1,269 @@
+"""Published measurements as questions that a predictor can answer: model, device and conditions of each row.
+
+Where a source leaves something open, what is usual is taken and said here or in ``data/published/README.md``. Rows that
+no question describes are left out, with the reason. Models are divided in two: those of ``FITTED_MODELS`` may be fitted
+on, the others are only ever tested on, whatever table they stand in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.costs.software_support import check_software
+from dippm.datasets.published import PublishedRow, read_configurations, read_published
+from dippm.devices import DeviceSpec, find_device
+from dippm.errors import UnsupportedError, UsageError
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.graph import DType, Graph
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["FITTED_MODELS", "PUBLISHED_FOLDER", "PublishedRun", "read_published_runs"]
+
+#: Where the tables lie in the project's repository.
+PUBLISHED_FOLDER = Path("data") / "published"
+
+#: Parts of the names of the models that may be fitted on: one of each kind of architecture.
+FITTED_MODELS = ("Llama-2-7b", "bert-base", "bge-base", "gpt2", "distilbert", "torchvision:resnet50")
+
+_DOUBTFUL_DEVICE = "rtx3080ti-16GB"
+# The canonical name of each device; of a bare name the usual variant.
+_DEVICES = {
+    "A100": "A100-SXM4-40GB",
+    "A100 40GB PCIe": "A100-PCIE-40GB",
+    "A100 40GB SXM4": "A100-SXM4-40GB",
+    "A100 80GB PCIe": "A100 80GB PCIe",
+    "A100 80GB SXM4": "A100-SXM4-80GB",
+    "A100-40GB": "A100-SXM4-40GB",
+    "A100-80GB": "A100-SXM4-80GB",
+    # No desktop card of that name has 8 GB.
+    "GeForce RTX 2060-8GB": "GeForce RTX 2060 SUPER",
+    "H100 80GB PCIe Gen5": "H100 PCIe",
+    "L40S-45GB": "L40S",
+    "NVIDIA A10G": "A10G",
+    "Quadro RTX 8000": "Quadro RTX 6000",  # the same but for its memory
+    "RTX 6000 Ada": "RTX 6000 Ada Generation",
+    "RTX PRO 6000 Max-Q": "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+    "Tesla T4-15GB": "Tesla T4",
+    "V100": "Tesla V100-SXM2-16GB",
+    "V100 16GB": "Tesla V100-SXM2-16GB",
+    "V100 32GB": "Tesla V100-SXM2-32GB",
+    "V100-SXM2-16GB": "Tesla V100-SXM2-16GB",
+    # Only the laptop's has 16 GB, and it cannot be as fast as what is published.
+    _DOUBTFUL_DEVICE: "GeForce RTX 3080 Ti Laptop GPU",
+}
+# Beginnings of the names of sources that are no single call of one model on one stated device, or in doubt.
+_LEFT_OUT = {
+    "transformers-docs-vit-a100": "the figures contradict the stated number format",
+    "transformers-docs-vivit": "the figures contradict the stated number format",
+    "transformers-docs-octocoder": "the number of tokens is not stated",
+    "transformers-docs-beit": "the step is not known",
+    "transformers-docs-data2vec": "the step is not known",
+    "transformers-docs-clip": "the number of tokens is not stated",
+    "transformers-docs-bert-large-trainer-checkpointing": "part of a step is checkpointed and accumulated",
+    "transformers-docs-benchmarks-page": "queued calls were not waited for",
+    "torchvision-bs12-2020": "the copy of the images from the host is inside",
+    "u39kun-dlbench": "releases of PyTorch before 1.2 are not known",
+    "optimum-llama-lora": "low-rank adapters",
+    "litgpt": "a model's own code, not transformers'",
+    "gpt-fast": "compiled",
+    "segment-anything-fast": "a loop over the objects of each image is inside",
+    "diffusers": "diffusers is not among the libraries that models are built with",
+    "ort-stable-diffusion": "a pipeline of many models",
+    "mlenergy-diffusion": "diffusers is not among the libraries that models are built with",
+    "torchtune": "the configuration is not stated",
+}
+_WITHOUT_TF32 = "optimum-bge"
+_TOKENS = "input_ids"
+_POSITIONS_OF_PYTHIA = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRun:
+    """A published measurement and the question whose answer it is.
+
+    Args:
+        row: The measurement.
+        device: The device.
+        conditions: Precision, mode, optimizer.
+        software: The release of PyTorch, today's where none is stated or none so old is known.
+        is_fitted: Whether its model may be fitted on.
+        has_comparable_memory: Whether today's model holds its memory as the measured one did.
+        has_known_device: Whether the device is the one that the source names.
+    """
+
+    row: PublishedRow
+    device: DeviceSpec
+    conditions: Conditions
+    software: Software
+    is_fitted: bool
+    has_comparable_memory: bool
+    has_known_device: bool
+
+    @property
+    def machine(self) -> str:
+        """What shares a host: the source and the device."""
+        return f"{self.row.source} on {self.device.name}"
+
+    @property
+    def graph_key(self) -> tuple[object, ...]:
+        """Equal for runs of one graph."""
+        row = self.row
+        return (
+            row.model, row.model_class, row.attention, row.mode, row.optimizer, row.sequence, row.image,
+            row.past_tokens,
+        )  # fmt: skip
+
+    def build_graph(self, configurations: Mapping[str, Mapping[str, Any]]) -> Graph:
+        """Build the model without memory for its weights, and read its graph.
+
+        Args:
+            configurations: Of each model of transformers what is not its class's default.
+
+        Raises:
+            DippmError: Whatever keeps it from being built or read.
+        """
+        from dippm.frontends import zoo
+        from dippm.frontends.torch import read_module
+
+        row, options = self.row, {}
+        if ":" not in row.model:
+            options = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in configurations[row.model].items()
+            }
+            if row.attention:
+                options["attn_implementation"] = row.attention
+        module, inputs = zoo.build(self._built_name, device="meta", options=options)
+        if not self._step:
+            inputs = self._inputs
+        if self.conditions.mode is Mode.TRAINING and row.optimizer == "none" and row.image is None:
+            module = _with_summed_scores(module)
+        return read_module(module, input=inputs, source=row.model, mode=self.conditions.mode)
+
+    @property
+    def _built_name(self) -> str:
+        return self.row.model if ":" in self.row.model else f"hf:{self.row.model_class}{self._step}"
+
+    @property
+    def _step(self) -> str:
+        """The step of a decoder, as it is appended to a name; empty for a whole model."""
+        if not self.row.model_class.endswith("CausalLM"):
+            return ""
+        return {"decode": f"#decode={self.row.past_tokens}", "prefill": f"#prefill={self.row.sequence}"}.get(
+            self.row.mode, ""
+        )
+
+    @property
+    def _inputs(self) -> InputShapes:
+        if self.row.image is not None:
+            return InputShapes(positional=(InputEntry(shape=(3, *self.row.image)),))
+        return InputShapes(named={_TOKENS: InputEntry(shape=(self.row.sequence or 1,), dtype=DType.INT64)})
+
+
+def read_published_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]:
+    """All rows that a question describes, and how many were left out for which reason.
+
+    Args:
+        folder: ``data/published`` of the repository.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    configurations = read_configurations(folder)
+    runs, left_out = [], Counter[str]()
+    for row in read_published(folder):
+        reason = _reason_to_leave_out(row, configurations)
+        if reason:
+            left_out[reason] += 1
+        else:
+            runs.append(_run(row))
+    return runs, left_out
+
+
+def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
+    for beginning, reason in _LEFT_OUT.items():
+        if row.source.startswith(beginning):
+            return reason
+    if row.latency_ms is None:
+        return "no time is stated, or it ran out of memory"
+    if "compile" in row.software or row.source.endswith("-compiled"):
+        return "compiled"
+    if row.attention == "flash2":
+        return "another library's attention"
+    if (row.source, row.mode) == ("transformers-docs-bert", "inference"):
+        return "a loop of several calls"
+    if (row.source, row.mode) == ("transformers-pr-electra", "inference"):
+        return "rounded to 8 %"
+    if row.source.startswith("lambda-ngc2020") and row.model == "torchvision:resnet50":
+        return "may be bound by the loading of images"
+    if ":" not in row.model and (row.model not in known or not row.model_class):
+        return "what was built is not stated in full"
+    if row.model.startswith("EleutherAI") and (row.past_tokens or 0) >= _POSITIONS_OF_PYTHIA:
+        return "more tokens than the model has positions"
+    if row.model.startswith("microsoft/beit") and row.batch > 1:
+        return "today's class holds for one batch alone"
+    try:
+        find_device(_DEVICES.get(row.device, row.device))
+    except UnsupportedError:
+        return f"the catalogue has no {row.device}"
+    return ""
+
+
+def _run(row: PublishedRow) -> PublishedRun:
+    device = find_device(_DEVICES.get(row.device, row.device))
+    is_training = row.mode == Mode.TRAINING.value
+    conditions = Conditions.parse(
+        precision="fp32-strict" if row.source.startswith(_WITHOUT_TF32) else row.precision,
+        mode="training" if is_training else "inference",
+        optimizer=(row.optimizer or "none") if is_training else None,
+    )
+    return PublishedRun(
+        row=row,
+        device=device,
+        conditions=conditions,
+        software=_software(row, device, conditions),
+        is_fitted=any(name in row.model for name in FITTED_MODELS),
+        # Until then a new token copied the cache of all layers before it gave the old one back.
+        has_comparable_memory=row.mode != "decode",
+        has_known_device=row.device != _DOUBTFUL_DEVICE,
+    )
+
+
+def _software(row: PublishedRow, device: DeviceSpec, conditions: Conditions) -> Software:
+    stated = re.match(r"torch [1-9]\d*\.\d+", row.software)
+    if stated is not None:
+        software = Software.parse(stated.group())
+        with suppress(UnsupportedError, UsageError):
+            check_software(software, device, conditions.runtime)
+            return software
+    return DEFAULT_SOFTWARE
+
+
+def _with_summed_scores(module: nn.Module) -> nn.Module:
+    """The module with the stand-in for a loss of the scripts behind these tables: the sum of its scores.
+
+    They hold the scores until the step's end, and the gradient of a sum is written out before it is multiplied. The
+    rectifier makes the graph do both: it keeps what it was given and writes a gradient of that size.
+    """
+    from torch import Tensor, nn
+
+    class SummedScores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            scores: Tensor = self.model(input_ids=input_ids)[0]
+            return scores.relu().sum()
+
+    return SummedScores()

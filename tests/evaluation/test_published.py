@@ -1,0 +1,73 @@
+"""Scores of the shipped predictor on published measurements."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dippm.evaluation.published import PublishedReport, PublishedScore, evaluate_published, main, render_markdown
+from dippm.evaluation.published_runs import PUBLISHED_FOLDER
+
+FOLDER = Path(__file__).parents[2] / PUBLISHED_FOLDER
+ROWS = ("transformers-docs-bert,", "timm-results-2025,timm:resnet18", "transformers-docs-gpt2,")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few rows of the tables."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("timm")
+    result = tmp_path_factory.mktemp("published")
+    for path in FOLDER.glob("*.csv"):
+        head, *lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if line.startswith(ROWS) and ",4,1024," not in line][:14]
+        (result / path.name).write_text("\n".join([head, *kept]) + "\n", encoding="utf-8")
+    shutil.copy(FOLDER / "models.toml", result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> PublishedReport:
+    return evaluate_published(folder)
+
+
+def test_times_and_memory_are_near_what_was_published(report: PublishedReport) -> None:
+    errors = np.abs([score.error_percent for score in report.scores])
+    memory = np.abs([error for score in report.scores if (error := score.memory_error_percent) is not None])
+    assert len(errors) >= 8
+    assert errors.mean() < 20.0
+    assert len(memory) >= 6
+    assert memory.mean() < 8.0
+
+
+def test_the_page_names_every_row(report: PublishedReport) -> None:
+    page = render_markdown(report)
+    assert page.count("google-bert/bert-base-uncased") == len(
+        [score for score in report.scores if "bert-base" in score.run.row.model]
+    )
+    assert "| GeForce RTX 5090 |" in page
+    assert "nan" not in page
+
+
+def test_what_has_no_time_to_compare_says_so(report: PublishedReport) -> None:
+    score = report.scores[0]
+    assert score.run.has_known_device
+    only = PublishedReport(scores=(_in_doubt(score),), left_out=Counter({"compiled": 2}))
+    page = render_markdown(only)
+    assert "nan" not in page
+    assert "| compiled | 2 |" in page
+
+
+def test_the_command_writes_the_page(folder: Path, tmp_path: Path) -> None:
+    main(["--folder", str(folder), "--report", str(tmp_path / "page.md")])
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# Published measurements")
+
+
+def _in_doubt(score: PublishedScore) -> PublishedScore:
+    from dataclasses import replace
+
+    return replace(score, run=replace(score.run, has_known_device=False))

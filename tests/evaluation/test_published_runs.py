@@ -1,0 +1,122 @@
+"""What is asked for a published row, and which rows are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.software import DEFAULT_SOFTWARE
+from dippm.datasets.published import PublishedRow, read_configurations
+from dippm.evaluation import published_runs
+from dippm.evaluation.published_runs import PUBLISHED_FOLDER, PublishedRun, read_published_runs
+from dippm.graph import OpKind, TensorRole
+
+FOLDER = Path(__file__).parents[2] / PUBLISHED_FOLDER
+
+ROW = PublishedRow(
+    source="somebody",
+    model="google-bert/bert-base-uncased",
+    model_class="BertLMHeadModel",
+    device="A100-80GB",
+    software="torch 2.2.0, Ubuntu 22.04",
+    precision="fp16",
+    attention="eager",
+    mode="training",
+    optimizer="none",
+    batch=4,
+    sequence=32,
+    image=None,
+    past_tokens=None,
+    latency_ms=23.0,
+    allocated_mb=900.0,
+    energy_j=None,
+    notes="",
+)
+
+
+def run_of(row: PublishedRow, monkeypatch: pytest.MonkeyPatch) -> PublishedRun | str:
+    monkeypatch.setattr(published_runs, "read_published", lambda _folder: [row])
+    runs, left_out = read_published_runs(FOLDER)
+    return runs[0] if runs else next(iter(left_out))
+
+
+def test_a_step_without_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(ROW, monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert run.device.name == "A100-SXM4-80GB"
+    assert (run.conditions.mode, run.conditions.optimizer) == (Mode.TRAINING, Optimizer.NONE)
+    assert str(run.software) == "torch 2.2"
+    assert run.is_fitted
+    assert run.has_comparable_memory
+
+
+def test_the_graph_is_that_of_the_attention_and_the_stand_in_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    configurations = {**read_configurations(FOLDER), ROW.model: {"num_hidden_layers": 1, "vocab_size": 100}}
+    eager = run_of(ROW, monkeypatch)
+    fused = run_of(replace(ROW, attention="sdpa"), monkeypatch)
+    assert isinstance(eager, PublishedRun)
+    assert isinstance(fused, PublishedRun)
+    graphs = [run.build_graph(configurations) for run in (eager, fused)]
+    assert [any(node.kind is OpKind.ATTENTION for node in graph.nodes) for graph in graphs] == [False, True]
+    # One number comes out: the sum of the scores.
+    assert all(graph.tensors[graph.outputs[0]].shape == () for graph in graphs)
+
+
+def test_a_step_of_a_decoder_is_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    llama = replace(
+        ROW,
+        model="NousResearch/Llama-2-7b-hf",
+        model_class="LlamaForCausalLM",
+        mode="decode",
+        optimizer="",
+        sequence=1,
+        past_tokens=16,
+    )
+    run = run_of(llama, monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert run.conditions.optimizer is None
+    assert not run.has_comparable_memory
+    small = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 64}
+    graph = run.build_graph({llama.model: small})
+    assert any(tensor.role is TensorRole.CACHE for tensor in graph.tensors)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"latency_ms": None}, "no time"),
+        ({"software": "torch 2.2.0 torch.compile"}, "compiled"),
+        ({"attention": "flash2"}, "another library"),
+        ({"source": "litgpt-lora"}, "own code"),
+        ({"model": "nobody/nothing"}, "not stated in full"),
+        ({"device": "Voodoo 2"}, "the catalogue has no Voodoo 2"),
+    ],
+)
+def test_what_no_question_describes_is_left_out_with_the_reason(
+    changes: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run_of(replace(ROW, **changes), monkeypatch)  # type: ignore[arg-type]
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_software_that_is_not_known_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(replace(ROW, software="NGC pytorch 22.09-py3"), monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert run.software == DEFAULT_SOFTWARE
+
+
+def test_a_model_is_fitted_on_or_held_out_wherever_it_stands() -> None:
+    runs, left_out = read_published_runs(FOLDER)
+    assert len(runs) > 400
+    assert sum(left_out.values()) > 300
+    parts: dict[str, set[bool]] = {}
+    for run in runs:
+        parts.setdefault(run.row.model, set()).add(run.is_fitted)
+    assert all(len(found) == 1 for found in parts.values())
+    assert {found for part in parts.values() for found in part} == {False, True}

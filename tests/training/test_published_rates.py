@@ -1,0 +1,79 @@
+"""Hosts and tensor cores fitted on published measurements."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy")
+pytest.importorskip("transformers")
+
+from dippm.costs.conditions import Mode
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.evaluation.published import read_graphs
+from dippm.evaluation.published_runs import PUBLISHED_FOLDER, read_published_runs
+from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact
+from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.prepared_graph import CompiledGraph
+from dippm.training.published_rates import PublishedItem, fit_published_rates, log_errors, main
+
+FOLDER = Path(__file__).parents[2] / PUBLISHED_FOLDER
+RATES = {Mode.INFERENCE: Calibration.read().rates, Mode.TRAINING: Calibration.read(TRAINING_ARTEFACT_PATH).rates}
+
+
+@pytest.fixture(scope="module")
+def items() -> list[PublishedItem]:
+    """BERT's training steps and DistilBERT's calls: small ones wait for the host, large ones for tensor cores."""
+    runs = [
+        run
+        for run in read_published_runs(FOLDER)[0]
+        if run.row.source == "transformers-docs-bert" or run.row.model_class == "DistilBertModel"
+    ]
+    graphs = read_graphs(runs, FOLDER)
+    return [
+        PublishedItem.of(run, CompiledGraph.of(graphs[run.graph_key], run.conditions, run.software)) for run in runs
+    ]
+
+
+def test_rates_that_made_the_times_are_found_again(items: list[PublishedItem]) -> None:
+    kernels = load_kernel_model()
+    true = {
+        Mode.INFERENCE: replace(RATES[Mode.INFERENCE], host_scale=0.5, tensor_feed=2.0),
+        Mode.TRAINING: replace(RATES[Mode.TRAINING], host_scale=1.3, tensor_feed=2.0),
+    }
+    made = [
+        replace(item, run=replace(item.run, row=replace(item.run.row, latency_ms=item.predict_ms(true, kernels))))
+        for item in items
+    ]
+    fitted = fit_published_rates(made, RATES, kernels)
+    assert fitted[Mode.INFERENCE].host_scale == pytest.approx(0.5, rel=0.02)
+    assert fitted[Mode.TRAINING].host_scale == pytest.approx(1.3, rel=0.02)
+    assert fitted[Mode.TRAINING].tensor_feed == pytest.approx(2.0, rel=0.1)
+    assert fitted[Mode.INFERENCE].stream == RATES[Mode.INFERENCE].stream
+    assert np.abs(log_errors(made, fitted, kernels)).max() < 0.02
+
+
+def test_the_command_changes_the_artefacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ARTEFACT_FOLDER.iterdir():
+        shutil.copy(path, tmp_path)
+    folder = tmp_path / "published"
+    folder.mkdir()
+    for path in FOLDER.glob("*.csv"):
+        head, *lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if line.startswith("transformers-docs-bert,")]
+        (folder / path.name).write_text("\n".join([head, *kept]) + "\n", encoding="utf-8")
+    shutil.copy(FOLDER / "models.toml", folder)
+    main(["--folder", str(folder), "--out", str(tmp_path)])
+    training = Calibration.read(tmp_path / "physics_training.json")
+    assert training.rates.host_scale != RATES[Mode.TRAINING].host_scale
+    assert training.rates.stream == RATES[Mode.TRAINING].stream
+    provenance = json.loads(json.dumps(training.provenance["published_rates"]))
+    assert provenance["rows"] == 12
+    assert provenance["mape_percent"]["after"] < provenance["mape_percent"]["before"]
+    network = AdditiveArtefact.read(tmp_path / "additive_inference.json")
+    assert network.rates.tensor_feed == training.rates.tensor_feed
