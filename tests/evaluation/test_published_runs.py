@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.conditions import Mode, Optimizer, Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.datasets.published import PublishedRow, read_configurations
 from dippm.evaluation import published_runs
@@ -90,7 +90,7 @@ def test_a_step_of_a_decoder_is_one_token(monkeypatch: pytest.MonkeyPatch) -> No
     ("changes", "reason"),
     [
         ({"latency_ms": None}, "no time"),
-        ({"software": "torch 2.2.0 torch.compile"}, "compiled"),
+        ({"software": "torch 2.2.0 torch.compile"}, "compiled, in another format"),
         ({"attention": "flash2"}, "another library"),
         ({"source": "litgpt-lora"}, "own code"),
         ({"model": "nobody/nothing"}, "not stated in full"),
@@ -120,3 +120,13 @@ def test_a_model_is_fitted_on_or_held_out_wherever_it_stands() -> None:
         parts.setdefault(run.row.model, set()).add(run.is_fitted)
     assert all(len(found) == 1 for found in parts.values())
     assert {found for part in parts.values() for found in part} == {False, True}
+
+
+def test_compiled_runs_in_amp_are_asked_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(
+        ROW, model="timm:resnet18", model_class="", software="torch 2.9.1 torch.compile", precision="amp",
+        attention="", mode="inference", optimizer="", image=(224, 224), sequence=None,
+    )  # fmt: skip
+    run = run_of(row, monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert run.conditions.runtime is Runtime.COMPILE

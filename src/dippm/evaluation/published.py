@@ -114,7 +114,7 @@ def render_markdown(report: PublishedReport) -> str:
     parts: tuple[tuple[str, Callable[[PublishedScore], str]], ...] = (
         ("table", lambda score: f"{score.run.row.source}, {score.run.row.mode}"),
         ("device", lambda score: score.run.device.name),
-        ("conditions", lambda score: f"{score.run.conditions.mode.value}, {score.run.conditions.precision.value}"),
+        ("conditions", lambda score: _conditions(score, score.run.conditions.mode.value)),
     )
     lines = [
         _TITLE,
@@ -176,8 +176,13 @@ def _table(name: str, groups: Sequence[tuple[str, Sequence[PublishedScore]]]) ->
     return lines
 
 
+def _conditions(score: PublishedScore, mode: str) -> str:
+    conditions = score.run.conditions
+    return f"{mode}, {conditions.precision.value}, {conditions.runtime.value}"
+
+
 def _row(score: PublishedScore) -> str:
-    row, conditions = score.run.row, score.run.conditions
+    row = score.run.row
     tokens = row.past_tokens if row.mode == "decode" else row.sequence
     memory = score.memory_error_percent
     of_time = (
@@ -188,7 +193,7 @@ def _row(score: PublishedScore) -> str:
     )
     return (
         f"| {row.source} | {row.model} | {score.run.device.name} "
-        f"| {', '.join(word for word in (row.mode, conditions.precision.value, row.attention) if word)} | {row.batch} "
+        f"| {_conditions(score, row.mode)}{row.attention and f', {row.attention} attention'} | {row.batch} "
         f"| {tokens or ''} | {row.latency_ms:.4g} | {score.prediction.latency_ms:.4g} | {of_time} "
         f"{of_memory}"
     )

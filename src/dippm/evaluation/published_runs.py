@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.datasets.published import PublishedRow, read_configurations, read_published
@@ -196,8 +197,8 @@ def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
             return reason
     if row.latency_ms is None:
         return "no time is stated, or it ran out of memory"
-    if "compile" in row.software or row.source.endswith("-compiled"):
-        return "compiled"
+    if _is_compiled(row) and row.precision != Precision.AMP.value:
+        return "compiled, in another format than amp"
     if row.attention == "flash2":
         return "another library's attention"
     if (row.source, row.mode) == ("transformers-docs-bert", "inference"):
@@ -219,12 +220,17 @@ def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
     return ""
 
 
+def _is_compiled(row: PublishedRow) -> bool:
+    return "compile" in row.software or row.source.endswith("-compiled")
+
+
 def _run(row: PublishedRow) -> PublishedRun:
     device = find_device(_DEVICES.get(row.device, row.device))
     is_training = row.mode == Mode.TRAINING.value
     conditions = Conditions.parse(
         precision="fp32-strict" if row.source.startswith(_WITHOUT_TF32) else row.precision,
         mode="training" if is_training else "inference",
+        runtime="compile" if _is_compiled(row) else "eager",
         optimizer=(row.optimizer or "none") if is_training else None,
     )
     return PublishedRun(
