@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ ROW = PublishedRow(
 )
 
 
+def _needs_transformers() -> None:
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        pytest.skip("transformers is not installed")
+
+
 def run_of(row: PublishedRow, monkeypatch: pytest.MonkeyPatch) -> PublishedRun | str:
     monkeypatch.setattr(published_runs, "read_published", lambda _folder: [row])
     runs, left_out = read_published_runs(FOLDER)
@@ -54,7 +60,7 @@ def test_a_step_without_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_graph_is_that_of_the_attention_and_the_stand_in_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
+    _needs_transformers()
     configurations = {**read_configurations(FOLDER), ROW.model: {"num_hidden_layers": 1, "vocab_size": 100}}
     eager = run_of(ROW, monkeypatch)
     fused = run_of(replace(ROW, attention="sdpa"), monkeypatch)
@@ -67,7 +73,7 @@ def test_the_graph_is_that_of_the_attention_and_the_stand_in_loss(monkeypatch: p
 
 
 def test_a_step_of_a_decoder_is_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
+    _needs_transformers()
     llama = replace(
         ROW,
         model="NousResearch/Llama-2-7b-hf",

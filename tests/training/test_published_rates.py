@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("scipy")
-pytest.importorskip("transformers")
+if find_spec("transformers") is None or find_spec("timm") is None:
+    pytest.skip("transformers or timm is not installed", allow_module_level=True)
 
 from dippm.costs.conditions import Mode
 from dippm.costs.kernels.model import load_kernel_model
