@@ -157,12 +157,11 @@ class PublishedRun:
 
     @property
     def _step(self) -> str:
-        """The step of a decoder, as it is appended to a name; empty for a whole model."""
-        if not self.row.model_class.endswith("CausalLM"):
-            return ""
-        return {"decode": f"#decode={self.row.past_tokens}", "prefill": f"#prefill={self.row.sequence}"}.get(
-            self.row.mode, ""
-        )
+        """The step of a decoder, as it is appended to a name; empty for a whole model, with or without its cache."""
+        if self.row.mode == "decode":
+            return f"#decode={self.row.past_tokens}"
+        is_whole_decoder = self.row.mode == "prefill" and self.row.model_class.endswith("CausalLM")
+        return f"#prefill={self.row.sequence}" if is_whole_decoder else ""
 
     @property
     def _inputs(self) -> InputShapes:
