@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dippm.evaluation.published import PublishedReport, PublishedScore, evaluate_published, main, render_markdown
+from dippm.evaluation.published import PublishedReport, evaluate_published, main, render_markdown
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER
 
 FOLDER = Path(__file__).parents[2] / PUBLISHED_FOLDER
@@ -38,7 +38,7 @@ def report(folder: Path) -> PublishedReport:
 
 
 def test_times_and_memory_are_near_what_was_published(report: PublishedReport) -> None:
-    errors = np.abs([score.error_percent for score in report.scores])
+    errors = np.abs([score.error_percent for score in report.scores if score.run.has_known_clocks])
     memory = np.abs([error for score in report.scores if (error := score.memory_error_percent) is not None])
     assert len(errors) >= 8
     assert errors.mean() < 20.0
@@ -55,21 +55,11 @@ def test_the_page_names_every_row(report: PublishedReport) -> None:
     assert "nan" not in page
 
 
-def test_what_has_no_time_to_compare_says_so(report: PublishedReport) -> None:
-    score = report.scores[0]
-    assert score.run.has_known_device
-    only = PublishedReport(scores=(_in_doubt(score),), left_out=Counter({"compiled": 2}))
-    page = render_markdown(only)
-    assert "nan" not in page
+def test_what_was_left_out_is_counted(report: PublishedReport) -> None:
+    page = render_markdown(PublishedReport(scores=report.scores[:1], left_out=Counter({"compiled": 2})))
     assert "| compiled | 2 |" in page
 
 
 def test_the_command_writes_the_page(folder: Path, tmp_path: Path) -> None:
     main(["--folder", str(folder), "--report", str(tmp_path / "page.md")])
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# Published measurements")
-
-
-def _in_doubt(score: PublishedScore) -> PublishedScore:
-    from dataclasses import replace
-
-    return replace(score, run=replace(score.run, has_known_device=False))

@@ -36,7 +36,7 @@ PUBLISHED_FOLDER = Path("data") / "published"
 #: Parts of the names of the models that may be fitted on: one of each kind of architecture.
 FITTED_MODELS = ("Llama-2-7b", "bert-base", "bge-base", "gpt2", "distilbert", "torchvision:resnet50")
 
-_DOUBTFUL_DEVICE = "rtx3080ti-16GB"
+_LAPTOP = "rtx3080ti-16GB"
 # The canonical name of each device; of a bare name the usual variant.
 _DEVICES = {
     "A100": "A100-SXM4-40GB",
@@ -59,8 +59,8 @@ _DEVICES = {
     "V100 16GB": "Tesla V100-SXM2-16GB",
     "V100 32GB": "Tesla V100-SXM2-32GB",
     "V100-SXM2-16GB": "Tesla V100-SXM2-16GB",
-    # Only the laptop's has 16 GB, and it cannot be as fast as what is published.
-    _DOUBTFUL_DEVICE: "GeForce RTX 3080 Ti Laptop GPU",
+    # Only the laptop's has 16 GB.
+    _LAPTOP: "GeForce RTX 3080 Ti Laptop GPU",
 }
 # Beginnings of the names of sources that are no single call of one model on one stated device, or in doubt.
 _LEFT_OUT = {
@@ -99,7 +99,8 @@ class PublishedRun:
         software: The release of PyTorch, today's where none is stated or none so old is known.
         is_fitted: Whether its model may be fitted on.
         has_comparable_memory: Whether today's model holds its memory as the measured one did.
-        has_known_device: Whether the device is the one that the source names.
+        has_known_clocks: Whether clocks and power of the card are those of its data sheet; a laptop sets its own. Such
+            rows are scored and not fitted on.
     """
 
     row: PublishedRow
@@ -108,7 +109,7 @@ class PublishedRun:
     software: Software
     is_fitted: bool
     has_comparable_memory: bool
-    has_known_device: bool
+    has_known_clocks: bool
 
     @property
     def machine(self) -> str:
@@ -238,9 +239,9 @@ def _run(row: PublishedRow) -> PublishedRun:
         conditions=conditions,
         software=_software(row, device, conditions),
         is_fitted=any(name in row.model for name in FITTED_MODELS),
-        # Until then a new token copied the cache of all layers before it gave the old one back.
+        # The library of that time copied the cache of all layers before it gave the old one back.
         has_comparable_memory=row.mode != "decode",
-        has_known_device=row.device != _DOUBTFUL_DEVICE,
+        has_known_clocks=row.device != _LAPTOP,
     )
 
 

@@ -130,7 +130,7 @@ def _read_items(folder: Path) -> list[PublishedItem]:
         run
         for run in read_published_runs(folder)[0]
         if run.is_fitted
-        and run.has_known_device
+        and run.has_known_clocks
         and run.conditions.precision not in _NETWORKS_PRECISIONS
         and not (run.row.mode == "decode" and run.row.batch > _MOST_DECODED)
     ]
