@@ -5,7 +5,8 @@
 The truth is ``torch.distributed._tools.mem_tracker.MemTracker`` over two whole steps (forward, loss, backward,
 optimizer, gradients given up) on fake CUDA tensors: the bytes of live tensors, without workspaces and the allocator's
 cache. Both sides work on the same module in the same process, in turn; times are medians of the process's CPU time, in
-which other work on the machine does not count.
+which other work on the machine does not count. In 16 bits, and with the loss that a model of transformers takes by
+itself of its labels, memory alone is compared.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,10 +61,15 @@ class Model:
     shape: tuple[int, ...] = ()
     options: Mapping[str, object] | None = None
 
-    def make(self) -> tuple[nn.Module, InputShapes]:
+    @property
+    def has_loss(self) -> bool:
+        """Whether it takes labels."""
+        return self.name.startswith("hf:")
+
+    def make(self, precision: Precision = Precision.FP32) -> tuple[nn.Module, InputShapes]:
         """The module without values, in training mode and without dropout, and the shapes of its inputs."""
         if self.build is None:
-            module, inputs = zoo.build(self.name, options=self.options)
+            module, inputs = zoo.build(self.name, options=self.options, precision=precision)
         else:
             with torch.device("meta"):
                 module, inputs = self.build(), InputShapes(positional=(InputEntry(shape=self.shape),))
@@ -107,6 +114,19 @@ MODELS = (
         shape=(128, 256),
     ),
 )
+_NO_DROPOUT_T5: Mapping[str, object] = {"dropout_rate": 0.0, "use_cache": False}
+IN_16_BITS = (
+    *(model for model in MODELS if model.name.partition(":")[2] in (
+        "resnet50", "mobilenetv3_large_100", "efficientnet_b0", "convnext_tiny", "vit_base_patch16_224",
+        "swin_tiny_patch4_window7_224",
+    )),
+    *(model for model in MODELS if model.has_loss),
+    Model(name="hf:Qwen2ForCausalLM", batch=8, options=_SMALL_LLAMA),
+    Model(name="hf:OPTForCausalLM", batch=8, options={"dropout": 0.0, "use_cache": False}),
+    Model(name="hf:T5ForConditionalGeneration", batch=8, options=_NO_DROPOUT_T5),
+    Model(name="hf:ElectraForPreTraining", batch=16, options=_NO_DROPOUT),
+)  # fmt: skip
+_FORMATS = {Precision.AMP: torch.float16, Precision.AMP_BF16: torch.bfloat16, Precision.BF16: torch.bfloat16}
 OPTIMIZERS: Mapping[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9, foreach=True),
     Optimizer.ADAMW: lambda weights: torch.optim.AdamW(weights, lr=0.01, foreach=True),
@@ -140,6 +160,22 @@ class Row:
         return tuple(self.tracker_s / seconds for seconds in self.seconds)
 
 
+@dataclass(frozen=True, kw_only=True)
+class HalfRow:
+    """One model in 16 bits, with AdamW; MiB."""
+
+    model: str
+    precision: str
+    batch: int
+    tracked_mb: float
+    predicted_mb: float
+
+    @property
+    def deviation_percent(self) -> float:
+        """How far the prediction is off."""
+        return 100 * (self.predicted_mb / self.tracked_mb - 1)
+
+
 def main() -> None:
     """Run all models with both optimizers, print the report and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -148,19 +184,28 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", help="only models whose name contains one of these words")
     options = parser.parse_args()
     torch.set_num_threads(1)
+
+    def is_asked(model: Model) -> bool:
+        return not options.models or any(word in model.name for word in options.models)
+
     rows = []
-    for model in MODELS:
-        if options.models and not any(word in model.name for word in options.models):
-            continue
+    for model in filter(is_asked, MODELS):
         for row in compare(model):
             rows.append(row)
             print(f"{row.model:36} {row.optimizer:9} {row.tracked_mb:9.1f} {row.predicted_mb:9.1f} "
                   f"{row.deviation_percent:+6.2f} %", flush=True)  # fmt: skip
+    halves = []
+    for model in filter(is_asked, IN_16_BITS):
+        for precision in (Precision.AMP, Precision.BF16):
+            half = compare_in_16_bits(model, precision)
+            halves.append(half)
+            print(f"{half.model:36} {half.precision:9} {half.tracked_mb:9.1f} {half.predicted_mb:9.1f} "
+                  f"{half.deviation_percent:+6.2f} %", flush=True)  # fmt: skip
     if options.json:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
+        options.json.write_text(json.dumps([asdict(row) for row in (*rows, *halves)], indent=1), encoding="utf-8")
     if not options.models:
         options.report.parent.mkdir(parents=True, exist_ok=True)
-        options.report.write_text(report(rows), encoding="utf-8")
+        options.report.write_text(report(rows) + report_in_16_bits(halves), encoding="utf-8")
 
 
 def compare(model: Model) -> list[Row]:
@@ -196,14 +241,33 @@ def compare(model: Model) -> list[Row]:
     return rows
 
 
-def track(model: Model, optimizer: Optimizer) -> tuple[dict[str, float], float]:
+def compare_in_16_bits(model: Model, precision: Precision) -> HalfRow:
+    """Track and predict a model with AdamW; one of transformers takes its own loss of labels."""
+    module, inputs = model.make(precision)
+    graph = read_module(module, input=inputs, source=model.name, mode=Mode.TRAINING)
+    parts, _ = track(model, Optimizer.ADAMW, precision)
+    return HalfRow(
+        model=model.name,
+        precision=precision.value,
+        batch=model.batch,
+        tracked_mb=parts["Total"],
+        predicted_mb=predict(graph, Optimizer.ADAMW, model.batch, precision),
+    )
+
+
+def track(model: Model, optimizer: Optimizer, precision: Precision = Precision.FP32) -> tuple[dict[str, float], float]:
     """Peak of two training steps on fake CUDA tensors in parts, MiB, and the seconds that the steps took."""
     # Reference cycles would keep tensors of an earlier run alive in this one's.
     gc.collect()
-    module, inputs = model.make()
+    module, inputs = model.make(precision)
+    is_whole, takes_labels = precision is Precision.BF16, model.has_loss and precision is not Precision.FP32
+    if is_whole:
+        module.to(_FORMATS[precision])
     with FakeTensorMode():
         _move(module)
         positional = [_batch(entry, model.batch) for entry in inputs.positional]
+        if is_whole:
+            positional = [each.to(_FORMATS[precision]) if each.is_floating_point() else each for each in positional]
         named = {name: _batch(entry, model.batch) for name, entry in (inputs.named or {}).items()}
         updater = OPTIMIZERS[optimizer](list(module.parameters()))
         loss_of = Loss()
@@ -212,7 +276,14 @@ def track(model: Model, optimizer: Optimizer) -> tuple[dict[str, float], float]:
         start = time.process_time()
         with tracker:
             for _ in range(STEPS):
-                loss_of(module(*positional, **named)).backward()
+                with _autocast(precision):
+                    if takes_labels:
+                        loss = module(**named, labels=named["input_ids"]).loss
+                    else:
+                        loss = loss_of(module(*positional, **named))
+                loss.backward()
+                # What names the loss would keep it through the next step.
+                del loss
                 updater.step()
                 updater.zero_grad(set_to_none=True)
                 tracker.reset_mod_stats()
@@ -221,9 +292,15 @@ def track(model: Model, optimizer: Optimizer) -> tuple[dict[str, float], float]:
     return {str(getattr(part, "value", part)): size / MIB for part, size in parts.items()}, seconds
 
 
-def predict(graph: Graph, optimizer: Optimizer, batch: int) -> float:
+def _autocast(precision: Precision) -> AbstractContextManager[object]:
+    if precision not in (Precision.AMP, Precision.AMP_BF16):
+        return nullcontext()
+    return torch.autocast("cuda", _FORMATS[precision])
+
+
+def predict(graph: Graph, optimizer: Optimizer, batch: int, precision: Precision = Precision.FP32) -> float:
     """Peak of live tensors of a training step by dippm, MiB."""
-    settings = TrainingSettings(optimizer=optimizer, precision=Precision.FP32)
+    settings = TrainingSettings(optimizer=optimizer, precision=precision)
     training = make_training_graph(graph, settings)
     joint = _without_reserve(training.graph)
     timeline = MemoryTimeline.from_workload(Workload.from_graph(joint, training.precision))
@@ -274,6 +351,33 @@ def report(rows: list[Row]) -> str:
         f"{len(rows)} rows, {over} more than 3 % off; the farthest is {worst.model} with {worst.optimizer} "
         f"({worst.deviation_percent:+.2f} %). dippm is at least {once:.1f} times faster from the module at one batch "
         f"size, {every:.1f} times at every batch size, {graph:.0f} times from the graph.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def report_in_16_bits(rows: list[HalfRow]) -> str:
+    """The report's section on 16 bits."""
+    lines = [
+        "## In 16 bits",
+        "",
+        "Under autocast, and with the whole model in bfloat16; AdamW. Models of transformers (those that begin with",
+        "`hf:`) take their own loss of labels, as a training script lets them: decoders make their scores FP32 first.",
+        "",
+        "| model | precision | batch | tracker, MiB | dippm, MiB | difference |",
+        "|---|---|---:|---:|---:|---:|",
+        *(
+            f"| {row.model} | {row.precision} | {row.batch} | {row.tracked_mb:.1f} | {row.predicted_mb:.1f} "
+            f"| {row.deviation_percent:+.2f} % |"
+            for row in rows
+        ),
+    ]
+    worst = max(rows, key=lambda row: abs(row.deviation_percent))
+    over = sum(abs(row.deviation_percent) > 1 for row in rows)
+    lines += [
+        "",
+        f"{len(rows)} rows, {over} more than 1 % off; the farthest is {worst.model} in {worst.precision} "
+        f"({worst.deviation_percent:+.2f} %).",
         "",
     ]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ import pytest
 from dippm.api import named_models
 from dippm.api.named_models import FOLDER_VARIABLE, SHIPPED_FOLDER, SHIPPED_NAMES, read_kept, ship_graph
 from dippm.costs.conditions import Mode
+from dippm.costs.precision import Precision
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
 from dippm.graph import Graph, OpKind
 
@@ -46,8 +47,8 @@ def _read(graph: Graph) -> Callable[[], Graph]:
     return read
 
 
-def _ask(read, *, name=_NAME, shapes=None, mode=Mode.INFERENCE, batch_hint=None) -> Graph:
-    return read_kept(name, read, shapes=shapes or InputShapes(), mode=mode, batch_hint=batch_hint)
+def _ask(read, *, name=_NAME, shapes=None, mode=Mode.INFERENCE, batch_hint=None, precision=Precision.FP32) -> Graph:
+    return read_kept(name, read, shapes=shapes or InputShapes(), mode=mode, batch_hint=batch_hint, precision=precision)
 
 
 def test_a_model_is_read_once(folder, read, graph):
@@ -65,12 +66,19 @@ def test_a_model_is_read_once(folder, read, graph):
         {"mode": Mode.TRAINING},
         {"shapes": parse_input_shapes("3,64,64")},
         {"batch_hint": 4096},
+        {"precision": Precision.BF16},
     ],
 )
 def test_what_is_asked_otherwise_is_read_anew(folder, read, other):
     _ask(read)
     _ask(read, **other)
     assert len(read.calls) == 2
+
+
+def test_autocast_reads_what_fp32_reads(folder, read):
+    _ask(read)
+    _ask(read, precision=Precision.AMP)
+    assert len(read.calls) == 1
 
 
 def test_other_versions_are_read_anew(folder, read, monkeypatch):

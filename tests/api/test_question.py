@@ -33,7 +33,7 @@ def test_a_model_is_read_as_the_question_says(monkeypatch: pytest.MonkeyPatch) -
     found: Any = question.read("net.onnx", mode="training", batch_hint=4)
     assert found == {
         "model": "net.onnx", "path": None, "framework": "onnx", "input": "3,8,8", "trust": True, "mode": "training",
-        "batch_hint": 4,
+        "batch_hint": 4, "precision": "amp",
     }  # fmt: skip
 
 

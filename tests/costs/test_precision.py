@@ -70,6 +70,19 @@ def test_whole_model_halves_every_floating_tensor_but_double(builder):
     assert len(plan.casts) == 0
 
 
+def test_a_model_of_16_bits_computes_in_fp32_where_it_says_so(builder):
+    x = builder.input(builder.N, 8, dtype=DType.BFLOAT16)
+    y = builder.node(OpKind.CAST, [x], builder.N, 8)
+    y = builder.node(OpKind.POW, [y], builder.N, 8)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 8, dtype=DType.BFLOAT16)], builder.N, 8, dtype=DType.BFLOAT16)
+    graph = builder.graph()
+    assert plan_types(graph, Precision.BF16).tensor_bytes.tolist() == [2, 4, 4, 2, 2]
+    # The other format of 16 bits is as large, and computes otherwise.
+    plan = plan_types(graph, Precision.FP16)
+    assert plan.tensor_bytes.tolist() == [2, 4, 4, 2, 2]
+    assert plan.arithmetic[-1] is Arithmetic.FP16
+
+
 def test_autocast_through_a_residual_block(builder):
     out = _block(builder)
     graph = builder.graph()

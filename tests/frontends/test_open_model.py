@@ -1,12 +1,15 @@
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dippm.costs.precision import Precision, stored_half
 from dippm.errors import MissingExtraError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.open_model import open_model
+from dippm.graph import DType, TensorRole
 
 
 def test_a_graph_is_returned_as_it_is(builder: Any) -> None:
@@ -48,3 +51,14 @@ def test_a_named_framework_is_believed_where_the_content_tells_none(tmp_path: Pa
     with pytest.raises(ModelReadError) as caught:
         open_model(path, input=InputShapes(), framework="onnx")
     assert caught.value.code.startswith("onnx.")
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("name", ["hf:LlamaForCausalLM", "hf:LlamaForCausalLM#decode=8"])
+def test_a_model_of_transformers_is_built_in_the_16_bits_that_it_will_run_in(name: str) -> None:
+    graph = open_model(name, input=InputShapes(), precision=Precision.BF16)
+    assert stored_half(graph) is DType.BFLOAT16
+    made = [tensor.dtype for tensor in graph.tensors if tensor.role is TensorRole.ACTIVATION]
+    # Its norms are computed in FP32, which a graph of FP32 cannot tell.
+    assert {DType.BFLOAT16, DType.FLOAT32} <= set(made)
+    assert stored_half(open_model(name, input=InputShapes(), precision=Precision.AMP)) is None

@@ -55,6 +55,11 @@ def test_it_tells_computations_apart(new_builder: Callable[[], Builder], changes
     assert fingerprint(block(new_builder(), **changes)) != fingerprint(block(new_builder()))
 
 
+def test_another_loss_is_another_model(new_builder: Callable[[], Builder]) -> None:
+    graph = block(new_builder())
+    assert fingerprint(replace(graph, is_scored_in_fp32=True)) != fingerprint(graph)
+
+
 def test_order_of_outputs_counts(new_builder: Callable[[], Builder]) -> None:
     one = fingerprint(block(new_builder(), outputs=lambda total, active: (total, active)))
     other = fingerprint(block(new_builder(), outputs=lambda total, active: (active, total)))

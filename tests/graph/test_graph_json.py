@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,14 @@ def _graph(builder: Any) -> Graph:
 
 def test_a_graph_comes_back_through_json(graph: Graph) -> None:
     assert graph_from_dict(json.loads(json.dumps(graph_to_dict(graph)))) == graph
+
+
+def test_how_a_model_is_scored_comes_back(graph: Graph) -> None:
+    scored = replace(graph, is_scored_in_fp32=True)
+    assert graph_from_dict(json.loads(json.dumps(graph_to_dict(scored)))) == scored
+    before = graph_to_dict(graph)
+    del before["is_scored_in_fp32"]  # of a file that was written when graphs did not say
+    assert graph_from_dict(json.loads(json.dumps(before))) == graph
 
 
 def test_equal_graphs_make_equal_text(graph: Graph) -> None:

@@ -74,6 +74,12 @@ def test_cross_entropy_of_logits() -> None:
     assert loss({"logits": logits}).item() == first.item()
 
 
+def test_scores_in_fp32_where_the_model_takes_them_so() -> None:
+    logits = torch.randn(2, 3, 5, requires_grad=True).bfloat16()
+    assert Loss()(logits).dtype is torch.bfloat16
+    assert Loss(is_in_fp32=True)(logits).dtype is torch.float32
+
+
 def test_squares_of_everything_else() -> None:
     image = torch.full((1, 2, 3, 3), 2.0, requires_grad=True)
     other = torch.full((4,), 3.0, requires_grad=True)

@@ -26,6 +26,7 @@ def load(
     trust: bool = False,
     mode: str = "inference",
     batch_hint: int | None = None,
+    precision: str = "fp32",
 ) -> Graph:
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
 
@@ -41,6 +42,8 @@ def load(
         mode: ``inference``, or ``training``: the forward pass as it runs in a training step, with dropout, batch
             statistics and the heads that only training has. A graph holds for one of the two.
         batch_hint: The batch to read a model for that cannot be read for every batch.
+        precision: What it will be predicted in. ``fp16`` and ``bf16`` build a model of transformers in that format, so
+            that what its own code makes FP32 is seen; all other graphs hold for every precision.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
@@ -54,7 +57,7 @@ def load(
         model = fspath(path)
     elif isinstance(model, PathLike):
         model = fspath(model)
-    shapes, read_for = parse_input_shapes(input), Conditions.parse(mode=mode).mode
+    shapes, conditions = parse_input_shapes(input), Conditions.parse(mode=mode, precision=precision)
 
     source: object = model
     name = model if isinstance(model, str) and is_zoo_name(model) else None
@@ -64,11 +67,21 @@ def load(
             source, name = checkpoint, checkpoint.content_name
 
     def read() -> Graph:
-        return open_model(source, input=shapes, framework=framework, trust=trust, mode=read_for, batch_hint=batch_hint)
+        return open_model(
+            source,
+            input=shapes,
+            framework=framework,
+            trust=trust,
+            mode=conditions.mode,
+            batch_hint=batch_hint,
+            precision=conditions.precision,
+        )
 
     if name is None:
         return read()
     from dippm.api.named_models import read_kept
 
-    graph = read_kept(name, read, shapes=shapes, mode=read_for, batch_hint=batch_hint)
+    graph = read_kept(
+        name, read, shapes=shapes, mode=conditions.mode, batch_hint=batch_hint, precision=conditions.precision
+    )
     return replace(graph, source=str(model))

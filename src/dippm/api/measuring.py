@@ -168,7 +168,7 @@ def measure(
     configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
     device_name = describe_device(device)
     busy_before = busy_processors()
-    graph, note = _read_graph(name, shapes, batches, mode=mode, trust=trust)
+    graph, note = _read_graph(name, shapes, batches, conditions=conditions, trust=trust)
     is_cpu = device == "cpu" and device_spec is None
     predictions: list[Prediction] = []
     if graph is not None and not is_cpu:
@@ -221,7 +221,7 @@ def _own_engine(source: ModelSource) -> Engine:
 
 
 def _read_graph(
-    model: str, shapes: InputShapes, batches: list[int], *, mode: str, trust: bool
+    model: str, shapes: InputShapes, batches: list[int], *, conditions: Conditions, trust: bool
 ) -> tuple[Graph | None, str]:
     """The graph, or why there is none: what cannot be predicted may still be measured.
 
@@ -229,7 +229,15 @@ def _read_graph(
         DippmError: Where the model is not there or cannot be read, so that it cannot be measured either.
     """
     try:
-        return load(model, input=shapes, trust=trust, mode=mode, batch_hint=batches[0]), ""
+        graph = load(
+            model,
+            input=shapes,
+            trust=trust,
+            mode=conditions.mode.value,
+            batch_hint=batches[0],
+            precision=conditions.precision.value,
+        )
+        return graph, ""
     except UnsupportedError as exc:
         if exc.code.startswith("zoo."):
             raise

@@ -18,6 +18,7 @@ from pathlib import Path
 import dippm.frontends
 import dippm.graph
 from dippm.costs.conditions import Mode
+from dippm.costs.precision import Precision, whole_model_type
 from dippm.datasets.graph_cache import GraphCache
 from dippm.errors import UsageError
 from dippm.frontends.cache_folder import FOLDER_VARIABLE, cache_folder
@@ -55,6 +56,7 @@ def read_kept(
     shapes: InputShapes,
     mode: Mode,
     batch_hint: int | None,
+    precision: Precision = Precision.FP32,
 ) -> Graph:
     """The graph of a model by name: the kept one where there is one, else the one that is read, which is then kept.
 
@@ -68,6 +70,7 @@ def read_kept(
         shapes: Shapes that the caller gave.
         mode: What it is read for.
         batch_hint: The batch to read it for where it cannot be read for every batch.
+        precision: What it is read for.
     """
     folder = cache_folder("named-graphs")
     library = library_of(name)
@@ -82,7 +85,16 @@ def read_kept(
             return shipped.graph
     if folder is None:
         return read()
-    described = (name, repr(shapes), mode.value, max(batch, _PROOF_BATCH), _versions(library), _state_of_readers())
+    stored = whole_model_type(precision)
+    described = (
+        name,
+        repr(shapes),
+        mode.value,
+        max(batch, _PROOF_BATCH),
+        None if stored is None else stored.value,
+        _versions(library),
+        _state_of_readers(),
+    )
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
     kept = GraphCache(folder)
     entry = kept.load(key, batch=batch)

@@ -224,14 +224,20 @@ class _Reader:
         self._trust = trust
         self._read: dict[tuple[str, ...], Graph] = {}
 
-    def __call__(self, asked: ModelToPack, *, batch: int, mode: str) -> Graph:
-        key = (source_of(asked.model), asked.framework or "", repr(asked.input), mode)
+    def __call__(self, asked: ModelToPack, *, batch: int, mode: str, precision: str) -> Graph:
+        key = (source_of(asked.model), asked.framework or "", repr(asked.input), mode, precision)
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for.
         if kept is not None and kept.fixed_batch in (None, batch):
             return kept
         graph = load(
-            asked.model, framework=asked.framework, input=asked.input, trust=self._trust, mode=mode, batch_hint=batch
+            asked.model,
+            framework=asked.framework,
+            input=asked.input,
+            trust=self._trust,
+            mode=mode,
+            batch_hint=batch,
+            precision=precision,
         )
         if isinstance(asked.model, str | PathLike):
             self._read[key] = graph
@@ -272,7 +278,7 @@ class _Trial:
             layout=layout,
             runtime=runtime,
         )
-        graph = read(asked, batch=batch, mode=conditions.mode.value)
+        graph = read(asked, batch=batch, mode=conditions.mode.value, precision=conditions.precision.value)
         predictor = PhysicsPredictor.load()
 
         def predict(devices: Sequence[DeviceSpec]) -> list[Prediction]:

@@ -108,6 +108,7 @@ class SweepSettings:
                 "framework": question.framework,
                 "trust": question.trust,
                 "mode": "inference" if is_trained else conditions.mode.value,
+                "precision": conditions.precision.value,
             },
             folder=os.getcwd(),
         )

@@ -20,7 +20,7 @@ from dippm.costs.sizes import GraphSizes
 from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, Node, OpKind, TensorRole
 from dippm.graph.codes import encode, mark, tabulate
 
-__all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types", "stored_half"]
+__all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types", "stored_half", "whole_model_type"]
 
 #: Attribute of a node that autocast runs in its 16-bit format whatever its kind, as timm's "fast norm" makes norms.
 LOWERED = "is_lowered"
@@ -111,6 +111,7 @@ _FLOAT32 = tuple(DType).index(DType.FLOAT32)
 _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
 _IS_FLOATING = mark(DType, [dtype for dtype in DType if dtype.is_floating])
 _IS_CASTABLE = mark(DType, _CASTABLE)
+_IS_HALF = mark(DType, _AUTOCAST.values())
 _CASTABLE_NUMBERS = frozenset(np.flatnonzero(_IS_CASTABLE).tolist())
 
 
@@ -198,7 +199,9 @@ def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, sizes: Gr
     else:
         held, casts = sizes.arrays.dtype, _NO_CASTS
         if precision in _WHOLE_MODEL:
-            held = np.where(_IS_CASTABLE[held], _number(_WHOLE_MODEL[precision]), held)
+            # A model that has 16 bits already computes in FP32 where it says so.
+            is_cast = _IS_CASTABLE if stored_half(graph) is None else _IS_HALF
+            held = np.where(is_cast[held], _number(_WHOLE_MODEL[precision]), held)
         read = held[sizes.edges.read_tensor]
     return TypePlan(
         precision=precision,
@@ -207,6 +210,11 @@ def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, sizes: Gr
         read_bytes=_BYTES[read],
         casts=casts,
     )
+
+
+def whole_model_type(precision: Precision) -> DType | None:
+    """The 16-bit format that a precision stores a whole model in; None where weights stay as they are."""
+    return _WHOLE_MODEL.get(precision)
 
 
 def _number(dtype: DType) -> int:

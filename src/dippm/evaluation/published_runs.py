@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.costs.conditions import Conditions, Mode
-from dippm.costs.precision import Precision
+from dippm.costs.precision import Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.datasets.published import PublishedRow, read_configurations, read_published
@@ -122,7 +122,7 @@ class PublishedRun:
         row = self.row
         return (
             row.model, row.model_class, row.attention, row.mode, row.optimizer, row.sequence, row.image,
-            row.past_tokens,
+            row.past_tokens, whole_model_type(self.conditions.precision),
         )  # fmt: skip
 
     def build_graph(self, configurations: Mapping[str, Mapping[str, Any]]) -> Graph:
@@ -145,7 +145,7 @@ class PublishedRun:
             }
             if row.attention:
                 options["attn_implementation"] = row.attention
-        module, inputs = zoo.build(self._built_name, device="meta", options=options)
+        module, inputs = zoo.build(self._built_name, options=options, precision=self.conditions.precision)
         if not self._step:
             inputs = self._inputs
         if self.conditions.mode is Mode.TRAINING and row.optimizer == "none" and row.image is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.costs.conditions import Mode
+from dippm.costs.precision import Precision
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
@@ -31,6 +32,7 @@ def open_model(
     trust: bool = False,
     mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
+    precision: Precision = Precision.FP32,
 ) -> Graph:
     """Read a model.
 
@@ -43,6 +45,7 @@ def open_model(
         trust: Allow opening pickles, which runs code from the file.
         mode: Whether to read the forward pass as it runs at inference or in training. A file is read as it is.
         batch_hint: The batch to read a model for that cannot be read for every batch.
+        precision: What it will run in, see :func:`dippm.frontends.zoo.build`.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
@@ -50,26 +53,46 @@ def open_model(
     if isinstance(model, Graph):
         return model
     if isinstance(model, StoredCheckpoint):
-        return _open_checkpoint(model, input=input, mode=mode, batch_hint=batch_hint)
+        return _open_checkpoint(model, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
     if isinstance(model, str) and model.startswith(_ZOOS):
-        return _open_zoo(model, input=input, mode=mode, batch_hint=batch_hint)
+        return _open_zoo(model, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
     if isinstance(model, str | Path):
-        return _open_path(Path(model), input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
+        path = Path(model)
+        checkpoint = find_checkpoint(path)
+        if checkpoint is None:
+            return _open_file(path, input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
+        if framework is not None and parse_framework(framework) is not Framework.PYTORCH:
+            raise _mismatch(checkpoint.path, found=Framework.PYTORCH, named=parse_framework(framework))
+        return _open_checkpoint(checkpoint, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
     return _open_object(model, input=input, mode=mode, batch_hint=batch_hint)
 
 
-def _open_zoo(name: str, *, input: InputShapes, mode: Mode, batch_hint: int | None) -> Graph:  # noqa: A002
+def _open_zoo(
+    name: str,
+    *,
+    input: InputShapes,  # noqa: A002
+    mode: Mode,
+    batch_hint: int | None,
+    precision: Precision,
+) -> Graph:
     from dippm.frontends import zoo
     from dippm.frontends.torch import read_module
 
     if name.startswith("hf:") and "#" in name:
         _refuse_input_of_step(name, input=input)
-    module, default_input = zoo.build(name)
+    module, default_input = zoo.build(name, precision=precision)
     given = default_input if input.is_empty else input
     return read_module(module, input=given, source=name, mode=mode, batch_hint=batch_hint)
 
 
-def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: Mode, batch_hint: int | None) -> Graph:  # noqa: A002
+def _open_checkpoint(
+    checkpoint: StoredCheckpoint,
+    *,
+    input: InputShapes,  # noqa: A002
+    mode: Mode,
+    batch_hint: int | None,
+    precision: Precision,
+) -> Graph:
     from dippm.frontends import zoo
     from dippm.frontends.torch import read_module
 
@@ -83,7 +106,7 @@ def _open_checkpoint(checkpoint: StoredCheckpoint, *, input: InputShapes, mode: 
             cure="Give the model that it was quantised from, or build the module with its adapters and give that to "
             "dippm.predict.",
         )
-    module, default_input = zoo.build_stored(checkpoint)
+    module, default_input = zoo.build_stored(checkpoint, precision=precision)
     given = default_input if input.is_empty else input
     graph = read_module(module, input=given, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
     if stored is not None:
@@ -102,7 +125,7 @@ def _refuse_input_of_step(name: str, *, input: InputShapes) -> None:  # noqa: A0
         )
 
 
-def _open_path(
+def _open_file(
     path: Path,
     *,
     input: InputShapes,  # noqa: A002
@@ -111,11 +134,6 @@ def _open_path(
     mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
-    checkpoint = find_checkpoint(path)
-    if checkpoint is not None:
-        if framework is not None and parse_framework(framework) is not Framework.PYTORCH:
-            raise _mismatch(checkpoint.path, found=Framework.PYTORCH, named=parse_framework(framework))
-        return _open_checkpoint(checkpoint, input=input, mode=mode, batch_hint=batch_hint)
     found = detect_framework(path) if framework is None else parse_framework(framework)
     if framework is not None:
         _refuse_mismatch(path, named=found)

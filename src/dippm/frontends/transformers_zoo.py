@@ -62,9 +62,17 @@ def load_checkpoints() -> Mapping[str, Checkpoint]:
 
 
 def build_transformers(
-    transformers: ModuleType, model: str, device: str, options: Mapping[str, Any]
+    transformers: ModuleType, model: str, device: str, options: Mapping[str, Any], *, stored: DType | None = None
 ) -> tuple[nn.Module, InputShapes]:
-    """Build a model of transformers; see :func:`dippm.frontends.zoo.build`."""
+    """Build a model of transformers; see :func:`dippm.frontends.zoo.build`.
+
+    Args:
+        transformers: The library.
+        model: As behind ``hf:``.
+        device: A torch device.
+        options: Entries of the configuration.
+        stored: Type of the weights; None for PyTorch's own.
+    """
     name = f"hf:{model}"
     architecture, mark, asked = model.partition(_STEP_MARK)
     checkpoint = _find_checkpoint(architecture)
@@ -79,14 +87,29 @@ def build_transformers(
             raise build_failed(name, exc, options) from exc
     refuse_unknown_settings(name, config, options)
     return _build(
-        transformers, definition, config, name=name, device=device, options=options, step=asked if mark else None
+        transformers,
+        definition,
+        config,
+        name=name,
+        device=device,
+        options=options,
+        step=asked if mark else None,
+        dtype=_torch_type(stored),
     )
 
 
-def build_stored(transformers: ModuleType, checkpoint: StoredCheckpoint, device: str) -> tuple[nn.Module, InputShapes]:
+def build_stored(
+    transformers: ModuleType, checkpoint: StoredCheckpoint, device: str, *, stored: DType | None = None
+) -> tuple[nn.Module, InputShapes]:
     """Build the model that the configuration of a checkpoint describes, in the type that it names.
 
     No code beside the configuration is run.
+
+    Args:
+        transformers: The library.
+        checkpoint: The checkpoint.
+        device: A torch device.
+        stored: Type of the weights; None for the one that the configuration names.
     """
     settings = harmless_settings(checkpoint.settings, name=checkpoint.name)
     model_type = settings["model_type"]
@@ -101,7 +124,8 @@ def build_stored(transformers: ModuleType, checkpoint: StoredCheckpoint, device:
             config = mapping[model_type].from_dict(described)
             definition = _find_model_class(transformers, architecture, config)
             # What finds the class by itself asks the configuration, which may say what no weights can be made in.
-            config.dtype = dtype = _dtype_of(config, otherwise=checkpoint.weight_dtype)
+            named = _dtype_of(config, otherwise=checkpoint.weight_dtype)
+            config.dtype = dtype = _torch_type(stored) or named
         except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
             raise build_failed(checkpoint.name, exc, None) from exc
     if definition is None and architecture and is_foreign:
@@ -193,6 +217,12 @@ def _dtype_of(config: Any, *, otherwise: str | None) -> torch.dtype | None:
             if named in known:
                 return known[named]
     return None if otherwise is None else known[otherwise]
+
+
+def _torch_type(dtype: DType | None) -> torch.dtype | None:
+    from dippm.frontends.torch.dtypes import to_torch_dtype
+
+    return None if dtype is None else to_torch_dtype(dtype)
 
 
 def _build(

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from dippm.costs.precision import Precision, whole_model_type
 from dippm.errors import MissingExtraError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint
 from dippm.frontends.inputs import InputEntry, InputShapes
@@ -48,7 +49,11 @@ def library_of(name: str) -> str | None:
 
 
 def build(
-    name: str, *, device: str = META, options: Mapping[str, object] | None = None
+    name: str,
+    *,
+    device: str = META,
+    options: Mapping[str, object] | None = None,
+    precision: Precision = Precision.FP32,
 ) -> tuple[nn.Module, InputShapes]:
     """Build a model of a library without its trained weights.
 
@@ -59,6 +64,8 @@ def build(
             are made there from the start.
         options: What is not to be as the library has it by default: keyword arguments of timm's or torchvision's
             constructor, or entries of transformers' configuration.
+        precision: What it will run in. Where that is a format of 16 bits, a model of transformers is given it: its code
+            computes parts in FP32 all the same, which only then can be told from the others.
 
     Returns:
         The module, its parameters on the device, and the input shapes that its library takes by default: the image
@@ -79,18 +86,23 @@ def build(
             cure=f"Write it as one of {', '.join(f'{known}:NAME' for known in _BUILDERS)}.",
         )
     with _imported(_PACKAGES[prefix], purpose=f"build {name}") as library:
+        if builder is build_transformers:
+            return build_transformers(library, model, device, dict(options or {}), stored=whole_model_type(precision))
         return builder(library, model, device, dict(options or {}))
 
 
-def build_stored(checkpoint: StoredCheckpoint, *, device: str = META) -> tuple[nn.Module, InputShapes]:
+def build_stored(
+    checkpoint: StoredCheckpoint, *, device: str = META, precision: Precision = Precision.FP32
+) -> tuple[nn.Module, InputShapes]:
     """Build the model that the configuration of a checkpoint describes, without its trained weights.
 
     Args:
         checkpoint: The checkpoint.
         device: As in :func:`build`.
+        precision: As in :func:`build`.
 
     Returns:
-        As :func:`build`; the parameters are of the type that the configuration names.
+        As :func:`build`; the parameters are of the type that the configuration names, where the precision says none.
 
     Raises:
         UnsupportedError: ``zoo.unknown``, ``zoo.build_failed``, or ``checkpoint.foreign_code`` where the model needs
@@ -100,7 +112,7 @@ def build_stored(checkpoint: StoredCheckpoint, *, device: str = META) -> tuple[n
     """
     with _imported(checkpoint.library, purpose=f"build the model of {checkpoint.name}") as library:
         if checkpoint.library == "transformers":
-            return build_stored_transformers(library, checkpoint, device)
+            return build_stored_transformers(library, checkpoint, device, stored=whole_model_type(precision))
         return _build_stored_timm(library, checkpoint, device)
 
 

@@ -66,6 +66,8 @@ def fingerprint(graph: Graph) -> str:
             if index != -1:
                 uses[index].append(behind + slot.to_bytes(4, "big"))
     found += [_hash(ahead[index] + b"".join(sorted(records))) for index, records in uses.items()]
+    if graph.is_scored_in_fp32:
+        found.append(_hash(b"scored in fp32"))
     found.sort()
     return _hash(b"".join(found)).hex()
 

@@ -46,6 +46,7 @@ def graph_to_dict(graph: Graph) -> dict[str, object]:
         "has_lifetimes": graph.has_lifetimes,
         "fixed_batch": graph.fixed_batch,
         "fixed_batch_reason": graph.fixed_batch_reason,
+        "is_scored_in_fp32": graph.is_scored_in_fp32,
         "unsupported_ops": dict(graph.unsupported_ops),
         "warnings": graph.warnings,
     }
@@ -69,6 +70,7 @@ def graph_from_dict(values: dict[str, Any]) -> Graph:
         has_lifetimes=values["has_lifetimes"],
         fixed_batch=values["fixed_batch"],
         fixed_batch_reason=values["fixed_batch_reason"],
+        is_scored_in_fp32=values.get("is_scored_in_fp32", False),
         unsupported_ops=values["unsupported_ops"],
         warnings=tuple(values["warnings"]),
     )

@@ -12,6 +12,7 @@ from torch.nn import functional
 from dippm.costs.conditions import Optimizer, Runtime
 from dippm.costs.precision import Precision
 from dippm.errors import UnsupportedError
+from dippm.frontends.torch.own_loss import is_scored_in_fp32
 from dippm.measuring.arithmetic import autocast
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.inference import converted
@@ -63,7 +64,7 @@ def training_call(
     optimizer = _make_optimizer(conditions.optimizer, weights)
     is_scaled = conditions.precision is Precision.AMP and torch.device(device).type == "cuda"
     scaler = torch.amp.GradScaler(torch.device(device).type, init_scale=_FIRST_LOSS_SCALE, enabled=is_scaled)
-    loss_of = Loss()
+    loss_of = Loss(is_in_fp32=is_scored_in_fp32(module))
     forward = torch.compile(module) if conditions.runtime is Runtime.COMPILE else module
 
     def step() -> object:
@@ -90,9 +91,13 @@ def training_call(
 class Loss:
     """Cross entropy over the last dimension of logits, against classes drawn once; for anything else, the mean of the
     squares of every floating output, added up.
+
+    Args:
+        is_in_fp32: Whether logits are made FP32 first, as the model's own loss does.
     """  # noqa: D205 - one sentence
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_in_fp32: bool = False) -> None:
+        self._is_in_fp32 = is_in_fp32
         self._classes: torch.Tensor | None = None
 
     def __call__(self, output: object) -> torch.Tensor:
@@ -104,6 +109,8 @@ class Loss:
         logits = find_logits(output)
         if logits is not None and logits.requires_grad:
             scores = logits.reshape(-1, logits.shape[-1])
+            if self._is_in_fp32:
+                scores = scores.float()
             if self._classes is None or self._classes.shape[0] != scores.shape[0]:
                 self._classes = torch.randint(scores.shape[1], (scores.shape[0],), device=scores.device)
             return functional.cross_entropy(scores, self._classes)

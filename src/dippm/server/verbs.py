@@ -19,6 +19,8 @@ _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
 # A reader proves at this batch or at the caller's, whichever is larger, that a graph holds for every batch.
 _PROOF_BATCH = 64
+# Precisions that a model may be read for, see :func:`dippm.load`.
+_READ_FOR = frozenset({"fp16", "bf16"})
 
 
 class GraphReader:
@@ -40,8 +42,9 @@ class GraphReader:
             batch_hint: The batch to read it for where it cannot be read for every batch.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
-        mode = job.options.get("mode", "inference")
-        key = (job.content, job.name, framework, repr(shapes), mode)
+        mode, asked = job.options.get("mode", "inference"), job.options.get("precision")
+        precision = asked if asked in _READ_FOR else "fp32"
+        key = (job.content, job.name, framework, repr(shapes), mode, precision)
         graph = self._kept.pop(key, None)
         if graph is None or graph.fixed_batch not in (None, batch_hint):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
@@ -51,7 +54,9 @@ class GraphReader:
 
             def load(hint: int | None) -> api.Graph:
                 # Trust is never given: a file that would run code when opened is refused.
-                return api.load(model, framework=framework, input=shapes, mode=mode, batch_hint=hint)
+                return api.load(
+                    model, framework=framework, input=shapes, mode=mode, batch_hint=hint, precision=precision
+                )
 
             graph = load(None if batch_hint is None else min(batch_hint, _PROOF_BATCH))
             # A larger batch is worth reading for only where the graph does not hold for every batch.

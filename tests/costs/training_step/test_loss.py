@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,15 @@ from dippm.errors import UnsupportedError
 from dippm.graph import DType, Node, OpKind
 
 
-def _loss(builder: Any, *outputs: int) -> tuple[StepBuilder, Gradients, list[Node]]:
-    graph = builder.graph(*outputs)
+def _loss(
+    builder: Any, *outputs: int, is_autocast: bool = False, is_scored_in_fp32: bool = False
+) -> tuple[StepBuilder, Gradients, list[Node]]:
+    graph = replace(builder.graph(*outputs), is_scored_in_fp32=is_scored_in_fp32)
     step = StepBuilder(graph)
     for node in graph.nodes:
         step.append(node)
     gradients = Gradients(step, graph.nodes)
-    return step, gradients, append_loss(step, graph.outputs, gradients)
+    return step, gradients, append_loss(step, graph.outputs, gradients, is_autocast=is_autocast)
 
 
 def _layer(builder: Any, *shape: int, dtype: DType = DType.FLOAT32) -> int:
@@ -55,10 +58,28 @@ def test_every_output_counts_where_they_are_no_scores(builder: Any) -> None:
     assert [node.kind for node in nodes] == [OpKind.POW, OpKind.REDUCE, OpKind.POW, OpKind.REDUCE, OpKind.ADD]
 
 
-def test_half_precision_ends_in_full(builder: Any) -> None:
-    step, _, nodes = _loss(builder, _layer(builder, 3, 4, 4, dtype=DType.FLOAT16))
+def test_autocast_computes_powers_in_full(builder: Any) -> None:
+    image = _layer(builder, 3, 4, 4, dtype=DType.FLOAT16)
+    step, _, nodes = _loss(builder, image, is_autocast=True)
     assert [node.kind for node in nodes] == [OpKind.CAST, OpKind.POW, OpKind.REDUCE]
     assert {step.dtype(node.outputs[0]) for node in nodes} == {DType.FLOAT32}
+    step, _, nodes = _loss(builder, image)
+    assert [node.kind for node in nodes] == [OpKind.POW, OpKind.REDUCE]
+    assert {step.dtype(node.outputs[0]) for node in nodes} == {DType.FLOAT16}
+
+
+@pytest.mark.parametrize(
+    ("how", "kinds", "dtype"),
+    [
+        ({}, [OpKind.LOG_SOFTMAX, OpKind.GATHER], DType.BFLOAT16),
+        ({"is_autocast": True}, [OpKind.LOG_SOFTMAX, OpKind.GATHER], DType.FLOAT32),
+        ({"is_scored_in_fp32": True}, [OpKind.CAST, OpKind.LOG_SOFTMAX, OpKind.GATHER], DType.FLOAT32),
+    ],
+)
+def test_the_type_of_the_logarithms(builder: Any, how: Any, kinds: list[OpKind], dtype: DType) -> None:
+    step, _, nodes = _loss(builder, _layer(builder, 10, dtype=DType.BFLOAT16), **how)
+    assert [node.kind for node in nodes] == kinds
+    assert {step.dtype(node.outputs[0]) for node in nodes} == {dtype}
 
 
 def test_outputs_without_weights_are_not_trained_on(builder: Any) -> None:

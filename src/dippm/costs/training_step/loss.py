@@ -1,4 +1,8 @@
-"""The loss: cross entropy of logits, or the mean of squares of whatever else a model returns."""
+"""The loss: cross entropy of logits, or the mean of squares of whatever else a model returns.
+
+The losses of transformers' decoders take their scores in FP32 (``logits.float()``): with a large vocabulary the copy is
+much of what a step holds.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,9 @@ __all__ = ["append_loss", "start_backward"]
 _SCALAR = ()
 
 
-def append_loss(builder: StepBuilder, outputs: Sequence[int], wanted: Gradients) -> list[Node]:
+def append_loss(
+    builder: StepBuilder, outputs: Sequence[int], wanted: Gradients, *, is_autocast: bool = False
+) -> list[Node]:
     """Append the forward pass of the loss.
 
     As a training script would take it: the first output, if it has two or three dimensions and is floating, holds the
@@ -25,6 +31,7 @@ def append_loss(builder: StepBuilder, outputs: Sequence[int], wanted: Gradients)
         builder: Where the nodes go.
         outputs: The model's outputs.
         wanted: Which tensors need a gradient.
+        is_autocast: Whether autocast computes logarithms and powers in FP32.
 
     Returns:
         The nodes, the last of which writes the loss.
@@ -43,9 +50,9 @@ def append_loss(builder: StepBuilder, outputs: Sequence[int], wanted: Gradients)
     logits = trained[0]
     shape = builder.shape(logits)
     if len(shape) in (2, 3) and shape[-1] != (0, 1):
-        _cross_entropy(builder, logits)
+        _cross_entropy(builder, logits, is_autocast=is_autocast)
     else:
-        _mean_of_squares(builder, trained)
+        _mean_of_squares(builder, trained, is_autocast=is_autocast)
     return builder.nodes[before:]
 
 
@@ -54,29 +61,26 @@ def start_backward(builder: StepBuilder, gradients: Gradients) -> None:
     gradients.start(builder.nodes[-1].outputs[0])
 
 
-def _cross_entropy(builder: StepBuilder, logits: int) -> None:
-    scores = builder.as_matrix(logits)
+def _cross_entropy(builder: StepBuilder, logits: int, *, is_autocast: bool) -> None:
+    scores = builder.as_matrix(_in_full(builder, logits) if builder.graph.is_scored_in_fp32 else logits)
     if scores is None:
-        _mean_of_squares(builder, [logits])
+        _mean_of_squares(builder, [logits], is_autocast=is_autocast)
         return
     shape = builder.shape(scores)
     classes = builder.new_tensor(shape[:1], DType.INT64, name="classes", role=TensorRole.INPUT)
     # Under autocast the kernel reads 16 bits and writes FP32.
-    logarithms = builder.new_tensor(shape, _full(builder.dtype(scores)), name="log_softmax")
+    dtype = _full(builder.dtype(scores)) if is_autocast else builder.dtype(scores)
+    logarithms = builder.new_tensor(shape, dtype, name="log_softmax")
     builder.run(OpKind.LOG_SOFTMAX, (scores,), (logarithms,), "aten.log_softmax", attributes={"axes": (1,)})
     loss = builder.new_tensor(_SCALAR, builder.dtype(logarithms), name="loss")
     builder.run(OpKind.GATHER, (logarithms, classes), (loss,), "aten.nll_loss", function="nll_loss")
 
 
-def _mean_of_squares(builder: StepBuilder, outputs: Sequence[int]) -> None:
+def _mean_of_squares(builder: StepBuilder, outputs: Sequence[int], *, is_autocast: bool) -> None:
     total = -1
     for output in outputs:
-        read = output
-        full = _full(builder.dtype(output))
-        if full is not builder.dtype(output):
-            # Autocast computes powers in FP32.
-            read = builder.new_tensor(builder.shape(output), full, name="cast")
-            builder.run(OpKind.CAST, (output,), (read,), "autocast")
+        read = _in_full(builder, output) if is_autocast else output
+        full = builder.dtype(read)
         squares = builder.new_tensor(builder.shape(read), full, name="squares")
         builder.run(OpKind.POW, (read,), (squares,), "aten.square")
         mean = builder.new_tensor(_SCALAR, full, name="mean")
@@ -86,6 +90,16 @@ def _mean_of_squares(builder: StepBuilder, outputs: Sequence[int]) -> None:
             builder.run(OpKind.ADD, (total, mean), (both,), "aten.add")
             mean = both
         total = mean
+
+
+def _in_full(builder: StepBuilder, tensor: int) -> int:
+    """A tensor in FP32, where it has 16 bits."""
+    full = _full(builder.dtype(tensor))
+    if full is builder.dtype(tensor):
+        return tensor
+    result = builder.new_tensor(builder.shape(tensor), full, name="cast")
+    builder.run(OpKind.CAST, (tensor,), (result,), "aten._to_copy")
+    return result
 
 
 def _full(dtype: DType) -> DType:

@@ -29,7 +29,7 @@ __all__ = ["Phase", "TrainingGraph", "TrainingSettings", "make_training_graph"]
 
 _ALONE = frozenset({ACCUMULATE, RESHAPE})
 _ACCUMULATE_SCOPE = "accumulate"
-_EXPLICIT = {Precision.AMP: Precision.FP32, Precision.AMP_BF16: Precision.FP32}
+_EXPLICIT = dict.fromkeys((Precision.AMP, Precision.AMP_BF16, Precision.FP16, Precision.BF16), Precision.FP32)
 
 
 class Phase(IntEnum):
@@ -150,7 +150,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     gradients = Gradients(builder, [node for _, node in seen])
     builder.scope = "loss"
     first = len(builder.nodes)
-    loss = append_loss(builder, explicit.outputs, gradients)
+    is_autocast = settings.precision in (Precision.AMP, Precision.AMP_BF16)
+    loss = append_loss(builder, explicit.outputs, gradients, is_autocast=is_autocast)
     seen += [(first + place, node) for place, node in enumerate(loss)]
     gradients.add_wanted(loss)
     end = len(builder.nodes) - 1

@@ -22,6 +22,7 @@ from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
 from dippm.frontends.torch.module_state import ModuleState
+from dippm.frontends.torch.own_loss import is_scored_in_fp32
 from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import FloatIndicesError, Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
@@ -209,6 +210,7 @@ class _Reading:
             outputs=outputs,
             has_lifetimes=True,
             fixed_batch=batch,
+            is_scored_in_fp32=self.mode is Mode.TRAINING and is_scored_in_fp32(self.module),
             unsupported_ops=dict(recorder.unsupported),
             warnings=tuple(dict.fromkeys(recorder.assumptions)),
         )
