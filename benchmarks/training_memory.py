@@ -126,6 +126,7 @@ IN_16_BITS = (
     Model(name="hf:T5ForConditionalGeneration", batch=8, options=_NO_DROPOUT_T5),
     Model(name="hf:ElectraForPreTraining", batch=16, options=_NO_DROPOUT),
 )  # fmt: skip
+CHECKPOINTED = ("LlamaForCausalLM", "GPT2LMHeadModel", "Qwen2ForCausalLM")
 _FORMATS = {Precision.AMP: torch.float16, Precision.AMP_BF16: torch.bfloat16, Precision.BF16: torch.bfloat16}
 OPTIMIZERS: Mapping[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9, foreach=True),
@@ -166,6 +167,8 @@ class HalfRow:
 
     model: str
     precision: str
+    accumulation: int
+    is_checkpointed: bool
     batch: int
     tracked_mb: float
     predicted_mb: float
@@ -195,9 +198,23 @@ def main() -> None:
             print(f"{row.model:36} {row.optimizer:9} {row.tracked_mb:9.1f} {row.predicted_mb:9.1f} "
                   f"{row.deviation_percent:+6.2f} %", flush=True)  # fmt: skip
     halves = []
-    for model in filter(is_asked, IN_16_BITS):
+    asked = [(model, 1, False) for model in filter(is_asked, IN_16_BITS)]
+    # Of a larger batch, or weights and their gradients would be all that is left.
+    asked += [
+        (replace(model, batch=8 * model.batch), accumulation, is_checkpointed)
+        for model in filter(is_asked, IN_16_BITS)
+        if model.name.partition(":")[2] in CHECKPOINTED
+        for accumulation, is_checkpointed in ((4, False), (1, True), (4, True))
+    ]
+    for model, accumulation, is_checkpointed in asked:
         for precision in (Precision.AMP, Precision.BF16):
-            half = compare_in_16_bits(model, precision)
+            settings = TrainingSettings(
+                optimizer=Optimizer.ADAMW,
+                precision=precision,
+                accumulation=accumulation,
+                is_checkpointed=is_checkpointed,
+            )
+            half = compare_in_16_bits(model, settings)
             halves.append(half)
             print(f"{half.model:36} {half.precision:9} {half.tracked_mb:9.1f} {half.predicted_mb:9.1f} "
                   f"{half.deviation_percent:+6.2f} %", flush=True)  # fmt: skip
@@ -217,10 +234,11 @@ def compare(model: Model) -> list[Row]:
     )
     rows = []
     for optimizer in OPTIMIZERS:
-        tracked = [track(model, optimizer)]
+        settings = TrainingSettings(optimizer=optimizer)
+        tracked = [track(model, settings)]
         while len(tracked) < MOST_RUNS and sum(seconds for _, seconds in tracked) < ENOUGH_S:
-            tracked.append(track(model, optimizer))
-        graph_s, predicted = timed(lambda chosen=optimizer: predict(graph, chosen, model.batch))
+            tracked.append(track(model, settings))
+        graph_s, predicted = timed(lambda chosen=settings: predict(graph, chosen, model.batch))
         parts, _ = tracked[0]
         total = parts["Total"]
         rows.append(
@@ -241,52 +259,58 @@ def compare(model: Model) -> list[Row]:
     return rows
 
 
-def compare_in_16_bits(model: Model, precision: Precision) -> HalfRow:
-    """Track and predict a model with AdamW; one of transformers takes its own loss of labels."""
-    module, inputs = model.make(precision)
+def compare_in_16_bits(model: Model, settings: TrainingSettings) -> HalfRow:
+    """Track and predict a model; one of transformers takes its own loss of labels."""
+    module, inputs = model.make(settings.precision)
     graph = read_module(module, input=inputs, source=model.name, mode=Mode.TRAINING)
-    parts, _ = track(model, Optimizer.ADAMW, precision)
+    parts, _ = track(model, settings)
     return HalfRow(
         model=model.name,
-        precision=precision.value,
+        precision=settings.precision.value,
+        accumulation=settings.accumulation,
+        is_checkpointed=settings.is_checkpointed,
         batch=model.batch,
         tracked_mb=parts["Total"],
-        predicted_mb=predict(graph, Optimizer.ADAMW, model.batch, precision),
+        predicted_mb=predict(graph, settings, model.batch),
     )
 
 
-def track(model: Model, optimizer: Optimizer, precision: Precision = Precision.FP32) -> tuple[dict[str, float], float]:
+def track(model: Model, settings: TrainingSettings) -> tuple[dict[str, float], float]:
     """Peak of two training steps on fake CUDA tensors in parts, MiB, and the seconds that the steps took."""
     # Reference cycles would keep tensors of an earlier run alive in this one's.
     gc.collect()
+    precision = settings.precision
     module, inputs = model.make(precision)
     is_whole, takes_labels = precision is Precision.BF16, model.has_loss and precision is not Precision.FP32
     if is_whole:
         module.to(_FORMATS[precision])
+    if settings.is_checkpointed:
+        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     with FakeTensorMode():
         _move(module)
         positional = [_batch(entry, model.batch) for entry in inputs.positional]
         if is_whole:
             positional = [each.to(_FORMATS[precision]) if each.is_floating_point() else each for each in positional]
         named = {name: _batch(entry, model.batch) for name, entry in (inputs.named or {}).items()}
-        updater = OPTIMIZERS[optimizer](list(module.parameters()))
+        updater = OPTIMIZERS[settings.optimizer](list(module.parameters()))
         loss_of = Loss()
         tracker = MemTracker()
         tracker.track_external(module, updater, *positional, *named.values())
         start = time.process_time()
         with tracker:
             for _ in range(STEPS):
-                with _autocast(precision):
-                    if takes_labels:
-                        loss = module(**named, labels=named["input_ids"]).loss
-                    else:
-                        loss = loss_of(module(*positional, **named))
-                loss.backward()
-                # What names the loss would keep it through the next step.
-                del loss
+                for _ in range(settings.accumulation):
+                    with _autocast(precision):
+                        if takes_labels:
+                            loss = module(**named, labels=named["input_ids"]).loss
+                        else:
+                            loss = loss_of(module(*positional, **named))
+                    loss.backward()
+                    # What names the loss would keep it through the next step.
+                    del loss
+                    tracker.reset_mod_stats()
                 updater.step()
                 updater.zero_grad(set_to_none=True)
-                tracker.reset_mod_stats()
         seconds = time.process_time() - start
         parts = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]
     return {str(getattr(part, "value", part)): size / MIB for part, size in parts.items()}, seconds
@@ -298,9 +322,8 @@ def _autocast(precision: Precision) -> AbstractContextManager[object]:
     return torch.autocast("cuda", _FORMATS[precision])
 
 
-def predict(graph: Graph, optimizer: Optimizer, batch: int, precision: Precision = Precision.FP32) -> float:
+def predict(graph: Graph, settings: TrainingSettings, batch: int) -> float:
     """Peak of live tensors of a training step by dippm, MiB."""
-    settings = TrainingSettings(optimizer=optimizer, precision=precision)
     training = make_training_graph(graph, settings)
     joint = _without_reserve(training.graph)
     timeline = MemoryTimeline.from_workload(Workload.from_graph(joint, training.precision))
@@ -363,11 +386,14 @@ def report_in_16_bits(rows: list[HalfRow]) -> str:
         "",
         "Under autocast, and with the whole model in bfloat16; AdamW. Models of transformers (those that begin with",
         "`hf:`) take their own loss of labels, as a training script lets them: decoders make their scores FP32 first.",
+        "Checkpointed ones compute each block again, as `gradient_checkpointing_enable` makes them; passes",
+        "are those before an update.",
         "",
-        "| model | precision | batch | tracker, MiB | dippm, MiB | difference |",
-        "|---|---|---:|---:|---:|---:|",
+        "| model | precision | passes | checkpointed | batch | tracker, MiB | dippm, MiB | difference |",
+        "|---|---|---:|---|---:|---:|---:|---:|",
         *(
-            f"| {row.model} | {row.precision} | {row.batch} | {row.tracked_mb:.1f} | {row.predicted_mb:.1f} "
+            f"| {row.model} | {row.precision} | {row.accumulation} | {'yes' if row.is_checkpointed else 'no'} "
+            f"| {row.batch} | {row.tracked_mb:.1f} | {row.predicted_mb:.1f} "
             f"| {row.deviation_percent:+.2f} % |"
             for row in rows
         ),

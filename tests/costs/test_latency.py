@@ -55,12 +55,12 @@ def test_parts_are_those_of_a_host_and_a_device_in_order(times: list[tuple[float
 
 def test_a_small_batch_takes_the_hosts_time(builder: Any) -> None:
     result = break_down(relus(builder), [1])
-    assert result.latency_ms[0] == pytest.approx(10 * 0.031 + result.busy_ms[0, -1])
+    assert result.latency_ms[0] == pytest.approx(10 * 0.021 + result.busy_ms[0, -1])
 
 
 def test_a_large_batch_takes_the_devices_time(builder: Any) -> None:
     result = break_down(relus(builder), [1_000_000])
-    assert result.latency_ms[0] == pytest.approx(result.busy_ms[0].sum() + 0.031)
+    assert result.latency_ms[0] == pytest.approx(result.busy_ms[0].sum() + 0.021)
 
 
 def test_a_captured_graph_does_not_wait_for_the_host(builder: Any) -> None:
