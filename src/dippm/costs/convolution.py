@@ -82,7 +82,7 @@ class ConvolutionTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> ConvolutionTable:
         """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
         source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         is_weight_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
         if is_weight_gradient.any():
             # It reads the gradient of the output and the input, and writes what is the weight elsewhere.

@@ -7,10 +7,11 @@ keeps the copy until the forward ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from math import prod
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,12 @@ _FOLLOWING_KINDS = (
     - {OpKind.CAST}
 )
 
+# How each kind's formats follow: a number for each kind.
+_LOWERS, _FOLLOWS, _OTHERWISE = range(3)
+_RULE_OF_KIND = tabulate(
+    OpKind, lambda kind: _LOWERS if kind in _LOWER_KINDS else _FOLLOWS if kind in _FOLLOWING_KINDS else _OTHERWISE
+).astype(np.int64)
+
 _HALF_BITS = 16
 
 # The same by the place of each type in DType.
@@ -170,6 +177,24 @@ class TypePlan:
     read_bytes: FloatArray
     casts: Casts
 
+    @classmethod
+    def from_sizes(cls, sizes: GraphSizes, precision: Precision) -> TypePlan:
+        """Assign a number format to every tensor, read and node; it holds for every batch size."""
+        if precision in _AUTOCAST:
+            held, read, casts = _Autocast(sizes, lower=_AUTOCAST[precision]).follow()
+        else:
+            held, casts = sizes.arrays.dtype, _NO_CASTS
+            if precision in _WHOLE_MODEL:
+                held = np.where(_IS_CASTABLE[held], _number(_WHOLE_MODEL[precision]), held)
+            read = held[sizes.edges.read_tensor]
+        return cls(
+            precision=precision,
+            arithmetic_number=_arithmetics(precision)[sizes.arrays.kind, _deciding_types(sizes, read)],
+            tensor_bytes=_BYTES[held],
+            read_bytes=_BYTES[read],
+            casts=casts,
+        )
+
     @property
     def arithmetic(self) -> tuple[Arithmetic, ...]:
         """Format that each node computes in."""
@@ -181,46 +206,23 @@ class TypePlan:
         return mark(Arithmetic, formats)[self.arithmetic_number]
 
 
-def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, sizes: GraphSizes | None = None) -> TypePlan:
-    """Assign a number format to every tensor, read and node.
-
-    Args:
-        graph: The model.
-        precision: Arithmetic of the run.
-        sizes: The graph's arrays, where they are at hand.
-
-    Returns:
-        The plan; it holds for every batch size.
-    """
-    sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
-    if precision in _AUTOCAST:
-        held, read, casts = _Autocast(sizes, lower=_AUTOCAST[precision]).follow()
-    else:
-        held, casts = sizes.arrays.dtype, _NO_CASTS
-        if precision in _WHOLE_MODEL:
-            held = np.where(_IS_CASTABLE[held], _number(_WHOLE_MODEL[precision]), held)
-        read = held[sizes.edges.read_tensor]
-    return TypePlan(
-        precision=precision,
-        arithmetic_number=_arithmetics(precision)[sizes.arrays.kind, _deciding_types(sizes, read)],
-        tensor_bytes=_BYTES[held],
-        read_bytes=_BYTES[read],
-        casts=casts,
-    )
+def plan_types(graph: Graph, precision: Precision = Precision.FP32) -> TypePlan:
+    """The formats of one graph, see :meth:`TypePlan.from_sizes`."""
+    return TypePlan.from_sizes(GraphSizes.from_graph(graph), precision)
 
 
 def _number(dtype: DType) -> int:
     return tuple(DType).index(dtype)
 
 
-def stored_half(graph: Graph) -> DType | None:
-    """The 16-bit format that most weights of a model are stored in, quantised ones apart; None where they are not."""
-    elements: dict[DType, int] = {}
-    for tensor in graph.tensors:
-        is_whole = tensor.dtype.is_floating and tensor.dtype.bits >= _HALF_BITS
-        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None and is_whole:
-            elements[tensor.dtype] = elements.get(tensor.dtype, 0) + prod(dim.fixed for dim in tensor.shape)
-    most = max(elements, key=lambda dtype: elements[dtype], default=None)
+def stored_half(parameters: Mapping[DType, int]) -> DType | None:
+    """The 16-bit format that most weights of a model are stored in, quantised ones apart; None where they are not.
+
+    Args:
+        parameters: Number of weights by their type, as :meth:`~dippm.graph.GraphArrays.parameters` counts them.
+    """
+    whole = [dtype for dtype in parameters if dtype.is_floating and dtype.bits >= _HALF_BITS]
+    most = max(whole, key=lambda dtype: parameters[dtype], default=None)
     return most if most in _AUTOCAST.values() else None
 
 
@@ -265,50 +267,65 @@ class _Autocast:
     """One walk over the nodes with the formats that autocast leaves behind, each as its place in ``DType``."""
 
     def __init__(self, sizes: GraphSizes, *, lower: DType) -> None:
-        self._nodes = sizes.graph.nodes
+        self._sizes = sizes
         self._lower = _number(lower)
         arrays = sizes.arrays
         self._held: list[int] = arrays.dtype.tolist()
         self._owner: list[int] = arrays.storage.tolist()
         self._has_shape: list[bool] = (arrays.rank > 0).tolist()
-        self._is_castable: list[bool] = _IS_CASTABLE[arrays.dtype].tolist()
-        # A view of the same type holds what its owner holds.
-        self._is_view: list[bool] = (
-            (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
-        ).tolist()
         self._is_parameter: list[bool] = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role].tolist()
         self._cached: set[int] = set()
         self._casts: list[tuple[int, int, int, int, bool]] = []
 
     def follow(self) -> tuple[IndexArray, IndexArray, Casts]:
         """Format of each tensor, [T], and of each read, [E], and the casts."""
+        held, owner, edges = self._held, self._owner, self._sizes.edges
+        keeps, is_castable = self._writes()
+        input_tensor, written = edges.input_tensor.tolist(), edges.write_tensor.tolist()
+        rows = zip(
+            self._sizes.nodes,
+            _RULE_OF_KIND[self._sizes.arrays.kind].tolist(),
+            pairwise(edges.input_start.tolist()),
+            pairwise(edges.output_start.tolist()),
+            strict=True,
+        )
         reads: list[int] = []
-        for position, node in enumerate(self._nodes):
-            inputs = [index for index in node.inputs if index >= 0]
-            read = [self._held[index] for index in inputs]
-            if node.kind in _LOWER_KINDS or node.attributes.get(LOWERED) is True:
-                read = self._cast(position, inputs, self._lower)
-                self._write(node, self._lower)
-            elif node.kind in _FOLLOWING_KINDS:
-                self._write(node, _first_castable(read))
+        for position, (node, rule, (first, stop), (first_write, last_write)) in enumerate(rows):
+            inputs = [index for index in input_tensor[first:stop] if index >= 0]
+            read = [held[index] for index in inputs]
+            result: int | None
+            if rule == _LOWERS or node.attributes.get(LOWERED) is True:
+                read, result = self._cast(position, inputs, self._lower), self._lower
+            elif rule == _FOLLOWS:
+                result = _first_castable(read)
             else:
                 target = self._target(node, read)
                 read = read if target is None else self._cast(position, inputs, target)
-                self._write(node, self._result(node, inputs, read))
+                result = self._result(node, inputs, read)
             reads += read
-        node_of, tensor, source, target_of, is_cached = (
-            np.array(column) for column in (zip(*self._casts, strict=True) if self._casts else [()] * 5)
-        )
-        return (
-            np.array(self._held, dtype=np.int64),
-            np.array(reads, dtype=np.int64),
-            Casts(
-                node=node_of.astype(np.int64),
-                tensor=tensor.astype(np.int64),
-                from_bytes=_BYTES[source.astype(np.int64)],
-                to_bytes=_BYTES[target_of.astype(np.int64)],
-                is_cached=is_cached.astype(np.bool_),
-            ),
+            for write in range(first_write, last_write):
+                index = written[write]
+                if keeps[write]:
+                    held[index] = held[owner[index]]
+                elif result is not None and is_castable[write]:
+                    held[index] = result
+        return np.array(held, dtype=np.int64), np.array(reads, dtype=np.int64), self._made_casts()
+
+    def _writes(self) -> tuple[list[bool], list[bool]]:
+        """Of each write whether it holds what its owner holds, as a view of the same type does, and can be cast."""
+        arrays, tensor = self._sizes.arrays, self._sizes.edges.write_tensor
+        owner, dtype = arrays.storage[tensor], arrays.dtype[tensor]
+        is_view = (owner != tensor) & (dtype == arrays.dtype[owner])
+        return is_view.tolist(), _IS_CASTABLE[dtype].tolist()
+
+    def _made_casts(self) -> Casts:
+        node, tensor, source, target, is_cached = np.array(self._casts, dtype=np.int64).reshape(-1, 5).T
+        return Casts(
+            node=node,
+            tensor=tensor,
+            from_bytes=_BYTES[source],
+            to_bytes=_BYTES[target],
+            is_cached=is_cached.astype(np.bool_),
         )
 
     def _target(self, node: Node, read: list[int]) -> int | None:
@@ -337,14 +354,6 @@ class _Autocast:
                 self._cached.add(owner)
             self._casts.append((position, index, held, target, is_cached))
         return read
-
-    def _write(self, node: Node, result: int | None) -> None:
-        held = self._held
-        for index in node.outputs:
-            if self._is_view[index]:
-                held[index] = held[self._owner[index]]
-            elif result is not None and self._is_castable[index]:
-                held[index] = result
 
     def _result(self, node: Node, inputs: list[int], read: list[int]) -> int | None:
         """The format of a node's floating outputs, None for the one that the model states."""
