@@ -38,7 +38,7 @@ def test_kinds_types_roles_and_shapes_are_numbers(builder: Any) -> None:
         TensorRole.ACTIVATION,
         TensorRole.ACTIVATION,
     ]
-    assert arrays.shape.tolist() == [0, 1, 0, 0]
+    assert arrays.shape.tolist() == [0, 1, 0, 0, 2]
 
 
 def test_dimensions_end_in_ones(builder: Any) -> None:
@@ -60,7 +60,7 @@ def test_several_graphs_are_numbered_through(builder: Any) -> None:
     assert arrays.tensor_start.tolist() == [0, 2, 5, 7]
     assert arrays.storage.tolist() == [0, 0, 2, 2, 4, 5, 5]
     # Shapes are alike across graphs.
-    assert arrays.shape.tolist() == [0, 1, 0, 1, 1, 0, 1]
+    assert arrays.shape.tolist() == [0, 1, 0, 1, 1, 0, 1, 2]
 
 
 def test_trained_weights_are_counted_by_type_and_graph() -> None:

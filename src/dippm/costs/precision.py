@@ -105,11 +105,17 @@ _FOLLOWING_KINDS = (
     - {OpKind.CAST}
 )
 
-# How each kind's formats follow: a number for each kind.
-_LOWERS, _FOLLOWS, _OTHERWISE = range(3)
-_RULE_OF_KIND = tabulate(
-    OpKind, lambda kind: _LOWERS if kind in _LOWER_KINDS else _FOLLOWS if kind in _FOLLOWING_KINDS else _OTHERWISE
-).astype(np.int64)
+# How the formats of each kind follow; those that promote take the format that all of their inputs have.
+_LOWERS, _FOLLOWS, _PROMOTES, _OTHERWISE = range(4)
+_RULE_OF_KIND = np.full(len(OpKind), _OTHERWISE)
+for _rule, _kinds in (
+    (_LOWERS, _LOWER_KINDS),
+    (_FOLLOWS, _FOLLOWING_KINDS),
+    (_PROMOTES, ARITHMETIC_KINDS - _FP32_KINDS),
+):
+    _RULE_OF_KIND[mark(OpKind, _kinds)] = _rule
+# In place of a format: the one that the model states.
+_STATED = -1
 
 _HALF_BITS = 16
 
@@ -270,7 +276,8 @@ class _Autocast:
         self._sizes = sizes
         self._lower = _number(lower)
         arrays = sizes.arrays
-        self._held: list[int] = arrays.dtype.tolist()
+        # Behind the last tensor that of none: a node that follows no input leaves what the model states.
+        self._held: list[int] = np.append(arrays.dtype, _STATED).tolist()
         self._owner: list[int] = arrays.storage.tolist()
         self._has_shape: list[bool] = (arrays.rank > 0).tolist()
         self._is_parameter: list[bool] = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role].tolist()
@@ -279,44 +286,56 @@ class _Autocast:
 
     def follow(self) -> tuple[IndexArray, IndexArray, Casts]:
         """Format of each tensor, [T], and of each read, [E], and the casts."""
-        held, owner, edges = self._held, self._owner, self._sizes.edges
-        keeps, is_castable = self._writes()
-        input_tensor, written = edges.input_tensor.tolist(), edges.write_tensor.tolist()
+        held, owner, sizes = self._held, self._owner, self._sizes
+        arrays, edges = sizes.arrays, sizes.edges
+        is_castable = _IS_CASTABLE[arrays.dtype]
+        # A view of the same type holds what its owner holds.
+        is_view = (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
+        keeps, takes = is_view.tolist(), (is_castable & ~is_view).tolist()
+        tensors, written = edges.read_tensor.tolist(), edges.write_tensor.tolist()
+        reads: list[int] = []
         rows = zip(
-            self._sizes.nodes,
-            _RULE_OF_KIND[self._sizes.arrays.kind].tolist(),
-            pairwise(edges.input_start.tolist()),
+            self._rules(),
+            self._first_castable(is_castable).tolist(),
+            pairwise(np.searchsorted(edges.read_node, np.arange(len(sizes.nodes) + 1)).tolist()),
             pairwise(edges.output_start.tolist()),
             strict=True,
         )
-        reads: list[int] = []
-        for position, (node, rule, (first, stop), (first_write, last_write)) in enumerate(rows):
-            inputs = [index for index in input_tensor[first:stop] if index >= 0]
+        for position, (rule, leader, (first, stop), (first_write, last_write)) in enumerate(rows):
+            inputs = tensors[first:stop]
             read = [held[index] for index in inputs]
-            result: int | None
-            if rule == _LOWERS or node.attributes.get(LOWERED) is True:
+            if rule == _LOWERS:
                 read, result = self._cast(position, inputs, self._lower), self._lower
-            elif rule == _FOLLOWS:
-                result = _first_castable(read)
+            elif rule == _FOLLOWS or (rule == _PROMOTES and len(set(read)) < 2):
+                result = held[leader]
             else:
+                node = sizes.nodes[position]
                 target = self._target(node, read)
                 read = read if target is None else self._cast(position, inputs, target)
                 result = self._result(node, inputs, read)
             reads += read
-            for write in range(first_write, last_write):
-                index = written[write]
-                if keeps[write]:
+            for index in written[first_write:last_write]:
+                if keeps[index]:
                     held[index] = held[owner[index]]
-                elif result is not None and is_castable[write]:
+                elif takes[index] and result != _STATED:
                     held[index] = result
-        return np.array(held, dtype=np.int64), np.array(reads, dtype=np.int64), self._made_casts()
+        return np.array(held[:-1], dtype=np.int64), np.array(reads, dtype=np.int64), self._made_casts()
 
-    def _writes(self) -> tuple[list[bool], list[bool]]:
-        """Of each write whether it holds what its owner holds, as a view of the same type does, and can be cast."""
-        arrays, tensor = self._sizes.arrays, self._sizes.edges.write_tensor
-        owner, dtype = arrays.storage[tensor], arrays.dtype[tensor]
-        is_view = (owner != tensor) & (dtype == arrays.dtype[owner])
-        return is_view.tolist(), _IS_CASTABLE[dtype].tolist()
+    def _rules(self) -> list[int]:
+        """How the formats of each node follow."""
+        rules = _RULE_OF_KIND[self._sizes.arrays.kind]
+        rules[[node.attributes.get(LOWERED) is True for node in self._sizes.nodes]] = _LOWERS
+        numbers: list[int] = rules.tolist()
+        return numbers
+
+    def _first_castable(self, is_castable: npt.NDArray[np.bool_]) -> IndexArray:
+        """The first input of each node that can be cast, which stays so; the number of tensors where it has none."""
+        edges = self._sizes.edges
+        result = np.full(len(self._sizes.nodes), len(is_castable))
+        chosen = np.flatnonzero(is_castable[edges.read_tensor])[::-1]
+        # Of several values for one place the last one stays.
+        result[edges.read_node[chosen]] = edges.read_tensor[chosen]
+        return result
 
     def _made_casts(self) -> Casts:
         node, tensor, source, target, is_cached = np.array(self._casts, dtype=np.int64).reshape(-1, 5).T
@@ -355,11 +374,11 @@ class _Autocast:
             self._casts.append((position, index, held, target, is_cached))
         return read
 
-    def _result(self, node: Node, inputs: list[int], read: list[int]) -> int | None:
-        """The format of a node's floating outputs, None for the one that the model states."""
+    def _result(self, node: Node, inputs: list[int], read: list[int]) -> int:
+        """The format of a node's floating outputs."""
         kind = node.kind
         if kind is OpKind.CAST:
-            return None
+            return _STATED
         if kind in _FP32_OUTPUT_KINDS or (
             kind is OpKind.REDUCE and node.attributes.get("function") in _FP32_OUTPUT_FUNCTIONS
         ):
@@ -367,15 +386,9 @@ class _Autocast:
         if kind in _PROMOTING_KINDS:
             # A zero-dimensional tensor does not promote one that has dimensions.
             ranked = [held for held, index in zip(read, inputs, strict=True) if self._has_shape[index]]
-            return _widest(ranked or read)
-        return _first_castable(read)
-
-
-def _first_castable(formats: list[int]) -> int | None:
-    for held in formats:
-        if held in _CASTABLE_NUMBERS:
-            return held
-    return None
+            widest = _widest(ranked or read)
+            return _STATED if widest is None else widest
+        return next((held for held in read if held in _CASTABLE_NUMBERS), _STATED)
 
 
 def _widest(formats: list[int]) -> int | None:

@@ -269,7 +269,7 @@ def _elementary_flops(sizes: GraphSizes) -> FloatArray:
     is_fft = sizes.is_kind(OpKind.FFT)
     if is_fft.any():
         # Cooley-Tukey over the last dimension: 5 n log2 n real operations.
-        length = sizes.arrays.fixed[source, np.maximum(sizes.rank(source) - 1, 0)]
+        length = sizes.dimension(source, -1)[:, 0]
         per_input = np.where(is_fft, 5.0 * np.log2(np.maximum(length, 2)), per_input)
     return sizes.elements[source] * per_input[:, None] + sizes.elements[out] * per_output[:, None]
 

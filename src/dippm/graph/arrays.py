@@ -36,11 +36,12 @@ class GraphArrays:
         node_start: First node of each graph, and behind the last one.
         tensor_start: First tensor of each graph, and behind the last one.
         kind: Kind of each node, as its place in :class:`~dippm.graph.op_kind.OpKind`.
-        shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear.
-        per_sample: Growth of each dimension with the batch, padded with 0.
+        shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear; behind
+            the last tensor one more, without dimensions.
+        per_sample: Growth of each dimension of each shape with the batch, padded with 0.
         fixed: Constant part of each dimension, padded with 1.
-        dimensions: Of each dimension the constant part and its growth, as floats; behind the last tensor one more, and
-            behind the last dimension of each tensor at least one more, which are 1.
+        dimensions: Of each dimension the constant part and its growth, as floats; behind the last shape one more, and
+            behind the last dimension of each at least one more, which are 1.
         rank: Number of dimensions of each tensor.
         dtype: Element type of each tensor, as its place in :class:`~dippm.graph.dtype.DType`.
         role: What each tensor is to the model, as its place in :class:`~dippm.graph.graph.TensorRole`.
@@ -51,8 +52,8 @@ class GraphArrays:
         storage_fixed: Constant bytes of the storage where given, else -1.
 
     Shapes:
-        G graphs, T tensors of at most R dimensions. node_start, tensor_start: [G + 1]; kind: [n_nodes]; per_sample,
-        fixed: [T, R]; dimensions: [T + 1, R + 1, 2]; the others: [T].
+        G graphs, T tensors of S shapes of at most R dimensions. node_start, tensor_start: [G + 1]; kind: [n_nodes];
+        shape: [T + 1]; per_sample, fixed: [S, R]; dimensions: [S + 1, R + 1, 2]; the others: [T].
     """
 
     node_start: npt.NDArray[np.int64]
@@ -106,10 +107,10 @@ class GraphArrays:
             node_start=node_start,
             tensor_start=tensor_start,
             kind=encode([node.kind for graph in graphs for node in graph.nodes], OpKind),
-            shape=shape,
-            per_sample=per_sample[shape],
-            fixed=fixed[shape],
-            dimensions=dimensions[np.append(shape, len(places))],
+            shape=np.append(shape, len(places)),
+            per_sample=per_sample,
+            fixed=fixed,
+            dimensions=dimensions,
             rank=rank[shape],
             dtype=dtype,
             role=role,
@@ -134,14 +135,12 @@ class GraphArrays:
         """
         chosen = np.flatnonzero(_IS_PARAMETER[self.role] & (self.storage == np.arange(len(self.storage))))
         graph = np.searchsorted(self.tensor_start, chosen, side="right") - 1
-        shape = self.shape[chosen].tolist()
-        like = dict(zip(shape, chosen.tolist(), strict=True))
         result: list[dict[DType, int]] = [{} for _ in self.tensor_start[1:]]
-        alike = Counter(zip(graph.tolist(), self.dtype[chosen].tolist(), shape, strict=True))
-        for (place, number, of_shape), times in alike.items():
+        alike = Counter(zip(graph.tolist(), self.dtype[chosen].tolist(), self.shape[chosen].tolist(), strict=True))
+        for (place, number, shape), times in alike.items():
             of_graph, dtype = result[place], _DTYPES[number]
             # Whole numbers of Python are exact whatever their size.
-            of_graph[dtype] = of_graph.get(dtype, 0) + times * prod(self.fixed[like[of_shape]].tolist())
+            of_graph[dtype] = of_graph.get(dtype, 0) + times * prod(self.fixed[shape].tolist())
         return result
 
     def sizes(self, batch: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -151,7 +150,8 @@ class GraphArrays:
             batch: [B]; result: [B, T, R].
         """
         batches = np.atleast_1d(np.asarray(batch, dtype=np.int64))
-        result: npt.NDArray[np.int64] = self.per_sample * batches[:, None, None] + self.fixed
+        of_shapes = self.per_sample * batches[:, None, None] + self.fixed
+        result: npt.NDArray[np.int64] = of_shapes[:, self.shape[:-1]]
         return result
 
     def numel(self, batch: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -45,7 +45,7 @@ class ModelInfo:
         return cls(
             source=graph.source,
             framework=graph.framework,
-            nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
+            nodes=len(graph.nodes) - [node.kind for node in graph.nodes].count(OpKind.VIEW),
             parameters=graph.parameter_count if parameters is None else parameters,
             unsupported_ops=graph.unsupported_ops,
         )

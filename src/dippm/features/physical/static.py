@@ -43,13 +43,13 @@ def static_features(
     formats = tuple(Arithmetic)
     for name, alike in FORMATS.items():
         result[:, AT[f"in_{name}"]] = np.isin(kernels.arithmetic, [formats.index(value) for value in alike])
-    functions = [node.attributes.get("function") for node in nodes]
-    is_gradient = work.sizes.is_kind(*_GRADIENT_KINDS)
     # A gradient is like that of which it is the gradient.
-    for columns_of, is_meant in ((_COLUMN_OF_FUNCTION, True), (_COLUMN_OF_GRADIENT, is_gradient)):
+    gradients = np.flatnonzero(work.sizes.is_kind(*_GRADIENT_KINDS))
+    for chosen, columns_of in ((every, _COLUMN_OF_FUNCTION), (gradients, _COLUMN_OF_GRADIENT)):
+        functions = [nodes[position].attributes.get("function") for position in chosen.tolist()]
         column = np.array([columns_of.get(function, -1) for function in functions], dtype=np.int64)
-        meant = np.flatnonzero((column >= 0) & is_meant)
-        result[meant, column[meant]] = 1.0
+        meant = column >= 0
+        result[chosen[meant], column[meant]] = 1.0
     source, out = work.sizes.inputs(every, 0), work.sizes.outputs(every)
     reductions = np.flatnonzero(work.sizes.is_kind(OpKind.REDUCE))
     for position, rank in zip(reductions.tolist(), work.sizes.rank(source[reductions]).tolist(), strict=True):
