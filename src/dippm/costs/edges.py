@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dippm.graph import Graph
 
-__all__ = ["Edges", "IndexArray"]
+__all__ = ["Edges", "IndexArray", "flatten"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -54,8 +54,8 @@ class Edges:
         tensors = np.array([len(graph.tensors) for graph in graphs], dtype=np.int64)
         # What is to be added to the numbers that a node has for its tensors.
         before = np.repeat(np.cumsum(tensors) - tensors, [len(graph.nodes) for graph in graphs])
-        read_node, read_position, read_tensor, input_start = _flatten([node.inputs for node in nodes])
-        write_node, write_position, write_tensor, output_start = _flatten([node.outputs for node in nodes])
+        read_node, read_position, read_tensor, input_start = flatten([node.inputs for node in nodes])
+        write_node, write_position, write_tensor, output_start = flatten([node.outputs for node in nodes])
         write_tensor += before[write_node]
         is_present = read_tensor >= 0
         read_tensor[is_present] += before[read_node[is_present]]
@@ -81,7 +81,7 @@ class Edges:
         return cls.from_graphs([graph])
 
 
-def _flatten(lists: list[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
+def flatten(lists: Sequence[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
     """Owner, place and value of each element of all lists, and where each list starts."""
     lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     start = np.concatenate([[0], np.cumsum(lengths)])

@@ -13,6 +13,7 @@ from dippm.costs.allocator import BLOCK_BYTES, CachingAllocator, segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
+from dippm.costs.numbering import number_rows
 from dippm.costs.polynomial import FloatArray, as_batches, evaluate, is_nonzero
 from dippm.costs.repeats import Repeat, find_repeats
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
@@ -412,8 +413,7 @@ class _Replay:
         """Where the events repeat; to look for it takes longer than to follow them a first time."""
         self._done += 1
         if self._repeats is None and self._done > 1:
-            _, kinds = np.unique(self._bytes_of, axis=0, return_inverse=True)
-            self._repeats = find_repeats(np.array(self._events), kinds.reshape(-1).astype(np.int64))
+            self._repeats = find_repeats(np.array(self._events), number_rows(self._bytes_of))
         return self._repeats or ()
 
 

@@ -305,13 +305,15 @@ class _Autocast:
             inputs = tensors[first:stop]
             read = [held[index] for index in inputs]
             if rule == _LOWERS:
-                read, result = self._cast(position, inputs, self._lower), self._lower
+                self._cast(position, inputs, read, self._lower)
+                result = self._lower
             elif rule == _FOLLOWS or (rule == _PROMOTES and len(set(read)) < 2):
                 result = held[leader]
             else:
                 node = sizes.nodes[position]
                 target = self._target(node, read)
-                read = read if target is None else self._cast(position, inputs, target)
+                if target is not None:
+                    self._cast(position, inputs, read, target)
                 result = self._result(node, inputs, read)
             reads += read
             for index in written[first_write:last_write]:
@@ -354,25 +356,19 @@ class _Autocast:
             return _FLOAT32
         return _widest(read) if kind in _CASTING_PROMOTERS else None
 
-    def _cast(self, position: int, inputs: list[int], target: int) -> list[int]:
-        """The formats in which a node reads its inputs, once those that are not of the target format are cast."""
-        read = []
-        done = set()
-        for index in inputs:
-            held = self._held[index]
+    def _cast(self, position: int, inputs: list[int], read: list[int], target: int) -> None:
+        """Cast what a node reads in another format than the target, and put down that it reads the target."""
+        for place, (index, held) in enumerate(zip(inputs, read, strict=True)):
             if held == target or held not in _CASTABLE_NUMBERS:
-                read.append(held)
                 continue
-            read.append(target)
+            read[place] = target
             owner = self._owner[index]
             is_cached = held == _FLOAT32 and self._is_parameter[owner]
-            if (is_cached and owner in self._cached) or index in done:
+            if owner in self._cached if is_cached else index in inputs[:place]:
                 continue
-            done.add(index)
             if is_cached:
                 self._cached.add(owner)
             self._casts.append((position, index, held, target, is_cached))
-        return read
 
     def _result(self, node: Node, inputs: list[int], read: list[int]) -> int:
         """The format of a node's floating outputs."""

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray
+from dippm.costs.edges import IndexArray, flatten
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
@@ -111,10 +111,14 @@ class MemoryTimeline:
         is_early = _is_role(arrays, TensorRole.CACHE)
         is_early[workload.sizes.edges.write_tensor] = False
         events, steps = _events_of(workload, pieces)
+        owned = [pieces.of_graph(graph) for graph in range(len(steps))]
+        local = np.empty(len(pieces.purpose), dtype=np.int64)
+        for own in owned:
+            local[own] = np.arange(len(own))
         event_start = np.searchsorted(events.node, arrays.node_start)
         result = []
         for graph, (first, stop) in enumerate(pairwise(event_start.tolist())):
-            own, local = pieces.of_graph(graph)
+            own = owned[graph]
             tensors, nodes = (slice(*start[graph : graph + 2]) for start in (arrays.tensor_start, arrays.node_start))
             in_steps = (
                 _Events(
@@ -244,14 +248,11 @@ class _Pieces:
         dropped = tensors + casts
         return 0, tensors, dropped, dropped + nodes, dropped + 2 * nodes
 
-    def of_graph(self, graph: int) -> tuple[IndexArray, IndexArray]:
-        """The pieces of one graph, and the number among them of every piece that is one."""
+    def of_graph(self, graph: int) -> IndexArray:
+        """The pieces of one graph, in the order in which it numbers them."""
         tensors, casts, nodes = ((int(start[graph]), int(start[graph + 1])) for start in self.starts)
         spans = zip(self.firsts, (tensors, casts, nodes, nodes, nodes), strict=True)
-        own = np.concatenate([np.arange(first + start, first + stop) for first, (start, stop) in spans])
-        local = np.zeros(len(self.purpose), dtype=np.int64)
-        local[own] = np.arange(len(own))
-        return own, local
+        return np.concatenate([np.arange(first + start, first + stop) for first, (start, stop) in spans])
 
 
 def _events_of(workload: Workload, pieces: _Pieces) -> tuple[_Events, list[int]]:
@@ -304,9 +305,7 @@ def _releases(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     """Storages that are given back, and the node after which each is, in the order in which they are."""
     arrays = sizes.arrays
     storage, tensor_start = arrays.storage, arrays.tensor_start.tolist()
-    lists = [node.releases for node in sizes.nodes]
-    released = np.fromiter(chain.from_iterable(lists), dtype=np.int64)
-    node = np.repeat(np.arange(len(lists)), list(map(len, lists)))
+    node, _, released, _ = flatten([node.releases for node in sizes.nodes])
     node_count, tensor_count = np.diff(arrays.node_start), np.diff(arrays.tensor_start)
     has_lifetimes = np.array([graph.has_lifetimes for graph in sizes.graphs], dtype=np.bool_)
     released = storage[released + np.repeat(arrays.tensor_start[:-1], node_count)[node]]
