@@ -346,13 +346,16 @@ def test_a_release_still_to_come_is_said(network: Graph) -> None:
     ],
     ids=str,
 )
-def test_several_graphs_get_what_each_gets(network: Graph, builder: Any, conditions: dict[str, Any]) -> None:
+def test_several_graphs_get_what_each_gets(
+    network: Graph, builder: Any, conditions: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # More than are laid out together, of three kinds.
+    monkeypatch.setattr("dippm.predictors.physics._AT_ONCE", 200)
     x = builder.input(builder.N, 30)
     x = builder.node(OpKind.LINEAR, [x, builder.weight(700, 30), builder.weight(700)], builder.N, 700)
     builder.node(OpKind.LAYER_NORM, [x, builder.weight(700)], builder.N, 700, axes=(1,))
     wide = builder.graph()
-    graphs = [network, *([wide, replace(network, source="other", has_lifetimes=False)] * 17)]
+    graphs = [network, *([wide, replace(network, source="other", has_lifetimes=False)] * 7)]
     question = {
         "batches": [1, 48],
         "devices": [find_device(name) for name in ("A100", "RTX 4090")],
@@ -372,6 +375,23 @@ def test_several_graphs_get_what_each_gets(network: Graph, builder: Any, conditi
                 assert answer.intervals[name] == pytest.approx(same.intervals[name], rel=1e-6)
             rounded = {"latency_ms": 0.0, "energy_j": 0.0, "intervals": {}}
             assert replace(answer, **rounded) == replace(same, **rounded)
+
+
+def test_graphs_are_laid_out_together_up_to_a_size(network: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor, seen = PhysicsPredictor.load(), []
+    prepare = predictor._prepare
+
+    def count(graphs: list[Graph], **question: Any) -> Any:
+        seen.append(len(graphs))
+        return prepare(graphs, **question)
+
+    monkeypatch.setattr(predictor, "_prepare", count)
+    monkeypatch.setattr("dippm.predictors.physics._AT_ONCE", 5 * len(network.nodes))
+    graphs = [replace(network) for _ in range(7)]
+    for batches, sizes in (([1], [5, 2]), ([1, 2], [2, 2, 2, 1]), (list(range(1, 10)), [1] * 7)):
+        seen.clear()
+        predictor.predict_each(graphs, batches=batches, devices=[find_device("A100")], conditions=Conditions())
+        assert seen == sizes
 
 
 def test_of_several_graphs_none_is_kept(network: Graph) -> None:
