@@ -350,7 +350,7 @@ def test_several_graphs_get_what_each_gets(
     network: Graph, builder: Any, conditions: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More than are laid out together, of three kinds.
-    monkeypatch.setattr("dippm.predictors.physics._AT_ONCE", 200)
+    monkeypatch.setattr("dippm.predictors.prepared_graph._AT_ONCE", 200)
     x = builder.input(builder.N, 30)
     x = builder.node(OpKind.LINEAR, [x, builder.weight(700, 30), builder.weight(700)], builder.N, 700)
     builder.node(OpKind.LAYER_NORM, [x, builder.weight(700)], builder.N, 700, axes=(1,))
@@ -386,7 +386,7 @@ def test_graphs_are_laid_out_together_up_to_a_size(network: Graph, monkeypatch: 
         return prepare(graphs, **question)
 
     monkeypatch.setattr(predictor, "_prepare", count)
-    monkeypatch.setattr("dippm.predictors.physics._AT_ONCE", 5 * len(network.nodes))
+    monkeypatch.setattr("dippm.predictors.prepared_graph._AT_ONCE", 5 * len(network.nodes))
     graphs = [replace(network) for _ in range(7)]
     for batches, sizes in (([1], [5, 2]), ([1, 2], [2, 2, 2, 1]), (list(range(1, 10)), [1] * 7)):
         seen.clear()

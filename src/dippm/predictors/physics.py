@@ -7,7 +7,7 @@ operator; everywhere else the sum stands as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -29,7 +29,13 @@ from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.prediction import Prediction, PredictorInfo
-from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, CompiledGraphs, PreparedGraphs
+from dippm.predictors.prepared_graph import (
+    UNMEASURED_KINDS,
+    CompiledGraph,
+    CompiledGraphs,
+    PreparedGraphs,
+    group_graphs,
+)
 from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["Explanation", "PhysicsPredictor"]
@@ -46,8 +52,6 @@ _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
 _UNSEEN_DEVICE = 0.14
 _KEPT_GRAPHS = 8
-# Operators of all graphs that are laid out together, times batches and devices: more take memory and save no time.
-_AT_ONCE = 2**14
 # An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
 _DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
@@ -157,7 +161,7 @@ class PhysicsPredictor:
         for device in devices:
             check_software(software, device, conditions.runtime)
         result = []
-        for together in _in_groups(graphs, questions=len(batches) * len(devices)):
+        for together in group_graphs(graphs, questions=len(batches) * len(devices)):
             prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
             memories = self._estimate_memory(prepared, devices)
             breakdowns = self._break_down(prepared, devices)
@@ -432,21 +436,6 @@ class PhysicsPredictor:
         if device.name not in self._calibrations[conditions.mode].power_devices:
             warnings.append(f"Energy comes from a power model fitted on training runs of four boards{ending}.")
         return tuple(warnings)
-
-
-def _in_groups(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Graph]]:
-    """Graphs that are laid out together, in their order; one that is large stands alone."""
-    group: list[Graph] = []
-    held = 0
-    for graph in graphs:
-        own = len(graph.nodes) * questions
-        if group and held + own > _AT_ONCE:
-            yield group
-            group, held = [], 0
-        group.append(graph)
-        held += own
-    if group:
-        yield group
 
 
 def _no_compiled(conditions: Conditions, device: DeviceSpec) -> UnsupportedError:

@@ -5,7 +5,7 @@ Several are laid out and evaluated in the same arrays: most of what a graph cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -27,7 +27,7 @@ from dippm.graph import RECURRENT_KINDS, DType, Graph, OpKind
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.predictors.prediction import ModelInfo
 
-__all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs"]
+__all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs", "group_graphs"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -35,6 +35,8 @@ FloatArray = npt.NDArray[np.float64]
 UNMEASURED_KINDS = RECURRENT_KINDS | {
     OpKind.SORT, OpKind.CUMULATIVE, OpKind.FFT, OpKind.GRID_SAMPLE, OpKind.SCATTER, OpKind.QUANTIZE, OpKind.DEQUANTIZE,
 }  # fmt: skip
+# Operators of all graphs that are laid out together, times batches and devices: more take memory and save no time.
+_AT_ONCE = 2**14
 _KINDS = tuple(OpKind)
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
 _FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
@@ -229,6 +231,26 @@ class PreparedGraphs:
         weights = fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
         result: FloatArray = self.at.flops * (weights * self.compiled.times)
         return result
+
+
+def group_graphs(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Graph]]:
+    """Graphs that are laid out together, in their order; one that is large stands alone.
+
+    Args:
+        graphs: All graphs.
+        questions: Batches times devices that each is asked for.
+    """
+    group: list[Graph] = []
+    held = 0
+    for graph in graphs:
+        own = len(graph.nodes) * questions
+        if group and held + own > _AT_ONCE:
+            yield group
+            group, held = [], 0
+        group.append(graph)
+        held += own
+    if group:
+        yield group
 
 
 def _inputs_of(graph: Graph, batches: Sequence[int]) -> tuple[Mapping[str, tuple[int, ...]], ...]:
