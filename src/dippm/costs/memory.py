@@ -370,7 +370,7 @@ class _Replay:
         # Never to be written to.
         self._loaded = CachingAllocator(pieces=len(timeline.purpose))
         weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
-        self._loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
+        self._loaded.fill(_blocks(weights).tolist())
         is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
         is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
