@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,20 @@ def test_an_operator_without_a_rule_is_warned_of_once() -> None:
     for model, shape, name in ((Decomposed(), "4,4", "aten.linalg_qr (1)"), (stored, None, "own.Op (2)")):
         told = [each for each in dippm.predict(model, input=shape).warnings if name.split(" ")[0] in each]
         assert told == [f"Operators without a rule of their own, costed by their bytes: {name}."]
+
+
+def test_each_of_many_models_gets_what_it_would_get_alone(graph: Graph, tmp_path: Path) -> None:
+    dippm.save_graph(graph, tmp_path / "kept.graph")
+    models = [graph, tmp_path / "kept.graph", str(tmp_path / "kept.graph")]
+    answers = dippm.predict_each(iter(models), batch=4, device="T4", precision="fp16")
+    assert answers == [dippm.predict(model, batch=4, device="T4", precision="fp16") for model in models]
+    lists = dippm.predict_each(models, batch=[1, 8], device=["A100", "T4"])
+    assert lists == [dippm.predict(model, batch=[1, 8], device=["A100", "T4"]) for model in models]
+    assert dippm.predict_each([], batch=[1, 8]) == []
+
+
+def test_one_refused_model_of_many_ends_it_all(graph: Graph) -> None:
+    empty = replace(graph, nodes=(), source="nothing at all")
+    with pytest.raises(UnsupportedError, match="nothing at all") as caught:
+        dippm.predict_each([graph, empty, graph])
+    assert caught.value.code == "graph.empty"

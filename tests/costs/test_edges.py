@@ -33,3 +33,16 @@ def test_places_of_each_node_and_what_it_reads_twice(builder):
     assert edges.input_tensor.tolist() == [x, x, y, x, y, -1]
     assert edges.input_start.tolist() == [0, 2, 2, 6]
     assert edges.output_start.tolist() == [0, 1, 2, 3]
+
+
+def test_several_graphs_are_numbered_through(builder):
+    x = builder.input(builder.N, 4)
+    y = builder.node(OpKind.ATTENTION, [x, -1, x], builder.N, 4)
+    first = builder.graph()
+    builder.node(OpKind.RELU, [y], builder.N, 4)
+    edges = Edges.from_graphs([first, builder.graph()])
+    assert edges.read_node.tolist() == [0, 0, 1, 1, 2]
+    assert edges.read_tensor.tolist() == [0, 0, 2, 2, 3]
+    assert edges.is_first.tolist() == [True, False, True, False, True]
+    assert edges.input_tensor.tolist() == [0, -1, 0, 2, -1, 2, 3]
+    assert edges.write_tensor.tolist() == [1, 3, 4]

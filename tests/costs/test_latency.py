@@ -9,7 +9,9 @@ from dippm.costs import latency
 from dippm.costs.conditions import Conditions, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
+from dippm.costs.sizes import GraphSizes
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
 from dippm.graph import OpKind
@@ -93,3 +95,21 @@ def test_a_node_that_runs_often_counts_as_often() -> None:
     once, twice = (latency.LatencyBreakdown.of(busy, launched, np.full(10, times)) for times in (1.0, 2.0))
     for name in ("busy_ms", "share_ms", "fast_host_ms", "slow_host_ms"):
         assert getattr(twice, name) == pytest.approx(2 * getattr(once, name))
+
+
+def test_each_graph_of_a_plan_waits_for_a_host_of_its_own(builder: Any) -> None:
+    graphs = [relus(builder, count) for count in (3, 5)]
+    plan = KernelPlan.from_workload(Workload.from_sizes(GraphSizes.from_graphs(graphs), Precision.FP32))
+    (together,) = latency.break_down_each(
+        plan,
+        plan.work.at([1, 64]),
+        devices=[find_device("A100")],
+        conditions=Conditions(),
+        rates=Rates(),
+        kernels=load_kernel_model(),
+        times=np.arange(1.0, 1.0 + len(plan.dispatch_us)),
+    )
+    assert [breakdown.share_ms.shape for breakdown in together] == [(2, 3), (2, 8)]
+    expected = [break_down(graph, [1, 64]).share_ms for graph in graphs]
+    assert together[0].share_ms == pytest.approx(expected[0] * np.arange(1.0, 4.0), rel=1e-6)
+    assert together[1].share_ms == pytest.approx(expected[1] * np.arange(4.0, 12.0), rel=1e-6)

@@ -4,7 +4,7 @@ import pytest
 
 from dippm.costs import Arithmetic, Precision, Workload, plan_types
 from dippm.costs.precision import stored_half
-from dippm.graph import DType, Graph, OpKind, TensorRole, TensorSpec, fixed_shape
+from dippm.graph import DType, Graph, GraphArrays, OpKind, TensorRole, TensorSpec, fixed_shape
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
 
@@ -198,4 +198,5 @@ def test_the_format_of_most_weights(dtypes: tuple[DType, ...], found: DType | No
         for i, dtype in enumerate(dtypes)
     )
     graph = Graph(source="", framework="onnx", tensors=tensors, nodes=(), inputs=(), outputs=())
-    assert stored_half(graph) is found
+    (parameters,) = GraphArrays.from_graph(graph).parameters()
+    assert stored_half(parameters) is found

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+import numpy as np
 import pytest
 
-from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, live_memory
+from dippm.costs import GraphSizes, MemoryTimeline, Precision, Purpose, Workload, live_memory
+from dippm.costs.conditions import Optimizer
+from dippm.costs.polynomial import evaluate
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.graph import DType, OpKind
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
@@ -158,3 +164,25 @@ def test_no_event_takes_what_is_there_or_gives_back_what_is_not(builder):
     events = zip(timeline.event_node.tolist(), timeline.event_piece.tolist(), timeline.event_sign.tolist(), strict=True)
     assert [event for event in events if event[2]] == [(0, a, 1), (2, view + 1, 1), (2, a, -1)]
     assert timeline.node_start.tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP])
+def test_several_graphs_have_the_timelines_that_each_has(builder, precision):
+    x = builder.input(builder.N, 8, 8, 8)
+    first = builder.node(OpKind.CONV, [x, builder.weight(8, 8, 3, 3)], builder.N, 8, 8, 8, **_CONV)
+    short = builder.graph()
+    pooled = builder.node(OpKind.MAX_POOL, [first], builder.N, 8, 4, 4, kernel=(2, 2))
+    flat = builder.node(OpKind.VIEW, [pooled], builder.N, 128, alias_of=pooled)
+    builder.node(OpKind.LINEAR, [flat, builder.weight(10, 128)], builder.N, 10, releases=[first, flat])
+    stated = builder.graph(has_lifetimes=True)
+    settings = TrainingSettings(optimizer=Optimizer.ADAM, precision=precision)
+    step = make_training_graph(stated, settings)
+    graphs = [stated, short, step.graph, builder.graph()]
+    together = MemoryTimeline.of_each(Workload.from_sizes(GraphSizes.from_graphs(graphs), precision))
+    for timeline, graph in zip(together, graphs, strict=True):
+        alone = _timeline(graph, precision)
+        for field in fields(MemoryTimeline):
+            own, expected = getattr(timeline, field.name), getattr(alone, field.name)
+            if field.name == "bytes_of":
+                own, expected = (evaluate(each, np.array([1.0, 7.0])) for each in (own, expected))
+            assert np.array_equal(own, expected), field.name

@@ -38,7 +38,7 @@ def test_kinds_types_roles_and_shapes_are_numbers(builder: Any) -> None:
         TensorRole.ACTIVATION,
         TensorRole.ACTIVATION,
     ]
-    assert arrays.shape.tolist() == [0, 1, 0, 0]
+    assert arrays.shape.tolist() == [0, 1, 0, 0, 2]
 
 
 def test_dimensions_end_in_ones(builder: Any) -> None:
@@ -47,3 +47,39 @@ def test_dimensions_end_in_ones(builder: Any) -> None:
     arrays = GraphArrays.from_graph(builder.graph())
     n, four, three, one = [0, 1], [4, 0], [3, 0], [1, 0]
     assert arrays.dimensions.tolist() == [[n, four, one], [three, one, one], [one, one, one]]
+
+
+def test_several_graphs_are_numbered_through(builder: Any) -> None:
+    x = builder.input(builder.N, 4)
+    y = builder.node(OpKind.VIEW, [x], 4, builder.N, alias_of=x)
+    first = builder.graph()
+    builder.node(OpKind.RELU, [y], 4, builder.N)
+    second = builder.graph()
+    arrays = GraphArrays.from_graphs([first, second, first])
+    assert arrays.node_start.tolist() == [0, 1, 3, 4]
+    assert arrays.tensor_start.tolist() == [0, 2, 5, 7]
+    assert arrays.storage.tolist() == [0, 0, 2, 2, 4, 5, 5]
+    # Shapes are alike across graphs.
+    assert arrays.shape.tolist() == [0, 1, 0, 1, 1, 0, 1, 2]
+
+
+def test_trained_weights_are_counted_by_type_and_graph() -> None:
+    def spec(dtype: DType, *shape: int, role: TensorRole = TensorRole.PARAMETER, alias_of: int | None = None) -> Any:
+        dims = tuple(Dim(0, size) for size in shape)
+        return TensorSpec(name="", shape=dims, dtype=dtype, role=role, alias_of=alias_of)
+
+    first = (
+        spec(DType.FLOAT16, 2**40, 2**40),
+        spec(DType.FLOAT32, 3, 5),
+        spec(DType.FLOAT32, 3, 5),
+        spec(DType.FLOAT32, 15, alias_of=1),
+        spec(DType.FLOAT32, 7, role=TensorRole.BUFFER),
+    )
+    graphs = [
+        Graph(source="", framework="", tensors=tensors, nodes=(), inputs=(), outputs=())
+        for tensors in (first, (), (spec(DType.FLOAT32, 3, 5),))
+    ]
+    counted = GraphArrays.from_graphs(graphs).parameters()
+    assert counted == [{DType.FLOAT16: 2**80, DType.FLOAT32: 30}, {}, {DType.FLOAT32: 15}]
+    assert list(counted[0]) == [DType.FLOAT16, DType.FLOAT32]
+    assert [sum(of_graph.values()) for of_graph in counted] == [graph.parameter_count for graph in graphs]

@@ -94,8 +94,9 @@ def test_kernels_that_are_known_give_the_same(network: Graph, mode: Mode) -> Non
         kernels = KernelPlan.from_workload(work, is_backward=step.phase == Phase.BACKWARD)
     predictor = _make(mode)
     expected = predictor.break_down(network if step is None else step, [4, 256], _DEVICE, conditions)
-    times = predictor.break_down_kernels(
-        kernels, kernels.work.at([4, 256]), _DEVICE, conditions, step=step, host=Rates()
+    phase, repeats = (None, np.ones(len(network.nodes))) if step is None else (step.phase, step.times)
+    (times,) = predictor.break_down_kernels(
+        kernels, kernels.work.at([4, 256]), _DEVICE, conditions, phase=phase, times=repeats, host=Rates()
     )
     assert times.share_ms.tolist() == expected.share_ms.tolist()
     assert times.busy_ms.tolist() == expected.busy_ms.tolist()

@@ -185,14 +185,14 @@ def test_what_was_measured_in_eager_alone_is_less_sure_elsewhere(network: Graph)
 
 
 def test_casts_draw_energy(network: Graph) -> None:
-    from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraph
+    from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
     conditions = Conditions(precision=Precision.AMP)
-    prepared = PreparedGraph.of(
-        CompiledGraph.of(network, conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions
+    prepared = PreparedGraphs.of(
+        CompiledGraphs.of([network], conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions
     )
     nodes = (prepared.at.bytes_read + prepared.at.bytes_written).sum()
-    assert prepared.traffic_bytes[0] > nodes
+    assert prepared.traffic_bytes[0][0] > nodes
 
 
 def test_operators_without_measurements_widen_the_interval_and_are_named(builder: Any) -> None:
@@ -333,3 +333,72 @@ def test_software_that_cannot_run_is_refused(network: Graph) -> None:
 def test_a_release_still_to_come_is_said(network: Graph) -> None:
     (prediction,) = predict(network, batches=[1], devices=["A100"], software=Software(torch=(9, 9)))
     assert any("newer than any release" in warning for warning in prediction.warnings)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {},
+        {"precision": Precision.AMP},
+        {"precision": Precision.AMP, "runtime": Runtime.COMPILE},
+        {"precision": Precision.AMP, "mode": Mode.TRAINING, "optimizer": Optimizer.MOMENTUM},
+        {"mode": Mode.TRAINING, "optimizer": Optimizer.ADAM},
+    ],
+    ids=str,
+)
+def test_several_graphs_get_what_each_gets(
+    network: Graph, builder: Any, conditions: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More than are laid out together, of three kinds.
+    monkeypatch.setattr("dippm.predictors.prepared_graph._AT_ONCE", 200)
+    x = builder.input(builder.N, 30)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(700, 30), builder.weight(700)], builder.N, 700)
+    builder.node(OpKind.LAYER_NORM, [x, builder.weight(700)], builder.N, 700, axes=(1,))
+    wide = builder.graph()
+    graphs = [network, *([wide, replace(network, source="other", has_lifetimes=False)] * 7)]
+    question = {
+        "batches": [1, 48],
+        "devices": [find_device(name) for name in ("A100", "RTX 4090")],
+        "conditions": Conditions(**conditions),
+    }
+    predictor = PhysicsPredictor.load()
+    together = predictor.predict_each(graphs, **question)
+    assert len(together) == len(graphs)
+    alone = {graph.source: predictor.predict(graph, **question) for graph in (network, graphs[2])}
+    alone_wide = predictor.predict(wide, **question)
+    for place, (graph, answers) in enumerate(zip(graphs, together, strict=True)):
+        expected = alone_wide if place % 2 else alone[graph.source]
+        for answer, same in zip(answers, expected, strict=True):
+            assert answer.model == same.model
+            for name in ("latency_ms", "energy_j", "memory_mb"):
+                assert getattr(answer, name) == pytest.approx(getattr(same, name), rel=1e-6)
+                assert answer.intervals[name] == pytest.approx(same.intervals[name], rel=1e-6)
+            rounded = {"latency_ms": 0.0, "energy_j": 0.0, "intervals": {}}
+            assert replace(answer, **rounded) == replace(same, **rounded)
+
+
+def test_graphs_are_laid_out_together_up_to_a_size(network: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor, seen = PhysicsPredictor.load(), []
+    prepare = predictor._prepare
+
+    def count(graphs: list[Graph], **question: Any) -> Any:
+        seen.append(len(graphs))
+        return prepare(graphs, **question)
+
+    monkeypatch.setattr(predictor, "_prepare", count)
+    monkeypatch.setattr("dippm.predictors.prepared_graph._AT_ONCE", 5 * len(network.nodes))
+    graphs = [replace(network) for _ in range(7)]
+    for batches, sizes in (([1], [5, 2]), ([1, 2], [2, 2, 2, 1]), (list(range(1, 10)), [1] * 7)):
+        seen.clear()
+        predictor.predict_each(graphs, batches=batches, devices=[find_device("A100")], conditions=Conditions())
+        assert seen == sizes
+
+
+def test_of_several_graphs_none_is_kept(network: Graph) -> None:
+    predictor = PhysicsPredictor.load()
+    several = [replace(network) for _ in range(3)]
+    predictor.predict_each(
+        several, batches=[1], devices=[find_device("RTX 3090")], conditions=Conditions(precision=Precision.AMP)
+    )
+    kept = [member.source for compiled in predictor._recent for member in compiled.members]
+    assert not any(graph is held for graph in several for held in kept)

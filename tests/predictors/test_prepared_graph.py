@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from dippm.costs.conditions import Conditions
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device
 from dippm.graph import Graph, OpKind
-from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraph, sum_over_nodes
+from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 
 @pytest.fixture(name="graph")
@@ -23,24 +24,39 @@ def _graph(builder: Any) -> Graph:
 
 
 def test_it_is_kept_for_other_layouts_and_not_for_other_software(graph: Graph) -> None:
-    compiled = CompiledGraph.of(graph, Conditions.parse(precision="amp"), DEFAULT_SOFTWARE)
-    assert compiled.is_for(Conditions.parse(precision="amp", layout="nhwc"), DEFAULT_SOFTWARE)
-    assert not compiled.is_for(Conditions.parse(precision="fp32"), DEFAULT_SOFTWARE)
-    assert not compiled.is_for(Conditions.parse(precision="amp"), Software(torch=(1, 12)))
+    compiled = CompiledGraphs.of([graph], Conditions.parse(precision="amp"), DEFAULT_SOFTWARE)
+    assert compiled.is_for([graph], Conditions.parse(precision="amp", layout="nhwc"), DEFAULT_SOFTWARE)
+    assert not compiled.is_for([graph], Conditions.parse(precision="fp32"), DEFAULT_SOFTWARE)
+    assert not compiled.is_for([graph], Conditions.parse(precision="amp"), Software(torch=(1, 12)))
+    assert not compiled.is_for([replace(graph)], Conditions.parse(precision="amp"), DEFAULT_SOFTWARE)
+    assert not compiled.is_for([graph, graph], Conditions.parse(precision="amp"), DEFAULT_SOFTWARE)
     assert compiled.is_of({OpKind.RELU}).tolist() == [node.kind is OpKind.RELU for node in graph.nodes]
 
 
 def test_work_grows_with_the_batch(graph: Graph) -> None:
     conditions = Conditions.parse(precision="bf16")
-    prepared = PreparedGraph.of(
-        CompiledGraph.of(graph, conditions, DEFAULT_SOFTWARE), batches=[1, 8], conditions=conditions
+    prepared = PreparedGraphs.of(
+        CompiledGraphs.of([graph], conditions, DEFAULT_SOFTWARE), batches=[1, 8], conditions=conditions
     )
-    assert prepared.macs == (640, 5120)
-    assert prepared.traffic_bytes[1] > prepared.traffic_bytes[0]
+    assert prepared.macs == ((640, 5120),)
+    assert prepared.traffic_bytes[0][1] > prepared.traffic_bytes[0][0]
     assert (prepared.has_format(find_device("A100")), prepared.has_format(find_device("T4"))) == (True, False)
     # A FLOP on the tensor cores takes a smaller part of its peak than one of FP32.
-    assert prepared.fp32_equivalent(find_device("A100")).min() < 1.0
+    assert np.all(prepared.fp32_flops(find_device("A100")) < prepared.at.flops)
 
 
-def test_sums_are_weighted() -> None:
-    assert sum_over_nodes(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0])).tolist() == [21.0, 43.0]
+def test_each_of_several_graphs_has_figures_of_its_own(graph: Graph) -> None:
+    conditions = Conditions.parse(precision="amp")
+    first, second = replace(graph, nodes=graph.nodes[:1], source="first"), replace(graph, source="second")
+    compiled = CompiledGraphs.of([first, second], conditions, DEFAULT_SOFTWARE)
+    assert [member.model.source for member in compiled.members] == ["first", "second"]
+    assert [member.model.parameters for member in compiled.members] == [640, 640]
+    assert [member.nodes for member in compiled.members] == [slice(0, 1), slice(1, 3)]
+    assert [member.kinds for member in compiled.members] == [{OpKind.LINEAR}, {OpKind.LINEAR, OpKind.RELU}]
+    prepared = PreparedGraphs.of(compiled, batches=[8], conditions=conditions)
+    assert prepared.macs == ((5120,), (5120,))
+    assert prepared.inputs[0] == prepared.inputs[1] == ({graph.tensors[0].name: (8, 64)},)
+    assert prepared.traffic_bytes[0][0] < prepared.traffic_bytes[1][0]
+    # Casts count with the graph whose they are.
+    alone = CompiledGraphs.of([second], conditions, DEFAULT_SOFTWARE)
+    assert prepared.traffic_bytes[1] == PreparedGraphs.of(alone, batches=[8], conditions=conditions).traffic_bytes[0]

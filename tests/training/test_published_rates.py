@@ -21,7 +21,7 @@ from dippm.evaluation.published import read_graphs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, read_published_runs
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, AdditiveArtefact
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
-from dippm.predictors.prepared_graph import CompiledGraph
+from dippm.predictors.prepared_graph import CompiledGraphs
 from dippm.training.published_rates import PublishedItem, fit_published_rates, log_errors, main
 
 FOLDER = Path(__file__).parents[2] / PUBLISHED_FOLDER
@@ -38,7 +38,7 @@ def items() -> list[PublishedItem]:
     ]
     graphs = read_graphs(runs, FOLDER)
     return [
-        PublishedItem.of(run, CompiledGraph.of(graphs[run.graph_key], run.conditions, run.software)) for run in runs
+        PublishedItem.of(run, CompiledGraphs.of([graphs[run.graph_key]], run.conditions, run.software)) for run in runs
     ]
 
 

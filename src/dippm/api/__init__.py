@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dippm.api.models_to_pack import ModelToPack
     from dippm.api.operator_table import operators
     from dippm.api.packing import ModelPacking, PackedModel, pack
-    from dippm.api.prediction import inspect, predict
+    from dippm.api.prediction import inspect, predict, predict_each
     from dippm.api.prices import Price
     from dippm.api.sweep_report import SweepFailure, SweepProgress, SweepReport
     from dippm.api.sweeping import sweep
@@ -145,6 +145,7 @@ __all__ = [
     "plot_labels",
     "pod_fragment",
     "predict",
+    "predict_each",
     "rebuild",
     "save_graph",
     "sweep",
@@ -234,6 +235,7 @@ _HOMES = {
     "plot_labels": "dippm.api.datasets",
     "pod_fragment": "dippm.api.kubernetes",
     "predict": "dippm.api.prediction",
+    "predict_each": "dippm.api.prediction",
     "rebuild": "dippm.api.exploration.rebuild",
     "save_graph": "dippm.api.graph_files",
     "sweep": "dippm.api.sweeping",

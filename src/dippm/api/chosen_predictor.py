@@ -53,8 +53,15 @@ class ChosenPhysics:
         self, graph: Graph, *, batches: Sequence[int], mig_policy: MigPolicy = MigPolicy.SAFE
     ) -> list[Prediction]:
         """Predict every batch on every device, all batches of the first device first."""
-        return self.physics.predict(
-            graph,
+        (predictions,) = self.predict_each([graph], batches=batches, mig_policy=mig_policy)
+        return predictions
+
+    def predict_each(
+        self, graphs: Sequence[Graph], *, batches: Sequence[int], mig_policy: MigPolicy = MigPolicy.SAFE
+    ) -> list[list[Prediction]]:
+        """The same for each of several graphs, worked out together."""
+        return self.physics.predict_each(
+            graphs,
             batches=batches,
             devices=self.devices,
             conditions=self.conditions,
@@ -104,6 +111,12 @@ class ChosenNetwork:
     ) -> list[Prediction]:
         """Predict every batch."""
         return self.network.predict(graph, batches=batches, mig_policy=mig_policy)
+
+    def predict_each(
+        self, graphs: Sequence[Graph], *, batches: Sequence[int], mig_policy: MigPolicy = MigPolicy.SAFE
+    ) -> list[list[Prediction]]:
+        """The same for each of several graphs."""
+        return [self.predict(graph, batches=batches, mig_policy=mig_policy) for graph in graphs]
 
 
 def choose_predictor(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import Unpack, overload
 
@@ -13,7 +13,7 @@ from dippm.api.question import Options, Question, spelled_out
 from dippm.devices import DeviceSpec
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["inspect", "predict"]
+__all__ = ["inspect", "predict", "predict_each"]
 
 
 @overload
@@ -115,6 +115,81 @@ def predict(
     graph = question.read(model, path=path, mode=chosen.reading_mode, batch_hint=batches[0])
     predictions = chosen.predict(graph, batches=batches, mig_policy=policy)
     return predictions[0] if asks_for_one(device, batch) else predictions
+
+
+@overload
+def predict_each(  # type: ignore[overload-overlap]  # as above
+    models: Iterable[object],
+    *,
+    batch: int = 1,
+    device: str | DeviceSpec | None = None,
+    mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> list[Prediction]: ...
+
+
+@overload
+def predict_each(
+    models: Iterable[object],
+    *,
+    batch: Sequence[int],
+    device: Devices | None = None,
+    mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> list[list[Prediction]]: ...
+
+
+@overload
+def predict_each(
+    models: Iterable[object],
+    *,
+    batch: Batches = 1,
+    device: Sequence[str | DeviceSpec],
+    mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> list[list[Prediction]]: ...
+
+
+@spelled_out
+def predict_each(
+    models: Iterable[object],
+    *,
+    batch: Batches = 1,
+    device: Devices | None = None,
+    mig_policy: str = "safe",
+    predictor: str | PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> list[Prediction] | list[list[Prediction]]:
+    """Predict many models in one call; arguments as in :func:`predict`, the same for all models.
+
+    What is alike is worked out for many models at once, which takes half the time of a call for each where they are
+    graphs already. All are read before the first is predicted. One that cannot be read or is refused ends it all: a
+    :func:`sweep` goes on without it.
+
+    Args:
+        models: Models as :func:`load` takes them, or graphs that it gave.
+        batch: As in :func:`predict`.
+        device: As there.
+        mig_policy: As there.
+        predictor: As there.
+        **options: As there.
+
+    Returns:
+        For each model, in their order, what :func:`predict` gives for it.
+
+    Raises:
+        DippmError: As :func:`predict`.
+    """
+    question = Question(**options)
+    policy = parse_mig_policy(mig_policy)
+    batches = parse_batches(batch)
+    chosen = choose_predictor(predictor, question, device=device)
+    graphs = [question.read(model, mode=chosen.reading_mode, batch_hint=batches[0]) for model in models]
+    answers = chosen.predict_each(graphs, batches=batches, mig_policy=policy)
+    return [predictions[0] for predictions in answers] if asks_for_one(device, batch) else answers
 
 
 @spelled_out

@@ -74,7 +74,7 @@ class GemmTable:
         A product with a matrix on its right is one product, however many dimensions its left operand has.
         """
         left, right, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         is_linear = sizes.is_kind(OpKind.LINEAR)[node]
         contracted = np.array([_integer(n, "contracted") for n in nodes], dtype=np.float64)
         k = sizes.dimension(left, -1)
@@ -164,7 +164,7 @@ class AttentionTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> AttentionTable:
         """Read the shapes of queries, keys and values; a missing head dimension counts one head."""
         query, key, value = (sizes.inputs(node, position) for position in range(3))
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         has_heads = sizes.rank(query) >= 4
         keys, width, value_width = sizes.dimension(key, -2), sizes.dimension(query, -1), sizes.dimension(value, -1)
         queries = sizes.dimension(query, -2)
@@ -246,7 +246,7 @@ class RecurrentTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> RecurrentTable:
         """Read sequence, batch and width from the input, the rest from the attributes."""
         source, out = sizes.inputs(node, 0), sizes.outputs(node)
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         has_batch = sizes.rank(source) >= 3
         is_batch_first = np.array([bool(n.attributes.get("batch_first", False)) for n in nodes], dtype=np.bool_)
         steps = sizes.dimension(source, np.where(has_batch & is_batch_first, 1, 0))

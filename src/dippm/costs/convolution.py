@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, multiply
 from dippm.costs.sizes import GraphSizes, SizeTable
-from dippm.graph import Node, OpKind
+from dippm.graph import Attribute, Node, OpKind
 
 __all__ = ["ConvolutionSizes", "ConvolutionTable"]
 
@@ -82,7 +83,7 @@ class ConvolutionTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> ConvolutionTable:
         """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
         source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         is_weight_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
         if is_weight_gradient.any():
             # It reads the gradient of the output and the input, and writes what is the weight elsewhere.
@@ -165,10 +166,16 @@ class ConvolutionTable:
 
 def _last_two(nodes: list[Node], name: str) -> tuple[FloatArray, FloatArray]:
     """An attribute of each spatial dimension, its value for rows and for columns."""
-    given = [value if isinstance(value := n.attributes.get(name, ()), tuple) else (value,) for n in nodes]
-    rows = np.array([v[-2] if len(v) > 1 else 1 for v in given], dtype=np.float64)
-    columns = np.array([v[-1] if v else 1 for v in given], dtype=np.float64)
+    given = [n.attributes.get(name, ()) for n in nodes]
+    # Most convolutions have the values of another one.
+    pairs = {value: _pair(value if isinstance(value, tuple) else (value,)) for value in dict.fromkeys(given)}
+    rows, columns = np.array([pairs[value] for value in given], dtype=np.float64).reshape(-1, 2).T
     return rows, columns
+
+
+def _pair(values: Sequence[Attribute]) -> tuple[Attribute, Attribute]:
+    """The last two of some values, 1 for each that is missing."""
+    return values[-2] if len(values) > 1 else 1, values[-1] if values else 1
 
 
 def _groups(node: Node) -> int:

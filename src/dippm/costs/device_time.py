@@ -372,7 +372,7 @@ class _Timer:
         sizes = self.at.row
         position = np.searchsorted(sizes.node, part.node[part.index])
         rows, width = (np.maximum(size[:, position], 1.0) for size in (sizes.rows, sizes.width))
-        nodes = self.plan.work.sizes.graph.nodes
+        nodes = self.plan.work.sizes.nodes
         tables = np.array([ROW_TABLES[nodes[i].kind].value for i in part.node[part.index]])
         result = self._empty(rows.shape[1])
         for family in (Family.SOFTMAX, Family.LAYER_NORM):

@@ -1,7 +1,8 @@
-"""Which node reads and writes which tensor, as flat index arrays built once per graph."""
+"""Which node reads and writes which tensor, as flat index arrays built once per graph, or for several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,14 +11,14 @@ import numpy.typing as npt
 
 from dippm.graph import Graph
 
-__all__ = ["Edges", "IndexArray"]
+__all__ = ["Edges", "IndexArray", "flatten"]
 
 IndexArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Edges:
-    """All reads and writes of a graph, in node order.
+    """All reads and writes of one or several graphs, in node order; numbered through as in ``GraphArrays``.
 
     Args:
         read_node: Node of each read.
@@ -47,14 +48,20 @@ class Edges:
     output_start: IndexArray
 
     @classmethod
-    def from_graph(cls, graph: Graph) -> Edges:
+    def from_graphs(cls, graphs: Sequence[Graph]) -> Edges:
         """Collect the arrays in one walk over the nodes."""
-        read_node, read_position, read_tensor, input_start = _flatten([node.inputs for node in graph.nodes])
-        write_node, write_position, write_tensor, output_start = _flatten([node.outputs for node in graph.nodes])
+        nodes = list(chain.from_iterable(graph.nodes for graph in graphs))
+        tensors = np.array([len(graph.tensors) for graph in graphs], dtype=np.int64)
+        # What is to be added to the numbers that a node has for its tensors.
+        before = np.repeat(np.cumsum(tensors) - tensors, [len(graph.nodes) for graph in graphs])
+        read_node, read_position, read_tensor, input_start = flatten([node.inputs for node in nodes])
+        write_node, write_position, write_tensor, output_start = flatten([node.outputs for node in nodes])
+        write_tensor += before[write_node]
         is_present = read_tensor >= 0
+        read_tensor[is_present] += before[read_node[is_present]]
         node, tensor = read_node[is_present], read_tensor[is_present]
         is_first = np.zeros(len(node), dtype=np.bool_)
-        is_first[np.unique(node * len(graph.tensors) + tensor, return_index=True)[1]] = True
+        is_first[np.unique(node * tensors.sum() + tensor, return_index=True)[1]] = True
         return cls(
             read_node=node,
             read_position=read_position[is_present],
@@ -68,8 +75,13 @@ class Edges:
             output_start=output_start,
         )
 
+    @classmethod
+    def from_graph(cls, graph: Graph) -> Edges:
+        """Collect the arrays of one graph."""
+        return cls.from_graphs([graph])
 
-def _flatten(lists: list[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
+
+def flatten(lists: Sequence[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
     """Owner, place and value of each element of all lists, and where each list starts."""
     lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     start = np.concatenate([[0], np.cumsum(lengths)])

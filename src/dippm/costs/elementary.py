@@ -62,7 +62,7 @@ def flops_per_element(sizes: GraphSizes) -> tuple[FloatArray, FloatArray]:
     kind = sizes.arrays.kind
     per_input, per_output = _PER_INPUT_OF_KIND[kind], _PER_OUTPUT_OF_KIND[kind]
     for position in np.flatnonzero(sizes.is_kind(*_BY_ATTRIBUTES)).tolist():
-        node = sizes.graph.nodes[position]
+        node = sizes.nodes[position]
         if node.kind is OpKind.REDUCE:
             per_input[position] = _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
         else:

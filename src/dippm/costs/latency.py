@@ -11,8 +11,9 @@ latency, so what explains a prediction is the prediction. Large batches are boun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 
-__all__ = ["OTHER_HOST", "LatencyBreakdown", "break_down_latency", "launched_ms", "share_of_latency"]
+__all__ = ["OTHER_HOST", "LatencyBreakdown", "break_down_each", "break_down_latency", "launched_ms", "share_of_latency"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -87,6 +88,36 @@ class LatencyBreakdown:
             half_width=half_width,
         )
 
+    @classmethod
+    def of_each(
+        cls,
+        busy: FloatArray,
+        plan: KernelPlan,
+        *,
+        conditions: Conditions,
+        host: Rates,
+        times: FloatArray | float,
+        half_widths: Iterable[FloatArray | None] = repeat(None),
+    ) -> list[LatencyBreakdown]:
+        """Run each graph of a plan by itself.
+
+        Args:
+            busy: Time for which each node keeps the device busy when it runs once, ms.
+            plan: The kernels of the graphs.
+            conditions: The runtime.
+            host: Rates of the host.
+            times: How often each node runs.
+            half_widths: Of each graph, see above.
+
+        Shapes:
+            busy: [B, n_nodes]; times: [n_nodes].
+        """
+        times = np.broadcast_to(times, plan.dispatch_us.shape)
+        return [
+            cls.of(busy[:, own], launched_ms(plan, conditions, host, nodes=own), times[own], half_width=half_width)
+            for own, half_width in zip(plan.work.sizes.nodes_of_graphs, half_widths, strict=False)
+        ]
+
     @property
     def latency_ms(self) -> FloatArray:
         """Wall time of one call at each batch, [B]."""
@@ -118,26 +149,47 @@ def break_down_latency(
     Returns:
         One breakdown per device.
     """
+    of_devices = break_down_each(
+        plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels, times=times
+    )
+    return [breakdown for (breakdown,) in of_devices]
+
+
+def break_down_each(
+    plan: KernelPlan,
+    at: WorkloadAt,
+    *,
+    devices: Sequence[DeviceSpec],
+    conditions: Conditions,
+    rates: Rates,
+    kernels: KernelModel,
+    times: FloatArray | float = 1.0,
+) -> list[list[LatencyBreakdown]]:
+    """What :func:`break_down_latency` gives, for each graph of a plan of several.
+
+    Returns:
+        Of each device one breakdown per graph.
+    """
     if not devices:
         return []
     busy = busy_ms(plan, at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
-    launched = launched_ms(plan, conditions, rates)
-    return [LatencyBreakdown.of(own, launched, times) for own in busy]
+    return [LatencyBreakdown.of_each(own, plan, conditions=conditions, host=rates, times=times) for own in busy]
 
 
-def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates) -> FloatArray:
-    """When the host has launched each node, counted from the start, ms.
+def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates, *, nodes: slice = slice(None)) -> FloatArray:
+    """When the host has launched each node of a graph, counted from the start, ms.
 
     Args:
         plan: The kernels.
         conditions: The runtime.
         rates: Rates of the host.
+        nodes: The nodes of the graph, where the plan is of several.
 
     Shapes:
-        Result: [n_nodes].
+        Result: [n_nodes] of the graph.
     """
     host_scale = rates.host_scale * _HOST_OF_RUNTIME[conditions.runtime]
-    dispatch_us = np.where(plan.is_backward, rates.backward_host, 1.0) * plan.dispatch_us
+    dispatch_us = np.where(plan.is_backward[nodes], rates.backward_host, 1.0) * plan.dispatch_us[nodes]
     result: FloatArray = np.cumsum(dispatch_us) * (host_scale / _US_PER_MS)
     return result
 

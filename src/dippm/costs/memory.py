@@ -13,6 +13,7 @@ from dippm.costs.allocator import BLOCK_BYTES, CachingAllocator, segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
+from dippm.costs.numbering import number_rows
 from dippm.costs.polynomial import FloatArray, as_batches, evaluate, is_nonzero
 from dippm.costs.repeats import Repeat, find_repeats
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
@@ -369,7 +370,7 @@ class _Replay:
         # Never to be written to.
         self._loaded = CachingAllocator(pieces=len(timeline.purpose))
         weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
-        self._loaded.replay((timeline.weights + 1).tolist(), _blocks(weights).tolist())
+        self._loaded.fill(_blocks(weights).tolist())
         is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
         is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
@@ -412,8 +413,7 @@ class _Replay:
         """Where the events repeat; to look for it takes longer than to follow them a first time."""
         self._done += 1
         if self._repeats is None and self._done > 1:
-            _, kinds = np.unique(self._bytes_of, axis=0, return_inverse=True)
-            self._repeats = find_repeats(np.array(self._events), kinds.reshape(-1).astype(np.int64))
+            self._repeats = find_repeats(np.array(self._events), number_rows(self._bytes_of))
         return self._repeats or ()
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from itertools import count, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,8 @@ def number_rows(rows: npt.NDArray[np.generic]) -> IndexArray:
     Shapes:
         rows: [n, D], D at least 1; result: [n].
     """
-    content, width = rows.tobytes(), rows.itemsize * rows.shape[1]
-    return _number([content[start : start + width] for start in range(0, len(content), width)])
+    as_bytes = np.dtype((np.void, rows.itemsize * rows.shape[1]))
+    return _number(np.ascontiguousarray(rows).view(as_bytes).ravel().tolist())
 
 
 def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:
@@ -38,6 +39,6 @@ def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:
     return _number([content[start:stop] for start, stop in pairwise(bounds)])
 
 
-def _number(pieces: Sequence[bytes]) -> IndexArray:
-    numbers = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    return np.array([numbers[piece] for piece in pieces], dtype=np.int64)
+def _number(pieces: Sequence[Hashable]) -> IndexArray:
+    numbers: defaultdict[Hashable, int] = defaultdict(count().__next__)
+    return np.fromiter(map(numbers.__getitem__, pieces), dtype=np.int64, count=len(pieces))

@@ -64,7 +64,7 @@ def dimension(arrays: GraphArrays, tensors: IndexArray, positions: int | IndexAr
     else:
         place = np.where(np.asarray(positions) < 0, positions + arrays.rank[tensors], positions)
         at = np.where((place < 0) | (place > absent), absent, place)
-    result: FloatArray = arrays.dimensions[tensors, at]
+    result: FloatArray = arrays.dimensions[arrays.shape[tensors], at]
     return result
 
 
@@ -77,12 +77,10 @@ def numel(arrays: GraphArrays) -> FloatArray:
     Shapes:
         result: [T, D], D one more than the most dimensions of one tensor that grow with the batch.
     """
-    # Once for each shape.
-    first = np.unique(arrays.shape, return_index=True)[1]
-    per_sample, fixed = arrays.per_sample[first], arrays.fixed[first]
+    per_sample, fixed = arrays.per_sample, arrays.fixed
     growing = per_sample != 0
     degree = int(growing.sum(axis=1).max(initial=0))
-    result = np.zeros((len(first), degree + 1))
+    result = np.zeros((len(fixed), degree + 1))
     with np.errstate(over="ignore", invalid="ignore"):
         result[:, 0] = np.where(growing, 1, fixed).prod(axis=1, dtype=np.float64)
         for column in np.flatnonzero(growing.any(axis=0)):
@@ -93,7 +91,7 @@ def numel(arrays: GraphArrays) -> FloatArray:
             result[rows] = new
     if not np.isfinite(result).all():
         raise UnsupportedError("A tensor of the model has more than 1e308 elements.", code="graph.too_large")
-    return result[arrays.shape]
+    return result[arrays.shape[:-1]]
 
 
 def multiply(*factors: FloatArray) -> FloatArray:

@@ -7,10 +7,11 @@ keeps the copy until the forward ends.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from math import prod
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,18 @@ _FOLLOWING_KINDS = (
     - {OpKind.CAST}
 )
 
+# How the formats of each kind follow; those that promote take the format that all of their inputs have.
+_LOWERS, _FOLLOWS, _PROMOTES, _OTHERWISE = range(4)
+_RULE_OF_KIND = np.full(len(OpKind), _OTHERWISE)
+for _rule, _kinds in (
+    (_LOWERS, _LOWER_KINDS),
+    (_FOLLOWS, _FOLLOWING_KINDS),
+    (_PROMOTES, ARITHMETIC_KINDS - _FP32_KINDS),
+):
+    _RULE_OF_KIND[mark(OpKind, _kinds)] = _rule
+# In place of a format: the one that the model states.
+_STATED = -1
+
 _HALF_BITS = 16
 
 # The same by the place of each type in DType.
@@ -171,6 +184,24 @@ class TypePlan:
     read_bytes: FloatArray
     casts: Casts
 
+    @classmethod
+    def from_sizes(cls, sizes: GraphSizes, precision: Precision) -> TypePlan:
+        """Assign a number format to every tensor, read and node; it holds for every batch size."""
+        if precision in _AUTOCAST:
+            held, read, casts = _Autocast(sizes, lower=_AUTOCAST[precision]).follow()
+        else:
+            held, casts = sizes.arrays.dtype, _NO_CASTS
+            if precision in _WHOLE_MODEL:
+                held = np.where(_is_given(sizes), _number(_WHOLE_MODEL[precision]), held)
+            read = held[sizes.edges.read_tensor]
+        return cls(
+            precision=precision,
+            arithmetic_number=_arithmetics(precision)[sizes.arrays.kind, _deciding_types(sizes, read)],
+            tensor_bytes=_BYTES[held],
+            read_bytes=_BYTES[read],
+            casts=casts,
+        )
+
     @property
     def arithmetic(self) -> tuple[Arithmetic, ...]:
         """Format that each node computes in."""
@@ -182,34 +213,9 @@ class TypePlan:
         return mark(Arithmetic, formats)[self.arithmetic_number]
 
 
-def plan_types(graph: Graph, precision: Precision = Precision.FP32, *, sizes: GraphSizes | None = None) -> TypePlan:
-    """Assign a number format to every tensor, read and node.
-
-    Args:
-        graph: The model.
-        precision: Arithmetic of the run.
-        sizes: The graph's arrays, where they are at hand.
-
-    Returns:
-        The plan; it holds for every batch size.
-    """
-    sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
-    if precision in _AUTOCAST:
-        held, read, casts = _Autocast(sizes, lower=_AUTOCAST[precision]).follow()
-    else:
-        held, casts = sizes.arrays.dtype, _NO_CASTS
-        if precision in _WHOLE_MODEL:
-            # A model that has 16 bits already computes in FP32 where it says so.
-            is_cast = _IS_CASTABLE if stored_half(graph) is None else _IS_HALF
-            held = np.where(is_cast[held], _number(_WHOLE_MODEL[precision]), held)
-        read = held[sizes.edges.read_tensor]
-    return TypePlan(
-        precision=precision,
-        arithmetic_number=_arithmetics(precision)[sizes.arrays.kind, _deciding_types(sizes, read)],
-        tensor_bytes=_BYTES[held],
-        read_bytes=_BYTES[read],
-        casts=casts,
-    )
+def plan_types(graph: Graph, precision: Precision = Precision.FP32) -> TypePlan:
+    """The formats of one graph, see :meth:`TypePlan.from_sizes`."""
+    return TypePlan.from_sizes(GraphSizes.from_graph(graph), precision)
 
 
 def whole_model_type(precision: Precision) -> DType | None:
@@ -221,15 +227,27 @@ def _number(dtype: DType) -> int:
     return tuple(DType).index(dtype)
 
 
-def stored_half(graph: Graph) -> DType | None:
-    """The 16-bit format that most weights of a model are stored in, quantised ones apart; None where they are not."""
-    elements: dict[DType, int] = {}
-    for tensor in graph.tensors:
-        is_whole = tensor.dtype.is_floating and tensor.dtype.bits >= _HALF_BITS
-        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None and is_whole:
-            elements[tensor.dtype] = elements.get(tensor.dtype, 0) + prod(dim.fixed for dim in tensor.shape)
-    most = max(elements, key=lambda dtype: elements[dtype], default=None)
+def stored_half(parameters: Mapping[DType, int]) -> DType | None:
+    """The 16-bit format that most weights of a model are stored in, quantised ones apart; None where they are not.
+
+    Args:
+        parameters: Number of weights by their type, as :meth:`~dippm.graph.GraphArrays.parameters` counts them.
+    """
+    whole = [dtype for dtype in parameters if dtype.is_floating and dtype.bits >= _HALF_BITS]
+    most = max(whole, key=lambda dtype: parameters[dtype], default=None)
     return most if most in _AUTOCAST.values() else None
+
+
+def _is_given(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+    """Which tensors get the format that a whole model is stored in, [T].
+
+    A model that has 16 bits already computes in FP32 where it says so.
+    """
+    arrays = sizes.arrays
+    is_half = [stored_half(parameters) is not None for parameters in arrays.parameters()]
+    is_of_half = np.repeat(is_half, np.diff(arrays.tensor_start))
+    result: npt.NDArray[np.bool_] = np.where(is_of_half, _IS_HALF[arrays.dtype], _IS_CASTABLE[arrays.dtype])
+    return result
 
 
 def _deciding_types(sizes: GraphSizes, read: IndexArray) -> IndexArray:
@@ -273,50 +291,80 @@ class _Autocast:
     """One walk over the nodes with the formats that autocast leaves behind, each as its place in ``DType``."""
 
     def __init__(self, sizes: GraphSizes, *, lower: DType) -> None:
-        self._nodes = sizes.graph.nodes
+        self._sizes = sizes
         self._lower = _number(lower)
         arrays = sizes.arrays
-        self._held: list[int] = arrays.dtype.tolist()
+        # Behind the last tensor that of none: a node that follows no input leaves what the model states.
+        self._held: list[int] = np.append(arrays.dtype, _STATED).tolist()
         self._owner: list[int] = arrays.storage.tolist()
         self._has_shape: list[bool] = (arrays.rank > 0).tolist()
-        self._is_castable: list[bool] = _IS_CASTABLE[arrays.dtype].tolist()
-        # A view of the same type holds what its owner holds.
-        self._is_view: list[bool] = (
-            (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
-        ).tolist()
         self._is_parameter: list[bool] = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role].tolist()
         self._cached: set[int] = set()
         self._casts: list[tuple[int, int, int, int, bool]] = []
 
     def follow(self) -> tuple[IndexArray, IndexArray, Casts]:
         """Format of each tensor, [T], and of each read, [E], and the casts."""
+        held, owner, sizes = self._held, self._owner, self._sizes
+        arrays, edges = sizes.arrays, sizes.edges
+        is_castable = _IS_CASTABLE[arrays.dtype]
+        # A view of the same type holds what its owner holds.
+        is_view = (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
+        keeps, takes = is_view.tolist(), (is_castable & ~is_view).tolist()
+        tensors, written = edges.read_tensor.tolist(), edges.write_tensor.tolist()
         reads: list[int] = []
-        for position, node in enumerate(self._nodes):
-            inputs = [index for index in node.inputs if index >= 0]
-            read = [self._held[index] for index in inputs]
-            if node.kind in _LOWER_KINDS or node.attributes.get(LOWERED) is True:
-                read = self._cast(position, inputs, self._lower)
-                self._write(node, self._lower)
-            elif node.kind in _FOLLOWING_KINDS:
-                self._write(node, _first_castable(read))
-            else:
-                target = self._target(node, read)
-                read = read if target is None else self._cast(position, inputs, target)
-                self._write(node, self._result(node, inputs, read))
-            reads += read
-        node_of, tensor, source, target_of, is_cached = (
-            np.array(column) for column in (zip(*self._casts, strict=True) if self._casts else [()] * 5)
+        rows = zip(
+            self._rules(),
+            self._first_castable(is_castable).tolist(),
+            pairwise(np.searchsorted(edges.read_node, np.arange(len(sizes.nodes) + 1)).tolist()),
+            pairwise(edges.output_start.tolist()),
+            strict=True,
         )
-        return (
-            np.array(self._held, dtype=np.int64),
-            np.array(reads, dtype=np.int64),
-            Casts(
-                node=node_of.astype(np.int64),
-                tensor=tensor.astype(np.int64),
-                from_bytes=_BYTES[source.astype(np.int64)],
-                to_bytes=_BYTES[target_of.astype(np.int64)],
-                is_cached=is_cached.astype(np.bool_),
-            ),
+        for position, (rule, leader, (first, stop), (first_write, last_write)) in enumerate(rows):
+            inputs = tensors[first:stop]
+            read = [held[index] for index in inputs]
+            if rule == _LOWERS:
+                self._cast(position, inputs, read, self._lower)
+                result = self._lower
+            elif rule == _FOLLOWS or (rule == _PROMOTES and len(set(read)) < 2):
+                result = held[leader]
+            else:
+                node = sizes.nodes[position]
+                target = self._target(node, read)
+                if target is not None:
+                    self._cast(position, inputs, read, target)
+                result = self._result(node, inputs, read)
+            reads += read
+            for index in written[first_write:last_write]:
+                if keeps[index]:
+                    held[index] = held[owner[index]]
+                elif takes[index] and result != _STATED:
+                    held[index] = result
+        return np.array(held[:-1], dtype=np.int64), np.array(reads, dtype=np.int64), self._made_casts()
+
+    def _rules(self) -> list[int]:
+        """How the formats of each node follow."""
+        rules = _RULE_OF_KIND[self._sizes.arrays.kind]
+        rules[[node.attributes.get(LOWERED) is True for node in self._sizes.nodes]] = _LOWERS
+        numbers: list[int] = rules.tolist()
+        return numbers
+
+    def _first_castable(self, is_castable: npt.NDArray[np.bool_]) -> IndexArray:
+        """The first input of each node that can be cast, which stays so; the number of tensors where it has none."""
+        edges = self._sizes.edges
+        result = np.full(len(self._sizes.nodes), len(is_castable))
+        chosen = np.flatnonzero(is_castable[edges.read_tensor])[::-1]
+        # Of several values for one place the last one stays.
+        result[edges.read_node[chosen]] = edges.read_tensor[chosen]
+        return result
+
+    def _made_casts(self) -> Casts:
+        node, tensor, source, target, is_cached = np.array(self._casts, dtype=np.int64).reshape(-1, 5).T
+        return Casts(
+            node=node,
+            tensor=tensor,
+            from_bytes=_BYTES[source],
+            to_bytes=_BYTES[target],
+            is_cached=is_cached.astype(np.bool_),
         )
 
     def _target(self, node: Node, read: list[int]) -> int | None:
@@ -326,39 +374,25 @@ class _Autocast:
             return _FLOAT32
         return _widest(read) if kind in _CASTING_PROMOTERS else None
 
-    def _cast(self, position: int, inputs: list[int], target: int) -> list[int]:
-        """The formats in which a node reads its inputs, once those that are not of the target format are cast."""
-        read = []
-        done = set()
-        for index in inputs:
-            held = self._held[index]
+    def _cast(self, position: int, inputs: list[int], read: list[int], target: int) -> None:
+        """Cast what a node reads in another format than the target, and put down that it reads the target."""
+        for place, (index, held) in enumerate(zip(inputs, read, strict=True)):
             if held == target or held not in _CASTABLE_NUMBERS:
-                read.append(held)
                 continue
-            read.append(target)
+            read[place] = target
             owner = self._owner[index]
             is_cached = held == _FLOAT32 and self._is_parameter[owner]
-            if (is_cached and owner in self._cached) or index in done:
+            if owner in self._cached if is_cached else index in inputs[:place]:
                 continue
-            done.add(index)
             if is_cached:
                 self._cached.add(owner)
             self._casts.append((position, index, held, target, is_cached))
-        return read
 
-    def _write(self, node: Node, result: int | None) -> None:
-        held = self._held
-        for index in node.outputs:
-            if self._is_view[index]:
-                held[index] = held[self._owner[index]]
-            elif result is not None and self._is_castable[index]:
-                held[index] = result
-
-    def _result(self, node: Node, inputs: list[int], read: list[int]) -> int | None:
-        """The format of a node's floating outputs, None for the one that the model states."""
+    def _result(self, node: Node, inputs: list[int], read: list[int]) -> int:
+        """The format of a node's floating outputs."""
         kind = node.kind
         if kind is OpKind.CAST:
-            return None
+            return _STATED
         if kind in _FP32_OUTPUT_KINDS or (
             kind is OpKind.REDUCE and node.attributes.get("function") in _FP32_OUTPUT_FUNCTIONS
         ):
@@ -366,15 +400,9 @@ class _Autocast:
         if kind in _PROMOTING_KINDS:
             # A zero-dimensional tensor does not promote one that has dimensions.
             ranked = [held for held, index in zip(read, inputs, strict=True) if self._has_shape[index]]
-            return _widest(ranked or read)
-        return _first_castable(read)
-
-
-def _first_castable(formats: list[int]) -> int | None:
-    for held in formats:
-        if held in _CASTABLE_NUMBERS:
-            return held
-    return None
+            widest = _widest(ranked or read)
+            return _STATED if widest is None else widest
+        return next((held for held in read if held in _CASTABLE_NUMBERS), _STATED)
 
 
 def _widest(formats: list[int]) -> int | None:

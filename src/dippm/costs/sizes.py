@@ -1,16 +1,17 @@
-"""What every family's sizes are built from: the graph's arrays, and tables of polynomials."""
+"""What every family's sizes are built from: the graphs' arrays, and tables of polynomials."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import Edges, IndexArray
 from dippm.costs.polynomial import FloatArray, dimension, evaluate, numel, pad
-from dippm.graph import Graph, GraphArrays, OpKind
+from dippm.graph import Graph, GraphArrays, Node, OpKind
 from dippm.graph.codes import mark
 
 __all__ = ["GraphSizes", "SizeTable"]
@@ -18,10 +19,15 @@ __all__ = ["GraphSizes", "SizeTable"]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GraphSizes:
-    """A graph with the arrays that all cost rules share.
+    """One or several graphs with the arrays that all cost rules share.
+
+    Nodes and tensors are numbered through, graph after graph: whatever is worked out for all nodes is worked out for
+    all graphs at once. What a node itself says of its tensors are numbers within its graph; ``edges`` has those that
+    count here.
 
     Args:
-        graph: The model.
+        graphs: The models.
+        nodes: All nodes.
         arrays: Tensor dimensions.
         edges: Which node reads and writes which tensor.
         elements: Number of elements of each tensor as polynomials, with a last row of 1 so that tensor -1, an
@@ -31,19 +37,42 @@ class GraphSizes:
         elements: [T + 1, D].
     """
 
-    graph: Graph
+    graphs: tuple[Graph, ...]
+    nodes: tuple[Node, ...]
     arrays: GraphArrays
     edges: Edges
     elements: FloatArray
 
     @classmethod
-    def from_graph(cls, graph: Graph) -> GraphSizes:
-        """Collect the arrays."""
-        arrays = GraphArrays.from_graph(graph)
+    def from_graphs(cls, graphs: Sequence[Graph]) -> GraphSizes:
+        """Collect the arrays of several graphs."""
+        arrays = GraphArrays.from_graphs(graphs)
         elements = numel(arrays)
         one = np.zeros((1, elements.shape[1]))
         one[0, 0] = 1.0
-        return cls(graph=graph, arrays=arrays, edges=Edges.from_graph(graph), elements=np.concatenate([elements, one]))
+        return cls(
+            graphs=tuple(graphs),
+            nodes=tuple(chain.from_iterable(graph.nodes for graph in graphs)),
+            arrays=arrays,
+            edges=Edges.from_graphs(graphs),
+            elements=np.concatenate([elements, one]),
+        )
+
+    @classmethod
+    def from_graph(cls, graph: Graph) -> GraphSizes:
+        """Collect the arrays of one graph."""
+        return cls.from_graphs([graph])
+
+    @property
+    def graph(self) -> Graph:
+        """The model, where there is one alone."""
+        (graph,) = self.graphs
+        return graph
+
+    @property
+    def nodes_of_graphs(self) -> list[slice]:
+        """The nodes of each graph."""
+        return [slice(first, stop) for first, stop in pairwise(self.arrays.node_start.tolist())]
 
     def is_kind(self, *kinds: OpKind) -> npt.NDArray[np.bool_]:
         """Which nodes are of one of these kinds, [n_nodes]."""

@@ -121,7 +121,7 @@ class RowTable:
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> RowTable:
         """Take the group's size from ``axes_size``, else from the dimensions in ``axes``, else from the last one."""
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         source = sizes.inputs(node, 0)
         rank = sizes.rank(source)
         stated = np.array([_size(n.attributes.get("axes_size")) for n in nodes], dtype=np.float64)
@@ -221,7 +221,7 @@ class PoolTable:
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> PoolTable:
         """Count elements in and out; a window of 0 stands for global pooling."""
-        nodes = [sizes.graph.nodes[i] for i in node]
+        nodes = [sizes.nodes[i] for i in node]
         return cls(
             table=SizeTable.of(node, [sizes.elements[sizes.inputs(node, 0)], sizes.elements[sizes.outputs(node)]]),
             window=np.array([0.0 if n.kind is OpKind.GLOBAL_POOL else window(n) for n in nodes], dtype=np.float64),
@@ -243,7 +243,7 @@ def _operators(sizes: GraphSizes, chosen: IndexArray) -> tuple[str, ...]:
     """The kind's name of each chosen node, or the function's for ``UNARY`` and ``BINARY``."""
     names = [_KIND_NAMES[kind] for kind in sizes.arrays.kind[chosen].tolist()]
     for place in np.flatnonzero(sizes.is_kind(OpKind.UNARY, OpKind.BINARY)[chosen]).tolist():
-        function = sizes.graph.nodes[chosen[place]].attributes.get("function")
+        function = sizes.nodes[chosen[place]].attributes.get("function")
         if isinstance(function, str):
             names[place] = function
     return tuple(names)

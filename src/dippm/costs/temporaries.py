@@ -34,6 +34,7 @@ __all__ = ["dropped_outputs", "scratch"]
 
 _INDEX_BYTES = 8.0
 _STATISTIC_BYTES = 4.0
+_FULL_BYTES = 4.0
 _STATISTICS = {OpKind.LAYER_NORM: 2.0, OpKind.GROUP_NORM: 2.0, OpKind.RMS_NORM: 1.0}
 _STATISTICS_OF_KIND = tabulate(OpKind, lambda kind: _STATISTICS.get(kind, 0.0))
 
@@ -63,16 +64,15 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable) ->
     Shapes:
         result: [n_nodes, D].
     """
-    nodes = sizes.graph.nodes
     layers: IndexArray = recurrent.table.node
     hidden, _, _, directions, gates, _ = recurrent.constants
     width = hidden * directions * gates
-    element = np.array([types.tensor_bytes[nodes[i].outputs[0]] if nodes[i].outputs else 4.0 for i in layers])
+    element = np.append(types.tensor_bytes, _FULL_BYTES)[sizes.outputs(layers)]
     all_gates = recurrent.positions * (width * element)[:, None]
     sorts: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.SORT))
     keys = sizes.inputs(sorts, 0)
     copies = sizes.elements[keys] * (types.tensor_bytes[keys] + _INDEX_BYTES)[:, None]
-    return _spread(len(nodes), (layers, all_gates), (sorts, copies))
+    return _spread(len(sizes.nodes), (layers, all_gates), (sorts, copies))
 
 
 def _spread(count: int, *parts: tuple[IndexArray, FloatArray]) -> FloatArray:

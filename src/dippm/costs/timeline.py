@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray
+from dippm.costs.edges import IndexArray, flatten
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.traffic import storage_polynomials
 from dippm.costs.workload import Workload
-from dippm.graph import Graph, GraphArrays, Node, OpKind, TensorRole
+from dippm.graph import GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
 
 __all__ = ["MemoryTimeline", "Purpose"]
@@ -98,80 +99,53 @@ class MemoryTimeline:
 
     @classmethod
     def from_workload(cls, workload: Workload) -> MemoryTimeline:
-        """Lay out the pieces and events of a workload's graph, in time linear in the graph."""
-        sizes, casts = workload.sizes, workload.types.casts
-        arrays, edges, elements = sizes.arrays, sizes.edges, workload.cast_elements
-        count, every = len(arrays.storage), np.arange(len(arrays.kind), dtype=np.int64)
+        """Lay out the pieces and events of a workload of one graph, in time linear in the graph."""
+        (timeline,) = cls.of_each(workload)
+        return timeline
 
-        # Pieces: one place per tensor (views keep theirs empty), then casts, dropped outputs, scratch, layout copies.
-        first_cast = count
-        first_dropped = first_cast + len(casts)
-        first_scratch = first_dropped + len(every)
-        first_layout = first_scratch + len(every)
-        is_owner = arrays.storage == np.arange(count)
-        owned = storage_polynomials(sizes, workload.types.tensor_bytes)
-        owned[~is_owner] = 0.0
-        parts = [
-            owned,
-            elements * casts.to_bytes[:, None],
-            workload.dropped,
-            workload.scratch,
-            _layout_copies(workload),
-        ]
-        width = max(part.shape[1] for part in parts)
-        bytes_of = np.concatenate([pad(part, width) for part in parts])
-        purpose = np.full(len(bytes_of), Purpose.ACTIVATION, dtype=np.int8)
-        purpose[:count] = _PURPOSE_OF_ROLE[arrays.role]
-        purpose[first_scratch:first_layout] = Purpose.SCRATCH
-        is_half = workload.types.is_computed_in(*_HALF)
-        purpose[first_layout:] = np.where(is_half, Purpose.LAYOUT_HALF, Purpose.LAYOUT_TF32)
-
+    @classmethod
+    def of_each(cls, workload: Workload) -> list[MemoryTimeline]:
+        """The same for each graph of a workload; pieces, events and nodes are numbered by graph."""
+        pieces = _Pieces.of(workload)
+        arrays, runs_blas = workload.sizes.arrays, workload.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
         is_early = _is_role(arrays, TensorRole.CACHE)
-        is_early[edges.write_tensor] = False
-        release_node, released = _releases(sizes)
-        is_state = _is_role(arrays, TensorRole.OPTIMIZER_STATE)
-        is_gradient = is_owner & _is_role(arrays, TensorRole.GRADIENT)
-        # The gradient of a weight may outlive the step.
-        is_gradient[released] = False
-        steps = 2 if is_state.any() or is_gradient.any() else 1
-        is_written = (is_owner & _is_role(arrays, *_WRITTEN_ROLES))[edges.write_tensor]
-        is_state_read = is_state[edges.read_tensor] & (steps > 1)
-        temporary = np.flatnonzero(~casts.is_cached)[::-1]
-        is_taken = is_nonzero(bytes_of)
-        dropped, scratch, layout = (
-            every[is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
-        )
-        # What happens at each node, one after the other: its mark, what is taken, what is given back.
-        events = _Events.in_order(
-            [
-                (every, np.zeros_like(every), 0),
-                (casts.node, first_cast + np.arange(len(casts)), 1),
-                (edges.read_node[is_state_read], edges.read_tensor[is_state_read], 1),
-                (edges.write_node[is_written], edges.write_tensor[is_written], 1),
-                (dropped, first_dropped + dropped, 1),
-                (scratch, first_scratch + scratch, 1),
-                (layout, first_layout + layout, 1),
-                (layout, first_layout + layout, -1),
-                (scratch, first_scratch + scratch, -1),
-                (dropped, first_dropped + dropped, -1),
-                (casts.node[temporary], first_cast + temporary, -1),
-                (release_node, released, -1),
-            ]
-        )
-        events = events.repeat(steps).without_idle(is_early)
-        is_given = purpose[:count] == Purpose.INPUT
-        return cls(
-            purpose=purpose,
-            bytes_of=bytes_of,
-            weights=np.flatnonzero((purpose[:count] == Purpose.WEIGHT) & is_owner),
-            inputs=np.flatnonzero((is_given | is_early) & is_owner),
-            event_piece=events.piece,
-            event_sign=events.sign,
-            event_node=events.node,
-            node_start=np.flatnonzero(events.sign == 0),
-            steps=steps,
-            runs_blas=bool(sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL).any()),
-        )
+        is_early[workload.sizes.edges.write_tensor] = False
+        events, steps = _events_of(workload, pieces)
+        owned = [pieces.of_graph(graph) for graph in range(len(steps))]
+        local = np.empty(len(pieces.purpose), dtype=np.int64)
+        for own in owned:
+            local[own] = np.arange(len(own))
+        event_start = np.searchsorted(events.node, arrays.node_start)
+        result = []
+        for graph, (first, stop) in enumerate(pairwise(event_start.tolist())):
+            own = owned[graph]
+            tensors, nodes = (slice(*start[graph : graph + 2]) for start in (arrays.tensor_start, arrays.node_start))
+            in_steps = (
+                _Events(
+                    node=events.node[first:stop] - nodes.start,
+                    piece=local[events.piece[first:stop]],
+                    sign=events.sign[first:stop],
+                )
+                .repeat(steps[graph])
+                .without_idle(is_early[tensors])
+            )
+            purpose, is_owner = pieces.purpose[own], pieces.is_owner[tensors]
+            of_tensors = purpose[: len(is_owner)]
+            result.append(
+                cls(
+                    purpose=purpose,
+                    bytes_of=pieces.bytes_of[own],
+                    weights=np.flatnonzero((of_tensors == Purpose.WEIGHT) & is_owner),
+                    inputs=np.flatnonzero(((of_tensors == Purpose.INPUT) | is_early[tensors]) & is_owner),
+                    event_piece=in_steps.piece,
+                    event_sign=in_steps.sign,
+                    event_node=in_steps.node,
+                    node_start=np.flatnonzero(in_steps.sign == 0),
+                    steps=steps[graph],
+                    runs_blas=bool(runs_blas[nodes].any()),
+                )
+            )
+        return result
 
     def piece_bytes(self, batches: FloatArray, *, without: frozenset[Purpose] = frozenset()) -> FloatArray:
         """Bytes of every piece at each batch size, 0 for the purposes that are left out.
@@ -224,23 +198,131 @@ class _Events:
         return _Events(node=self.node[is_kept], piece=self.piece[is_kept], sign=self.sign[is_kept])
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Pieces:
+    """All pieces of memory of a workload's graphs.
+
+    There is a place for each tensor (views keep theirs empty), then for each cast, then for each node one for the
+    outputs that it drops, one for its scratch memory and one for its layout copies.
+
+    Args:
+        purpose: What each is for, [P].
+        bytes_of: Bytes as polynomials of the batch, [P, D].
+        is_owner: Whether each tensor owns its storage, [T].
+        starts: First tensor, cast and node of each graph, and behind the last one, [G + 1] each.
+    """
+
+    purpose: npt.NDArray[np.int8]
+    bytes_of: FloatArray
+    is_owner: npt.NDArray[np.bool_]
+    starts: tuple[IndexArray, IndexArray, IndexArray]
+
+    @classmethod
+    def of(cls, workload: Workload) -> _Pieces:
+        arrays, types = workload.sizes.arrays, workload.types
+        is_owner = arrays.storage == np.arange(len(arrays.storage))
+        owned = storage_polynomials(workload.sizes, types.tensor_bytes)
+        owned[~is_owner] = 0.0
+        casts = workload.cast_elements * types.casts.to_bytes[:, None]
+        parts = [owned, casts, workload.dropped, workload.scratch, _layout_copies(workload)]
+        width = max(part.shape[1] for part in parts)
+        is_half = types.is_computed_in(*_HALF)
+        return cls(
+            purpose=np.concatenate(
+                [
+                    _PURPOSE_OF_ROLE[arrays.role],
+                    np.full(len(casts) + len(is_half), Purpose.ACTIVATION, dtype=np.int8),
+                    np.full(len(is_half), Purpose.SCRATCH, dtype=np.int8),
+                    np.where(is_half, Purpose.LAYOUT_HALF, Purpose.LAYOUT_TF32).astype(np.int8),
+                ]
+            ),
+            bytes_of=np.concatenate([pad(part, width) for part in parts]),
+            is_owner=is_owner,
+            starts=(arrays.tensor_start, np.searchsorted(types.casts.node, arrays.node_start), arrays.node_start),
+        )
+
+    @property
+    def firsts(self) -> tuple[int, int, int, int, int]:
+        """Where the places of tensors, casts, dropped outputs, scratch memory and layout copies begin."""
+        tensors, casts, nodes = (int(start[-1]) for start in self.starts)
+        dropped = tensors + casts
+        return 0, tensors, dropped, dropped + nodes, dropped + 2 * nodes
+
+    def of_graph(self, graph: int) -> IndexArray:
+        """The pieces of one graph, in the order in which it numbers them."""
+        tensors, casts, nodes = ((int(start[graph]), int(start[graph + 1])) for start in self.starts)
+        spans = zip(self.firsts, (tensors, casts, nodes, nodes, nodes), strict=True)
+        return np.concatenate([np.arange(first + start, first + stop) for first, (start, stop) in spans])
+
+
+def _events_of(workload: Workload, pieces: _Pieces) -> tuple[_Events, list[int]]:
+    """What happens in one step of each graph, and in how many steps it is followed.
+
+    Gradients of weights that are not released, and the state of an optimizer, are kept from step to step.
+    """
+    sizes, casts = workload.sizes, workload.types.casts
+    arrays, edges = sizes.arrays, sizes.edges
+    every = np.arange(len(arrays.kind), dtype=np.int64)
+    release_node, released = _releases(sizes)
+    is_state = _is_role(arrays, TensorRole.OPTIMIZER_STATE)
+    is_kept = pieces.is_owner & _is_role(arrays, TensorRole.GRADIENT)
+    is_kept[released] = False
+    is_kept |= is_state
+    steps = [2 if is_kept[first:stop].any() else 1 for first, stop in pairwise(arrays.tensor_start.tolist())]
+    is_written = (pieces.is_owner & _is_role(arrays, *_WRITTEN_ROLES))[edges.write_tensor]
+    is_state_read = is_state[edges.read_tensor]
+    temporary = np.flatnonzero(~casts.is_cached)[::-1]
+    _, first_cast, first_dropped, first_scratch, first_layout = pieces.firsts
+    is_taken = is_nonzero(pieces.bytes_of)
+    dropped, scratch, layout = (
+        every[is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
+    )
+    # What happens at each node, one after the other: its mark, what is taken, what is given back.
+    events = _Events.in_order(
+        [
+            (every, np.zeros_like(every), 0),
+            (casts.node, first_cast + np.arange(len(casts)), 1),
+            (edges.read_node[is_state_read], edges.read_tensor[is_state_read], 1),
+            (edges.write_node[is_written], edges.write_tensor[is_written], 1),
+            (dropped, first_dropped + dropped, 1),
+            (scratch, first_scratch + scratch, 1),
+            (layout, first_layout + layout, 1),
+            (layout, first_layout + layout, -1),
+            (scratch, first_scratch + scratch, -1),
+            (dropped, first_dropped + dropped, -1),
+            (casts.node[temporary], first_cast + temporary, -1),
+            (release_node, released, -1),
+        ]
+    )
+    return events, steps
+
+
 def _is_role(arrays: GraphArrays, *roles: TensorRole) -> npt.NDArray[np.bool_]:
     return mark(TensorRole, roles)[arrays.role]
 
 
 def _releases(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     """Storages that are given back, and the node after which each is, in the order in which they are."""
-    graph, storage, edges = sizes.graph, sizes.arrays.storage, sizes.edges
-    if graph.has_lifetimes:
-        lists = [node.releases for node in graph.nodes]
-        released = np.array([index for indices in lists for index in indices], dtype=np.int64)
-        return np.repeat(np.arange(len(lists)), [len(indices) for indices in lists]), storage[released]
+    arrays = sizes.arrays
+    storage, tensor_start = arrays.storage, arrays.tensor_start.tolist()
+    node, _, released, _ = flatten([node.releases for node in sizes.nodes])
+    node_count, tensor_count = np.diff(arrays.node_start), np.diff(arrays.tensor_start)
+    has_lifetimes = np.array([graph.has_lifetimes for graph in sizes.graphs], dtype=np.bool_)
+    released = storage[released + np.repeat(arrays.tensor_start[:-1], node_count)[node]]
+    if has_lifetimes.all():
+        return node, released
+    is_stated = np.repeat(has_lifetimes, node_count)[node]
+    outputs = chain.from_iterable(
+        [first + index for index in graph.outputs] for first, graph in zip(tensor_start, sizes.graphs, strict=False)
+    )
     last_use = np.full(len(storage), -1, dtype=np.int64)
-    for tensor, node in ((edges.read_tensor, edges.read_node), (edges.write_tensor, edges.write_node)):
-        np.maximum.at(last_use, storage[tensor], node)
-    last_use[storage[np.array(graph.outputs, dtype=np.int64)]] = -1
-    released = np.flatnonzero((last_use >= 0) & _is_role(sizes.arrays, TensorRole.ACTIVATION))
-    return last_use[released], released
+    edges = sizes.edges
+    for tensors, users in ((edges.read_tensor, edges.read_node), (edges.write_tensor, edges.write_node)):
+        np.maximum.at(last_use, storage[tensors], users)
+    last_use[storage[np.fromiter(outputs, dtype=np.int64)]] = -1
+    last_use[np.repeat(has_lifetimes, tensor_count)] = -1
+    used = np.flatnonzero((last_use >= 0) & _is_role(arrays, TensorRole.ACTIVATION))
+    return np.concatenate([node[is_stated], last_use[used]]), np.concatenate([released[is_stated], used])
 
 
 def _layout_copies(workload: Workload) -> FloatArray:
@@ -255,19 +337,21 @@ def _layout_copies(workload: Workload) -> FloatArray:
     the batches at the border right at one threshold. Without any copies that is 86 %, with copies of all that every
     convolution reads and writes 85 %.
     """
-    sizes, types = workload.sizes, workload.types
-    graph, edges = sizes.graph, sizes.edges
+    sizes, types, edges = workload.sizes, workload.types, workload.sizes.edges
     is_chosen = sizes.is_kind(*_CONVOLUTIONS) & types.is_computed_in(Arithmetic.TF32, *_HALF)
     convolutions = np.flatnonzero(is_chosen)
-    is_chosen[convolutions] = [_transposes(graph.nodes[position], graph) for position in convolutions.tolist()]
-    result = np.zeros((len(graph.nodes), sizes.elements.shape[1]))
+    is_chosen[convolutions] = _transposes(sizes, convolutions)
+    result = np.zeros((len(sizes.nodes), sizes.elements.shape[1]))
     read = np.flatnonzero(is_chosen[edges.read_node] & (edges.read_position < 2))
     np.add.at(result, edges.read_node[read], sizes.elements[edges.read_tensor[read]] * types.read_bytes[read, None])
     return result
 
 
-def _transposes(node: Node, graph: Graph) -> bool:
-    """Whether a convolution has a filter of more than one pixel and groups of more than one channel."""
-    kernel, groups = node.attributes.get("kernel"), node.attributes.get("groups", 1)
-    has_pixels = not isinstance(kernel, tuple) or max(kernel) > 1
-    return has_pixels and (groups == 1 or graph.tensors[node.inputs[0]].shape[1].at(1) != groups)
+def _transposes(sizes: GraphSizes, convolutions: IndexArray) -> npt.NDArray[np.bool_]:
+    """Which convolutions have a filter of more than one pixel and groups of more than one channel."""
+    attributes = [sizes.nodes[position].attributes for position in convolutions.tolist()]
+    kernels = [given.get("kernel") for given in attributes]
+    has_pixels = np.array([not isinstance(kernel, tuple) or max(kernel) > 1 for kernel in kernels], dtype=np.bool_)
+    groups = np.array([given.get("groups", 1) for given in attributes], dtype=np.float64)
+    channels = sizes.dimension(sizes.inputs(convolutions, 0), 1).sum(axis=1)
+    return np.asarray(has_pixels & ((groups == 1) | (channels != groups)))

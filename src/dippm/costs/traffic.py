@@ -68,7 +68,7 @@ class Reads:
     @classmethod
     def build(cls, sizes: GraphSizes, types: TypePlan) -> Reads:
         """Collect the reads of a graph."""
-        graph, edges = sizes.graph, sizes.edges
+        edges = sizes.edges
         node, tensor = edges.read_node, edges.read_tensor
         whole = pad(sizes.elements[tensor] * types.read_bytes[:, None], 2)
         limit = np.full_like(whole, np.inf)
@@ -102,7 +102,7 @@ class Reads:
         is_open = is_read & ~is_at_most(whole, limit)
         is_certain = is_read & ~is_open
         return cls(
-            certain=scatter_add(node[is_certain], whole[is_certain], count=len(graph.nodes)),
+            certain=scatter_add(node[is_certain], whole[is_certain], count=len(sizes.nodes)),
             node=node[is_open],
             whole=whole[is_open],
             limit=limit[is_open],
@@ -141,18 +141,18 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
     Shapes:
         result: [n_nodes, D].
     """
-    graph, edges = sizes.graph, sizes.edges
+    edges = sizes.edges
     node, tensor = edges.write_node, edges.write_tensor
     written = pad(sizes.elements[tensor] * types.tensor_bytes[tensor][:, None], 2)
     written[sizes.is_kind(OpKind.VIEW)[node]] = 0.0
     # Scattering in place touches as much as the updates hold.
     partial = np.flatnonzero(_scatters_in_place(sizes)[node] & (edges.write_position == 0))
-    updates = np.array([graph.nodes[i].inputs[-1] for i in node[partial]], dtype=np.int64)
+    updates = edges.input_tensor[edges.input_start[node[partial] + 1] - 1]
     written[partial] = pad(sizes.elements[updates] * types.tensor_bytes[tensor[partial], None], written.shape[1])
-    result = scatter_add(node, written, count=len(graph.nodes))
+    result = scatter_add(node, written, count=len(sizes.nodes))
     for position in np.flatnonzero(sizes.is_kind(OpKind.OPTIMIZER)).tolist():
-        count = graph.nodes[position].attributes.get("updated", 0)
-        updated = list(graph.nodes[position].inputs[: count if isinstance(count, int) else 0])
+        count, first = sizes.nodes[position].attributes.get("updated", 0), edges.input_start[position]
+        updated = edges.input_tensor[first : edges.input_start[position + 1]][: count if isinstance(count, int) else 0]
         moved = (sizes.elements[updated] * types.tensor_bytes[updated, None]).sum(axis=0)
         result[position, : len(moved)] += moved
     return result
@@ -160,7 +160,7 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
 
 def _read_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Nodes that go over their first inputs twice."""
-    nodes, result = sizes.graph.nodes, sizes.is_kind(OpKind.NORM_GRAD)
+    nodes, result = sizes.nodes, sizes.is_kind(OpKind.NORM_GRAD)
     norms = np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM))
     result[norms] = [nodes[position].attributes.get("is_training") is True for position in norms.tolist()]
     return result
@@ -170,7 +170,7 @@ def _chooses_matrices(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Products of rows [M, K] with a stack [E, K, N] that give [M, N]: every row meets one matrix of the stack."""
     product = np.flatnonzero(sizes.is_kind(OpKind.MATMUL))
     left, right, out = sizes.inputs(product, 0), sizes.inputs(product, 1), sizes.outputs(product)
-    result = np.zeros(len(sizes.graph.nodes), dtype=np.bool_)
+    result = np.zeros(len(sizes.nodes), dtype=np.bool_)
     result[product] = (sizes.rank(left) == 2) & (sizes.rank(right) == 3) & (sizes.rank(out) == 2)
     return result
 

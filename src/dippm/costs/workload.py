@@ -22,7 +22,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.elementary import flops_per_element
 from dippm.costs.families import FAMILY_NUMBER_OF_KIND, FAMILY_OF_KIND, WorkFamily
 from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad
-from dippm.costs.precision import Precision, TypePlan, plan_types
+from dippm.costs.precision import Precision, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.streaming import (
     ElementwiseSizes,
@@ -113,10 +113,10 @@ class WorkloadAt:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Workload:
-    """A model's work with the batch left open, at one precision.
+    """The work of one or several models with the batch left open, at one precision.
 
     Args:
-        sizes: The graph and its arrays.
+        sizes: The graphs and their arrays.
         types: Number formats at the precision.
         macs: Multiply-accumulates of each node as polynomials of the batch, [n_nodes, D].
         flops: Floating-point operations, likewise.
@@ -167,8 +167,12 @@ class Workload:
         Returns:
             The workload; its cost grows linearly with the graph.
         """
-        sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
-        types = plan_types(graph, precision, sizes=sizes)
+        return cls.from_sizes(GraphSizes.from_graph(graph) if sizes is None else sizes, precision)
+
+    @classmethod
+    def from_sizes(cls, sizes: GraphSizes, precision: Precision) -> Workload:
+        """The same for all graphs of some sizes at once."""
+        types = TypePlan.from_sizes(sizes, precision)
         family = FAMILY_NUMBER_OF_KIND[sizes.arrays.kind]
 
         def table_of(kind: type[_Table], name: WorkFamily) -> _Table:
@@ -185,7 +189,7 @@ class Workload:
         written = pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])
         tables = (gemm, convolution, attention, recurrent)
         width = max(table.macs.shape[1] for table in tables)
-        macs = np.zeros((len(graph.nodes), width))
+        macs = np.zeros((len(sizes.nodes), width))
         for table in tables:
             macs[table.table.node] = pad(table.macs, width)
         return cls(
@@ -211,7 +215,7 @@ class Workload:
     @property
     def family(self) -> tuple[WorkFamily, ...]:
         """Family of each node."""
-        return tuple(FAMILY_OF_KIND[node.kind] for node in self.sizes.graph.nodes)
+        return tuple(FAMILY_OF_KIND[node.kind] for node in self.sizes.nodes)
 
     @property
     def bytes_read(self) -> FloatArray:
@@ -265,7 +269,7 @@ def _elementary_flops(sizes: GraphSizes) -> FloatArray:
     is_fft = sizes.is_kind(OpKind.FFT)
     if is_fft.any():
         # Cooley-Tukey over the last dimension: 5 n log2 n real operations.
-        length = sizes.arrays.fixed[source, np.maximum(sizes.rank(source) - 1, 0)]
+        length = sizes.dimension(source, -1)[:, 0]
         per_input = np.where(is_fft, 5.0 * np.log2(np.maximum(length, 2)), per_input)
     return sizes.elements[source] * per_input[:, None] + sizes.elements[out] * per_output[:, None]
 

@@ -322,7 +322,7 @@ def _input_elements(sizes: GraphSizes, batches: FloatArray) -> FloatArray:
 def _output_shapes(sizes: GraphSizes, batches: FloatArray, nodes: IndexArray) -> FloatArray:
     """Shape of each node's first output in five numbers, absent dimensions 0, [B, n, 5]."""
     outputs = sizes.outputs(nodes)
-    per_sample, fixed = sizes.arrays.per_sample[outputs], sizes.arrays.fixed[outputs]
+    fixed, per_sample = np.moveaxis(sizes.arrays.dimensions[sizes.arrays.shape[outputs], :-1], 2, 0)
     dimensions = per_sample * batches[:, None, None] + fixed
     result = np.zeros((len(batches), len(nodes), len(_SHAPE)))
     first = dimensions[:, :, :_LAST_AXIS]

@@ -1,14 +1,18 @@
-"""Struct-of-arrays view of a graph, for costs that are computed over all nodes and batch sizes at once."""
+"""Struct-of-arrays view of graphs, for costs that are computed over all nodes and batch sizes at once."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.graph.codes import encode, mark
+from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.graph import Graph, TensorRole
 from dippm.graph.op_kind import OpKind
@@ -17,20 +21,27 @@ __all__ = ["GraphArrays"]
 
 _RANK_AT_LEAST = 1
 _BITS = np.array([dtype.bits for dtype in DType], dtype=np.int64)
+_DTYPES = tuple(DType)
+_IS_PARAMETER = mark(TensorRole, (TensorRole.PARAMETER,))
 _IS_WEIGHT = mark(TensorRole, (TensorRole.PARAMETER, TensorRole.BUFFER))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GraphArrays:
-    """Kinds of the nodes and sizes of the tensors of one graph as arrays.
+    """Kinds of the nodes and sizes of the tensors of one or several graphs as arrays.
+
+    Nodes and tensors of several graphs are numbered through, graph after graph.
 
     Args:
+        node_start: First node of each graph, and behind the last one.
+        tensor_start: First tensor of each graph, and behind the last one.
         kind: Kind of each node, as its place in :class:`~dippm.graph.op_kind.OpKind`.
-        shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear.
-        per_sample: Growth of each dimension with the batch, padded with 0.
+        shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear; behind
+            the last tensor one more, without dimensions.
+        per_sample: Growth of each dimension of each shape with the batch, padded with 0.
         fixed: Constant part of each dimension, padded with 1.
-        dimensions: Of each dimension the constant part and its growth, as floats; behind the last tensor one more, and
-            behind the last dimension of each tensor at least one more, which are 1.
+        dimensions: Of each dimension the constant part and its growth, as floats; behind the last shape one more, and
+            behind the last dimension of each at least one more, which are 1.
         rank: Number of dimensions of each tensor.
         dtype: Element type of each tensor, as its place in :class:`~dippm.graph.dtype.DType`.
         role: What each tensor is to the model, as its place in :class:`~dippm.graph.graph.TensorRole`.
@@ -41,10 +52,12 @@ class GraphArrays:
         storage_fixed: Constant bytes of the storage where given, else -1.
 
     Shapes:
-        T tensors of at most R dimensions. kind: [n_nodes]; per_sample, fixed: [T, R]; dimensions:
-        [T + 1, R + 1, 2]; the others: [T].
+        G graphs, T tensors of S shapes of at most R dimensions. node_start, tensor_start: [G + 1]; kind: [n_nodes];
+        shape: [T + 1]; per_sample, fixed: [S, R]; dimensions: [S + 1, R + 1, 2]; the others: [T].
     """
 
+    node_start: npt.NDArray[np.int64]
+    tensor_start: npt.NDArray[np.int64]
     kind: npt.NDArray[np.int64]
     shape: npt.NDArray[np.int64]
     per_sample: npt.NDArray[np.int64]
@@ -60,13 +73,14 @@ class GraphArrays:
     storage_fixed: npt.NDArray[np.int64]
 
     @classmethod
-    def from_graph(cls, graph: Graph) -> GraphArrays:
-        """Collect the arrays in one walk over the nodes and one over the tensors."""
-        tensors = graph.tensors
-        shapes = [tensor.shape for tensor in tensors]
+    def from_graphs(cls, graphs: Sequence[Graph]) -> GraphArrays:
+        """Collect the arrays in one walk over the nodes and a few over the tensors."""
+        tensors = list(chain.from_iterable(graph.tensors for graph in graphs))
+        node_start = np.cumsum([0, *(len(graph.nodes) for graph in graphs)])
+        tensor_start = np.cumsum([0, *(len(graph.tensors) for graph in graphs)])
         # Most tensors have the shape of another one.
-        places = {shape: place for place, shape in enumerate(dict.fromkeys(shapes))}
-        shape = np.array([places[shape] for shape in shapes], dtype=np.int64)
+        places: defaultdict[Shape, int] = defaultdict(count().__next__)
+        shape = np.array([places[tensor.shape] for tensor in tensors], dtype=np.int64)
         rank = np.fromiter(map(len, places), dtype=np.int64, count=len(places))
         width = max(int(rank.max(initial=0)), _RANK_AT_LEAST)
         per_sample = np.zeros((len(places), width), dtype=np.int64)
@@ -77,32 +91,57 @@ class GraphArrays:
         per_sample[is_used] = flat[:, 0]
         fixed[is_used] = flat[:, 1]
 
-        def gather(values: list[int]) -> npt.NDArray[np.int64]:
-            return np.array(values, dtype=np.int64)
-
         dimensions = np.zeros((len(places) + 1, width + 1, 2))
         dimensions[..., 0] = 1.0
         dimensions[:-1, :-1, 0] = fixed
         dimensions[:-1, :-1, 1] = per_sample
         dtype = encode([tensor.dtype for tensor in tensors], DType)
         role = encode([tensor.role for tensor in tensors], TensorRole)
+        alias = np.array([-1 if tensor.alias_of is None else tensor.alias_of for tensor in tensors], dtype=np.int64)
+        storage_per_sample, storage_fixed = np.full((2, len(tensors)), -1, dtype=np.int64)
+        for index, tensor in enumerate(tensors):
+            if tensor.storage_bytes_per_sample is not None:
+                storage_per_sample[index] = tensor.storage_bytes_per_sample
+                storage_fixed[index] = -1 if tensor.storage_bytes_fixed is None else tensor.storage_bytes_fixed
         return cls(
-            kind=encode([node.kind for node in graph.nodes], OpKind),
-            shape=shape,
-            per_sample=per_sample[shape],
-            fixed=fixed[shape],
-            dimensions=dimensions[np.append(shape, len(places))],
+            node_start=node_start,
+            tensor_start=tensor_start,
+            kind=encode([node.kind for graph in graphs for node in graph.nodes], OpKind),
+            shape=np.append(shape, len(places)),
+            per_sample=per_sample,
+            fixed=fixed,
+            dimensions=dimensions,
             rank=rank[shape],
             dtype=dtype,
             role=role,
             bits=_BITS[dtype],
             is_weight=_IS_WEIGHT[role],
-            storage=gather([i if tensor.alias_of is None else tensor.alias_of for i, tensor in enumerate(tensors)]),
-            storage_per_sample=gather(
-                [-1 if t.storage_bytes_per_sample is None else t.storage_bytes_per_sample for t in tensors]
+            storage=np.where(
+                alias < 0, np.arange(len(tensors)), alias + np.repeat(tensor_start[:-1], np.diff(tensor_start))
             ),
-            storage_fixed=gather([-1 if t.storage_bytes_fixed is None else t.storage_bytes_fixed for t in tensors]),
+            storage_per_sample=storage_per_sample,
+            storage_fixed=storage_fixed,
         )
+
+    @classmethod
+    def from_graph(cls, graph: Graph) -> GraphArrays:
+        """Collect the arrays of one graph."""
+        return cls.from_graphs([graph])
+
+    def parameters(self) -> list[dict[DType, int]]:
+        """Number of trained weights of each graph by their type, in the order in which the types first appear.
+
+        Each storage counts once.
+        """
+        chosen = np.flatnonzero(_IS_PARAMETER[self.role] & (self.storage == np.arange(len(self.storage))))
+        graph = np.searchsorted(self.tensor_start, chosen, side="right") - 1
+        result: list[dict[DType, int]] = [{} for _ in self.tensor_start[1:]]
+        alike = Counter(zip(graph.tolist(), self.dtype[chosen].tolist(), self.shape[chosen].tolist(), strict=True))
+        for (place, number, shape), times in alike.items():
+            of_graph, dtype = result[place], _DTYPES[number]
+            # Whole numbers of Python are exact whatever their size.
+            of_graph[dtype] = of_graph.get(dtype, 0) + times * prod(self.fixed[shape].tolist())
+        return result
 
     def sizes(self, batch: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Every dimension at each batch size, padded with 1.
@@ -111,7 +150,8 @@ class GraphArrays:
             batch: [B]; result: [B, T, R].
         """
         batches = np.atleast_1d(np.asarray(batch, dtype=np.int64))
-        result: npt.NDArray[np.int64] = self.per_sample * batches[:, None, None] + self.fixed
+        of_shapes = self.per_sample * batches[:, None, None] + self.fixed
+        result: npt.NDArray[np.int64] = of_shapes[:, self.shape[:-1]]
         return result
 
     def numel(self, batch: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -14,7 +14,7 @@ from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
-from dippm.costs.latency import LatencyBreakdown, launched_ms
+from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph
@@ -50,7 +50,9 @@ class _AdditivePlan:
     """What depends on neither batch nor device; built once per graph, precision and mode.
 
     Args:
-        physical: Classes of operators.
+        classes: Which of the classes of operators are this graph's.
+        launches: Kernels that an operator of each class launches.
+        count: How often an operator of each class runs, all of them together.
         producers: Whom each class hears as producers.
         consumers: Whom it hears as consumers.
         static: Scaled features that do not change.
@@ -58,15 +60,25 @@ class _AdditivePlan:
         is_unseen: Whether a class is of a kind that no model of the training had.
 
     Shapes:
-        static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
+        launches, count: [C]; static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
     """
 
-    physical: PhysicalPlan
+    classes: slice
+    launches: FloatArray
+    count: FloatArray
     producers: Neighbours
     consumers: Neighbours
     static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Plans:
+    """One or several graphs laid out together, and the plan of each for the networks."""
+
+    physical: PhysicalPlan
+    of_graphs: list[_AdditivePlan]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -120,32 +132,53 @@ class _Corrector:
             ]
         )
 
-    def prepare(self, physical: PhysicalPlan) -> _AdditivePlan:
-        """Work out what depends on neither batch nor device."""
-        count, static = len(physical.node), self._static.scale(physical.static)
-        return _AdditivePlan(
-            physical=physical,
-            producers=Neighbours(physical.producers, count=count),
-            consumers=Neighbours(physical.consumers, count=count),
-            static=static,
-            first=self._ensemble.embed(static[None], self._static.places),
-            # What was never trained on keeps its time.
-            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1),
-        )
+    def prepare(self, physical: PhysicalPlan) -> list[_AdditivePlan]:
+        """Work out what depends on neither batch nor device, of each graph."""
+        static = self._static.scale(physical.static)
+        # What was never trained on keeps its time.
+        is_unseen = np.any(physical.static[:, self._unseen] > 0, axis=1)
+        result = []
+        for classes in physical.classes_of_graphs:
+            own = static[classes]
+            producers, consumers = (
+                Neighbours(messages.among(classes), count=len(own))
+                for messages in (physical.producers, physical.consumers)
+            )
+            result.append(
+                _AdditivePlan(
+                    classes=classes,
+                    launches=physical.launches[classes],
+                    count=physical.count[classes],
+                    producers=producers,
+                    consumers=consumers,
+                    static=own,
+                    first=self._ensemble.embed(own[None], self._static.places),
+                    is_unseen=is_unseen[classes],
+                )
+            )
+        return result
 
-    def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> tuple[FloatArray, FloatArray]:
+    def time_ms(
+        self, plans: Sequence[_AdditivePlan], sample: PhysicalSamples
+    ) -> tuple[FloatArray, list[FloatArray | None]]:
         """Time of one operator of each class at each batch, the mean over the members, [B, C].
 
         Returns:
-            The times, and the half-width of the interval at each batch, [B].
+            The times, and of each graph the half-width of the interval at each batch, [B].
         """
         changing = self._changing.scale(sample.changing)
+        parts = [self._time_graph(plan, changing[:, plan.classes], sample.kernel_ms[:, plan.classes]) for plan in plans]
+        return np.concatenate([time_ms for time_ms, _ in parts], axis=1), [half_width for _, half_width in parts]
+
+    def _time_graph(
+        self, plan: _AdditivePlan, changing: Float32Array, kernel_ms: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         first = plan.first + self._ensemble.embed(changing, self._changing.places)
         factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
         factors[:, :, plan.is_unseen] = 1.0
         mean = factors.mean(axis=1)
-        time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + plan.physical.launches * LAUNCH_MS * mean[..., 1]
-        return time_ms, self._half_width(plan, changing, sample.kernel_ms * plan.physical.count)
+        time_ms: FloatArray = kernel_ms * mean[..., 0] + plan.launches * LAUNCH_MS * mean[..., 1]
+        return time_ms, self._half_width(plan, changing, kernel_ms * plan.count)
 
     def _half_width(self, plan: _AdditivePlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
         descriptors = np.empty((len(changing), len(self.artefact.columns)), dtype=np.float32)
@@ -170,7 +203,7 @@ class AdditivePredictor:
     ) -> None:
         self._kernels = kernels
         self._correctors = {artefact.regime: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
-        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _AdditivePlan]] = []
+        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _Plans]] = []
 
     @staticmethod
     @cache
@@ -267,9 +300,10 @@ class AdditivePredictor:
                 code="additive.graph",
                 cure="Make the graph of the step with make_training_graph.",
             )
-        plan = self._plan_of(graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision))
-        at, host = plan.physical.kernels.work.at(list(batches)), self.artefact(conditions).rates
-        return self._time_operators(plan, at, device, conditions, host=host)
+        plans = self._plans_of(graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision))
+        at, host = plans.physical.kernels.work.at(list(batches)), self.artefact(conditions).rates
+        (breakdown,) = self._time_operators(plans, at, device, conditions, host=host)
+        return breakdown
 
     def break_down_kernels(
         self,
@@ -278,35 +312,45 @@ class AdditivePredictor:
         device: DeviceSpec,
         conditions: Conditions,
         *,
-        step: TrainingGraph | None,
+        phase: npt.NDArray[np.int8] | None,
+        times: FloatArray,
         host: Rates,
-    ) -> LatencyBreakdown:
-        """What :meth:`break_down` gives, where the kernels and the host are known.
+    ) -> list[LatencyBreakdown]:
+        """What :meth:`break_down` gives, of each graph, where the kernels and the host are known.
 
         Args:
-            kernels: The kernels of a forward graph, or of a whole training step.
+            kernels: The kernels of forward graphs, or of whole training steps.
             at: Their work at each batch.
             device: The device.
             conditions: Precision, layout, mode and runtime.
-            step: The training step in training, None in inference.
+            phase: Phase of each node in training, None in inference.
+            times: How often each node runs.
             host: Where the host's rates come from: the same for all devices that are compared.
 
         Raises:
             UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
         """
-        plan = self._plan_of(kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, step=step))
-        return self._time_operators(plan, at, device, conditions, host=host)
+        plans = self._plans_of(
+            kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, phase=phase, times=times)
+        )
+        return self._time_operators(plans, at, device, conditions, host=host)
 
     def _time_operators(
-        self, plan: _AdditivePlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
-    ) -> LatencyBreakdown:
-        corrector, physical = self._corrector(conditions), plan.physical
+        self, plans: _Plans, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
+    ) -> list[LatencyBreakdown]:
+        corrector, physical = self._corrector(conditions), plans.physical
         rates = corrector.artefact.rates
         sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        class_ms, half_width = corrector.time_ms(plan, sample)
+        class_ms, half_widths = corrector.time_ms(plans.of_graphs, sample)
         busy_ms = np.where(physical.class_of >= 0, class_ms[:, physical.class_of], 0.0)
-        launched = launched_ms(physical.kernels, conditions, host)
-        return LatencyBreakdown.of(busy_ms, launched, physical.times, half_width=half_width)
+        return LatencyBreakdown.of_each(
+            busy_ms,
+            physical.kernels,
+            conditions=conditions,
+            host=host,
+            times=physical.times,
+            half_widths=half_widths,
+        )
 
     def _corrector(self, conditions: Conditions) -> _Corrector:
         regime = _regime_of(conditions)
@@ -318,17 +362,19 @@ class AdditivePredictor:
             )
         return self._correctors[regime]
 
-    def _plan_of(
+    def _plans_of(
         self, asked: Graph | TrainingGraph | KernelPlan, conditions: Conditions, lay_out: Callable[[], PhysicalPlan]
-    ) -> _AdditivePlan:
+    ) -> _Plans:
         """What does not depend on the batch, kept for what was asked for last."""
         corrector = self._corrector(conditions)
-        for held, precision, by, plan in self._recent:
+        for held, precision, by, plans in self._recent:
             if held is asked and precision is conditions.precision and by is corrector:
-                return plan
-        plan = corrector.prepare(lay_out())
-        self._recent = [(asked, conditions.precision, corrector, plan), *self._recent[: _KEPT_PLANS - 1]]
-        return plan
+                return plans
+        physical = lay_out()
+        plans = _Plans(physical=physical, of_graphs=corrector.prepare(physical))
+        if len(plans.of_graphs) == 1:
+            self._recent = [(asked, conditions.precision, corrector, plans), *self._recent[: _KEPT_PLANS - 1]]
+        return plans
 
 
 def _regime_of(conditions: Conditions) -> Regime:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
-from dippm.costs.latency import LatencyBreakdown, break_down_latency
+from dippm.costs.latency import LatencyBreakdown, break_down_each
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
@@ -29,7 +29,13 @@ from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable, name_unsupported
 from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.prediction import Prediction, PredictorInfo
-from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraph, sum_over_nodes
+from dippm.predictors.prepared_graph import (
+    UNMEASURED_KINDS,
+    CompiledGraph,
+    CompiledGraphs,
+    PreparedGraphs,
+    group_graphs,
+)
 from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["Explanation", "PhysicsPredictor"]
@@ -100,7 +106,7 @@ class PhysicsPredictor:
         self._additive = additive
         self._calibrations = {Mode.INFERENCE: calibration, Mode.TRAINING: training}
         self._kernels = kernels
-        self._recent: list[CompiledGraph] = []
+        self._recent: list[CompiledGraphs] = []
 
     @staticmethod
     @cache
@@ -130,15 +136,47 @@ class PhysicsPredictor:
                 no operator runs; ``graph.too_large`` where its tensors pass a petabyte; in training also
                 ``training.nothing_to_train`` and ``training.no_loss``.
         """
+        (predictions,) = self.predict_each(
+            [graph], batches=batches, devices=devices, conditions=conditions, software=software, mig_policy=mig_policy
+        )
+        return predictions
+
+    def predict_each(
+        self,
+        graphs: Sequence[Graph],
+        *,
+        batches: Sequence[int],
+        devices: Sequence[DeviceSpec],
+        conditions: Conditions,
+        software: Software = DEFAULT_SOFTWARE,
+        mig_policy: MigPolicy = MigPolicy.SAFE,
+    ) -> list[list[Prediction]]:
+        """Predict several graphs, with all that is alike worked out for all of them at once.
+
+        Each gets what :meth:`predict` gives it, and one that is refused ends it all.
+
+        Raises:
+            UnsupportedError: As :meth:`predict`.
+        """
         for device in devices:
             check_software(software, device, conditions.runtime)
-        prepared = self._prepare(graph, batches=batches, conditions=conditions, software=software)
-        memories = self._estimate_memory(prepared, devices)
-        return [
-            prediction
-            for device, memory, breakdown in zip(devices, memories, self._break_down(prepared, devices), strict=True)
-            for prediction in self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
-        ]
+        result = []
+        for together in group_graphs(graphs, questions=len(batches) * len(devices)):
+            prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
+            memories = self._estimate_memory(prepared, devices)
+            breakdowns = self._break_down(prepared, devices)
+            flops = [prepared.fp32_flops(device) for device in devices]
+            result += [
+                [
+                    prediction
+                    for device, memory, of_graphs, of_nodes in zip(devices, own, breakdowns, flops, strict=True)
+                    for prediction in self._assemble(
+                        prepared, place, device, memory, of_graphs[place], of_nodes, mig_policy=mig_policy
+                    )
+                ]
+                for place, own in enumerate(memories)
+            ]
+        return result
 
     def explain(
         self,
@@ -152,56 +190,67 @@ class PhysicsPredictor:
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
         check_software(software, device, conditions.runtime)
-        prepared = self._prepare(graph, batches=[batch], conditions=conditions, software=software)
-        (memory,) = self._estimate_memory(prepared, [device])
-        (breakdown,) = self._break_down(prepared, [device])
-        (prediction,) = self._assemble(prepared, device, memory, breakdown, mig_policy=mig_policy)
+        prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
+        ((memory,),) = self._estimate_memory(prepared, [device])
+        ((breakdown,),) = self._break_down(prepared, [device])
+        (prediction,) = self._assemble(
+            prepared, 0, device, memory, breakdown, prepared.fp32_flops(device), mig_policy=mig_policy
+        )
         at, times = prepared.at, prepared.compiled.times
+        (compiled,) = prepared.compiled.members
         return Explanation(
             prediction=prediction,
             graph=prepared.compiled.plan.work.sizes.graph,
             phase=prepared.compiled.phase,
             time_ms=breakdown.share_ms[0],
-            live_mb=live_memory(prepared.compiled.timeline, [batch]).live_bytes[0] / 2**20,
+            live_mb=live_memory(compiled.timeline, [batch]).live_bytes[0] / 2**20,
             macs=at.macs[0] * times,
             flops=at.flops[0] * times,
             traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) * times / 2**20,
         )
 
     def _prepare(
-        self, graph: Graph, *, batches: Sequence[int], conditions: Conditions, software: Software
-    ) -> PreparedGraph:
-        """Lay out the work; what does not depend on the batch is kept for the graphs seen last."""
-        check_answerable(graph, batches)
-        compiled = next((c for c in self._recent if c.source is graph and c.is_for(conditions, software)), None)
+        self, graphs: Sequence[Graph], *, batches: Sequence[int], conditions: Conditions, software: Software
+    ) -> PreparedGraphs:
+        """Lay out the work; what does not depend on the batch is kept for the graphs seen last one by one."""
+        for graph in graphs:
+            check_answerable(graph, batches)
+        compiled = next((held for held in self._recent if held.is_for(graphs, conditions, software)), None)
         if compiled is None:
             with collection_paused():
-                compiled = CompiledGraph.of(graph, conditions, software)
-            self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
-        return PreparedGraph.of(compiled, batches=batches, conditions=conditions)
+                compiled = CompiledGraphs.of(graphs, conditions, software)
+            if len(graphs) == 1:
+                self._recent = [compiled, *self._recent[: _KEPT_GRAPHS - 1]]
+        return PreparedGraphs.of(compiled, batches=batches, conditions=conditions)
 
-    def _estimate_memory(self, prepared: PreparedGraph, devices: Sequence[DeviceSpec]) -> list[MemoryEstimate]:
+    def _estimate_memory(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[MemoryEstimate]]:
+        """Of each graph the memory on each device."""
         calibration = self._calibrations[prepared.conditions.mode]
-        return estimate_memory(
-            prepared.compiled.timeline,
-            list(prepared.batches),
-            devices,
-            layout=prepared.conditions.layout,
-            software=prepared.compiled.software,
-            headrooms=[
-                Headroom(
-                    share=math.exp(calibration.memory_spread) - 1.0,
-                    fixed_mb=calibration.context_margins_mb(device, prepared.compiled.software)[1],
-                )
-                for device in devices
-            ],
-        )
+        headrooms = [
+            Headroom(
+                share=math.exp(calibration.memory_spread) - 1.0,
+                fixed_mb=calibration.context_margins_mb(device, prepared.compiled.software)[1],
+            )
+            for device in devices
+        ]
+        return [
+            estimate_memory(
+                member.timeline,
+                list(prepared.batches),
+                devices,
+                layout=prepared.conditions.layout,
+                software=prepared.compiled.software,
+                headrooms=headrooms,
+            )
+            for member in prepared.compiled.members
+        ]
 
-    def _break_down(self, prepared: PreparedGraph, devices: Sequence[DeviceSpec]) -> list[LatencyBreakdown]:
+    def _break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
+        """On each device the time of each graph."""
         is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
         if prepared.conditions.runtime is Runtime.COMPILE and not all(is_covered):
             raise _no_compiled(prepared.conditions, devices[is_covered.index(False)])
-        summed = break_down_latency(
+        summed = break_down_each(
             prepared.compiled.plan,
             prepared.at,
             devices=[device for device, covered in zip(devices, is_covered, strict=True) if not covered],
@@ -216,41 +265,45 @@ class PhysicsPredictor:
             for device, covered in zip(devices, is_covered, strict=True)
         ]
 
-    def _corrected(self, prepared: PreparedGraph, device: DeviceSpec) -> LatencyBreakdown:
+    def _corrected(self, prepared: PreparedGraphs, device: DeviceSpec) -> list[LatencyBreakdown]:
         compiled = prepared.compiled
         return self._additive.break_down_kernels(
             compiled.plan,
             prepared.at,
             device,
             prepared.conditions,
-            step=compiled.training,
+            phase=compiled.phase,
+            times=compiled.times,
             host=self._calibrations[prepared.conditions.mode].rates,
         )
 
     def _assemble(
         self,
-        prepared: PreparedGraph,
+        prepared: PreparedGraphs,
+        place: int,
         device: DeviceSpec,
         memory: MemoryEstimate,
         breakdown: LatencyBreakdown,
+        fp32_flops: FloatArray,
         *,
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
-        calibration, at = self._calibrations[prepared.conditions.mode], prepared.at
+        """Answers for one of the graphs on a device, at each batch."""
+        calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         latency_ms = breakdown.latency_ms
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
-        flops = sum_over_nodes(at.flops, prepared.fp32_equivalent(device) * prepared.compiled.times)
+        flops = fp32_flops[:, compiled.nodes].sum(axis=1)
         power = power_w(
             calibration.power,
             device,
             busy_share=busy_share,
             flops_per_s=flops / busy_ms * 1e3,
-            bytes_per_s=prepared.traffic_bytes / busy_ms * 1e3,
+            bytes_per_s=prepared.traffic_bytes[place] / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
         unsupported, unmeasured = (
-            breakdown.share_ms[:, chosen].sum(axis=1) / latency_ms
+            breakdown.share_ms[:, chosen[compiled.nodes]].sum(axis=1) / latency_ms
             for chosen in (prepared.compiled.is_unsupported, prepared.compiled.is_unmeasured)
         )
         is_corrected = breakdown.half_width is not None
@@ -273,7 +326,7 @@ class PhysicsPredictor:
                 is_sibling = self._additive.is_sibling(device, prepared.conditions)
                 least = _UNSEEN_DEVICE if is_sibling else calibration.latency_spread_elsewhere
                 own_spread = np.maximum(own_spread, least)
-            is_unseen = prepared.compiled.is_of(self._additive.unseen_kinds(prepared.conditions))
+            is_unseen = prepared.compiled.is_of(self._additive.unseen_kinds(prepared.conditions))[compiled.nodes]
             unmeasured = unmeasured + breakdown.share_ms[:, is_unseen].sum(axis=1) / latency_ms
         spread = (
             own_spread
@@ -282,7 +335,7 @@ class PhysicsPredictor:
             + (0.0 if is_known_runtime else _DOUBT_OF_OTHER_RUNTIME)
             + (0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION)
         )
-        warnings = self._warnings(prepared, device, is_measured=is_measured)
+        warnings = self._warnings(prepared, compiled, device, is_measured=is_measured)
         # The errors of the device's time, of the host's and of the power are independent of each other.
         below, above = (
             np.hypot(spread, np.log(np.maximum(latency_ms, 1e-9) / np.maximum(end, 1e-9)))
@@ -302,8 +355,8 @@ class PhysicsPredictor:
         ]
         rows = zip(
             prepared.batches,
-            prepared.inputs,
-            prepared.macs,
+            prepared.inputs[place],
+            prepared.macs[place],
             latency_ms.tolist(),
             energy_j.tolist(),
             memory.memory_mb.tolist(),
@@ -322,7 +375,7 @@ class PhysicsPredictor:
                 infos[of_row] = PredictorInfo(name=name, version=version, labels=labels, warnings=(*warnings, *of_row))
             predictions.append(
                 Prediction(
-                    model=prepared.compiled.model,
+                    model=compiled.model,
                     device=device.name,
                     conditions=prepared.conditions,
                     software=prepared.compiled.software,
@@ -340,13 +393,14 @@ class PhysicsPredictor:
             )
         return predictions
 
-    def _warnings(self, prepared: PreparedGraph, device: DeviceSpec, *, is_measured: bool) -> tuple[str, ...]:
-        graph = prepared.compiled.graph
-        conditions = prepared.conditions
+    def _warnings(
+        self, prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, *, is_measured: bool
+    ) -> tuple[str, ...]:
+        graph, conditions = compiled.graph, prepared.conditions
         warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
-        if not UNMEASURED_KINDS.isdisjoint(prepared.compiled.nodes_of):
+        if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):
             unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in UNMEASURED_KINDS})
             if unmeasured:
                 warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
@@ -357,7 +411,7 @@ class PhysicsPredictor:
             )
         if conditions.runtime is Runtime.COMPILE:
             warnings.append("Memory is that of the eager runtime; a compiled model keeps fewer tensors.")
-        if (half := prepared.compiled.kept_half) is not None:
+        if (half := compiled.kept_half) is not None:
             warnings.append(
                 f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
                 "what it holds in float32."
@@ -369,7 +423,7 @@ class PhysicsPredictor:
             )
         if self._additive.covers(device, conditions):
             unseen = self._additive.unseen_kinds(conditions) - {OpKind.VIEW}
-            if names := ", ".join(sorted(kind.value for kind in unseen & prepared.compiled.nodes_of.keys())):
+            if names := ", ".join(sorted(kind.value for kind in unseen & compiled.kinds)):
                 warnings.append(f"No model that the time was learned from has these operators: {names}.")
         if conditions.accumulation > 1 or conditions.is_checkpointed:
             warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")

@@ -35,13 +35,18 @@ class ModelInfo:
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph) -> ModelInfo:
-        """What a graph says of its model."""
+    def of(cls, graph: Graph, *, parameters: int | None = None) -> ModelInfo:
+        """What a graph says of its model.
+
+        Args:
+            graph: The graph.
+            parameters: Number of its trained weights, where that is known already.
+        """
         return cls(
             source=graph.source,
             framework=graph.framework,
-            nodes=sum(node.kind is not OpKind.VIEW for node in graph.nodes),
-            parameters=graph.parameter_count,
+            nodes=len(graph.nodes) - [node.kind for node in graph.nodes].count(OpKind.VIEW),
+            parameters=graph.parameter_count if parameters is None else parameters,
             unsupported_ops=graph.unsupported_ops,
         )
 

@@ -1,10 +1,14 @@
-"""A graph made ready to be predicted: laid out once, evaluated at its batches, and not yet on any device."""
+"""Graphs made ready to be predicted: laid out once, evaluated at their batches, and not yet on any device.
+
+Several are laid out and evaluated in the same arrays: most of what a graph costs is what an array operation costs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +27,7 @@ from dippm.graph import RECURRENT_KINDS, DType, Graph, OpKind
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.predictors.prediction import ModelInfo
 
-__all__ = ["UNMEASURED_KINDS", "CompiledGraph", "PreparedGraph", "sum_over_nodes"]
+__all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs", "group_graphs"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -31,6 +35,9 @@ FloatArray = npt.NDArray[np.float64]
 UNMEASURED_KINDS = RECURRENT_KINDS | {
     OpKind.SORT, OpKind.CUMULATIVE, OpKind.FFT, OpKind.GRID_SAMPLE, OpKind.SCATTER, OpKind.QUANTIZE, OpKind.DEQUANTIZE,
 }  # fmt: skip
+# Operators of all graphs that are laid out together, times batches and devices: more take memory and save no time.
+_AT_ONCE = 2**14
+_KINDS = tuple(OpKind)
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
 _FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
 _TENSOR_PEAKS = {
@@ -49,130 +56,163 @@ _FORMATS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class CompiledGraph:
-    """What depends on neither batch nor device.
+    """One graph of those that are laid out together.
 
     Args:
         source: The graph that was given.
         graph: The same as the software runs it.
-        conditions: Conditions of the run.
-        software: The software.
-        training: The whole step, in training.
-        plan: Its kernels.
-        timeline: Its memory.
-        is_unsupported: Nodes without a rule of their own.
-        is_unmeasured: Nodes whose rule no measurement stands behind.
+        timeline: Its memory, that of the whole step in training.
         kept_half: The 16-bit format that most weights are stored in, and keep at a precision of 32 bits; None where
             they are not, or the precision is another.
-        phase: Phase of each node.
-        times: How often each node runs.
-        nodes_of: Positions of the nodes of each kind that it has.
+        nodes: Its nodes among those of all graphs.
+        kinds: Kinds of its nodes.
         model: What is said of the model.
     """
 
     source: Graph
     graph: Graph
+    timeline: MemoryTimeline
+    kept_half: DType | None
+    nodes: slice
+    kinds: frozenset[OpKind]
+    model: ModelInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CompiledGraphs:
+    """What depends on neither batch nor device, of one or several graphs.
+
+    Args:
+        members: The graphs.
+        conditions: Conditions of the run.
+        software: The software.
+        plan: The kernels of all graphs.
+        is_unsupported: Nodes without a rule of their own.
+        is_unmeasured: Nodes whose rule no measurement stands behind.
+        phase: Phase of each node.
+        times: How often each node runs.
+        nodes_of: Positions of the nodes of each kind that there is.
+    """
+
+    members: tuple[CompiledGraph, ...]
     conditions: Conditions
     software: Software
-    training: TrainingGraph | None
     plan: KernelPlan
-    timeline: MemoryTimeline
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
-    kept_half: DType | None
     phase: npt.NDArray[np.int8]
     times: FloatArray
     nodes_of: Mapping[OpKind, IndexArray]
-    model: ModelInfo
 
     @classmethod
-    def of(cls, source: Graph, conditions: Conditions, software: Software) -> CompiledGraph:
-        """Lay out a graph for the software that runs it under these conditions."""
-        graph = source if software.fuses_attention else unfuse_attention(source)
+    def of(cls, sources: Sequence[Graph], conditions: Conditions, software: Software) -> CompiledGraphs:
+        """Lay out graphs for the software that runs them under these conditions."""
+        graphs = [source if software.fuses_attention else unfuse_attention(source) for source in sources]
+        steps: list[TrainingGraph] = []
+        precision = conditions.precision
         if conditions.mode is Mode.TRAINING:
             settings = TrainingSettings(
                 optimizer=conditions.optimizer or Optimizer.MOMENTUM,
-                precision=conditions.precision,
+                precision=precision,
                 accumulation=conditions.accumulation,
                 is_checkpointed=conditions.is_checkpointed,
                 keeps_gradients=software.keeps_gradients,
             )
-            step = make_training_graph(graph, settings)
-            training: TrainingGraph | None = step
-            nodes, phase, times = step.graph.nodes, step.phase, step.times
-            work = Workload.from_graph(step.graph, step.precision)
-            plan = KernelPlan.from_workload(work, is_backward=step.phase == Phase.BACKWARD)
-        else:
-            training = None
-            nodes, times = graph.nodes, np.ones(len(graph.nodes))
-            phase = np.full(len(nodes), Phase.FORWARD, dtype=np.int8)
-            work = Workload.from_graph(graph, conditions.precision)
-            plan = KernelPlan.from_workload(work)
-        nodes_of = _by_kind(work.sizes)
+            steps = [make_training_graph(graph, settings) for graph in graphs]
+            precision = settings.costed_precision
+        sizes = GraphSizes.from_graphs([step.graph for step in steps] or graphs)
+        count = len(sizes.nodes)
+        phase = np.concatenate([step.phase for step in steps] or [np.full(count, Phase.FORWARD, dtype=np.int8)])
+        work = Workload.from_sizes(sizes, precision)
+        nodes_of = _by_kind(sizes.arrays.kind)
+        keeps_formats = conditions.precision in _FULL_PRECISIONS
+        rows = zip(
+            sources,
+            graphs,
+            MemoryTimeline.of_each(work),
+            sizes.nodes_of_graphs,
+            sizes.arrays.parameters(),
+            strict=True,
+        )
         return cls(
-            source=source,
-            graph=graph,
+            members=tuple(
+                CompiledGraph(
+                    source=source,
+                    graph=graph,
+                    timeline=timeline,
+                    kept_half=stored_half(parameters) if keeps_formats else None,
+                    nodes=nodes,
+                    kinds=frozenset(_by_kind(sizes.arrays.kind[nodes])),
+                    model=ModelInfo.of(source, parameters=sum(parameters.values())),
+                )
+                for source, graph, timeline, nodes, parameters in rows
+            ),
             conditions=conditions,
             software=software,
-            training=training,
-            plan=plan,
-            timeline=MemoryTimeline.from_workload(work),
-            is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=len(nodes)),
-            is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=len(nodes)),
-            kept_half=stored_half(graph) if conditions.precision in _FULL_PRECISIONS else None,
+            plan=KernelPlan.from_workload(work, is_backward=phase == Phase.BACKWARD),
+            is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=count),
+            is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             phase=phase,
-            times=times,
+            times=np.concatenate([step.times for step in steps] or [np.ones(count)]),
             nodes_of=nodes_of,
-            model=ModelInfo.of(source),
         )
 
     def is_of(self, kinds: AbstractSet[OpKind]) -> npt.NDArray[np.bool_]:
         """Which nodes are of one of these kinds, [n_nodes]."""
         return _is_any(self.nodes_of, kinds, count=len(self.times))
 
-    def is_for(self, conditions: Conditions, software: Software) -> bool:
-        """Whether it holds under these conditions: layout and runtime change nothing of it."""
+    def is_for(self, sources: Sequence[Graph], conditions: Conditions, software: Software) -> bool:
+        """Whether it is of these graphs under these conditions: layout and runtime change nothing of it."""
+        if len(sources) != len(self.members):
+            return False
         alike = replace(conditions, layout=self.conditions.layout, runtime=self.conditions.runtime)
-        return (self.conditions, self.software) == (alike, software)
+        is_same = all(member.source is source for member, source in zip(self.members, sources, strict=True))
+        return is_same and (self.conditions, self.software) == (alike, software)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PreparedGraph:
-    """What does not depend on the device.
+class PreparedGraphs:
+    """What does not depend on the device, of one or several graphs.
 
     Args:
-        compiled: The graph, laid out.
+        compiled: The graphs, laid out.
         batches: Samples per call, [B].
         conditions: Conditions of the run.
-        at: Its work at these batches.
-        inputs: Shape of each input at each batch.
-        macs: Multiply-accumulates at each batch.
-        traffic_bytes: Bytes that its kernels read and write, [B].
+        at: Their work at these batches.
+        inputs: Of each graph the shape of each input at each batch.
+        macs: Of each graph the multiply-accumulates at each batch.
+        traffic_bytes: Of each graph the bytes that its kernels read and write, [B] each.
     """
 
-    compiled: CompiledGraph
+    compiled: CompiledGraphs
     batches: tuple[int, ...]
     conditions: Conditions
     at: WorkloadAt
-    inputs: tuple[Mapping[str, tuple[int, ...]], ...]
-    macs: tuple[int, ...]
-    traffic_bytes: FloatArray
+    inputs: tuple[tuple[Mapping[str, tuple[int, ...]], ...], ...]
+    macs: tuple[tuple[int, ...], ...]
+    traffic_bytes: tuple[FloatArray, ...]
 
     @classmethod
-    def of(cls, compiled: CompiledGraph, *, batches: Sequence[int], conditions: Conditions) -> PreparedGraph:
-        """Evaluate a laid-out graph at some batches."""
+    def of(cls, compiled: CompiledGraphs, *, batches: Sequence[int], conditions: Conditions) -> PreparedGraphs:
+        """Evaluate laid-out graphs at some batches."""
         at = compiled.plan.work.at(list(batches))
-        tensors = [compiled.graph.tensors[index] for index in compiled.graph.inputs]
+        nodes = [member.nodes for member in compiled.members]
+        cast_start = np.searchsorted(at.casts.node, compiled.plan.work.sizes.arrays.node_start)
+        casts = [slice(first, stop) for first, stop in pairwise(cast_start.tolist())]
+        cast_bytes = at.casts.bytes_read + at.casts.bytes_written
+        moved = (at.bytes_read + at.bytes_written) * compiled.times
+        macs = at.macs * compiled.times
         return cls(
             compiled=compiled,
             batches=tuple(batches),
             conditions=conditions,
             at=at,
-            inputs=tuple(
-                {tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches
+            inputs=tuple(_inputs_of(member.graph, batches) for member in compiled.members),
+            macs=tuple(tuple(map(int, macs[:, own].sum(axis=1).tolist())) for own in nodes),
+            traffic_bytes=tuple(
+                moved[:, own].sum(axis=1) + cast_bytes[:, own_casts].sum(axis=1)
+                for own, own_casts in zip(nodes, casts, strict=True)
             ),
-            macs=tuple(int(macs) for macs in sum_over_nodes(at.macs, compiled.times).tolist()),
-            traffic_bytes=sum_over_nodes(at.bytes_read + at.bytes_written, compiled.times)
-            + (at.casts.bytes_read + at.casts.bytes_written).sum(axis=1),
         )
 
     def has_format(self, device: DeviceSpec) -> bool:
@@ -180,22 +220,47 @@ class PreparedGraph:
         needed = _FORMATS.get(self.conditions.precision)
         return needed is None or any(peak in device.peak_tflops for peak in needed)
 
-    def fp32_equivalent(self, device: DeviceSpec) -> FloatArray:
-        """Weight of a FLOP of each node as a share of the peak that it uses, in FLOPs of FP32.
+    def fp32_flops(self, device: DeviceSpec) -> FloatArray:
+        """FLOPs of each node, each as a share of the peak that it uses, in FLOPs of FP32.
 
         Shapes:
-            Result: [n_nodes].
+            Result: [B, n_nodes].
         """
         fp32 = device.peak_tflops["fp32"]
         peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
-        return fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
+        weights = fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
+        result: FloatArray = self.at.flops * (weights * self.compiled.times)
+        return result
 
 
-def _by_kind(sizes: GraphSizes) -> dict[OpKind, IndexArray]:
-    """Positions of the nodes of each kind that the graph has."""
-    kinds = tuple(OpKind)
-    kind = sizes.arrays.kind
-    return {kinds[number]: np.flatnonzero(kind == number) for number in np.unique(kind).tolist()}
+def group_graphs(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Graph]]:
+    """Graphs that are laid out together, in their order; one that is large stands alone.
+
+    Args:
+        graphs: All graphs.
+        questions: Batches times devices that each is asked for.
+    """
+    group: list[Graph] = []
+    held = 0
+    for graph in graphs:
+        own = len(graph.nodes) * questions
+        if group and held + own > _AT_ONCE:
+            yield group
+            group, held = [], 0
+        group.append(graph)
+        held += own
+    if group:
+        yield group
+
+
+def _inputs_of(graph: Graph, batches: Sequence[int]) -> tuple[Mapping[str, tuple[int, ...]], ...]:
+    tensors = [graph.tensors[index] for index in graph.inputs]
+    return tuple({tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches)
+
+
+def _by_kind(kind: IndexArray) -> dict[OpKind, IndexArray]:
+    """Positions of the nodes of each kind that there is."""
+    return {_KINDS[number]: np.flatnonzero(kind == number) for number in np.unique(kind).tolist()}
 
 
 def _is_any(nodes_of: Mapping[OpKind, IndexArray], kinds: AbstractSet[OpKind], *, count: int) -> npt.NDArray[np.bool_]:
@@ -204,9 +269,3 @@ def _is_any(nodes_of: Mapping[OpKind, IndexArray], kinds: AbstractSet[OpKind], *
     for kind in kinds & nodes_of.keys():
         result[nodes_of[kind]] = True
     return result
-
-
-def sum_over_nodes(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted sums over the nodes, [B]; a product would wake BLAS's threads, which a busy machine makes wait."""
-    total: FloatArray = (values * weights).sum(axis=1)
-    return total

@@ -37,7 +37,7 @@ from dippm.evaluation.published import read_graphs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, PublishedRun, read_published_runs
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, REGIMES, AdditiveArtefact, manifest_path
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
-from dippm.predictors.prepared_graph import CompiledGraph
+from dippm.predictors.prepared_graph import CompiledGraphs
 
 __all__ = ["PublishedItem", "fit_published_rates", "main"]
 
@@ -60,11 +60,11 @@ class PublishedItem:
     """One row with all of its work laid out."""
 
     run: PublishedRun
-    compiled: CompiledGraph
+    compiled: CompiledGraphs
     at: WorkloadAt
 
     @classmethod
-    def of(cls, run: PublishedRun, compiled: CompiledGraph) -> PublishedItem:
+    def of(cls, run: PublishedRun, compiled: CompiledGraphs) -> PublishedItem:
         """Lay out the row's batch."""
         return cls(run=run, compiled=compiled, at=compiled.plan.work.at([run.row.batch]))
 
@@ -136,7 +136,7 @@ def _read_items(folder: Path) -> list[PublishedItem]:
     ]
     graphs = read_graphs(runs, folder)
     return [
-        PublishedItem.of(run, CompiledGraph.of(graphs[run.graph_key], run.conditions, run.software)) for run in runs
+        PublishedItem.of(run, CompiledGraphs.of([graphs[run.graph_key]], run.conditions, run.software)) for run in runs
     ]
 
 

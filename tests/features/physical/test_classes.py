@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Precision
+from dippm.costs.sizes import GraphSizes
+from dippm.costs.workload import Workload
 from dippm.features.physical import PhysicalPlan
 from dippm.graph import OpKind
 
@@ -25,3 +28,19 @@ def test_views_are_in_no_class(chain: Any) -> None:
     plan = PhysicalPlan.from_graph(graph, Precision.FP32)
     is_view = np.array([node.kind is OpKind.VIEW for node in graph.nodes])
     assert ((plan.class_of < 0) == is_view).all()
+
+
+def test_operators_of_several_graphs_are_never_one_class(chain: Any) -> None:
+    graphs = [chain(layers=2), chain(layers=12), chain(layers=2)]
+    alone = [PhysicalPlan.from_graph(graph, Precision.AMP) for graph in graphs]
+    work = Workload.from_sizes(GraphSizes.from_graphs(graphs), Precision.AMP)
+    plan = PhysicalPlan.from_kernels(KernelPlan.from_workload(work))
+    assert plan.class_start.tolist() == np.cumsum([0, *(len(each.node) for each in alone)]).tolist()
+    for own, each in zip(plan.classes_of_graphs, alone, strict=True):
+        assert plan.count[own].tolist() == each.count.tolist()
+        assert plan.static[own].tolist() == each.static.tolist()
+        for ours, theirs in ((plan.producers, each.producers), (plan.consumers, each.consumers)):
+            among = ours.among(own)
+            assert among.source.tolist() == theirs.source.tolist()
+            assert among.target.tolist() == theirs.target.tolist()
+            assert among.weight.tolist() == theirs.weight.tolist()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dippm.costs.precision import Precision, plan_types
+from dippm.costs.precision import Precision, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.graph import DType, Graph, Node, OpKind, TensorSpec
@@ -38,7 +38,7 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
         return graph, frozenset()
     half = _HALF[precision]
     sizes = GraphSizes.from_graph(graph)
-    arrays, edges, types = sizes.arrays, sizes.edges, plan_types(graph, precision, sizes=sizes)
+    arrays, edges, types = sizes.arrays, sizes.edges, TypePlan.from_sizes(sizes, precision)
 
     tensors = list(graph.tensors)
     is_other = mark(DType, _CASTABLE)[arrays.dtype] & (types.tensor_bytes * 8 != arrays.bits)

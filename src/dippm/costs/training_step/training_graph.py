@@ -58,6 +58,11 @@ class TrainingSettings:
     is_checkpointed: bool = False
     keeps_gradients: bool = False
 
+    @property
+    def costed_precision(self) -> Precision:
+        """The precision at which the graph is to be costed: casts that are nodes are not to be added again."""
+        return _EXPLICIT.get(self.precision, self.precision)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TrainingGraph:
@@ -85,8 +90,8 @@ class TrainingGraph:
 
     @property
     def precision(self) -> Precision:
-        """The precision at which the graph is to be costed: casts that are nodes are not to be added again."""
-        return _EXPLICIT.get(self.settings.precision, self.settings.precision)
+        """The precision at which the graph is to be costed, see :attr:`TrainingSettings.costed_precision`."""
+        return self.settings.costed_precision
 
     @property
     def times(self) -> npt.NDArray[np.float64]:

@@ -19,7 +19,9 @@ ROUNDS = 2
 
 
 def colours_of(work: Workload, static: Float32Array, links: Links) -> IndexArray:
-    """Numbers that are equal for operators of equal work whose neighbours are alike, [n_nodes].
+    """Numbers that are equal for operators of a graph of equal work whose neighbours are alike, [n_nodes].
+
+    They ascend in the order in which they first appear, so that those of one graph are lower than those of the next.
 
     Args:
         work: The work of the graph.
@@ -45,7 +47,9 @@ def _own_colours(work: Workload, static: Float32Array) -> IndexArray:
         if len(sizes.node):
             rows = np.moveaxis(sizes.polynomials.reshape(sizes.sizes, len(sizes.node), -1), 1, 0)
             in_family[sizes.node] = number_rows(rows.reshape(len(sizes.node), -1))
-    return number_rows(np.stack([number_rows(static), number_rows(of_all), in_family], axis=1))
+    start = work.sizes.arrays.node_start
+    graph = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    return number_rows(np.stack([graph, number_rows(static), number_rows(of_all), in_family], axis=1))
 
 
 def _refine(colours: IndexArray, links: Links) -> IndexArray:

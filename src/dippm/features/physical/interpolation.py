@@ -55,5 +55,5 @@ def serial_resizes(sizes: GraphSizes, links: Links, phase: npt.NDArray[np.int8] 
     is_reordered = links.reads_reordered.copy()
     is_reordered[links.consumer[is_cast & links.reads_reordered[links.producer]]] = True
     chosen = np.flatnonzero(is_chosen & ~is_reordered)
-    is_nearest = [sizes.graph.nodes[position].attributes.get("mode") == "nearest" for position in chosen.tolist()]
+    is_nearest = [sizes.nodes[position].attributes.get("mode") == "nearest" for position in chosen.tolist()]
     return chosen[~np.array(is_nearest, dtype=np.bool_)]

@@ -33,6 +33,15 @@ class Messages:
     target: IndexArray
     weight: Float32Array
 
+    def among(self, chosen: slice) -> Messages:
+        """Those that some classes hear, which hear none but each other; the first of them is class 0."""
+        first, stop = np.searchsorted(self.target, (chosen.start, chosen.stop)).tolist()
+        return Messages(
+            source=self.source[first:stop] - chosen.start,
+            target=self.target[first:stop] - chosen.start,
+            weight=self.weight[first:stop],
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Links:
@@ -66,7 +75,7 @@ class Links:
         source = np.full(count, none)
         source[edges.read_node[::-1]] = written[::-1]
         origin = np.append(np.where(is_view[edges.write_node], source[edges.write_node], np.arange(none)), none)
-        functions = [sizes.graph.nodes[node].attributes.get("function") for node in np.flatnonzero(is_view).tolist()]
+        functions = [sizes.nodes[node].attributes.get("function") for node in np.flatnonzero(is_view).tolist()]
         is_reordered, is_part = (
             np.append(_spread(is_view, [function in chosen for function in functions])[edges.write_node], False)
             for chosen in (_REORDERING_VIEWS, _PARTIAL_VIEWS)

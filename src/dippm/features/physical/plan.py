@@ -1,9 +1,10 @@
-"""A graph's classes of operators, and their features at each batch on a device."""
+"""The classes of operators of one or several graphs, and their features at each batch on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ _TINY = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PhysicalSamples:
-    """One graph at several batches on one device.
+    """One or several graphs at several batches on one device.
 
     Args:
         static: Features of each class of operators that do not change.
@@ -70,10 +71,11 @@ class PhysicalSamples:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PhysicalPlan:
-    """What depends on neither batch nor device; built once per graph and precision.
+    """What depends on neither batch nor device; built once per graph and precision, or for several graphs at once.
 
     Args:
-        kernels: The graph's kernels.
+        kernels: The kernels of the graphs.
+        class_start: First class of each graph, and behind the last one.
         class_of: Class of each node, -1 for views.
         times: How often each node runs.
         node: One operator of each class.
@@ -90,11 +92,12 @@ class PhysicalPlan:
         out_elements: Elements of its first output, as polynomials of the batch.
 
     Shapes:
-        class_of, times: [n_nodes]; node, count, launches, is_image, weight_bytes, first_bytes: [C];
-        static: [C, len(STATIC)]; first_elements, out_elements: [C, D].
+        class_start: [G + 1]; class_of, times: [n_nodes]; node, count, launches, is_image, weight_bytes,
+        first_bytes: [C]; static: [C, len(STATIC)]; first_elements, out_elements: [C, D].
     """
 
     kernels: KernelPlan
+    class_start: IndexArray
     class_of: IndexArray
     times: FloatArray
     node: IndexArray
@@ -121,32 +124,40 @@ class PhysicalPlan:
         if not isinstance(graph, TrainingGraph):
             return cls.from_kernels(KernelPlan.from_workload(Workload.from_graph(graph, precision)))
         work = Workload.from_graph(graph.graph, graph.precision)
-        return cls.from_kernels(KernelPlan.from_workload(work, is_backward=graph.phase == Phase.BACKWARD), step=graph)
+        kernels = KernelPlan.from_workload(work, is_backward=graph.phase == Phase.BACKWARD)
+        return cls.from_kernels(kernels, phase=graph.phase, times=graph.times)
 
     @classmethod
-    def from_kernels(cls, kernels: KernelPlan, *, step: TrainingGraph | None = None) -> PhysicalPlan:
-        """Merge what is alike.
+    def from_kernels(
+        cls, kernels: KernelPlan, *, phase: npt.NDArray[np.int8] | None = None, times: FloatArray | None = None
+    ) -> PhysicalPlan:
+        """Merge what is alike within a graph.
 
         Args:
-            kernels: The kernels of a graph.
-            step: The training step whose graph that is; None for a forward graph.
+            kernels: The kernels of one or several graphs.
+            phase: Phase of each node of training steps; None for forward graphs.
+            times: How often each node runs; None for once.
+
+        Shapes:
+            phase, times: [n_nodes].
         """
         work = kernels.work
-        graph = work.sizes.graph
-        phase, times = (None, np.ones(len(graph.nodes))) if step is None else (step.phase, step.times)
+        count = len(work.sizes.nodes)
+        times = np.ones(count) if times is None else times
         links = Links.of(work.sizes)
         static = static_features(work, kernels, links, phase)
         colours = colours_of(work, static, links)
         operators = np.flatnonzero(~work.sizes.is_kind(OpKind.VIEW))
         _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
-        class_of = np.full(len(graph.nodes), -1, dtype=np.int64)
+        class_of = np.full(count, -1, dtype=np.int64)
         class_of[operators] = inverse.reshape(-1)
         node = operators[first]
-        launches = np.ones(len(graph.nodes))
+        launches = np.ones(count)
         np.add.at(launches, work.types.casts.node, 1.0)
         first_input = work.sizes.inputs(node, 0)
         return cls(
             kernels=kernels,
+            class_start=np.searchsorted(node, work.sizes.arrays.node_start),
             class_of=class_of,
             node=node,
             count=np.bincount(inverse.reshape(-1), times[operators], minlength=len(node)).astype(np.float64),
@@ -216,6 +227,7 @@ class PhysicalPlan:
         own = np.maximum(busy[:, node], _TINY)
         peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])[self.kernels.arithmetic[node]]
         read, written, flops = at.bytes_read[:, node], at.bytes_written[:, node], at.flops[:, node]
+        call_ms = self._sum_by_graph(busy)
         cast = np.zeros_like(read)
         if len(at.casts.node):
             of_nodes = np.zeros_like(at.flops)
@@ -228,7 +240,7 @@ class PhysicalPlan:
         out_elements = evaluate(self.out_elements, at.batches)
         columns = {
             "kernel_ms": np.log(own),
-            "share": np.log(own / busy.sum(axis=1, keepdims=True)),
+            "share": np.log(own / call_ms),
             "compute_use": np.log(compute_ms / own),
             "memory_use": np.log(memory_ms / own),
             "balance": np.log(compute_ms / memory_ms),
@@ -243,6 +255,16 @@ class PhysicalPlan:
         for name, values in columns.items():
             changing[:, :, _AT[name]] = values
 
+    @property
+    def classes_of_graphs(self) -> list[slice]:
+        """The classes of each graph, which lie side by side."""
+        return [slice(first, stop) for first, stop in pairwise(self.class_start.tolist())]
+
+    def _sum_by_graph(self, busy: FloatArray) -> FloatArray:
+        """Time of all operators of the graph of each class, [B, C]."""
+        totals = np.stack([busy[:, own].sum(axis=1) for own in self.kernels.work.sizes.nodes_of_graphs], axis=1)
+        return np.repeat(totals, np.diff(self.class_start), axis=1)
+
 
 def _weight_bytes(work: Workload) -> FloatArray:
     """Bytes of weights that each node reads, [n_nodes]."""
@@ -250,7 +272,7 @@ def _weight_bytes(work: Workload) -> FloatArray:
     edges = sizes.edges
     is_weight = sizes.arrays.is_weight[edges.read_tensor]
     held = sizes.elements[edges.read_tensor, 0] * work.types.read_bytes
-    total = np.bincount(edges.read_node[is_weight], held[is_weight], minlength=len(sizes.graph.nodes))
+    total = np.bincount(edges.read_node[is_weight], held[is_weight], minlength=len(sizes.nodes))
     return np.asarray(total, dtype=np.float64)
 
 

@@ -34,8 +34,7 @@ def static_features(
         links: Which operators read from which.
         phase: Phase of each node of a training step; None for a forward graph.
     """
-    graph = work.sizes.graph
-    nodes, edges = graph.nodes, work.sizes.edges
+    nodes, edges = work.sizes.nodes, work.sizes.edges
     every = np.arange(len(nodes), dtype=np.int64)
     result = np.zeros((len(nodes), len(STATIC)), dtype=np.float32)
     result[every, _COLUMN_OF_KIND[work.sizes.arrays.kind]] = 1.0
@@ -44,19 +43,19 @@ def static_features(
     formats = tuple(Arithmetic)
     for name, alike in FORMATS.items():
         result[:, AT[f"in_{name}"]] = np.isin(kernels.arithmetic, [formats.index(value) for value in alike])
-    functions = [node.attributes.get("function") for node in nodes]
-    is_gradient = work.sizes.is_kind(*_GRADIENT_KINDS)
     # A gradient is like that of which it is the gradient.
-    for columns_of, is_meant in ((_COLUMN_OF_FUNCTION, True), (_COLUMN_OF_GRADIENT, is_gradient)):
+    gradients = np.flatnonzero(work.sizes.is_kind(*_GRADIENT_KINDS))
+    for chosen, columns_of in ((every, _COLUMN_OF_FUNCTION), (gradients, _COLUMN_OF_GRADIENT)):
+        functions = [nodes[position].attributes.get("function") for position in chosen.tolist()]
         column = np.array([columns_of.get(function, -1) for function in functions], dtype=np.int64)
-        meant = np.flatnonzero((column >= 0) & is_meant)
-        result[meant, column[meant]] = 1.0
-    for position in np.flatnonzero(work.sizes.is_kind(OpKind.REDUCE)).tolist():
-        node = nodes[position]
-        axes, rank = node.attributes.get("axes"), len(graph.tensors[node.inputs[0]].shape) if node.inputs else 0
+        meant = column >= 0
+        result[chosen[meant], column[meant]] = 1.0
+    source, out = work.sizes.inputs(every, 0), work.sizes.outputs(every)
+    reductions = np.flatnonzero(work.sizes.is_kind(OpKind.REDUCE))
+    for position, rank in zip(reductions.tolist(), work.sizes.rank(source[reductions]).tolist(), strict=True):
+        axes = nodes[position].attributes.get("axes")
         if isinstance(axes, tuple):
             result[position, AT["is_last"]] = rank - 1 in axes
-    source, out = work.sizes.inputs(every, 0), work.sizes.outputs(every)
     held = np.append(work.types.tensor_bytes, 0.0)
     storage = np.append(work.sizes.arrays.storage, -1)
     columns = {
