@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each
@@ -26,12 +26,11 @@ from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.answerable import check_answerable, name_unsupported
+from dippm.predictors.answerable import check_answerable
 from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.physics_warnings import warn_of_answer, warn_of_question
 from dippm.predictors.prediction import Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
-    UNMEASURED_KINDS,
-    CompiledGraph,
     CompiledGraphs,
     PreparedGraphs,
     group_graphs,
@@ -44,10 +43,6 @@ FloatArray = npt.NDArray[np.float64]
 
 _NAME = "physics-0"
 _CORRECTED_NAME = "additive-1"
-# What the labels' steps update by; a step without an update has nothing that was not measured.
-_TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
-# Releases of PyTorch that the times were measured with.
-_TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # The networks' 90 % quantile on a card that was left out, of the two of which one predicts the other: see
 # docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
 _UNSEEN_DEVICE = 0.14
@@ -318,6 +313,7 @@ class PhysicsPredictor:
             calibration.latency_spread if is_measured else calibration.latency_spread_elsewhere
         )
         is_known_runtime = prepared.conditions.runtime is Runtime.EAGER
+        unseen: frozenset[OpKind] = frozenset()
         if breakdown.half_width is not None:
             artefact = self._additive.artefact(prepared.conditions)
             name, labels = _CORRECTED_NAME, f"time: {artefact.labels}; {labels}"
@@ -326,7 +322,8 @@ class PhysicsPredictor:
                 is_sibling = self._additive.is_sibling(device, prepared.conditions)
                 least = _UNSEEN_DEVICE if is_sibling else calibration.latency_spread_elsewhere
                 own_spread = np.maximum(own_spread, least)
-            is_unseen = prepared.compiled.is_of(self._additive.unseen_kinds(prepared.conditions))[compiled.nodes]
+            unseen = self._additive.unseen_kinds(prepared.conditions)
+            is_unseen = prepared.compiled.is_of(unseen)[compiled.nodes]
             unmeasured = unmeasured + breakdown.share_ms[:, is_unseen].sum(axis=1) / latency_ms
         spread = (
             own_spread
@@ -335,7 +332,14 @@ class PhysicsPredictor:
             + (0.0 if is_known_runtime else _DOUBT_OF_OTHER_RUNTIME)
             + (0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION)
         )
-        warnings = self._warnings(prepared, compiled, device, is_measured=is_measured)
+        warnings = warn_of_question(
+            prepared,
+            compiled,
+            device,
+            is_measured=is_measured,
+            unseen=unseen,
+            power_devices=calibration.power_devices,
+        )
         # The errors of the device's time, of the host's and of the power are independent of each other.
         below, above = (
             np.hypot(spread, np.log(np.maximum(latency_ms, 1e-9) / np.maximum(end, 1e-9)))
@@ -370,7 +374,7 @@ class PhysicsPredictor:
         predictions = []
         infos: dict[tuple[str, ...], PredictorInfo] = {}
         for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
-            of_row = (*_host_warning(busy), *_capacity_warning(memory_in, device))
+            of_row = warn_of_answer(device, busy_share=busy, memory_interval_mb=memory_in)
             if of_row not in infos:
                 infos[of_row] = PredictorInfo(name=name, version=version, labels=labels, warnings=(*warnings, *of_row))
             predictions.append(
@@ -393,50 +397,6 @@ class PhysicsPredictor:
             )
         return predictions
 
-    def _warnings(
-        self, prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, *, is_measured: bool
-    ) -> tuple[str, ...]:
-        graph, conditions = compiled.graph, prepared.conditions
-        warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
-        if names := name_unsupported(graph):
-            warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
-        if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):
-            unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in UNMEASURED_KINDS})
-            if unmeasured:
-                warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
-        if not is_measured:
-            warnings.append(
-                f"No whole model was measured on {device.name} in {conditions.precision}, {conditions.runtime}: the "
-                "interval is wider for that."
-            )
-        if conditions.runtime is Runtime.COMPILE:
-            warnings.append("Memory is that of the eager runtime; a compiled model keeps fewer tensors.")
-        if (half := compiled.kept_half) is not None:
-            warnings.append(
-                f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
-                "what it holds in float32."
-            )
-        if not prepared.has_format(device):
-            warnings.append(
-                f"{device.name} has no unit for {prepared.conditions.precision.value}: FP32 arithmetic on 16-bit "
-                "tensors is assumed."
-            )
-        if self._additive.covers(device, conditions):
-            unseen = self._additive.unseen_kinds(conditions) - {OpKind.VIEW}
-            if names := ", ".join(sorted(kind.value for kind in unseen & compiled.kinds)):
-                warnings.append(f"No model that the time was learned from has these operators: {names}.")
-        if conditions.accumulation > 1 or conditions.is_checkpointed:
-            warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
-        if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
-            warnings.append(
-                f"No training step with {conditions.optimizer} was measured: its update is costed by bytes."
-            )
-        warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
-        ending = "" if conditions.mode is Mode.TRAINING else ", none of inference"
-        if device.name not in self._calibrations[conditions.mode].power_devices:
-            warnings.append(f"Energy comes from a power model fitted on training runs of four boards{ending}.")
-        return tuple(warnings)
-
 
 def _no_compiled(conditions: Conditions, device: DeviceSpec) -> UnsupportedError:
     return UnsupportedError(
@@ -445,19 +405,6 @@ def _no_compiled(conditions: Conditions, device: DeviceSpec) -> UnsupportedError
         code="runtime.unsupported",
         cure="Use the eager runtime, or amp, nchw and inference on a device with tensor cores.",
     )
-
-
-def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
-    """What is said of software that was asked for."""
-    if software == DEFAULT_SOFTWARE:
-        return ()
-    if software.is_unknown:
-        return (f"{software} is newer than any release known here: it is taken for {DEFAULT_SOFTWARE}.",)
-    timed_with = _TIMED_WITH[mode]
-    if software.torch == timed_with:
-        return (f"It holds for {software}.",)
-    measured = ".".join(map(str, timed_with))
-    return (f"It holds for {software}, but its time was measured with torch {measured}: no factor between is known.",)
 
 
 def _memory_interval(
@@ -471,19 +418,3 @@ def _memory_interval(
     high = loose * (math.exp(calibration.memory_spread) - 1.0) + margins_mb[1]
     least = certain + _LEAST_CONTEXT * parts["context"]
     return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high
-
-
-def _host_warning(busy_share: float) -> tuple[str, ...]:
-    if busy_share >= 0.8:
-        return ()
-    return (
-        f"The device waits for the host {100 * (1 - busy_share):.0f} % of the time: the latency depends on the CPU and "
-        "on Python.",
-    )
-
-
-def _capacity_warning(memory_interval: tuple[float, float], device: DeviceSpec) -> tuple[str, ...]:
-    if memory_interval[1] <= device.capacity_mb:
-        return ()
-    verb = "does not fit" if memory_interval[0] > device.capacity_mb else "may not fit"
-    return (f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.",)

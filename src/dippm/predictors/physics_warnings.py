@@ -1,0 +1,114 @@
+"""What a prediction of the physics cannot vouch for, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+
+from dippm.costs.conditions import Mode, Optimizer, Runtime
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.devices import DeviceSpec
+from dippm.graph import OpKind
+from dippm.predictors.answerable import name_unsupported
+from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
+
+__all__ = ["warn_of_answer", "warn_of_question"]
+
+# What the labels' steps update by; a step without an update has nothing that was not measured.
+_TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
+# Releases of PyTorch that the times were measured with.
+_TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
+# Below this share of the time the device waits for the host.
+_BUSY = 0.8
+
+
+def warn_of_question(
+    prepared: PreparedGraphs,
+    compiled: CompiledGraph,
+    device: DeviceSpec,
+    *,
+    is_measured: bool,
+    unseen: AbstractSet[OpKind],
+    power_devices: Collection[str],
+) -> tuple[str, ...]:
+    """What follows from model, device and conditions, at every batch.
+
+    Args:
+        prepared: The graphs that are predicted together.
+        compiled: The one of them that is meant.
+        device: The device.
+        is_measured: Whether whole models were measured on the device under these conditions.
+        unseen: Kinds of operators that no model had which the time was learned from.
+        power_devices: Names of the devices whose power was measured.
+    """
+    graph, conditions = compiled.graph, prepared.conditions
+    warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
+    if names := name_unsupported(graph):
+        warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
+    if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):
+        unmeasured = sorted({node.kind.value for node in graph.nodes if node.kind in UNMEASURED_KINDS})
+        if unmeasured:
+            warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
+    if not is_measured:
+        warnings.append(
+            f"No whole model was measured on {device.name} in {conditions.precision}, {conditions.runtime}: the "
+            "interval is wider for that."
+        )
+    if conditions.runtime is Runtime.COMPILE:
+        warnings.append("Memory is that of the eager runtime; a compiled model keeps fewer tensors.")
+    if (half := compiled.kept_half) is not None:
+        warnings.append(
+            f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
+            "what it holds in float32."
+        )
+    if not prepared.has_format(device):
+        warnings.append(
+            f"{device.name} has no unit for {conditions.precision.value}: FP32 arithmetic on 16-bit tensors is assumed."
+        )
+    if names := ", ".join(sorted(kind.value for kind in (unseen - {OpKind.VIEW}) & compiled.kinds)):
+        warnings.append(f"No model that the time was learned from has these operators: {names}.")
+    if conditions.accumulation > 1 or conditions.is_checkpointed:
+        warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
+    if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
+        warnings.append(f"No training step with {conditions.optimizer} was measured: its update is costed by bytes.")
+    warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
+    ending = "" if conditions.mode is Mode.TRAINING else ", none of inference"
+    if device.name not in power_devices:
+        warnings.append(f"Energy comes from a power model fitted on training runs of four boards{ending}.")
+    return tuple(warnings)
+
+
+def warn_of_answer(
+    device: DeviceSpec, *, busy_share: float, memory_interval_mb: tuple[float, float]
+) -> tuple[str, ...]:
+    """What follows from the figures of one batch.
+
+    Args:
+        device: The device.
+        busy_share: Share of the time for which the device is busy.
+        memory_interval_mb: Ends of the memory interval, MiB.
+    """
+    warnings = []
+    if busy_share < _BUSY:
+        warnings.append(
+            f"The device waits for the host {100 * (1 - busy_share):.0f} % of the time: the latency depends on the CPU "
+            "and on Python."
+        )
+    least, most = memory_interval_mb
+    if most > device.capacity_mb:
+        verb = "does not fit" if least > device.capacity_mb else "may not fit"
+        warnings.append(f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.")
+    return tuple(warnings)
+
+
+def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
+    """What is said of software that was asked for."""
+    if software == DEFAULT_SOFTWARE:
+        return ()
+    if software.is_unknown:
+        return (f"{software} is newer than any release known here: it is taken for {DEFAULT_SOFTWARE}.",)
+    timed_with = _TIMED_WITH[mode]
+    if software.torch == timed_with:
+        return (f"It holds for {software}.",)
+    measured = ".".join(map(str, timed_with))
+    return (f"It holds for {software}, but its time was measured with torch {measured}: no factor between is known.",)
