@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import dippm
-from dippm.api.loading import load
+from dippm.api.loading import load, read_format
 from dippm.errors import ModelReadError, UsageError
 
 
@@ -98,3 +98,10 @@ def test_a_checkpoint_is_kept_by_its_content_and_named_by_its_path(
         assert load(tmp_path / folder).source == str(tmp_path / folder)
     assert asked[0] == asked[1]
     assert asked[0].startswith("hf:")
+
+
+def test_two_precisions_are_read_apart() -> None:
+    formats = {precision: read_format(precision) for precision in ("fp32", "tf32", "amp", "amp-bf16", "fp16", "bf16")}
+    assert {name: found for name, found in formats.items() if found} == {"fp16": "float16", "bf16": "bfloat16"}
+    with pytest.raises(UsageError):
+        read_format("fp17")

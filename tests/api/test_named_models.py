@@ -66,7 +66,6 @@ def test_a_model_is_read_once(folder, read, graph):
         {"mode": Mode.TRAINING},
         {"shapes": parse_input_shapes("3,64,64")},
         {"batch_hint": 4096},
-        {"precision": Precision.BF16},
     ],
 )
 def test_what_is_asked_otherwise_is_read_anew(folder, read, other):
@@ -75,10 +74,21 @@ def test_what_is_asked_otherwise_is_read_anew(folder, read, other):
     assert len(read.calls) == 2
 
 
-def test_autocast_reads_what_fp32_reads(folder, read):
-    _ask(read)
-    _ask(read, precision=Precision.AMP)
-    assert len(read.calls) == 1
+@pytest.mark.parametrize(
+    ("name", "precision", "reads"),
+    [
+        ("hf:bert", Precision.BF16, 2),
+        ("hf:bert", Precision.AMP, 1),
+        (_NAME, Precision.BF16, 1),  # timm's code leaves formats alone
+    ],
+)
+def test_a_model_of_transformers_is_read_for_each_format_of_its_weights(
+    folder, read, monkeypatch, name, precision, reads
+):
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
+    _ask(read, name=name)
+    _ask(read, name=name, precision=precision)
+    assert len(read.calls) == reads
 
 
 def test_other_versions_are_read_anew(folder, read, monkeypatch):

@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 
-from dippm.costs.precision import Precision, stored_half
+from dippm.costs.precision import Arithmetic, Precision, plan_types, stored_half
 from dippm.errors import MissingExtraError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.open_model import open_model
-from dippm.graph import DType, TensorRole
+from dippm.graph import DType, Graph, GraphArrays, TensorRole
+
+
+def _stored_half(graph: Graph) -> DType | None:
+    (parameters,) = GraphArrays.from_graph(graph).parameters()
+    return stored_half(parameters)
 
 
 def test_a_graph_is_returned_as_it_is(builder: Any) -> None:
@@ -57,8 +62,16 @@ def test_a_named_framework_is_believed_where_the_content_tells_none(tmp_path: Pa
 @pytest.mark.parametrize("name", ["hf:LlamaForCausalLM", "hf:LlamaForCausalLM#decode=8"])
 def test_a_model_of_transformers_is_built_in_the_16_bits_that_it_will_run_in(name: str) -> None:
     graph = open_model(name, input=InputShapes(), precision=Precision.BF16)
-    assert stored_half(graph) is DType.BFLOAT16
+    assert _stored_half(graph) is DType.BFLOAT16
     made = [tensor.dtype for tensor in graph.tensors if tensor.role is TensorRole.ACTIVATION]
     # Its norms are computed in FP32, which a graph of FP32 cannot tell.
     assert {DType.BFLOAT16, DType.FLOAT32} <= set(made)
-    assert stored_half(open_model(name, input=InputShapes(), precision=Precision.AMP)) is None
+    assert _stored_half(open_model(name, input=InputShapes(), precision=Precision.AMP)) is None
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_model_that_looks_for_overflow_in_fp16_is_read_without_the_look() -> None:
+    graph = open_model("hf:BartForConditionalGeneration", input=InputShapes(), precision=Precision.FP16)
+    assert _stored_half(graph) is DType.BFLOAT16
+    # As large, and computed as it was asked.
+    assert Arithmetic.BF16 not in plan_types(graph, Precision.FP16).arithmetic

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from dippm.costs.precision import Precision
 from dippm.errors import UnsupportedError
 from dippm.frontends import zoo
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
@@ -194,3 +196,17 @@ def test_what_cannot_be_built_is_no_defect(tmp_path: Path, settings: dict[str, A
     error = refusal(tmp_path, settings)
     assert error.code == "zoo.build_failed"
     assert cause in str(error)
+
+
+def test_every_part_is_made_in_the_format_that_is_asked_for(tmp_path: Path) -> None:
+    part = {
+        "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 8, "vocab_size": 50,
+    }  # fmt: skip
+    settings = {
+        "model_type": "encoder-decoder", "architectures": ["EncoderDecoderModel"],
+        "encoder": {**part, "dtype": "float32"},
+        "decoder": {**part, "is_decoder": True, "add_cross_attention": True, "dtype": "bfloat16"},
+    }  # fmt: skip
+    module, _ = zoo.build_stored(stored(tmp_path, settings), precision=Precision.FP16)
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float16}

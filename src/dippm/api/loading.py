@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from dippm.costs.conditions import Conditions
+from dippm.costs.precision import whole_model_type
 from dippm.errors import UsageError
 from dippm.frontends.checkpoint_folder import find_checkpoint
 from dippm.frontends.inputs import parse_input_shapes
@@ -14,7 +15,17 @@ from dippm.frontends.open_model import open_model
 from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
 
-__all__ = ["load"]
+__all__ = ["load", "read_format"]
+
+
+def read_format(precision: str) -> str:
+    """What of a precision a graph is read for: ``"float16"``, ``"bfloat16"``, or ``""`` for all others.
+
+    Raises:
+        UsageError: ``precision.unknown``.
+    """
+    dtype = whole_model_type(Conditions.parse(precision=precision).precision)
+    return "" if dtype is None else dtype.value
 
 
 def load(

@@ -85,7 +85,8 @@ def read_kept(
             return shipped.graph
     if folder is None:
         return read()
-    stored = whole_model_type(precision)
+    # What other libraries build, every precision finds alike.
+    stored = whole_model_type(precision) if library == "transformers" else None
     described = (
         name,
         repr(shapes),

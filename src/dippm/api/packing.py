@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 
 from dippm.api.arguments import Devices, parse_batches, parse_conditions, parse_devices, parse_software
-from dippm.api.loading import load
+from dippm.api.loading import load, read_format
 from dippm.api.models_to_pack import ModelToPack, complete, name_models, source_of
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
@@ -225,7 +225,7 @@ class _Reader:
         self._read: dict[tuple[str, ...], Graph] = {}
 
     def __call__(self, asked: ModelToPack, *, batch: int, mode: str, precision: str) -> Graph:
-        key = (source_of(asked.model), asked.framework or "", repr(asked.input), mode, precision)
+        key = (source_of(asked.model), asked.framework or "", repr(asked.input), mode, read_format(precision))
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for.
         if kept is not None and kept.fixed_batch in (None, batch):

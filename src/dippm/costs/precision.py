@@ -34,8 +34,8 @@ class Precision(StrEnum):
 
     ``FP32`` is PyTorch's default: TF32 inside cuDNN (convolutions and recurrent layers) where the device has it, full
     FP32 in matrix products. ``FP32_STRICT`` has TF32 nowhere, ``TF32`` everywhere. ``AMP`` and ``AMP_BF16`` are
-    autocast over FP32 weights. ``FP16`` and ``BF16`` are the whole model in that format. The first three leave
-    every tensor as the model has it.
+    autocast over FP32 weights. ``FP16`` and ``BF16`` are the whole model in that format, but for what a model whose
+    weights have 16 bits already keeps in FP32. The first three leave every tensor as the model has it.
     """
 
     FP32 = "fp32"

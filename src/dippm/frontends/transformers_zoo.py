@@ -126,6 +126,8 @@ def build_stored(
             # What finds the class by itself asks the configuration, which may say what no weights can be made in.
             named = _dtype_of(config, otherwise=checkpoint.weight_dtype)
             config.dtype = dtype = _torch_type(stored) or named
+            if stored is not None:
+                _store_parts_in(config, dtype)
         except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
             raise build_failed(checkpoint.name, exc, None) from exc
     if definition is None and architecture and is_foreign:
@@ -223,6 +225,15 @@ def _torch_type(dtype: DType | None) -> torch.dtype | None:
     from dippm.frontends.torch.dtypes import to_torch_dtype
 
     return None if dtype is None else to_torch_dtype(dtype)
+
+
+def _store_parts_in(config: Any, dtype: torch.dtype | None) -> None:
+    """Have every part of a model that has a configuration of its own made in a type, as ``from_pretrained`` does."""
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if part is not None:
+            part.dtype = dtype
+            _store_parts_in(part, dtype)
 
 
 def _build(

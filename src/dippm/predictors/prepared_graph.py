@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
-from dippm.costs.precision import Arithmetic, Precision, stored_half
+from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.timeline import MemoryTimeline
@@ -39,7 +39,6 @@ UNMEASURED_KINDS = RECURRENT_KINDS | {
 _AT_ONCE = 2**14
 _KINDS = tuple(OpKind)
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
-_FULL_PRECISIONS = frozenset({Precision.FP32, Precision.FP32_STRICT, Precision.TF32})
 _TENSOR_PEAKS = {
     Arithmetic.TF32: "tf32_tensor",
     Arithmetic.FP16: "fp16_tensor",
@@ -125,7 +124,7 @@ class CompiledGraphs:
         phase = np.concatenate([step.phase for step in steps] or [np.full(count, Phase.FORWARD, dtype=np.int8)])
         work = Workload.from_sizes(sizes, precision)
         nodes_of = _by_kind(sizes.arrays.kind)
-        keeps_formats = conditions.precision in _FULL_PRECISIONS
+        keeps_formats = whole_model_type(conditions.precision) is None
         rows = zip(
             sources,
             graphs,

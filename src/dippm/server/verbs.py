@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm import api
+from dippm.api.loading import read_format
 from dippm.server.archives import unpack_model
 from dippm.server.errors import SCHEMA
 from dippm.server.jobs import Job, Verb
@@ -19,8 +20,6 @@ _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
 # A reader proves at this batch or at the caller's, whichever is larger, that a graph holds for every batch.
 _PROOF_BATCH = 64
-# Precisions that a model may be read for, see :func:`dippm.load`.
-_READ_FOR = frozenset({"fp16", "bf16"})
 
 
 class GraphReader:
@@ -42,9 +41,8 @@ class GraphReader:
             batch_hint: The batch to read it for where it cannot be read for every batch.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
-        mode, asked = job.options.get("mode", "inference"), job.options.get("precision")
-        precision = asked if asked in _READ_FOR else "fp32"
-        key = (job.content, job.name, framework, repr(shapes), mode, precision)
+        mode, precision = job.options.get("mode", "inference"), job.options.get("precision") or "fp32"
+        key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision))
         graph = self._kept.pop(key, None)
         if graph is None or graph.fixed_batch not in (None, batch_hint):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)

@@ -55,3 +55,11 @@ def test_half_precision_throughout_needs_no_casts(builder):
     assert (_casts(graph), kept) == ([], frozenset())
     assert [tensor.dtype for tensor in graph.tensors[:3]] == 3 * [DType.BFLOAT16]
     assert graph.tensors[tokens].dtype is DType.INT64
+
+
+def test_one_format_of_16_bits_is_written_down_as_the_other(builder):
+    n = builder.N
+    builder.node(OpKind.LINEAR, [builder.input(n, 4), builder.weight(4, 4, dtype=DType.BFLOAT16)], n, 4)
+    kept = with_explicit_types(builder.graph(), Precision.AMP)[0].tensors
+    given = with_explicit_types(builder.graph(), Precision.FP16)[0].tensors
+    assert (kept[1].dtype, given[1].dtype) == (DType.BFLOAT16, DType.FLOAT16)

@@ -5,7 +5,7 @@ import pytest
 import dippm
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends import zoo
-from dippm.graph import Graph, TensorRole
+from dippm.graph import DType, Graph, TensorRole
 
 torch = pytest.importorskip("torch")
 if find_spec("transformers") is None:
@@ -99,6 +99,14 @@ def test_sixteen_bit_halves_the_cache() -> None:
     }
     assert parts["fp32"] == 2 * _LAYERS * 2 * _HEAD * _TOKENS * 4 / 2**20
     assert parts["fp16"] == parts["bf16"] == parts["fp32"] / 2
+
+
+@pytest.mark.parametrize("name", _SMALL)
+def test_the_cache_follows_the_type_of_the_model(name: str) -> None:
+    module = GenerationModule(_small(name), step=GenerationStep.DECODE, tokens=_TOKENS)
+    graph = read_module(module.to(torch.bfloat16), input=module.default_input)
+    cached = {tensor.dtype for tensor in graph.tensors if tensor.role is TensorRole.CACHE}
+    assert cached == {DType.BFLOAT16}
 
 
 def test_one_token_of_a_large_model_is_bound_by_reading_its_weights() -> None:

@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from dippm.costs.conditions import Mode
+from dippm.costs.precision import Precision
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.frontends import zoo
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.open_model import open_model
 from dippm.frontends.torch.own_loss import is_scored_in_fp32
+from dippm.graph import DType, OpKind
 
 _needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 
@@ -28,9 +31,33 @@ _needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reas
         ("ViTForImageClassification", False),  # a loss of classes
     ],
 )
-def test_what_transformers_does(name: str, expected: bool) -> None:
+def test_what_transformers_does(name: str, expected: bool, capfd: pytest.CaptureFixture[str]) -> None:
     module, _ = zoo.build(f"hf:{name}")
     assert is_scored_in_fp32(module) is expected
+    assert capfd.readouterr().err == ""
+
+
+class _Around(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor) -> object:
+        return self.model(input_ids)
+
+
+class _Adapted(_Around):
+    """As PEFT's classes answer."""
+
+    def get_base_model(self) -> nn.Module:
+        return self.model
+
+
+@_needs_transformers
+def test_models_inside_others() -> None:
+    module, _ = zoo.build("hf:LlamaForCausalLM", options={"num_hidden_layers": 1})
+    assert not is_scored_in_fp32(_Around(module))
+    assert is_scored_in_fp32(_Adapted(module))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
@@ -42,8 +69,16 @@ def test_modules_without_a_loss_of_their_own() -> None:
 
 @_needs_transformers
 def test_a_graph_says_so_where_it_is_trained() -> None:
-    modes = {mode: open_model("hf:LlamaForCausalLM", input=InputShapes(), mode=mode) for mode in Mode}
-    assert {mode: graph.is_scored_in_fp32 for mode, graph in modes.items()} == {
+    graphs = {
+        mode: open_model("hf:GPT2LMHeadModel", input=InputShapes(), mode=mode, precision=Precision.BF16)
+        for mode in Mode
+    }
+    assert {mode: graph.is_scored_in_fp32 for mode, graph in graphs.items()} == {
         Mode.INFERENCE: False,
         Mode.TRAINING: True,
     }
+    step = make_training_graph(graphs[Mode.TRAINING], TrainingSettings(precision=Precision.BF16)).graph
+    loss = [node for node in step.nodes if node.scope == "loss"]
+    assert [node.kind for node in loss[:3]] == [OpKind.CAST, OpKind.VIEW, OpKind.LOG_SOFTMAX]
+    before, after = (step.tensors[index].dtype for index in (loss[0].inputs[0], loss[0].outputs[0]))
+    assert (before, after) == (DType.BFLOAT16, DType.FLOAT32)

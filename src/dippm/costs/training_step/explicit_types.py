@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dippm.costs.precision import Precision, TypePlan
+from dippm.costs.precision import Precision, TypePlan, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.graph import DType, Graph, Node, OpKind, TensorSpec
@@ -42,6 +42,9 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
 
     tensors = list(graph.tensors)
     is_other = mark(DType, _CASTABLE)[arrays.dtype] & (types.tensor_bytes * 8 != arrays.bits)
+    if whole_model_type(precision) is not None:
+        # The other format of 16 bits has the same size.
+        is_other |= mark(DType, set(_HALF.values()) - {half})[arrays.dtype]
     for index in np.flatnonzero(is_other).tolist():
         tensors[index] = change_tensor(
             tensors[index], dtype=DType.FLOAT32 if types.tensor_bytes[index] == _FULL_BYTES else half

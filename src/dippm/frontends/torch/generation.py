@@ -20,6 +20,7 @@ from torch import nn
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
+from dippm.frontends.torch.call_inputs import default_dtype
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import Recorder
@@ -82,6 +83,7 @@ class GenerationModule(nn.Module):
         _check_tokens(model, self.step, tokens)
         self._takes_last = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._filled: Any = None
+        self._probed_in = default_dtype(model)
         self._filled_shapes: list[list[tuple[int, ...]]] = []
         if self.step is GenerationStep.DECODE:
             probes = [self._probe(batch) for batch in _PROBE_BATCHES]
@@ -105,7 +107,9 @@ class GenerationModule(nn.Module):
 
         def make(example: torch.Tensor) -> torch.Tensor:
             shape = tuple(_size_at(batch, *sizes) for sizes in zip(*next(shapes), strict=True))
-            tensor = torch.empty(shape, dtype=example.dtype)
+            # The model may have been given another type since.
+            dtype = default_dtype(self.model) if example.dtype == self._probed_in else example.dtype
+            tensor = torch.empty(shape, dtype=dtype)
             slot = getattr(tensor, "_dippm_slot", None)
             if slot is not None:
                 found.append(slot.index)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 __all__ = ["is_scored_in_fp32"]
@@ -11,16 +15,34 @@ __all__ = ["is_scored_in_fp32"]
 # transformers 5: loss/loss_utils.py. These call ``float()`` on the scores; a class without one of its own is of the
 # first kind.
 _IN_FP32 = frozenset({"ForCausalLMLoss", "ForMaskedLMLoss", "ForTokenClassification"})
+_CHOOSER = "transformers.modeling_utils"
 
 
 def is_scored_in_fp32(module: nn.Module) -> bool:
     """Whether the loss that a model of transformers takes of its scores first makes them FP32.
 
-    That of most decoders does. Older classes, BERT's and T5's, take the scores as they are.
+    That of most decoders does. Older classes, BERT's and T5's, take the scores as they are. Of a model with adapters
+    (PEFT) the one that they are put on is looked at; other modules around a model are taken to have their own loss.
     """
-    loss = getattr(module, "loss_function", None)
-    if getattr(loss, "__name__", "") not in _IN_FP32:
+    base = getattr(module, "get_base_model", None)
+    if callable(base):
+        module = base()
+    if isinstance(module, torch.jit.ScriptModule):
         return False
-    # Every model of transformers has one; the older classes do not call it.
+    # Every model of transformers has a loss; the older classes do not call it.
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return code is not None and "loss_function" in code.co_names
+    if code is None or "loss_function" not in code.co_names:
+        return False
+    with _unheard(_CHOOSER):
+        return getattr(getattr(module, "loss_function", None), "__name__", "") in _IN_FP32
+
+
+@contextmanager
+def _unheard(name: str) -> Iterator[None]:
+    """Keep a logger from saying what a user has no use for."""
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was_disabled
