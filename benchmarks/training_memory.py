@@ -114,7 +114,6 @@ MODELS = (
         shape=(128, 256),
     ),
 )
-_NO_DROPOUT_T5: Mapping[str, object] = {"dropout_rate": 0.0, "use_cache": False}
 IN_16_BITS = (
     *(model for model in MODELS if model.name.partition(":")[2] in (
         "resnet50", "mobilenetv3_large_100", "efficientnet_b0", "convnext_tiny", "vit_base_patch16_224",
@@ -123,11 +122,11 @@ IN_16_BITS = (
     *(model for model in MODELS if model.has_loss),
     Model(name="hf:Qwen2ForCausalLM", batch=8, options=_SMALL_LLAMA),
     Model(name="hf:OPTForCausalLM", batch=8, options={"dropout": 0.0, "use_cache": False}),
-    Model(name="hf:T5ForConditionalGeneration", batch=8, options=_NO_DROPOUT_T5),
+    Model(name="hf:T5ForConditionalGeneration", batch=8, options={"dropout_rate": 0.0, "use_cache": False}),
     Model(name="hf:ElectraForPreTraining", batch=16, options=_NO_DROPOUT),
 )  # fmt: skip
 CHECKPOINTED = ("LlamaForCausalLM", "GPT2LMHeadModel", "Qwen2ForCausalLM")
-_FORMATS = {Precision.AMP: torch.float16, Precision.AMP_BF16: torch.bfloat16, Precision.BF16: torch.bfloat16}
+_FORMATS = {Precision.AMP: torch.float16, Precision.BF16: torch.bfloat16}
 OPTIMIZERS: Mapping[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9, foreach=True),
     Optimizer.ADAMW: lambda weights: torch.optim.AdamW(weights, lr=0.01, foreach=True),
@@ -317,9 +316,7 @@ def track(model: Model, settings: TrainingSettings) -> tuple[dict[str, float], f
 
 
 def _autocast(precision: Precision) -> AbstractContextManager[object]:
-    if precision not in (Precision.AMP, Precision.AMP_BF16):
-        return nullcontext()
-    return torch.autocast("cuda", _FORMATS[precision])
+    return torch.autocast("cuda", _FORMATS[precision]) if precision.is_autocast else nullcontext()
 
 
 def predict(graph: Graph, settings: TrainingSettings, batch: int) -> float:

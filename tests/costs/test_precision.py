@@ -39,6 +39,10 @@ def test_arithmetic_by_precision(builder, precision, conv, linear, norm):
     assert plan_types(builder.graph(), precision).arithmetic == (conv, linear, norm)
 
 
+def test_which_precisions_are_autocast():
+    assert {precision for precision in Precision if precision.is_autocast} == {Precision.AMP, Precision.AMP_BF16}
+
+
 def test_recurrent_layers_may_use_tf32_by_default(builder):
     x = builder.input(builder.N, 10, 8)
     builder.node(OpKind.LSTM, [x], builder.N, 10, 8, hidden_size=8, num_layers=1, num_directions=1)

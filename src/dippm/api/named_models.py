@@ -92,7 +92,7 @@ def read_kept(
         repr(shapes),
         mode.value,
         max(batch, _PROOF_BATCH),
-        None if stored is None else stored.value,
+        stored,
         _versions(library),
         _state_of_readers(),
     )

@@ -11,9 +11,8 @@ latency, so what explains a prediction is the prediction. Large batches are boun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +96,7 @@ class LatencyBreakdown:
         conditions: Conditions,
         host: Rates,
         times: FloatArray | float,
-        half_widths: Iterable[FloatArray | None] = repeat(None),
+        half_widths: Sequence[FloatArray | None] | None = None,
     ) -> list[LatencyBreakdown]:
         """Run each graph of a plan by itself.
 
@@ -107,15 +106,15 @@ class LatencyBreakdown:
             conditions: The runtime.
             host: Rates of the host.
             times: How often each node runs.
-            half_widths: Of each graph, see above.
+            half_widths: Of each graph, see above; None where there are none.
 
         Shapes:
             busy: [B, n_nodes]; times: [n_nodes].
         """
-        times = np.broadcast_to(times, plan.dispatch_us.shape)
+        times, graphs = np.broadcast_to(times, plan.dispatch_us.shape), plan.work.sizes.nodes_of_graphs
         return [
             cls.of(busy[:, own], launched_ms(plan, conditions, host, nodes=own), times[own], half_width=half_width)
-            for own, half_width in zip(plan.work.sizes.nodes_of_graphs, half_widths, strict=False)
+            for own, half_width in zip(graphs, half_widths or [None] * len(graphs), strict=True)
         ]
 
     @property

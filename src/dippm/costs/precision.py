@@ -46,6 +46,11 @@ class Precision(StrEnum):
     FP16 = "fp16"
     BF16 = "bf16"
 
+    @property
+    def is_autocast(self) -> bool:
+        """Whether weights stay as they are and operators compute in 16 bits where autocast has them do so."""
+        return self in _AUTOCAST
+
 
 class Arithmetic(StrEnum):
     """Format that an operator computes in.

@@ -28,7 +28,6 @@ import numpy.typing as npt
 from dippm.costs.conditions import Mode
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import break_down_latency
-from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
 from dippm.datasets.published import digest_published
@@ -50,7 +49,6 @@ _LOG = logging.getLogger(__name__)
 _BOUNDS = ((0.8, 0.2, 3.0), (0.8, 0.2, 3.0), (1.5, 0.05, 10.0))
 # A decoder's step of many samples is bound by how its cache was kept, which has changed since.
 _MOST_DECODED = 8
-_NETWORKS_PRECISIONS = (Precision.AMP, Precision.AMP_BF16)
 _SOFT = 0.1
 _STEP = 0.05
 
@@ -131,7 +129,8 @@ def _read_items(folder: Path) -> list[PublishedItem]:
         for run in read_published_runs(folder)[0]
         if run.is_fitted
         and run.has_known_clocks
-        and run.conditions.precision not in _NETWORKS_PRECISIONS
+        # In autocast the networks answer.
+        and not run.conditions.precision.is_autocast
         and not (run.row.mode == "decode" and run.row.batch > _MOST_DECODED)
     ]
     graphs = read_graphs(runs, folder)

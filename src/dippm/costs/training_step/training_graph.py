@@ -155,8 +155,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     gradients = Gradients(builder, [node for _, node in seen])
     builder.scope = "loss"
     first = len(builder.nodes)
-    is_autocast = settings.precision in (Precision.AMP, Precision.AMP_BF16)
-    loss = append_loss(builder, explicit.outputs, gradients, is_autocast=is_autocast)
+    loss = append_loss(builder, explicit.outputs, gradients, is_autocast=settings.precision.is_autocast)
     seen += [(first + place, node) for place, node in enumerate(loss)]
     gradients.add_wanted(loss)
     end = len(builder.nodes) - 1
