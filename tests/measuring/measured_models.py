@@ -33,6 +33,12 @@ class Hanging(Tiny):
         return x
 
 
+class Slow(Tiny):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.9)
+        return x
+
+
 class Crashing(Tiny):
     def between(self, x: torch.Tensor) -> torch.Tensor:
         os.abort()
@@ -75,7 +81,7 @@ class Hungry(Tiny):
 
 
 KINDS = {kind.__name__: kind for kind in
-         (Tiny, Hanging, Crashing, Killed, Undefined, Wrong, Talking, CrashingAtEight, Hungry)}  # fmt: skip
+         (Tiny, Hanging, Slow, Crashing, Killed, Undefined, Wrong, Talking, CrashingAtEight, Hungry)}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

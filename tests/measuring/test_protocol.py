@@ -10,7 +10,7 @@ import pytest
 from dippm.measuring import protocol
 from dippm.measuring.measurement import DeviceState, SoftwareStack
 from dippm.measuring.meter import CallTime, MemoryReading
-from dippm.measuring.protocol import Plan, run_protocol
+from dippm.measuring.protocol import FEWEST_CALLS, Plan, TooSlowError, run_protocol
 
 
 @dataclass
@@ -109,6 +109,26 @@ def test_slow_models_run_less_often(
 def test_a_slow_first_call_is_forgiven(make_meter: Callable[..., FakeMeter]) -> None:
     run = run_protocol(lambda: None, make_meter(call_s=0.01, first_call_s=90.0, source=None), Plan(budget_s=10.0))
     assert (run.warmup_runs, len(run.times)) == (5, 30)
+
+
+@pytest.mark.parametrize(("limit_s", "calls"), [(99.0, 2), (101.0, FEWEST_CALLS)])
+def test_calls_that_do_not_end_in_time_are_given_up_after_the_second(
+    make_meter: Callable[..., FakeMeter], limit_s: float, calls: int
+) -> None:
+    meter = make_meter(call_s=20.0, source=None)
+    deadline_s = meter.now_s + limit_s
+    if calls < FEWEST_CALLS:
+        with pytest.raises(TooSlowError, match="One call took 20 s, and 3 more would not end in the 59 s left"):
+            run_protocol(lambda: None, meter, Plan(), deadline_s=deadline_s)
+    else:
+        run_protocol(lambda: None, meter, Plan(), deadline_s=deadline_s)
+    assert meter.log.count("call") == calls
+
+
+def test_a_slow_first_call_alone_gives_up_nothing(make_meter: Callable[..., FakeMeter]) -> None:
+    meter = make_meter(call_s=0.01, first_call_s=90.0, source=None)
+    run = run_protocol(lambda: None, meter, Plan(), deadline_s=meter.now_s + 100.0)
+    assert len(run.times) == 30
 
 
 @pytest.mark.parametrize("call_s", [0.0007, 0.004, 0.03, 0.09])

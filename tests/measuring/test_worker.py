@@ -36,6 +36,7 @@ def test_all_that_can_go_wrong_in_one_process_after_another(models: Any, capfd: 
         expected = [
             ("Tiny", Outcome.OK, ""),
             ("Hanging", Outcome.TIMED_OUT, "more than 3 s"),
+            ("Slow", Outcome.TIMED_OUT, "One call took 0.9"),
             ("Crashing", Outcome.FAILED, "SIGABRT: Fatal Python error: Aborted"),
             ("Killed", Outcome.OUT_OF_MEMORY, "killed the measuring process"),
             ("Undefined", Outcome.NOT_FINITE, "NaN"),

@@ -115,8 +115,9 @@ def measure_collection(
     """Measure the recipes of a collection under every combination of conditions, and keep every row as it comes.
 
     Rows that the store holds are not measured again, so that a campaign can be cut at any moment and resumed. A batch
-    that runs out of memory is a result; larger batches of the same model and conditions are then left out. Two in a
-    hundred configurations are measured twice, far apart. SIGINT and SIGTERM end the campaign with its report.
+    that runs out of memory is a result. What needs more than a row that did not fit, or took too long, is left out:
+    larger batches of the same model and conditions, and its training after its inference. Two in a hundred
+    configurations are measured twice, far apart. SIGINT and SIGTERM end the campaign with its report.
 
     Args:
         collection: Name of a set of recipes; see :func:`list_recipes`.
@@ -166,7 +167,8 @@ def measure_collection(
     make_worker = WorkerFactory(device=device, row_limit_s=row_limit_s, plan=call_plan)
     with ExitStack() as stack:
         devices = None if fleet is None else stack.enter_context(fleet(make_worker))
-        plan = make_plan(recipes, requests, device=describe_device(device) if devices is None else devices.device_name)
+        device_name = describe_device(device) if devices is None else devices.device_name
+        plan = make_plan(recipes, requests, device=device_name, row_limit_s=row_limit_s)
         labels = stack.enter_context(LabelStore.open(_target(store)))
         found = len(labels.keys() & set(plan.label_keys()))
         if found and not resume:

@@ -26,7 +26,7 @@ from dippm.measuring.meter import open_meter
 from dippm.measuring.model_files import FileSource
 from dippm.measuring.model_source import ModelSource
 from dippm.measuring.outputs import is_finite
-from dippm.measuring.protocol import Plan, Run, run_protocol
+from dippm.measuring.protocol import Plan, Run, TooSlowError, run_protocol
 from dippm.measuring.sample_inputs import make_inputs
 from dippm.measuring.training import training_call
 
@@ -101,14 +101,13 @@ class Bench:
                 built_from = time.perf_counter()
                 self._build(source, configuration)
                 build_s = time.perf_counter() - built_from
-            run, is_valid = self._run(source, configuration)
+            run, is_valid = self._run(source, configuration, deadline_s=started + self._plan.limit_s)
             measurement = self._figures(run, configuration.engine)
             if not is_valid:
                 message = "The output holds NaN or infinities."
                 measurement = replace(measurement, outcome=Outcome.NOT_FINITE, message=message)
         except Exception as exc:  # noqa: BLE001 - whatever a model does is a result
-            outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
-            measurement = self._measurement(outcome, configuration.engine, message=describe(exc))
+            measurement = self._measurement(_outcome(exc), configuration.engine, message=describe(exc))
             has_raised = True
         if measurement.outcome is not Outcome.OK or _converts(configuration):
             self._built = None  # its weights are another format's now, or hold NaN, or are of a broken run
@@ -152,11 +151,11 @@ class Bench:
             # configuration and in no other.
             self._meter.release_memory()
 
-    def _run(self, source: ModelSource, configuration: Configuration) -> tuple[Run, bool]:
+    def _run(self, source: ModelSource, configuration: Configuration, *, deadline_s: float) -> tuple[Run, bool]:
         with backend_switches(configuration.conditions.precision), self._call(source, configuration) as call:
             started = time.perf_counter()
             try:
-                run = run_protocol(call, self._meter, self._plan)
+                run = run_protocol(call, self._meter, self._plan, deadline_s=deadline_s)
             finally:
                 self._busy_s += time.perf_counter() - started
             # The output ends here: kept to the end of the row, it would be part of the next one's memory.
@@ -223,6 +222,12 @@ class Bench:
 def _is_file_of(engine: Engine, source: ModelSource) -> bool:
     """Whether the engine reads the source's file itself."""
     return engine is Engine.ONNXRUNTIME and isinstance(source, FileSource) and source.onnx_path is not None
+
+
+def _outcome(exc: Exception) -> Outcome:
+    if isinstance(exc, TooSlowError):
+        return Outcome.TIMED_OUT
+    return Outcome.OUT_OF_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
 
 
 def _converts(configuration: Configuration) -> bool:

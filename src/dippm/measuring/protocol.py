@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from dippm.measuring.measurement import DeviceState
 from dippm.measuring.meter import LONGEST_TICK_S, CallTime, EnergyCounter, MemoryReading, Meter
 
-__all__ = ["Plan", "Run", "run_protocol"]
+__all__ = ["FEWEST_CALLS", "Plan", "Run", "TooSlowError", "run_protocol"]
 
 _FEWEST_WARMUPS = 2
 _FEWEST_TIMED = 3
+FEWEST_CALLS = _FEWEST_WARMUPS + _FEWEST_TIMED
+"""Calls of the slowest model."""
+
 _WARMUP_SHARE = 0.25
 # A window of energy that is shorter begins and ends where the counter moves, s.
 _LONG_WINDOW_S = 2.0
@@ -31,12 +35,14 @@ class Plan:
         timed_runs: Calls that are timed; fewer, at least 3, where they would take more than is left of the budget.
         budget_s: Time for all calls but the first, which compiles and chooses algorithms, s.
         energy_window_s: Shortest window for energy, s; calls go on until it is full.
+        limit_s: Time in which the fewest calls have to end, all that comes before them included, s.
     """
 
     warmup_runs: int = 5
     timed_runs: int = 30
     budget_s: float = 30.0
     energy_window_s: float = 0.6
+    limit_s: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +68,11 @@ class Run:
     output: object
 
 
-def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan) -> Run:
+class TooSlowError(Exception):
+    """The fewest calls do not end in time."""
+
+
+def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan, *, deadline_s: float = math.inf) -> Run:
     """Run a call as the plan says.
 
     Each timed call is waited for, so that its time is that of one call alone; those that follow to fill the window of
@@ -73,9 +83,13 @@ def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan) -> Run:
         call: Runs the model once.
         meter: The device.
         plan: How often.
+        deadline_s: When the calls are to have ended, as :func:`time.perf_counter` tells it.
+
+    Raises:
+        TooSlowError: Once a call has shown, after the first, that they will not have.
     """
     runner = _Runner(call, meter)
-    warmup_runs, call_s, spent_s = _warm_up(runner, plan)
+    warmup_runs, call_s, spent_s = _warm_up(runner, plan, deadline_s)
     meter.reset_peaks()
     left = int((plan.budget_s - spent_s) / max(call_s, 1e-9))
     timed_runs = min(plan.timed_runs, max(_FEWEST_TIMED, left))
@@ -125,7 +139,7 @@ class _Runner:
         return runs
 
 
-def _warm_up(runner: _Runner, plan: Plan) -> tuple[int, float, float]:
+def _warm_up(runner: _Runner, plan: Plan, deadline_s: float) -> tuple[int, float, float]:
     """Returns how many calls there were, how long the last one took, and all but the first, s."""
     runner.run()
     runs, spent_s, call_s = 1, 0.0, 0.0
@@ -135,6 +149,11 @@ def _warm_up(runner: _Runner, plan: Plan) -> tuple[int, float, float]:
         call_s = runner.run().wall_s
         spent_s += call_s
         runs += 1
+        left_s = deadline_s - time.perf_counter()
+        if _FEWEST_TIMED * call_s > left_s:
+            raise TooSlowError(
+                f"One call took {call_s:.3g} s, and {_FEWEST_TIMED} more would not end in the {left_s:.3g} s left."
+            )
     return runs, call_s, spent_s
 
 

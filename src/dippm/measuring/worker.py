@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -91,6 +91,7 @@ class Worker:
             )
         if plan is None:
             plan = Plan(budget_s=min(Plan().budget_s, configuration_limit_s * _BUDGET_SHARE))
+        plan = replace(plan, limit_s=configuration_limit_s)
         self._setup = Setup(device=device, plan=plan, memory_limit_mb=memory_limit_mb)
         self._is_cpu = kind == "cpu"
         self._limit_s = configuration_limit_s

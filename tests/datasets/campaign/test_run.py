@@ -186,8 +186,8 @@ def test_the_pause_before_another_start_ends_with_the_budget(
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NOT_FINITE])
 def test_what_ends_badly_is_a_row_too(outcome: Outcome, recipes: Any, inference: Any, device: Any, store: Any) -> None:
-    plan = make_plan(recipes(6), [inference()], device=DEVICE)
-    device.rule = lambda recipe, configuration: outcome if recipe.arguments["width"] == 3 else Outcome.OK
+    plan = make_plan(recipes(9, batches=(1,)), [inference()], device=DEVICE)
+    device.rule = lambda recipe, configuration: outcome if recipe.arguments["width"] >= 6 else Outcome.OK
     report = run(plan, device, store)
     assert report.failures[0] == (outcome.value, f"because {outcome}", 3)
     assert set(store.rows) >= {task.key for task in plan.tasks()}
@@ -372,11 +372,13 @@ def test_report_as_json_and_text(recipes: Any, inference: Any, device: Any, stor
 
 def test_the_speed_counts_results_alone(recipes: Any, inference: Any, device: Any, store: Any) -> None:
     device.on_measure = lambda: time.sleep(0.005)
-    outcomes = {1: Outcome.OK, 2: Outcome.FAILED, 3: Outcome.TIMED_OUT, 4: Outcome.OUT_OF_MEMORY}
-    device.rule = lambda recipe, configuration: outcomes[configuration.batch]
-    report = run(make_plan(recipes(8, batches=(1, 2, 3, 4)), [inference()], device=DEVICE), device, store)
+    outcomes = {1: Outcome.OK, 2: Outcome.FAILED, 3: Outcome.OUT_OF_MEMORY}
+    device.rule = lambda recipe, configuration: (
+        Outcome.TIMED_OUT if recipe.arguments["width"] == 5 else outcomes[configuration.batch]
+    )
+    report = run(make_plan(recipes(8, batches=(1, 2, 3)), [inference()], device=DEVICE), device, store)
     results = report.by_outcome["ok"] + report.by_outcome["out-of-memory"]
-    assert report.by_outcome["failed"] == report.by_outcome["timed-out"] == 8
+    assert (report.by_outcome["failed"], report.by_outcome["timed-out"], report.not_tried) == (7, 1, 2)
     assert report.rows_per_minute == pytest.approx(60 * results / report.measuring_s)
 
 

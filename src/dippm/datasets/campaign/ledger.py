@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dippm.datasets.campaign.graph_hashes import GraphHashes
-from dippm.datasets.campaign.plan import ModelPlan, Plan, Task, is_chosen_for_repeat, series_of
+from dippm.datasets.campaign.out_of_reach import OutOfReach
+from dippm.datasets.campaign.plan import ModelPlan, Plan, Task, is_chosen_for_repeat
 from dippm.datasets.campaign.report import CampaignReport, CampaignStoppedError, FleetTally, Tally
 from dippm.datasets.campaign.stopping import Stopper, StopReason, StopRequested
 from dippm.datasets.recipes.recipe import Recipe
@@ -141,7 +142,7 @@ class Ledger:
         self._outcomes: dict[str, Outcome] = {}
         self._graph_hashes: dict[str, str] = {}
         self._measured_twice: list[Label] = []
-        self._full_from: dict[object, int] = {}  # per series the smallest batch that ran out of memory
+        self._out_of_reach = OutOfReach(plan.row_limit_s)
         for label in known:
             self._note(label)
         self._graphs = graphs
@@ -218,8 +219,7 @@ class Ledger:
         """Whether a first measurement is still to be made; notes those that are never made."""
         if task.key in self._outcomes:
             return False
-        # A larger batch may come before a smaller one, which then is tried all the same.
-        if task.recipe.batch > self._full_from.get(task.series, task.recipe.batch):
+        if self._out_of_reach.has(task):
             self._not_tried.add(task.key)
             return False
         return True
@@ -275,9 +275,8 @@ class Ledger:
         """Remember of a stored label what later decisions and the report need."""
         key = label.key
         self._outcomes[key] = label.measurement.outcome
-        if label.measurement.outcome is Outcome.OUT_OF_MEMORY and label.repeat == 0:
-            series, batch = series_of(label.recipe, label.configuration), label.recipe.batch
-            self._full_from[series] = min(batch, self._full_from.get(series, batch))
+        if label.repeat == 0:
+            self._out_of_reach.note(label)
         if label.graph_hash:
             self._graph_hashes[label.recipe.model_key] = label.graph_hash
         if label.repeat > 0 or is_chosen_for_repeat(key):

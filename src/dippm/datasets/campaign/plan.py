@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -73,10 +74,12 @@ class Plan:
         device: The device's name, as its labels carry it.
         models: The models in the order of their collection, of which every prefix is a balanced sample. A model comes
             again where the collection comes back to it with another batch.
+        row_limit_s: Wall time after which a row is given up, s; infinite for none.
     """
 
     device: str
     models: tuple[ModelPlan, ...]
+    row_limit_s: float = math.inf
 
     def tasks(self) -> Iterator[Task]:
         """All first measurements in order."""
@@ -91,13 +94,16 @@ class Plan:
                 yield task.repeat_key
 
 
-def make_plan(recipes: Iterable[Recipe], requests: Sequence[Request], *, device: str) -> Plan:
+def make_plan(
+    recipes: Iterable[Recipe], requests: Sequence[Request], *, device: str, row_limit_s: float = math.inf
+) -> Plan:
     """Cross recipes with conditions.
 
     Args:
         recipes: In stratified order; those of one model that stand next to each other share one built model.
         requests: How to run each of them.
         device: The device's name, as its labels will carry it.
+        row_limit_s: Wall time after which a row is given up, s; infinite for none.
     """
     seen: set[str] = set()
     models = []
@@ -112,7 +118,7 @@ def make_plan(recipes: Iterable[Recipe], requests: Sequence[Request], *, device:
                     tasks.append(task)
         if tasks:
             models.append(ModelPlan(recipe=members[0], tasks=tuple(tasks)))
-    return Plan(device=device, models=tuple(models))
+    return Plan(device=device, models=tuple(models), row_limit_s=row_limit_s)
 
 
 def series_of(recipe: Recipe, configuration: Configuration) -> tuple[str, Request]:
