@@ -23,11 +23,12 @@ from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
-from dippm.graph import Graph, OpKind
+from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable
-from dippm.predictors.calibration import CERTAIN_PARTS, TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, time_and_energy_intervals
 from dippm.predictors.physics_warnings import warn_of_answer, warn_of_question
 from dippm.predictors.prediction import Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
@@ -41,20 +42,7 @@ __all__ = ["Explanation", "PhysicsPredictor"]
 
 FloatArray = npt.NDArray[np.float64]
 
-_NAME = "physics-0"
-_CORRECTED_NAME = "additive-1"
-# The networks' 90 % quantile on a card that was left out, of the two of which one predicts the other: see
-# docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
-_UNSEEN_DEVICE = 0.14
 _KEPT_GRAPHS = 8
-# An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
-_DOUBT_PER_UNSUPPORTED_SHARE = 1.0
-_DOUBT_PER_UNMEASURED_SHARE = 1.0
-# No process is without a CUDA context; that it is never less than half of the estimate is assumed.
-_LEAST_CONTEXT = 0.5
-# Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
-_DOUBT_OF_OTHER_RUNTIME = 0.3
-_DOUBT_OF_EMULATION = math.log(2.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -285,78 +273,30 @@ class PhysicsPredictor:
     ) -> list[Prediction]:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
-        latency_ms = breakdown.latency_ms
+        software, latency_ms = prepared.compiled.software, breakdown.latency_ms
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
-        flops = fp32_flops[:, compiled.nodes].sum(axis=1)
         power = power_w(
             calibration.power,
             device,
             busy_share=busy_share,
-            flops_per_s=flops / busy_ms * 1e3,
+            flops_per_s=fp32_flops[:, compiled.nodes].sum(axis=1) / busy_ms * 1e3,
             bytes_per_s=prepared.traffic_bytes[place] / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
-        unsupported, unmeasured = (
-            breakdown.share_ms[:, chosen[compiled.nodes]].sum(axis=1) / latency_ms
-            for chosen in (prepared.compiled.is_unsupported, prepared.compiled.is_unmeasured)
+        grounds = TimeGrounds.of(prepared, compiled, device, breakdown, sums=calibration, networks=self._additive)
+        latency_ends, energy_ends = time_and_energy_intervals(
+            breakdown, energy_j, device, spread=grounds.spread, power_spread=calibration.power_spread
         )
-        is_corrected = breakdown.half_width is not None
-        is_measured = self._additive.is_measured(device, prepared.conditions) or (
-            not is_corrected
-            and device.name in calibration.measured_devices
-            and prepared.conditions.precision.value in calibration.measured_precisions
-            and prepared.conditions.runtime is Runtime.EAGER
-        )
-        name, version, labels = _NAME, calibration.version, calibration.labels
-        own_spread: float | FloatArray = (
-            calibration.latency_spread if is_measured else calibration.latency_spread_elsewhere
-        )
-        is_known_runtime = prepared.conditions.runtime is Runtime.EAGER
-        unseen: frozenset[OpKind] = frozenset()
-        if breakdown.half_width is not None:
-            artefact = self._additive.artefact(prepared.conditions)
-            name, labels = _CORRECTED_NAME, f"time: {artefact.labels}; {labels}"
-            own_spread, is_known_runtime = breakdown.half_width, True
-            if not is_measured:
-                is_sibling = self._additive.is_sibling(device, prepared.conditions)
-                least = _UNSEEN_DEVICE if is_sibling else calibration.latency_spread_elsewhere
-                own_spread = np.maximum(own_spread, least)
-            unseen = self._additive.unseen_kinds(prepared.conditions)
-            is_unseen = prepared.compiled.is_of(unseen)[compiled.nodes]
-            unmeasured = unmeasured + breakdown.share_ms[:, is_unseen].sum(axis=1) / latency_ms
-        spread = (
-            own_spread
-            + _DOUBT_PER_UNSUPPORTED_SHARE * unsupported
-            + _DOUBT_PER_UNMEASURED_SHARE * unmeasured
-            + (0.0 if is_known_runtime else _DOUBT_OF_OTHER_RUNTIME)
-            + (0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION)
-        )
+        memory_ends = memory_interval(memory, device, software, calibration=calibration)
         warnings = warn_of_question(
             prepared,
             compiled,
             device,
-            is_measured=is_measured,
-            unseen=unseen,
+            is_measured=grounds.is_measured,
+            unseen=grounds.unseen,
             power_devices=calibration.power_devices,
         )
-        # The errors of the device's time, of the host's and of the power are independent of each other.
-        below, above = (
-            np.hypot(spread, np.log(np.maximum(latency_ms, 1e-9) / np.maximum(end, 1e-9)))
-            for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
-        )
-        latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above)
-        energy_low = energy_j / np.exp(np.hypot(below, calibration.power_spread))
-        energy_high = energy_j * np.exp(np.hypot(above, calibration.power_spread))
-        # A board draws no more than its limit, however long it takes.
-        most_j = device.board_power_w * latency_high / 1e3
-        energy_high = np.maximum(np.minimum(energy_high, most_j), energy_j)
-        margins_mb = calibration.context_margins_mb(device, prepared.compiled.software)
-        memory_low, memory_high = _memory_interval(memory, calibration, margins_mb)
-        parts_mb = [
-            dict(zip(memory.parts_mb, row, strict=True))
-            for row in np.stack(list(memory.parts_mb.values()), axis=1).tolist()
-        ]
         rows = zip(
             prepared.batches,
             prepared.inputs[place],
@@ -364,10 +304,8 @@ class PhysicsPredictor:
             latency_ms.tolist(),
             energy_j.tolist(),
             memory.memory_mb.tolist(),
-            parts_mb,
-            zip(latency_low.tolist(), latency_high.tolist(), strict=True),
-            zip(energy_low.tolist(), energy_high.tolist(), strict=True),
-            zip(memory_low.tolist(), memory_high.tolist(), strict=True),
+            np.stack(list(memory.parts_mb.values()), axis=1).tolist(),
+            *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends)),
             busy_share.tolist(),
             strict=True,
         )
@@ -376,22 +314,31 @@ class PhysicsPredictor:
         for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
             of_row = warn_of_answer(device, busy_share=busy, memory_interval_mb=memory_in)
             if of_row not in infos:
-                infos[of_row] = PredictorInfo(name=name, version=version, labels=labels, warnings=(*warnings, *of_row))
+                infos[of_row] = PredictorInfo(
+                    name=grounds.predictor,
+                    version=calibration.version,
+                    labels=grounds.labels,
+                    warnings=(*warnings, *of_row),
+                )
             predictions.append(
                 Prediction(
                     model=compiled.model,
                     device=device.name,
                     conditions=prepared.conditions,
-                    software=prepared.compiled.software,
+                    software=software,
                     batch=batch,
                     inputs=inputs,
                     macs=macs,
                     latency_ms=latency,
                     energy_j=energy,
                     memory_mb=memory_mb,
-                    memory_parts_mb=parts,
+                    memory_parts_mb=dict(zip(memory.parts_mb, parts, strict=True)),
                     mig=choose_mig(memory_mb, device, interval_high_mb=memory_in[1], policy=mig_policy),
-                    intervals={"latency_ms": latency_in, "energy_j": energy_in, "memory_mb": memory_in},
+                    intervals={
+                        "latency_ms": tuple(latency_in),
+                        "energy_j": tuple(energy_in),
+                        "memory_mb": tuple(memory_in),
+                    },
                     predictor=infos[of_row],
                 )
             )
@@ -405,16 +352,3 @@ def _no_compiled(conditions: Conditions, device: DeviceSpec) -> UnsupportedError
         code="runtime.unsupported",
         cure="Use the eager runtime, or amp, nchw and inference on a device with tensor cores.",
     )
-
-
-def _memory_interval(
-    memory: MemoryEstimate, calibration: Calibration, margins_mb: tuple[float, float]
-) -> tuple[FloatArray, FloatArray]:
-    """Weights, gradients and state are exact; what lies beside tensors is off by so many MiB, the rest by a factor."""
-    parts = memory.parts_mb
-    certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(memory.memory_mb)))
-    loose = memory.memory_mb - parts["context"] - certain
-    low = loose * (1.0 - math.exp(-calibration.memory_spread_low)) + margins_mb[0]
-    high = loose * (math.exp(calibration.memory_spread) - 1.0) + margins_mb[1]
-    least = certain + _LEAST_CONTEXT * parts["context"]
-    return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high

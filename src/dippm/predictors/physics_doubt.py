@@ -1,0 +1,171 @@
+"""How far off an answer of the physics may be: what its time rests on, and the intervals that follow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Runtime
+from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.memory import MemoryEstimate
+from dippm.costs.software import Software
+from dippm.devices import DeviceSpec
+from dippm.graph import OpKind
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
+from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
+
+__all__ = ["TimeGrounds", "memory_interval", "time_and_energy_intervals"]
+
+FloatArray = npt.NDArray[np.float64]
+Ends = tuple[FloatArray, FloatArray]
+
+_SUM_NAME = "physics-0"
+_CORRECTED_NAME = "additive-1"
+# The networks' 90 % quantile on a card that was left out, of the two of which one predicts the other: see
+# docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
+_UNSEEN_DEVICE = 0.14
+# An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
+_DOUBT_PER_UNSUPPORTED_SHARE = 1.0
+_DOUBT_PER_UNMEASURED_SHARE = 1.0
+# Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
+_DOUBT_OF_OTHER_RUNTIME = 0.3
+_DOUBT_OF_EMULATION = math.log(2.0)
+# No process is without a CUDA context; that it is never less than half of the estimate is assumed.
+_LEAST_CONTEXT = 0.5
+_LEAST_MS = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TimeGrounds:
+    """What the predicted time of a graph rests on.
+
+    Args:
+        predictor: Which of the two predictors worked it out.
+        labels: The labels behind it.
+        is_measured: Whether whole models were measured on the device under these conditions.
+        unseen: Kinds of operators that no model had which the time was learned from.
+        spread: Half-width of the 90 % interval of the time's logarithm, where the host is as fast as assumed.
+
+    Shapes:
+        spread: [B].
+    """
+
+    predictor: str
+    labels: str
+    is_measured: bool
+    unseen: frozenset[OpKind]
+    spread: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        prepared: PreparedGraphs,
+        compiled: CompiledGraph,
+        device: DeviceSpec,
+        breakdown: LatencyBreakdown,
+        *,
+        sums: Calibration,
+        networks: AdditivePredictor,
+    ) -> TimeGrounds:
+        """Tell them of an answer.
+
+        Args:
+            prepared: The graphs that are predicted together.
+            compiled: The one of them that is meant.
+            device: The device.
+            breakdown: The time of its operators.
+            sums: Labels and errors of the plain sum, from which the networks start.
+            networks: The networks; they have corrected the time where it has a half-width.
+        """
+        conditions = prepared.conditions
+        predictor, labels, unseen = _SUM_NAME, sums.labels, frozenset[OpKind]()
+        if breakdown.half_width is None:
+            is_eager = conditions.runtime is Runtime.EAGER
+            is_known = device.name in sums.measured_devices and conditions.precision.value in sums.measured_precisions
+            is_measured = is_known and is_eager
+            spread = np.full(
+                len(breakdown.latency_ms), sums.latency_spread if is_measured else sums.latency_spread_elsewhere
+            )
+            spread += 0.0 if is_eager else _DOUBT_OF_OTHER_RUNTIME
+        else:
+            predictor, labels = _CORRECTED_NAME, f"time: {networks.artefact(conditions).labels}; {labels}"
+            unseen = networks.unseen_kinds(conditions)
+            is_measured = networks.is_measured(device, conditions)
+            spread = breakdown.half_width
+            if not is_measured:
+                is_sibling = networks.is_sibling(device, conditions)
+                spread = np.maximum(spread, _UNSEEN_DEVICE if is_sibling else sums.latency_spread_elsewhere)
+        doubt = _doubt_of_operators(prepared, compiled, breakdown, unseen)
+        doubt += 0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION
+        return cls(predictor=predictor, labels=labels, is_measured=is_measured, unseen=unseen, spread=spread + doubt)
+
+
+def _doubt_of_operators(
+    prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown, unseen: frozenset[OpKind]
+) -> FloatArray:
+    """What operators add to the spread that have no rule, no measurement, or were not learned from, [B]."""
+    graphs = prepared.compiled
+    unsupported, unmeasured, unlearned = (
+        breakdown.share_ms[:, chosen[compiled.nodes]].sum(axis=1) / breakdown.latency_ms
+        for chosen in (graphs.is_unsupported, graphs.is_unmeasured, graphs.is_of(unseen))
+    )
+    result: FloatArray = _DOUBT_PER_UNSUPPORTED_SHARE * unsupported + _DOUBT_PER_UNMEASURED_SHARE * (
+        unmeasured + unlearned
+    )
+    return result
+
+
+def time_and_energy_intervals(
+    breakdown: LatencyBreakdown, energy_j: FloatArray, device: DeviceSpec, *, spread: FloatArray, power_spread: float
+) -> tuple[Ends, Ends]:
+    """Ends of the 90 % intervals of the time, ms, and of the energy, J.
+
+    The errors of the device's time, of the host's and of the power are independent of each other.
+
+    Args:
+        breakdown: The time.
+        energy_j: The energy.
+        device: The device.
+        spread: Half-width of the logarithm of the device's time.
+        power_spread: The same of the power.
+
+    Shapes:
+        energy_j, spread and all ends: [B].
+    """
+    latency_ms = breakdown.latency_ms
+    below, above = (
+        np.hypot(spread, np.log(np.maximum(latency_ms, _LEAST_MS) / np.maximum(end, _LEAST_MS)))
+        for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
+    )
+    latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above)
+    energy_low, energy_high = (
+        energy_j / np.exp(np.hypot(below, power_spread)),
+        energy_j * np.exp(np.hypot(above, power_spread)),
+    )
+    # A board draws no more than its limit, however long it takes.
+    most_j = device.board_power_w * latency_high / 1e3
+    return (latency_low, latency_high), (energy_low, np.maximum(np.minimum(energy_high, most_j), energy_j))
+
+
+def memory_interval(
+    memory: MemoryEstimate, device: DeviceSpec, software: Software, *, calibration: Calibration
+) -> Ends:
+    """Ends of the 90 % interval of the memory, MiB.
+
+    Weights, gradients and state are exact; what lies beside tensors is off by so many MiB, the rest by a factor.
+
+    Shapes:
+        The ends: [B].
+    """
+    parts = memory.parts_mb
+    certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(memory.memory_mb)))
+    loose = memory.memory_mb - parts["context"] - certain
+    margin_low, margin_high = calibration.context_margins_mb(device, software)
+    low = loose * (1.0 - math.exp(-calibration.memory_spread_low)) + margin_low
+    high = loose * (math.exp(calibration.memory_spread) - 1.0) + margin_high
+    least = certain + _LEAST_CONTEXT * parts["context"]
+    return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high

@@ -1,0 +1,73 @@
+"""Intervals by hand; what an answer rests on is tested with whole predictions in test_physics.py."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.memory import MemoryEstimate
+from dippm.costs.software import DEFAULT_SOFTWARE
+from dippm.devices import find_device
+from dippm.predictors.calibration import Calibration
+from dippm.predictors.physics_doubt import memory_interval, time_and_energy_intervals
+
+_DEVICE = find_device("A100")
+
+
+def breakdown(latency_ms: float, *, fast_host_ms: float, slow_host_ms: float) -> LatencyBreakdown:
+    return LatencyBreakdown(
+        busy_ms=np.array([[latency_ms]]),
+        share_ms=np.array([[latency_ms]]),
+        fast_host_ms=np.array([fast_host_ms]),
+        slow_host_ms=np.array([slow_host_ms]),
+    )
+
+
+def test_doubts_of_device_host_and_power_are_added_as_independent_ones() -> None:
+    time = breakdown(10.0, fast_host_ms=10.0 / math.exp(0.4), slow_host_ms=10.0 * math.exp(1.2))
+    (low, high), (low_j, high_j) = time_and_energy_intervals(
+        time, np.array([0.01]), _DEVICE, spread=np.array([0.3]), power_spread=1.2
+    )
+    assert low == pytest.approx(10.0 / math.exp(0.5))
+    assert high == pytest.approx(10.0 * math.exp(math.hypot(0.3, 1.2)))
+    assert low_j == pytest.approx(0.01 / math.exp(1.3))
+    assert high_j == pytest.approx(0.01 * math.exp(math.hypot(0.3, 1.2, 1.2)))
+
+
+@pytest.mark.parametrize("energy_j", [0.9, 10.0])
+def test_a_board_draws_no_more_than_its_limit(energy_j: float) -> None:
+    time = breakdown(10.0, fast_host_ms=10.0, slow_host_ms=10.0)
+    (_, high_ms), (low_j, high_j) = time_and_energy_intervals(
+        time, np.array([energy_j]), _DEVICE, spread=np.array([0.1]), power_spread=5.0
+    )
+    # At its limit for as long as it may take; and never less than the answer itself.
+    assert high_j == pytest.approx(max(_DEVICE.board_power_w * float(high_ms[0]) / 1e3, energy_j))
+    assert low_j < energy_j <= high_j
+
+
+def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
+    calibration = Calibration.read()
+    below_mb, above_mb = calibration.context_margins_mb(_DEVICE, DEFAULT_SOFTWARE)
+
+    def ends(context: float, weights: float, activations: float) -> tuple[float, float]:
+        parts = {"context": context, "weights": weights, "activations": activations}
+        memory = MemoryEstimate(
+            batches=np.ones(1),
+            memory_mb=np.array([sum(parts.values())]),
+            fits=np.ones(1, dtype=np.bool_),
+            parts_mb={name: np.array([part]) for name, part in parts.items()},
+            peak_live_mb=np.zeros(1),
+            peak_node=np.zeros(1, dtype=np.int64),
+            assumptions=(),
+        )
+        low, high = memory_interval(memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration)
+        return float(low[0]), float(high[0])
+
+    assert ends(1000.0, 5000.0, 0.0) == pytest.approx((6000.0 - below_mb, 6000.0 + above_mb))
+    assert ends(1.5 * below_mb, 5000.0, 0.0)[0] == pytest.approx(5000.0 + 0.75 * below_mb)
+    low, high = ends(1000.0, 0.0, 3000.0)
+    assert low == pytest.approx(1000.0 - below_mb + 3000.0 * math.exp(-calibration.memory_spread_low))
+    assert high == pytest.approx(1000.0 + above_mb + 3000.0 * math.exp(calibration.memory_spread))
