@@ -164,6 +164,47 @@ def test_equal_kernels_cost_the_same_in_any_place(builder: Any) -> None:
     assert np.array_equal(times[:, 0], times[:, 2])
 
 
+def decoding(builder: Any, *, heads: int = 32, key_heads: int = 32, keys: int = 8192, has_mask: bool = False) -> Graph:
+    """Attention of one query to what a cache holds."""
+    n = builder.N
+    inputs = [builder.input(n, heads, 1, 128), *(builder.input(n, key_heads, keys, 128) for _ in range(2))]
+    inputs += [builder.input(n, 1, 1, keys)] if has_mask else []
+    builder.node(OpKind.ATTENTION, inputs, n, heads, 1, 128, is_causal=False)
+    return builder.graph()
+
+
+@pytest.mark.parametrize("key_heads", [32, 8])
+def test_one_query_takes_little_more_than_to_read_the_cache(builder: Any, key_heads: int) -> None:
+    batches = np.array([1, 8, 64])
+    times_ms = time_of(
+        decoding(builder, key_heads=key_heads),
+        batches=batches.tolist(),
+        precision=Precision.BF16,
+        rates=Rates(gap_us=0),
+    )[:, 0]
+    reads_ms = batches * 2 * 2 * key_heads * 8192 * 128 / (find_device("A100").bandwidth_gb_s * 1e6)
+    # What stays in the L2 cache is read faster.
+    assert times_ms[0] == pytest.approx(reads_ms[0], rel=0.3)
+    # Where the heads alone fill the device, each has a tile of 128 rows of its own, filled with 1 query or 4.
+    assert np.all((times_ms > 0.7 * reads_ms) & (times_ms < 2.5 * reads_ms))
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "has_mask"),
+    [("T4", Precision.FP16, False), ("A100", Precision.FP32, False), ("A100", Precision.FP16, True)],
+)
+def test_keys_are_shared_in_flash_attention_alone(
+    builder: Any, device: str, precision: Precision, has_mask: bool
+) -> None:
+    # Eight heads take as long as thirty-two, which do not fill the device either.
+    few, many = (
+        time_of(decoding(builder, heads=heads, key_heads=heads, has_mask=has_mask), batches=[1], device=device,
+                precision=precision)[0, 0]
+        for heads in (8, 32)
+    )  # fmt: skip
+    assert few == pytest.approx(many, rel=1e-9)
+
+
 def attention(builder: Any, *causal: bool) -> Graph:
     x = builder.input(builder.N, 16, 4096, 64)
     for is_causal in causal:

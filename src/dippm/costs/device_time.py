@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Layout
+from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
 from dippm.costs.kernels.mapping import ConvShape, conv2d_floor_ms, conv2d_time_ms
 from dippm.costs.kernels.model import KernelModel
@@ -61,7 +62,11 @@ _ARITHMETICS = tuple(Arithmetic)
 _OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
-_ATTENTION_TILE = (128.0, 64.0, 32.0)
+# Rows of queries, keys, and width of values.
+_ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
+# Where and in which formats attention runs in FlashAttention.
+_FLASH_FROM = (8, 0)
+_HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithmetic.BF16))
 # Part of its peak that a board with power to spare sustains in large products, in FP32; the measured: 0.84 and 0.89.
 _SUSTAINED = 0.85
 # Board power for each TFLOP/s of the FP16 peak below which the power limit holds tensor cores back, by the first
@@ -162,6 +167,7 @@ class _Sheets:
         bandwidth: Bytes per second.
         warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
         sms: Streaming multiprocessors.
+        has_flash: Whether fused attention in half precision is FlashAttention.
 
     Shapes:
         is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; the others: [D, 1, 1].
@@ -174,6 +180,7 @@ class _Sheets:
     bandwidth: FloatArray
     warm_bytes: FloatArray
     sms: FloatArray
+    has_flash: npt.NDArray[np.bool_]
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -191,6 +198,7 @@ class _Sheets:
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
             sms=column(device.sm_count for device in devices),
+            has_flash=column(device.compute_capability >= _FLASH_FROM for device in devices) > 0,
         )
 
 
@@ -331,20 +339,25 @@ class _Timer:
     def attention(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.attention, part.index
         node = part.node[columns]
-        heads = (sizes.batch * sizes.heads)[:, columns]
-        queries, keys, width, value_width = (
+        batch, heads, key_heads, queries = (
+            size[:, columns] for size in (sizes.batch, sizes.heads, sizes.key_heads, sizes.queries)
+        )
+        # FlashAttention takes no mask. Of a single query the heads that share keys are the rows of one block.
+        is_flash = np.isin(self.plan.arithmetic[node], _HALVES) & ~sizes.has_mask[columns]
+        is_folded = is_flash & (queries == 1.0) & self.sheets.has_flash
+        blocks = batch * np.where(is_folded, key_heads, heads)
+        queries = np.where(is_folded, heads / np.maximum(key_heads, 1.0), queries)
+        keys, width, value_width = (
             np.ceil(size[:, columns] / tile) * tile
-            for size, tile in (
-                (sizes.queries, _ATTENTION_TILE[0]),
-                (sizes.keys, _ATTENTION_TILE[1]),
-                (sizes.width, _ATTENTION_TILE[2]),
-                (sizes.value_width, _ATTENTION_TILE[2]),
-            )
+            for size, tile in zip((sizes.keys, sizes.width, sizes.value_width), _ATTENTION_TILE[1:], strict=True)
         )
         peak, _ = self._peaks(node)
-        blocks = heads * queries / _ATTENTION_TILE[0]
-        waves = np.ceil(blocks / self.sheets.sms) * self.sheets.sms * _ATTENTION_TILE[0]
-        flops = 2.0 * waves * keys * (width + value_width)
+        waves = np.ceil(blocks * np.ceil(queries / _ATTENTION_TILE[0]) / self.sheets.sms)
+        rows = waves * self.sheets.sms * _ATTENTION_TILE[0]
+        if is_flash.any():
+            split = split_rows(blocks * np.ceil(queries / SPLIT_TILE), sizes.keys[:, columns], width, self.sheets.sms)
+            rows = np.where(is_flash & self.sheets.has_flash, np.minimum(rows, split), rows)
+        flops = 2.0 * rows * keys * (width + value_width)
         flops = np.where(sizes.is_causal[columns], flops / 2.0, flops) * sizes.products[columns]
         return np.maximum(flops / (peak * self.rates.attention), self._traffic_seconds(node))
 
