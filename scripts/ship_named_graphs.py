@@ -8,7 +8,7 @@ import shutil
 # Nothing may come from a graph that was kept or shipped before.
 os.environ["DIPPM_CACHE"] = ""
 
-from dippm.api.named_models import SHIPPED_FOLDER, SHIPPED_NAMES, ship_graph
+from dippm.api.named_models import SHIPPED_FOLDER, SHIPPED_NAMES, SHIPPED_PROOF_BATCH, ship_graph
 from dippm.costs.conditions import Mode
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.open_model import open_model
@@ -19,7 +19,10 @@ def main() -> None:
     shutil.rmtree(SHIPPED_FOLDER, ignore_errors=True)
     for name in SHIPPED_NAMES:
         for mode in Mode:
-            ship_graph(name, open_model(name, input=InputShapes(), mode=mode), mode=mode)
+            graph = open_model(name, input=InputShapes(), mode=mode, batch_hint=SHIPPED_PROOF_BATCH)
+            if graph.fixed_batch is not None:
+                raise SystemExit(f"{name} in {mode} does not hold for every batch: {graph.fixed_batch_reason}")
+            ship_graph(name, graph, mode=mode)
 
 
 if __name__ == "__main__":

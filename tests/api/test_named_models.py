@@ -186,7 +186,8 @@ def test_shipped_graphs_are_for_one_version_of_the_library(read, graph, monkeypa
     assert _ask(pytest.fail) == graph
     assert _ask(read, mode=Mode.TRAINING) is graph
     assert _ask(read, shapes=parse_input_shapes("3,32,32")) is graph
-    assert _ask(read, batch_hint=1000) is graph
+    assert _ask(pytest.fail, batch_hint=4096) == graph
+    assert _ask(read, batch_hint=4097) is graph
     monkeypatch.setattr(named_models, "version", lambda _name: "0.0")
     assert _ask(read) is graph
     assert len(read.calls) == 4

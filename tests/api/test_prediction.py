@@ -256,3 +256,33 @@ def test_one_refused_model_of_many_ends_it_all(graph: Graph) -> None:
     with pytest.raises(UnsupportedError, match="nothing at all") as caught:
         dippm.predict_each([graph, empty, graph])
     assert caught.value.code == "graph.empty"
+
+
+@pytest.fixture(name="of_the_first")
+def _of_the_first() -> object:
+    """A module that takes a hundred samples at most."""
+    torch = pytest.importorskip("torch")
+
+    class OfTheFirst(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(64, 32)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(x[:100])
+
+    return OfTheFirst()
+
+
+def test_what_changes_at_large_batches_is_found_whatever_else_is_asked(of_the_first: Any) -> None:
+    alone = dippm.predict(of_the_first, input="64", batch=5000)
+    assert alone.macs == 100 * 64 * 32
+    for batches in ([1, 5000], [5000, 1]):
+        with pytest.raises(UnsupportedError, match="holds for batch 5000 only"):
+            dippm.predict(of_the_first, input="64", batch=batches)
+    assert [each.macs for each in dippm.predict(of_the_first, input="64", batch=[50, 1])] == [50 * 2048, 2048]
+
+
+def test_a_largest_batch_is_one_that_the_model_was_read_at(of_the_first: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"does not grow up to batch \d+ as it does up to 64"):
+        dippm.max_batch(of_the_first, input="64")

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from dippm import cli
 from dippm.errors import UnsupportedError
@@ -144,7 +146,31 @@ def test_a_graph_that_holds_for_one_batch_is_read_for_the_batch_asked(
     for batch in (100, 100, 8):
         found = answer(job(onnx_file, batch=batch), reader)
         assert found["predictions"][0]["batch"] == batch  # type: ignore[index]
-    assert asked == [64, 100, 8]
+    assert asked == [4096, 100, 8]
+
+
+@pytest.mark.parametrize("batches", [(5000,), (8, 5000), (8, 100, 5000)])
+def test_a_graph_is_not_reused_beyond_the_batch_that_it_was_proved_at(tmp_path: Path, batches: tuple[int, ...]) -> None:
+    """A model that takes the first 4500 samples alone, as its answers show whatever was asked before."""
+    path = tmp_path / "first.onnx"
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Min", ["shape", "most"], ["stop"]),
+        helper.make_node("Slice", ["x", "start", "stop"], ["some"]),
+        helper.make_node("MatMul", ["some", "w"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("most", TensorProto.INT64, [1], [4500]),
+        helper.make_tensor("start", TensorProto.INT64, [1], [0]),
+        helper.make_tensor("w", TensorProto.FLOAT, [8, 4], bytes(4 * 8 * 4), raw=True),
+    ]
+    x, y = (helper.make_tensor_value_info(*each) for each in (("x", 1, ["n", 8]), ("y", 1, [None, 4])))
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "first", [x], [y], constants), opset_imports=opsets), path)
+    reader = GraphReader(unpacked_mb=1)
+    for batch in batches:
+        found = answer(job(path, batch=batch), reader)
+    assert found["predictions"][0]["macs"] == 4500 * 8 * 4  # type: ignore[index]
 
 
 @pytest.mark.parametrize("kind", ["saved model", "keras", "h5"])

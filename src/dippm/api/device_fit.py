@@ -143,7 +143,7 @@ def fits(
     chosen = choose_predictor(predictor, question, device=device)
     specs = chosen.devices
     per_hour = parse_prices(prices, specs)
-    graph = question.read(model, mode=chosen.reading_mode, batch_hint=batches[0])
+    graph = question.read(model, mode=chosen.reading_mode, batch_hint=max(batches))
     predictions = chosen.predict(graph, batches=batches)
     owners = [spec for spec in specs for _ in batches]
     answers = [

@@ -11,6 +11,7 @@ from typing import Unpack, overload
 from dippm.api.arguments import Devices, asks_for_one
 from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
 from dippm.api.chosen_predictor import ChosenPhysics, choose_predictor, need_physics
+from dippm.api.named_models import PROOF_BATCH
 from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.api.question import Options, Question, spelled_out
 from dippm.costs.conditions import Conditions, Mode
@@ -142,11 +143,26 @@ def max_batch(
     answers = [
         _search(graph, spec, asked, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in asked.devices
     ]
+    _prove(question, model, mode=asked.reading_mode, batch=max(answer.batch_at_most for answer in answers))
     if asks_for_one(device):
         return answers[0]
     if per_hour:
         answers.sort(key=lambda answer: (answer.batch == 0, price_per_sample(answer.price)))
     return answers
+
+
+def _prove(question: Question, model: object, *, mode: str, batch: int) -> None:
+    """Read the model at a batch that was found, where it has been read at smaller ones alone."""
+    if batch <= PROOF_BATCH:
+        return
+    graph = question.read(model, mode=mode, batch_hint=batch)
+    if graph.fixed_batch is not None:
+        raise UnsupportedError(
+            f"'{graph.source}' does not grow up to batch {batch} as it does up to {PROOF_BATCH}: "
+            f"{graph.fixed_batch_reason}",
+            code="graph.fixed_batch",
+            cure="Ask whether it fits at the batches that you consider.",
+        )
 
 
 def _search(

@@ -52,7 +52,8 @@ def load(
             Without it TorchScript runs as well, on shapes alone and without files, but without a limit in time.
         mode: ``inference``, or ``training``: the forward pass as it runs in a training step, with dropout, batch
             statistics and the heads that only training has. A graph holds for one of the two.
-        batch_hint: The batch to read a model for that cannot be read for every batch.
+        batch_hint: The batch to read a model for that cannot be read for every batch, and up to which it is proved,
+            where it is more than 64, that the model grows with its batch as it does at small ones.
         precision: What it will be predicted in. ``fp16`` and ``bf16`` build a model of transformers in that format, so
             that what its own code makes FP32 is seen; all other graphs hold for every precision.
 

@@ -234,7 +234,7 @@ def _read_graph(
             input=shapes,
             trust=trust,
             mode=conditions.mode.value,
-            batch_hint=batches[0],
+            batch_hint=max(batches),
             precision=conditions.precision.value,
         )
         return graph, ""

@@ -27,7 +27,15 @@ from dippm.frontends.zoo import library_of
 from dippm.graph import Graph
 from dippm.graph.fingerprint import fingerprint
 
-__all__ = ["FOLDER_VARIABLE", "SHIPPED_FOLDER", "SHIPPED_NAMES", "read_kept", "ship_graph"]
+__all__ = [
+    "FOLDER_VARIABLE",
+    "PROOF_BATCH",
+    "SHIPPED_FOLDER",
+    "SHIPPED_NAMES",
+    "SHIPPED_PROOF_BATCH",
+    "read_kept",
+    "ship_graph",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -45,8 +53,11 @@ SHIPPED_NAMES = (
 )  # fmt: skip
 _MOST_ENTRIES = 256
 _DISTRIBUTIONS = ("torch", "torchvision")
-# A reader proves a graph at this batch or at the caller's, whichever is larger.
-_PROOF_BATCH = 64
+PROOF_BATCH = 64
+"""A reader proves a graph at this batch or at the caller's, whichever is larger."""
+
+SHIPPED_PROOF_BATCH = 4096
+"""Batch at which the graphs that come with the package are proved."""
 
 
 def read_kept(
@@ -77,7 +88,7 @@ def read_kept(
     if library is None or library in sys.modules:
         return read()
     batch = batch_hint or 1
-    if shapes == InputShapes() and batch <= _PROOF_BATCH:
+    if shapes == InputShapes() and batch <= SHIPPED_PROOF_BATCH:
         shipped = GraphCache(SHIPPED_FOLDER).load(
             _shipped_key(name, mode, _versions(library).get(library, "")), batch=batch
         )
@@ -91,7 +102,7 @@ def read_kept(
         name,
         repr(shapes),
         mode.value,
-        max(batch, _PROOF_BATCH),
+        max(batch, PROOF_BATCH),
         stored,
         _versions(library),
         _state_of_readers(),

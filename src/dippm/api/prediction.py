@@ -112,7 +112,7 @@ def predict(
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
     chosen = choose_predictor(predictor, question, device=device)
-    graph = question.read(model, path=path, mode=chosen.reading_mode, batch_hint=batches[0])
+    graph = question.read(model, path=path, mode=chosen.reading_mode, batch_hint=max(batches))
     predictions = chosen.predict(graph, batches=batches, mig_policy=policy)
     return predictions[0] if asks_for_one(device, batch) else predictions
 
@@ -187,7 +187,7 @@ def predict_each(
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
     chosen = choose_predictor(predictor, question, device=device)
-    graphs = [question.read(model, mode=chosen.reading_mode, batch_hint=batches[0]) for model in models]
+    graphs = [question.read(model, mode=chosen.reading_mode, batch_hint=max(batches)) for model in models]
     answers = chosen.predict_each(graphs, batches=batches, mig_policy=policy)
     return [predictions[0] for predictions in answers] if asks_for_one(device, batch) else answers
 

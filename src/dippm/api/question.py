@@ -90,7 +90,7 @@ class Question:
             model: The model, or None with a path.
             path: The model as a path.
             mode: The mode to read it for, which is not always that of the question.
-            batch_hint: The batch to read a model for that cannot be read for every batch.
+            batch_hint: The largest batch that is asked about, see :func:`dippm.load`.
         """
         # The command line names the options above, and its help waits for no reader.
         from dippm.api.loading import load

@@ -193,9 +193,9 @@ def _read(task: SweepTask, settings: SweepSettings) -> Iterator[tuple[Graph | Di
     """The model's graph and the batches that it is for: all of them, or one at a time where it holds for one alone.
 
     Raises:
-        DippmError: It cannot be read for the first batch.
+        DippmError: It cannot be read for the largest batch.
     """
-    first = load(task.model, batch_hint=task.batches[0], **settings.reading)
+    first = load(task.model, batch_hint=max(task.batches), **settings.reading)
     if first.fixed_batch is None:
         yield first, task.batches
         return

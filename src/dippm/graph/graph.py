@@ -108,6 +108,7 @@ class Graph:
             given back after the last node that reads it or one of its views.
         fixed_batch: The one batch size for which the sizes hold, or None for every batch size.
         fixed_batch_reason: Why the batch is fixed, for the message to the user.
+        smallest_batch: The smallest batch size for which the sizes hold.
         is_scored_in_fp32: Whether the model's own loss takes its scores in FP32, whatever type they have, as those of
             transformers' decoders do.
         unsupported_ops: Operators without a cost rule of their own: framework's name to number of nodes.
@@ -127,6 +128,7 @@ class Graph:
     has_lifetimes: bool = False
     fixed_batch: int | None = None
     fixed_batch_reason: str = ""
+    smallest_batch: int = 1
     is_scored_in_fp32: bool = False
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
     """Refuse a graph that holds for other batches only, or that runs nothing.
 
     Raises:
-        UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where no
-            operator runs.
+        UnsupportedError: ``graph.fixed_batch`` where the graph holds for another batch or for larger ones only;
+            ``graph.empty`` where no operator runs.
     """
     others = sorted({batch for batch in batches if graph.fixed_batch not in (None, batch)})
     if others:
@@ -23,6 +23,13 @@ def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
             f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason} Got {others}.",
             code="graph.fixed_batch",
             cure="Ask for that batch, or export the model with a dynamic batch.",
+        )
+    if min(batches, default=graph.smallest_batch) < graph.smallest_batch:
+        raise UnsupportedError(
+            f"'{graph.source}' holds from batch {graph.smallest_batch} on: smaller ones leave nothing in some of its "
+            f"slices. Got {min(batches)}.",
+            code="graph.fixed_batch",
+            cure="Ask for that batch by itself; it is then read for that batch alone.",
         )
     if all(node.kind is OpKind.VIEW for node in graph.nodes):
         raise UnsupportedError(

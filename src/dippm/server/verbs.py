@@ -18,8 +18,8 @@ __all__ = ["GraphReader", "answer"]
 
 _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
-# A reader proves at this batch or at the caller's, whichever is larger, that a graph holds for every batch.
-_PROOF_BATCH = 64
+# Batches up to which graphs are proved to hold for every batch; the first is what readers prove at least.
+_PROOF_BATCHES = (64, 4096)
 
 
 class GraphReader:
@@ -31,37 +31,38 @@ class GraphReader:
 
     def __init__(self, *, unpacked_mb: int) -> None:
         self._unpacked_mb = unpacked_mb
-        self._kept: OrderedDict[tuple[object, ...], api.Graph] = OrderedDict()
+        # With the batch up to which each is proved.
+        self._kept: OrderedDict[tuple[object, ...], tuple[api.Graph, int]] = OrderedDict()
 
-    def read(self, job: Job, *, batch_hint: int | None) -> api.Graph:
+    def read(self, job: Job, *, largest_batch: int) -> api.Graph:
         """The graph of a job's model, under the name that the client knows.
 
         Args:
             job: The job.
-            batch_hint: The batch to read it for where it cannot be read for every batch.
+            largest_batch: The largest that is asked about: it is read for that one where it cannot be for every one.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
         mode, precision = job.options.get("mode", "inference"), job.options.get("precision") or "fp32"
         key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision))
-        graph = self._kept.pop(key, None)
-        if graph is None or graph.fixed_batch not in (None, batch_hint):
+        graph, proved = self._kept.pop(key, (None, 0))
+        if graph is None or proved < largest_batch or graph.fixed_batch not in (None, largest_batch):
+            proved = next(batch for batch in (*_PROOF_BATCHES, largest_batch) if largest_batch <= batch)
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
 
             if job.path is not None:
                 _refuse_program(Path(model), framework=framework, name=job.name)
 
-            def load(hint: int | None) -> api.Graph:
+            def load(hint: int) -> api.Graph:
                 # Trust is never given: a file that would run code when opened is refused.
                 return api.load(
                     model, framework=framework, input=shapes, mode=mode, batch_hint=hint, precision=precision
                 )
 
-            graph = load(None if batch_hint is None else min(batch_hint, _PROOF_BATCH))
-            # A larger batch is worth reading for only where the graph does not hold for every batch.
-            if batch_hint is not None and batch_hint > _PROOF_BATCH and graph.fixed_batch is not None:
-                graph = load(batch_hint)
+            graph = load(largest_batch if proved == _PROOF_BATCHES[0] else proved)
+            if graph.fixed_batch not in (None, largest_batch):
+                graph, proved = load(largest_batch), max(largest_batch, _PROOF_BATCHES[0])
             graph = replace(graph, source=job.name, warnings=tuple(map(job.as_known, graph.warnings)))
-        self._keep(key, graph)
+        self._keep(key, graph, proved)
         return graph
 
     def _find(self, path: Path, *, name: str) -> str:
@@ -69,9 +70,9 @@ class GraphReader:
             path = unpack_model(path, path.with_name("unpacked"), name=name, most_bytes=self._unpacked_mb * 2**20)
         return str(path)
 
-    def _keep(self, key: tuple[object, ...], graph: api.Graph) -> None:
-        self._kept[key] = graph
-        while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each in self._kept.values()) > _MOST_NODES:
+    def _keep(self, key: tuple[object, ...], graph: api.Graph, proved: int) -> None:
+        self._kept[key] = graph, proved
+        while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each, _ in self._kept.values()) > _MOST_NODES:
             self._kept.popitem(last=False)
 
 
@@ -109,7 +110,7 @@ def answer(job: Job, reader: GraphReader) -> dict[str, object]:
     # What is cheap to refuse is refused before a file is read.
     devices = [api.find_device(name) for name in _as_list(options.pop("device"))]
     batches = _as_list(options.get("batch", 1))
-    graph = reader.read(job, batch_hint=batches[0] if isinstance(batches[0], int) else None)
+    graph = reader.read(job, largest_batch=max((batch for batch in batches if isinstance(batch, int)), default=1))
     for name in ("framework", "input"):
         options.pop(name, None)
     return _VERBS[job.verb](graph, devices, options)

@@ -10,6 +10,7 @@ from onnx import helper
 from dippm.errors import UnsupportedError
 from dippm.frontends.onnx import read_onnx
 from dippm.frontends.onnx.slice_bounds import SliceBounds, check_slices
+from dippm.predictors.answerable import check_answerable
 
 make = helper.make_node
 ENDS = [10_000_000, 2**31 - 1, 2**63 - 2, 2**63 - 1]
@@ -83,7 +84,10 @@ def test_a_dimension_other_than_the_batch_is_cut_as_before(build, shape_of, stop
 @pytest.mark.parametrize(("start", "stop"), [(1, 2), (0, -2), (2, 2**63 - 1)])
 def test_a_batch_of_one_that_is_too_small_for_a_slice_is_read_alone(build, start: int, stop: int) -> None:
     model = cut(build, start, stop)
-    assert read_onnx(model, batch_hint=2).fixed_batch is None
+    larger = read_onnx(model, batch_hint=2)
+    assert (larger.fixed_batch, larger.smallest_batch) == (None, 2)
+    with pytest.raises(UnsupportedError, match=r"holds from batch 2 on: .* Got 1\."):
+        check_answerable(larger, [8, 1])
     graph = read_onnx(model, batch_hint=1)
     assert graph.fixed_batch == 1
     assert graph.tensors[graph.outputs[0]].shape[0].fixed == 0

@@ -197,11 +197,10 @@ def _regrow(
 
 def _unify(run_at: Callable[[int, int], Evaluator], *, name: str, batch_hint: int | None) -> Graph:
     """Read at two batches, leave the batch open, and prove the result at a third one that is far larger."""
-    smallest = min(_BATCHES[0], batch_hint or _BATCHES[0])
     proof_batch = max(_PROOF_BATCH, batch_hint or 0)
     for fixed, per_sample in _DATA_LIMITS:
         runs = [run_at(batch, fixed + per_sample * batch) for batch in _BATCHES]
-        check_slices(runs[0].slices, runs[1].slices, batches=_BATCHES, smallest=smallest)
+        smallest = _smallest_sliced(runs[0], runs[1], is_one_asked=batch_hint == 1)
         graphs = [run.graph(name) for run in runs]
         is_last = (fixed, per_sample) == _DATA_LIMITS[-1]
         if len(graphs[0].nodes) != len(graphs[1].nodes) and not is_last:
@@ -211,7 +210,19 @@ def _unify(run_at: Callable[[int, int], Evaluator], *, name: str, batch_hint: in
         if len(proof.nodes) == len(graph.nodes) or is_last:
             break
     check_batch(graph, proof, proof_batch)
-    return graph
+    return replace(graph, smallest_batch=smallest)
+
+
+def _smallest_sliced(first: Evaluator, second: Evaluator, *, is_one_asked: bool) -> int:
+    """The smallest batch at which slices take what they take at the first two: 1, or else the first of these."""
+    try:
+        check_slices(first.slices, second.slices, batches=_BATCHES, smallest=1)
+    except UnsupportedError:
+        if is_one_asked:
+            raise
+        check_slices(first.slices, second.slices, batches=_BATCHES, smallest=_BATCHES[0])
+        return _BATCHES[0]
+    return 1
 
 
 def _level_scalars(first: Graph, second: Graph) -> tuple[Graph, Graph]:
