@@ -1,4 +1,4 @@
-"""A graph in which what a format of 16 bits brings about is written down: autocast's casts, copies around attention."""
+"""A graph in which every number format is written down: autocast's casts become nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from dippm.costs.precision import Precision, TypePlan, whole_model_type
 from dippm.costs.sizes import GraphSizes
-from dippm.costs.training_step.flash_attention import append_attention
 from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.graph import DType, Graph, Node, OpKind, TensorSpec
 from dippm.graph.codes import mark
@@ -26,7 +25,7 @@ _FULL_BYTES = 4.0
 
 
 def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, frozenset[int]]:
-    """Give every tensor the type in which it is stored at a precision, and every cast and copy of 16 bits a node.
+    """Give every tensor the type in which it is stored at a precision, and every cast of autocast a node.
 
     Args:
         graph: The model as it was read.
@@ -89,8 +88,5 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
                 copies.get(index, kept.get(index, index)) if index in changed else index for index in node.inputs
             )
             node = change_node(node, inputs=inputs)
-        if node.kind is OpKind.ATTENTION:
-            append_attention(node, tensors, nodes)
-        else:
-            nodes.append(node)
+        nodes.append(node)
     return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes)), frozenset(kept.values())
