@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ def functions_followed(recorder: Recorder) -> Iterator[None]:
         recorder: Where the operators are recorded.
     """
     apply = torch.autograd.Function.__dict__["apply"]
-    save = FunctionCtx.save_for_backward
+    save: Callable[..., None] = FunctionCtx.save_for_backward
     kept: list[list[torch.Tensor | None]] = []
 
     def follow(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,5 +50,5 @@ def functions_followed(recorder: Recorder) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.autograd.Function.apply = apply
+        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
         FunctionCtx.save_for_backward = save  # type: ignore[method-assign]
