@@ -48,14 +48,15 @@ struct CUDAHooks final : at::CUDAHooksInterface {
 };
 
 // sdp_utils.cpp, compute capability 8: flash attention in 16 bits without a mask and with at most 256 elements per head,
-// else the memory-efficient kernel.
-int64_t choose_attention(const Tensor& query, const Tensor&, const Tensor& value, const std::optional<Tensor>& mask,
+// else the memory-efficient kernel, which takes no fewer heads of keys than of queries: those are composed.
+int64_t choose_attention(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask,
                          double, bool, std::optional<double>, bool) {
   const auto type = query.scalar_type();
   const bool has_mask = mask.has_value() && mask->defined();
   const bool is_flash = (type == at::kHalf || type == at::kBFloat16) && !has_mask && query.sym_size(-1) <= 256 &&
                         query.sym_size(-1) == value.sym_size(-1);
-  return is_flash ? 1 : 2;
+  const bool is_grouped = query.dim() == 4 && query.sym_size(1) != key.sym_size(1);
+  return is_flash ? 1 : is_grouped ? 0 : 2;
 }
 
 // Modes of cuDNN: 0 ReLU, 1 tanh, 2 LSTM, 3 GRU. Weights are used where they are, as those of nn.LSTM in one buffer.

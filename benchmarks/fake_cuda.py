@@ -74,7 +74,8 @@ _LIBRARY.impl("_cudnn_rnn_backward", _recurrent_backward, "Meta")
 # These have kernels on CUDA and are taken apart where there is none.
 for _name in ("silu_backward", "mish_backward", "_fused_rms_norm"):
     _LIBRARY.impl(_name, _never, "CUDA")
-# Both look for a real GPU.
+# These look for a real GPU.
+torch.cuda.get_device_capability = lambda *_: (8, 0)
 torch.cuda.amp.common.amp_definitely_not_available = lambda: False
 torch.backends.cudnn.is_acceptable = lambda _: True
 # nn.LSTM asks where its weights lie.

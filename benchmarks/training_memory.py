@@ -18,12 +18,14 @@ import gc
 import json
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -83,6 +85,8 @@ _SMALL_LLAMA = {
     "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
     "num_key_value_heads": 12, "use_cache": False,
 }  # fmt: skip
+# Fewer heads of keys than of queries.
+_GROUPED = {**_SMALL_LLAMA, "num_key_value_heads": 4}
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False}
 MODELS = (
@@ -96,9 +100,24 @@ MODELS = (
     Model(name="timm:vit_base_patch16_224", batch=16),
     Model(name="timm:swin_tiny_patch4_window7_224", batch=16),
     Model(name="timm:mixer_b16_224", batch=32),
+    Model(name="timm:mvitv2_tiny", batch=8),
     Model(name="hf:BertForMaskedLM", batch=16, options=_NO_DROPOUT),
     Model(name="hf:GPT2LMHeadModel", batch=8, options=_GPT2),
     Model(name="hf:LlamaForCausalLM", batch=8, options=_SMALL_LLAMA),
+    Model(name="hf:MistralForCausalLM", batch=8, options=_GROUPED),
+    Model(
+        name="hf:BloomForCausalLM",
+        batch=8,
+        options={
+            "hidden_size": 768,
+            "n_layer": 12,
+            "n_head": 12,
+            "vocab_size": 32000,
+            "use_cache": False,
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+        },
+    ),
     Model(
         name="U-Net",
         batch=8,
@@ -121,6 +140,12 @@ IN_16_BITS = (
     )),
     *(model for model in MODELS if model.has_loss),
     Model(name="hf:Qwen2ForCausalLM", batch=8, options=_SMALL_LLAMA),
+    Model(name="hf:Qwen3ForCausalLM", batch=8, options={**_GROUPED, "head_dim": 64}),
+    Model(name="hf:GPTNeoXForCausalLM", batch=8, options={
+        key: value for key, value in _SMALL_LLAMA.items() if key != "num_key_value_heads"
+    }),
+    Model(name="timm:eva02_tiny_patch14_224", batch=16),
+    Model(name="timm:mobilevit_s", batch=16),
     Model(name="hf:OPTForCausalLM", batch=8, options={"dropout": 0.0, "use_cache": False}),
     Model(name="hf:T5ForConditionalGeneration", batch=8, options={"dropout_rate": 0.0, "use_cache": False}),
     Model(name="hf:ElectraForPreTraining", batch=16, options=_NO_DROPOUT),
@@ -287,16 +312,15 @@ def track(model: Model, settings: TrainingSettings) -> tuple[dict[str, float], f
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     with FakeTensorMode():
         _move(module)
-        positional = [_batch(entry, model.batch) for entry in inputs.positional]
-        if is_whole:
-            positional = [each.to(_FORMATS[precision]) if each.is_floating_point() else each for each in positional]
-        named = {name: _batch(entry, model.batch) for name, entry in (inputs.named or {}).items()}
+        dtype = _FORMATS[precision] if is_whole else None
+        positional = [_batch(entry, model.batch, dtype) for entry in inputs.positional]
+        named = {name: _batch(entry, model.batch, dtype) for name, entry in (inputs.named or {}).items()}
         updater = OPTIMIZERS[settings.optimizer](list(module.parameters()))
         loss_of = Loss()
         tracker = MemTracker()
         tracker.track_external(module, updater, *positional, *named.values())
         start = time.process_time()
-        with tracker:
+        with tracker, _one_text_each():
             for _ in range(STEPS):
                 for _ in range(settings.accumulation):
                     with _autocast(precision):
@@ -313,6 +337,17 @@ def track(model: Model, settings: TrainingSettings) -> tuple[dict[str, float], f
         seconds = time.process_time() - start
         parts = tracker.get_tracker_snapshot("peak")[torch.device("cuda", 0)]
     return {str(getattr(part, "value", part)): size / MIB for part, size in parts.items()}, seconds
+
+
+@contextmanager
+def _one_text_each() -> Iterator[None]:
+    """Have transformers take a row of tokens for one text; of fake positions it cannot tell, and would build a mask."""
+    masks = sys.modules.get("transformers.masking_utils")
+    if masks is None:
+        yield
+        return
+    with patch.object(masks, "find_packed_sequence_indices", lambda *_: None):
+        yield
 
 
 def _autocast(precision: Precision) -> AbstractContextManager[object]:
@@ -431,8 +466,11 @@ def _move(module: nn.Module) -> None:
                 table[name] = moved[id(tensor)]  # type: ignore[assignment]
 
 
-def _batch(entry: InputEntry, batch: int) -> torch.Tensor:
+def _batch(entry: InputEntry, batch: int, floating: torch.dtype | None) -> torch.Tensor:
+    """A batch of one input; what is floating has the model's format where that is given."""
     dtype = torch.float32 if entry.dtype is None else getattr(torch, entry.dtype.value)
+    if floating is not None and dtype.is_floating_point:
+        dtype = floating
     return torch.zeros((batch, *entry.shape), dtype=dtype, device="cuda")
 
 

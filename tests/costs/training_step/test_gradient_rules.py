@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.graph import Node, OpKind
+from dippm.graph import Node, OpKind, TensorRole
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
 
@@ -31,6 +31,17 @@ def test_a_convolution_has_a_kernel_for_its_input_one_for_its_weight_and_a_sum_f
     assert of_weight.attributes["is_transposed"] is False
     # The image itself needs no gradient.
     assert [node.kind for node in gradients_of(graph, 0)] == [OpKind.CONV_WEIGHT_GRAD]
+
+
+def test_the_image_of_a_filter_that_is_not_trained_is_kept(builder, gradients_of):
+    n = builder.N
+    x = builder.node(OpKind.CONV, [builder.input(n, 3, 32, 32), builder.weight(8, 3, 3, 3)], n, 8, 32, 32)
+    padded = builder.node(OpKind.PAD, [x], n, 8, 34, 34, function="constant")
+    blur = builder.tensor(8, 1, 3, 3, role=TensorRole.BUFFER)
+    builder.node(OpKind.CONV, [padded, blur], n, 8, 32, 32)
+    nodes = gradients_of(builder.graph(), 2)
+    assert [node.kind for node in nodes] == [OpKind.CONV_TRANSPOSE, OpKind.VIEW]
+    assert nodes[1].inputs == (padded,)
 
 
 def test_the_input_of_a_transposed_convolution_gets_its_gradient_by_a_convolution(builder, gradients_of):

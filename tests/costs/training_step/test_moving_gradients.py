@@ -105,3 +105,26 @@ def test_an_embedding_writes_to_the_whole_table(builder: Any, gradients_of: Any)
     (gradient,) = gradients_of(graph, 0)
     assert gradient.kind is OpKind.SCATTER
     assert words in gradient.inputs
+
+
+def test_what_overwrites_gets_the_gradient_and_what_is_overwritten_zeros(
+    builder: Any, x: int, gradients_of: Any
+) -> None:
+    n = builder.N
+    new = builder.node(OpKind.LINEAR, [builder.input(n, 8, 16), builder.weight(16, 16)], n, 8, 16)
+    written = builder.node(OpKind.COPY, [x, new], n, 8, 16, alias_of=x, function="copy")
+    graph = builder.graph(written)
+    zeros = gradients_of(graph, 2)
+    assert [(node.kind, node.attributes["function"]) for node in zeros] == [(OpKind.FILL, "zeros")]
+    # The layer that made the new values is trained.
+    assert gradients_of(graph, 1)[-1].kind is OpKind.MATMUL
+
+
+def test_values_that_were_picked_go_back_to_their_places(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    values, places = builder.tensor(n, 8, 4), builder.tensor(n, 8, 4, dtype=DType.INT64)
+    builder.nodes.append(Node(kind=OpKind.SORT, inputs=(x,), outputs=(values, places), attributes={"function": "topk"}))
+    builder.node(OpKind.LINEAR, [values, builder.weight(16, 4)], n, 8, 16)
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert gradient.kind is OpKind.SCATTER
+    assert places in gradient.inputs

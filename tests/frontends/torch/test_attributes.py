@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS  # noqa: E402
 from dippm.frontends.torch.operators import OPERATORS  # noqa: E402
-from dippm.graph import Graph  # noqa: E402
+from dippm.graph import Graph, OpKind  # noqa: E402
 
 torch = pytest.importorskip("torch")
 
@@ -36,3 +36,17 @@ def test_inputs_and_attributes_follow_the_kinds_conventions(small: type[nn.Modul
 
 def test_attribute_builders_are_all_known_and_used() -> None:
     assert {rule.attributes for rule in OPERATORS.values()} - {""} == set(ATTRIBUTE_BUILDERS)
+
+
+@pytest.mark.parametrize(("is_copied", "expected"), [(False, None), (True, True)])
+def test_attention_knows_how_its_query_lies_in_memory(
+    read: Callable[..., Graph], is_copied: bool, expected: bool | None
+) -> None:
+    class Heads(nn.Module):
+        def forward(self, x):
+            query = x.view(x.shape[0], 6, 2, 8).transpose(1, 2)
+            query = query.contiguous() if is_copied else query
+            return nn.functional.scaled_dot_product_attention(query, query, query)
+
+    (node,) = (node for node in read(Heads(), "6,16").nodes if node.kind is OpKind.ATTENTION)
+    assert node.attributes.get("is_by_head") is expected

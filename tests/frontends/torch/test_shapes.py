@@ -74,6 +74,9 @@ CASES = {
     "product with bias": (lambda x: torch.baddbmm(x, x, x), (), "4,4"),
     "roll": (lambda x: torch.roll(x, (1, 2), (1, 2)), (), "3,4"),
     "softmax": (lambda x: x.transpose(1, 2).softmax(-1), (), "3,4"),
+    "softmax of a transpose, turned back": (
+        lambda x: x.transpose(1, 2).softmax(-1).transpose(1, 2).contiguous(), (), "3,4",
+    ),
     "clone of a transpose": (lambda x: x.transpose(1, 2).clone(), (), "3,4"),
     "contiguous": (lambda x: x.transpose(1, 2).contiguous(), (), "3,4"),
     "power": (lambda x: x**2 + 2**x, (), "3,4"),

@@ -22,8 +22,8 @@ RESHAPE = "reshape_backward"
 """``source_op`` of the copies of gradients that go back through a view."""
 
 
-_NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.SORT, OpKind.QUANTIZE})
-_FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "argmax", "argmin", "detach"})
+_NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.QUANTIZE})
+_FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "argmax", "argmin", "detach", "histc"})
 
 
 class Gradients:

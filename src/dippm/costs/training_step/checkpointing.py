@@ -2,7 +2,8 @@
 
 As ``torch.utils.checkpoint`` is used in practice (``set_grad_checkpointing`` of timm, ``gradient_checkpointing_enable``
 of Hugging Face's models): around each block of a repeated structure. A block keeps what flows into it; all that it
-computes is dropped in the forward pass and computed again right before its backward pass.
+computes is dropped in the forward pass and computed again right before its backward pass. A function of a model's own
+that keeps its arguments alone (``torch.autograd.Function``, as Bloom's GELU) works alike.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
 from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.errors import UnsupportedError
-from dippm.graph import Graph, Node
+from dippm.graph import Attribute, Graph, Node
 
-__all__ = ["find_blocks", "run_block_backward"]
+__all__ = ["AUTOGRAD_FUNCTION", "find_blocks", "find_functions", "run_block_backward"]
+
+
+AUTOGRAD_FUNCTION = "autograd_function"
+"""Attribute of nodes that a model runs in an autograd function of its own which keeps its arguments alone: its name."""
 
 
 def find_blocks(graph: Graph) -> list[range]:
@@ -47,6 +52,16 @@ def find_blocks(graph: Graph) -> list[range]:
             cure="Give the model as a module or by name, whose paths number its blocks, or leave checkpointing out.",
         )
     return blocks
+
+
+def find_functions(graph: Graph) -> list[range]:
+    """Stretches of nodes that belong to one autograd function each which keeps its arguments alone, in their order."""
+    ends: dict[Attribute, tuple[int, int]] = {}
+    for position, node in enumerate(graph.nodes):
+        function = node.attributes.get(AUTOGRAD_FUNCTION)
+        if function is not None:
+            ends[function] = ends.get(function, (position, 0))[0], position + 1
+    return [range(*span) for span in ends.values()]
 
 
 def _repeated_paths(scopes: set[str]) -> set[str]:

@@ -10,7 +10,7 @@ batch norm                 mean and reciprocal deviation of every channel (fp32)
 layer and group norm       mean and reciprocal deviation of every row (fp32)
 RMS norm                   one number per row (fp32)
 attention                  log-sum-exp of every query (fp32), of the flash and the memory-efficient kernel; a
-                           mask of booleans as numbers
+                           mask of booleans as numbers; see also :mod:`~dippm.costs.training_step.attention_kernels`
 max pooling                the index of every maximum (int64)
 LSTM, GRU, RNN             the gates of all steps: an assumption on cuDNN's reserve
 in-place activations       a copy of their input, where the gradient needs the input and not the result

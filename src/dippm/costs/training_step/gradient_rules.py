@@ -50,6 +50,9 @@ def _convolution(gradients: Gradients, node: Node, taken: Outputs) -> None:
         attributes = {**node.attributes, "is_transposed": is_transposed}
         builder.run(OpKind.CONV_WEIGHT_GRAD, (gradient, x), (result,), "convolution_backward", attributes=attributes)
         results.append((weight, result))
+    else:
+        # Autograd keeps the image of a filter that is not trained as well.
+        builder.view(x, builder.shape(x))
     results += _bias(gradients, node, gradient)
     _give_all(gradients, results)
 

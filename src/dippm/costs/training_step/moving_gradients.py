@@ -50,6 +50,9 @@ def _viewed(gradients: Gradients, node: Node, gradient: int) -> int:
 
 
 def _copy(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    if len(node.inputs) > 1:
+        _overwrite(gradients, node, taken)
+        return
     builder = gradients.builder
     x = node.inputs[0]
     gradient = first_of(taken)
@@ -61,6 +64,21 @@ def _copy(gradients: Gradients, node: Node, taken: Outputs) -> None:
         gradients.give(x, gradient if builder.shape(gradient) == shape else builder.view(gradient, shape))
     else:
         gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, function))
+
+
+def _overwrite(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """Writing one tensor over another: the first gets the gradient, what was overwritten gets zeros."""
+    old, new = node.inputs[:2]
+    gradients.give(new, first_of(taken))
+    if gradients.wants(old):
+        gradients.give(old, gradients.make(OpKind.FILL, (), old, "zeros"))
+
+
+def _sort(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """The values that were picked go back to where they were: autograd keeps the places."""
+    if taken[0] is not None:
+        x = node.inputs[0]
+        gradients.give(x, gradients.make(OpKind.SCATTER, (taken[0], *node.outputs[1:2]), x, "add"))
 
 
 def _concat(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -105,5 +123,6 @@ MOVING_RULES: Mapping[OpKind, Rule] = {
     OpKind.EMBEDDING: _gather,
     OpKind.GATHER: _gather,
     OpKind.SCATTER: _scatter,
+    OpKind.SORT: _sort,
 }
 """The rule of each kind."""

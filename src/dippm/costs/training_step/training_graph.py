@@ -13,8 +13,9 @@ import numpy.typing as npt
 from dippm.costs.conditions import Optimizer
 from dippm.costs.edges import IndexArray
 from dippm.costs.precision import Precision
+from dippm.costs.training_step.attention_kernels import with_attention_as_run
 from dippm.costs.training_step.backward import ACCUMULATE, RESHAPE, Gradients
-from dippm.costs.training_step.checkpointing import find_blocks, run_block_backward
+from dippm.costs.training_step.checkpointing import find_blocks, find_functions, run_block_backward
 from dippm.costs.training_step.explicit_types import with_explicit_types
 from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
@@ -135,7 +136,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             cure="Give a model whose weights are parameters, or predict its inference.",
         )
     explicit, kept_casts = with_explicit_types(graph, settings.precision)
-    blocks = find_blocks(explicit) if settings.is_checkpointed else []
+    explicit = with_attention_as_run(explicit)
+    blocks = find_blocks(explicit) if settings.is_checkpointed else find_functions(explicit)
     dropped = {position for block in blocks for position in block}
     builder = StepBuilder(explicit)
     earlier: dict[int, int] = {}

@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
+from dippm.frontends.torch.shapes import empty_like
 from dippm.graph import Attribute
 
 __all__ = ["ATTRIBUTE_BUILDERS"]
 
 _Arguments = Mapping[str, Any]
+
+_BATCHED_HEADS = 4
 
 
 def _tuple(value: Any, *, rank: int) -> tuple[int, ...]:
@@ -42,7 +45,11 @@ def _deformed_convolution(arguments: _Arguments, _outputs: Sequence[torch.Tensor
 
 
 def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
-    return {"is_causal": bool(arguments.get("is_causal", False))}
+    query = arguments["query"]
+    # Whether heads lie one after the other, and not the heads of a token.
+    is_by_head = query.dim() == _BATCHED_HEADS and not empty_like(query.transpose(1, 2)).is_contiguous()
+    by_head = {"is_by_head": True} if is_by_head else {}
+    return {"is_causal": bool(arguments.get("is_causal", False)), **by_head}
 
 
 def _recurrent(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:

@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
+from dippm.frontends.torch.autograd_functions import functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
@@ -231,7 +232,8 @@ class _Reading:
 
     def _call(self, recorder: Recorder, positional: tuple[Any, ...], named: Mapping[str, Any], *, batch: int) -> Any:
         try:
-            with torch.inference_mode(), PretendedDevice(recorder), recorder:
+            functions = functions_followed(recorder) if self.mode is Mode.TRAINING else nullcontext()
+            with torch.inference_mode(), functions, PretendedDevice(recorder), recorder:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise

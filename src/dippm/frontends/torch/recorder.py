@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
@@ -57,7 +58,7 @@ class _Step:
     kind: OpKind
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    attributes: Mapping[str, Attribute]
+    attributes: dict[str, Attribute]
     scope: str
     source_op: str
     releases: list[int] = field(default_factory=list)
@@ -111,6 +112,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
             for step in self._steps
         )
+
+    @property
+    def step_count(self) -> int:
+        """Number of nodes recorded so far."""
+        return len(self._steps)
+
+    def mark_function(self, start: int, name: str) -> None:
+        """Mark the nodes from one on as those of an autograd function of the model's own, which keeps its arguments."""
+        for step in self._steps[start:]:
+            step.attributes[AUTOGRAD_FUNCTION] = f"{name}_{start}"
 
     def index_of(self, tensor: torch.Tensor) -> int:
         """Index of a tensor object in the graph; one never seen becomes a constant."""

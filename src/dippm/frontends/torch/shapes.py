@@ -86,6 +86,12 @@ def _like_input(arguments: Mapping[str, Any]) -> torch.Tensor:
     return empty_like(x)
 
 
+def _row_by_row(arguments: Mapping[str, Any]) -> torch.Tensor:
+    """Softmax writes row by row, in whatever order it reads."""
+    x = arguments["self"]
+    return _new(x, x.shape)
+
+
 def _dropout(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     x = arguments["input"]
     return empty_like(x), empty_like(x, dtype=torch.bool)
@@ -275,7 +281,7 @@ _ELEMENTWISE = frozenset(
         "relu", "leaky_relu", "elu", "gelu", "silu", "mish", "sigmoid", "tanh", "softplus", "hardswish", "hardsigmoid",
         "hardtanh", "clamp", "clamp_min", "clamp_max", "add", "sub", "rsub", "mul", "div", "pow", "maximum", "minimum",
         "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "abs", "neg", "sin", "cos", "erf", "floor", "ceil",
-        "round", "masked_fill", "where", "lerp", "addcmul", "addcdiv", "_softmax", "_log_softmax", "expm1", "log1p",
+        "round", "masked_fill", "where", "lerp", "addcmul", "addcdiv", "expm1", "log1p",
         "sign", "bitwise_and", "bitwise_or", "bitwise_not", "__and__", "__or__", "floor_divide",
         "remainder", "copy", "fill", "zero", "clone",
         *_TO_BOOL,
@@ -349,6 +355,8 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "instance_norm": _like_input,
     "rms_norm": _like_input,
     "native_dropout": _dropout,
+    "_softmax": _row_by_row,
+    "_log_softmax": _row_by_row,
     "convolution": _convolution,
     "_convolution": _convolution,
     "max_pool2d_with_indices": _max_pool2d,

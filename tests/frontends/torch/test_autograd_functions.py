@@ -1,0 +1,63 @@
+"""Functions with a gradient of their own: which of their operators the backward pass computes again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.autograd.function import FunctionCtx  # noqa: E402
+
+from dippm.costs.conditions import Mode  # noqa: E402
+from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION  # noqa: E402
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.frontends.torch import read_module  # noqa: E402
+from dippm.graph import OpKind  # noqa: E402
+
+
+class _KeepsArgument(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return torch.tanh(x * 2) * x
+
+
+class _KeepsMore(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        wave = torch.tanh(x * 2)
+        ctx.save_for_backward(x, wave)
+        return wave * x
+
+
+class _Net(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(8, 8), nn.Linear(8, 8), function
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.function.apply(self.function.apply(self.first(x))))
+
+
+def _marks(function: Any, mode: Mode) -> list[object]:
+    graph = read_module(_Net(function), input=parse_input_shapes("8"), mode=mode)
+    assert [node.kind for node in graph.nodes[1:4]] == [OpKind.MUL, OpKind.TANH, OpKind.MUL]
+    return [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes]
+
+
+def test_a_function_that_keeps_its_argument_is_marked_at_each_call() -> None:
+    assert _marks(_KeepsArgument, Mode.TRAINING) == [None, *["_KeepsArgument_1"] * 3, *["_KeepsArgument_4"] * 3, None]
+
+
+def test_nothing_is_marked_of_a_function_that_keeps_more_nor_at_inference() -> None:
+    assert set(_marks(_KeepsMore, Mode.TRAINING)) == {None}
+    assert set(_marks(_KeepsArgument, Mode.INFERENCE)) == {None}
+
+
+def test_pytorch_is_as_before_after_a_reading() -> None:
+    before = torch.autograd.Function.__dict__["apply"], FunctionCtx.save_for_backward
+    _marks(_KeepsArgument, Mode.TRAINING)
+    assert (torch.autograd.Function.__dict__["apply"], FunctionCtx.save_for_backward) == before
