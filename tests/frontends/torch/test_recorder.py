@@ -171,3 +171,15 @@ def test_a_loop_without_end_is_ended(
     with pytest.raises(UnsupportedError) as caught:
         read_torch_file(save_script(Endless(), tmp_path / "m.pt"), input=VECTOR)
     assert caught.value.code == "torch.too_many_operators"
+
+
+def test_a_check_of_the_input_is_taken_to_pass_and_reported(read: Callable[..., Graph]) -> None:
+    class Checks(nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            torch._check_tensor_all((tokens == 3).sum() == 2)
+            return tokens + 1
+
+    graph = read(Checks(), "5:int64")
+    assert len(graph.warnings) == 1
+    assert "checks of its values" in graph.warnings[0]
+    assert not graph.unsupported_ops

@@ -58,7 +58,7 @@ _REDUCE_FUNCTIONS = {
     "prod": "prod", "var": "var", "std": "std", "var_mean": "var_mean", "std_mean": "std_mean", "all": "all",
     "any": "any", "argmax": "argmax", "argmin": "argmin", "logsumexp": "logsumexp", "norm": "norm",
     "linalg_vector_norm": "norm", "aminmax": "aminmax", "count_nonzero": "count_nonzero", "median": "median",
-    "nanmedian": "median", "mode": "mode",
+    "nanmedian": "median", "mode": "mode", "_is_all_true": "all",
 }  # fmt: skip
 
 OPERATORS: Mapping[str, OpRule] = {

@@ -260,6 +260,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values = self._compute_values(func, plan, args, kwargs, inputs)
         if plan.name == "rand" and outputs[0].numel() == 1:
             values = self._assume_draw(outputs[0])
+        if plan.name == "_is_all_true" and values is None:
+            values = self._assume_check()
         if values is None and func._schema.is_mutable:
             self._forget_written_values(func, args)
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(_tensors_in((values,))))
@@ -269,6 +271,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The mean in place of one random number, by which models decide whether to leave out a layer."""
         self.assumptions.append("A random number of the forward pass is taken as 0.5, where it decides what runs.")
         return torch.full(drawn.shape, 0.5, dtype=drawn.dtype)
+
+    def _assume_check(self) -> torch.Tensor:
+        """What a model's check of its own input finds: nothing else in PyTorch asks whether all is true this way."""
+        self.assumptions.append("The input is taken to pass the checks of its values that the model makes.")
+        return torch.tensor(True)
 
     def _forget_written_values(self, func: Any, args: tuple[Any, ...]) -> None:
         for argument, value in zip(func._schema.arguments, args, strict=False):

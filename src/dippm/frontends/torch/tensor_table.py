@@ -98,14 +98,25 @@ class TensorTable:
         if id(tensor) not in self._twins:
             self._make_twin(tensor, name=name, role=role)
 
-    def add_input(self, *, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def add_input(
+        self, *, name: str, shape: Sequence[int], dtype: torch.dtype, values: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """Make a model input.
+
+        Args:
+            name: Name for people.
+            shape: Its size.
+            dtype: Its element type.
+            values: What each entry of its first dimension holds, in order; None where that is not known.
 
         Returns:
             The tensor to call the module with.
         """
         tensor = torch.empty(tuple(shape), dtype=dtype, device=_META)
-        self.register(tensor, name=name, role=TensorRole.INPUT, value=None)
+        value = None
+        if values is not None and is_small(tensor):
+            value = torch.tensor(values, dtype=dtype).reshape(1, *shape[1:]).repeat(shape[0], *[1] * (len(shape) - 1))
+        self.register(tensor, name=name, role=TensorRole.INPUT, value=value)
         return tensor
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
