@@ -17,6 +17,7 @@ from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.open_model import open_model
 from dippm.frontends.torch import read_module
 from dippm.frontends.transformers_inputs import with_plain_text
+from dippm.frontends.unread_weights import warn_of_unread_weights
 from dippm.graph import DType
 
 if find_spec("torch") is None or find_spec("transformers") is None:
@@ -60,6 +61,13 @@ CASES = {
     "LlavaForConditionalGeneration": _LLAVA,
     "Gemma3ForConditionalGeneration": _GEMMA,
     "Qwen2VLForConditionalGeneration": _QWEN,
+    "Qwen3VLForConditionalGeneration": {
+        **_QWEN,
+        "text_config": {**_TEXT, "head_dim": 8, "rope_parameters": _ROPE},
+        "vision_config": {
+            **_TOWER, "depth": 2, "num_heads": 2, "out_hidden_size": 32, "deepstack_visual_indexes": [0, 1],
+        },
+    },
     "WhisperForConditionalGeneration": _WHISPER,
     "Speech2TextForConditionalGeneration": _SPEECH,
     "MusicgenForCausalLM": {
@@ -144,7 +152,15 @@ def test_only_texts_become_plain() -> None:
     assert len((plain.named or {})["input_ids"].values or ()) == 4
 
 
-def test_parts_that_do_not_fit_each_other_are_told_with_the_inputs() -> None:
-    with pytest.raises(UnsupportedError, match=r"image_grid_thw.*config\.json") as caught:
-        open_model("hf:Qwen2VLForConditionalGeneration", input=InputShapes())
+def test_a_text_is_read_alone_where_no_image_fits_it_and_what_is_left_out_is_told() -> None:
+    options = {**_QWEN, "vision_config": {**_PATCHED, "hidden_size": 48}}
+    module, shapes = zoo.build("hf:Qwen2VLForConditionalGeneration", options=options)
+    assert set(shapes.named or {}) == {"input_ids"}
+    (warning,) = warn_of_unread_weights(read_module(module, input=shapes)).warnings
+    assert "those of model.visual" in warning
+
+
+def test_inputs_that_do_not_fit_are_told_with_those_that_the_model_takes() -> None:
+    with pytest.raises(UnsupportedError, match=r"prompt_pixel_values, prompt_masks.*config\.json") as caught:
+        open_model("hf:SegGptModel", input=InputShapes())
     assert caught.value.code == "zoo.inputs_unknown"

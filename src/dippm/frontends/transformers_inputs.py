@@ -2,12 +2,14 @@
 
 They follow from the names of its forward's arguments and from its configuration. Where these do not tell how images or
 sounds are laid out, the usual ways are tried on the part of the model that takes them. A text that an image is put into
-has as many places for it as the model makes features of the image.
+has as many places for it as the model makes features of the image. Where no image fits the text, as in classes whose
+own sizes do not go together, the text is there alone.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -51,8 +53,8 @@ def default_inputs(module: Any, config: Any) -> _Entries:
     has_decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
     decoded = {"decoder_input_ids": tokens} if has_decoder else {}
     if main == "input_features" and main in parameters:
-        ways = ({**way, **decoded} for way in _features(config))
-        return _first_taken(module, module.forward, ways)[0]
+        ways = [{**way, **decoded} for way in _features(config)]
+        return _first_taken(module, module.forward, iter(ways))[0] or ways[0]
     if main == "input_values" and main in parameters:
         entries[main] = _sound(config)
     elif "pixel_values" in parameters or not parameters.keys().isdisjoint(_GRIDS):
@@ -140,11 +142,20 @@ def _images(module: Any, config: Any, parameters: Mapping[str, Any]) -> _Entries
         ways = _patches(vision, main=main, grid=grid)
     else:
         ways = _tiles(image, has_sizes="image_sizes" in parameters)
-    makes_features = getattr(module, "get_image_features", None)
+    makes_features = next(
+        (found for part in (module, module.base_model) if (found := getattr(part, "get_image_features", None))), None
+    )
     if "input_ids" in parameters and makes_features is not None and _image_token(config) is not None:
         entries, features = _first_taken(module, makes_features, ways)
-        return {**entries, "input_ids": _tokens(config, places=_count_features(features))}
-    return next(ways) if grid is None else _first_taken(module, module.forward, ways)[0]
+        if features is None:
+            return entries or {"input_ids": _tokens(config)}
+        table = module.get_input_embeddings()
+        places = _count_features(features, size=getattr(table, "embedding_dim", None))
+        return {**entries, "input_ids": _tokens(config, places=places)} if places else {"input_ids": _tokens(config)}
+    first = next(ways)
+    if grid is None:
+        return first
+    return _first_taken(module, module.forward, itertools.chain([first], ways))[0] or first
 
 
 def _patches(vision: Any, *, main: str, grid: str) -> Iterator[_Entries]:
@@ -210,7 +221,7 @@ def _image_token(config: Any) -> int | None:
 def _first_taken(module: Any, function: Callable[..., Any], ways: Iterator[_Entries]) -> tuple[_Entries, Any]:
     """The first inputs that a function of a module takes, and what it makes of those of one sample.
 
-    Where it takes none, the first and None: reading the module then says what is wrong with them.
+    Where that depends on values, None in its place, and reading the module says so. No inputs where it takes none.
     """
     from dippm.frontends.torch.recorded_call import call_without_data
     from dippm.frontends.torch.recorder import DataDependentError
@@ -218,9 +229,7 @@ def _first_taken(module: Any, function: Callable[..., Any], ways: Iterator[_Entr
     arguments = inspect.signature(function).parameters.values()
     takes_any = any(item.kind is item.VAR_KEYWORD for item in arguments)
     names = {item.name for item in arguments}
-    first: _Entries | None = None
     for way in ways:
-        first = way if first is None else first
         try:
             taken = {name: entry for name, entry in way.items() if takes_any or name in names}
             return way, call_without_data(module, function, taken, batch=1)
@@ -228,14 +237,14 @@ def _first_taken(module: Any, function: Callable[..., Any], ways: Iterator[_Entr
             return way, None
         except Exception:  # noqa: BLE001, S112 - the library's own code, which fails in any way on what it does not take
             continue
-    return first or {}, None
+    return {}, None
 
 
-def _count_features(features: Any) -> int:
-    """How many places in a text the features of an image take."""
+def _count_features(features: Any, *, size: int | None) -> int:
+    """How many places in a text the features of an image take; 0 where they are not of the size of its tokens'."""
     import torch
 
     found = getattr(features, "pooler_output", features)
     if isinstance(found, torch.Tensor):
-        return found.numel() // max(found.shape[-1], 1)
-    return sum(map(_count_features, found)) if isinstance(found, list | tuple) else 0
+        return found.numel() // max(found.shape[-1], 1) if size in {None, found.shape[-1]} else 0
+    return sum(_count_features(each, size=size) for each in found) if isinstance(found, list | tuple) else 0

@@ -11,12 +11,14 @@ from dippm.graph import Graph, TensorRole
 __all__ = ["warn_of_unread_weights"]
 
 # Many models have a small layer that only another task needs.
-_NOTABLE_SHARE = 0.01
+_NOTABLE_SHARE, _NOTABLE_COUNT = 0.01, 100_000_000
 _MOST_PARTS = 3
 
 
 def warn_of_unread_weights(graph: Graph) -> Graph:
-    """The graph with a warning that names the modules that no operator reads, where they hold 1 % of the weights.
+    """The graph with a warning that names the modules that no operator reads, where they hold a notable part of it.
+
+    That is 1 % of all weights, or 100 million.
 
     Args:
         graph: Its parameters are named by their paths, parts joined by dots.
@@ -33,7 +35,7 @@ def warn_of_unread_weights(graph: Graph) -> Graph:
     for index in weights.keys() - read:
         part = next((path for path in _paths(weights[index].name) if path not in reached), weights[index].name)
         counts[part] += prod(fixed for _, fixed in weights[index].shape)
-    if counts.total() < _NOTABLE_SHARE * max(graph.parameter_count, 1):
+    if counts.total() < min(_NOTABLE_SHARE * max(graph.parameter_count, 1), _NOTABLE_COUNT):
         return graph
     parts = [part for part, _ in counts.most_common()]
     named = ", ".join(parts[:_MOST_PARTS]) + (f" and {len(parts) - _MOST_PARTS} more" if parts[_MOST_PARTS:] else "")

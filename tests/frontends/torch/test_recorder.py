@@ -70,6 +70,18 @@ def test_known_values_are_not_followed_into_large_tensors(read: Callable[..., Gr
     assert graph.fixed_batch is None
 
 
+def test_a_known_mask_picks_of_unknown_values_also_where_it_is_expanded(read: Callable[..., Graph]) -> None:
+    class Picks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = (torch.arange(6) % 2 == 0).expand(x.shape[0], 6)
+            wide = mask.unsqueeze(-1).expand(*mask.shape, 2**18)
+            return x[wide[..., 0], :] * 2
+
+    graph = read(Picks(), "6,5")
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(per_sample=3, fixed=0), Dim(per_sample=0, fixed=5))
+    assert not graph.unsupported_ops
+
+
 @pytest.mark.parametrize("use", ["if", "nonzero", "mask", "tolist", "numpy"])
 def test_branching_on_input_values_is_refused_with_its_place(use: str, read: Callable[..., Graph]) -> None:
     class Branches(nn.Module):

@@ -120,7 +120,10 @@ OPERATORS: Mapping[str, OpRule] = {
         for name, function in _REDUCE_FUNCTIONS.items()
     },
     **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
-    **_named(OpKind.SORT, "sort topk msort kthvalue argsort unique_dim _unique2 searchsorted bucketize histc bincount"),
+    **_named(
+        OpKind.SORT,
+        "sort topk msort kthvalue argsort unique_dim unique_consecutive _unique2 searchsorted bucketize histc bincount",
+    ),
     "nms": OpRule(kind=OpKind.SORT, function="nms"),
     **_plain(OpKind.RELU, "relu"),
     **_plain(OpKind.LEAKY_RELU, "leaky_relu"),

@@ -11,17 +11,24 @@ import torch
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.graph import TensorRole, TensorSpec, fixed_shape
 
-__all__ = ["Slot", "Storage", "TensorTable", "is_small"]
+__all__ = ["Slot", "Storage", "TensorTable", "is_small", "may_keep_values"]
 
 _META = torch.device("meta")
 _ATTRIBUTE = "_dippm_slot"
 _VALUE_LIMIT = 2**22  # bytes up to which a tensor made by the program keeps its values
+_REPEATED_LIMIT = 2**28  # elements up to which it does so where it repeats those of a smaller one
 _CONSTANT_LIMIT = 4096  # elements up to which a tensor that the module holds unregistered counts as a constant
 
 
 def is_small(tensor: torch.Tensor) -> bool:
-    """Whether a tensor may keep its values."""
+    """Whether the values of a tensor take little memory, wherever they lie."""
     return tensor.numel() * tensor.element_size() <= _VALUE_LIMIT
+
+
+def may_keep_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that the program makes may keep its values: a mask that is expanded takes no memory."""
+    repeats = tensor.untyped_storage().nbytes() <= _VALUE_LIMIT and tensor.numel() <= _REPEATED_LIMIT
+    return repeats or is_small(tensor)
 
 
 @dataclass(slots=True, eq=False)
