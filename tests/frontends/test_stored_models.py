@@ -210,3 +210,8 @@ def test_every_part_is_made_in_the_format_that_is_asked_for(tmp_path: Path) -> N
     }  # fmt: skip
     module, _ = zoo.build_stored(stored(tmp_path, settings), precision=Precision.FP16)
     assert {parameter.dtype for parameter in module.parameters()} == {torch.float16}
+
+
+def test_a_type_that_is_left_to_the_loader_is_no_type(tmp_path: Path) -> None:
+    module, _ = build(tmp_path, {**_LLAMA, "dtype": "auto", "torch_dtype": "auto"})
+    assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}

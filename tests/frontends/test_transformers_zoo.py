@@ -98,3 +98,27 @@ def test_options_that_do_not_go_together_are_told(options: dict[str, object]) ->
     assert caught.value.code == "zoo.build_failed"
     for name, value in options.items():
         assert f"{name}={value!r}" in str(caught.value)
+
+
+def test_a_class_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    class Missing(type):
+        def __getattribute__(cls, name: str) -> object:
+            if not name.startswith("_"):
+                raise ImportError("\nThingModel requires the things library but it was not found.")
+            return super().__getattribute__(name)
+
+    class ThingModel(metaclass=Missing):
+        pass
+
+    monkeypatch.setattr(transformers, "ThingModel", ThingModel, raising=False)
+    with pytest.raises(UnsupportedError, match=r"things library.*Install that package") as caught:
+        zoo.build("hf:ThingModel")
+    assert caught.value.code == "zoo.build_failed"
+
+
+def test_a_class_without_sizes_of_its_own_says_where_to_find_some() -> None:
+    with pytest.raises(UnsupportedError, match=r"config\.json") as caught:
+        zoo.build("hf:Sapiens2ForSemanticSegmentation")
+    assert caught.value.code == "zoo.build_failed"

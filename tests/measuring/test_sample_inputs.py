@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dippm.errors import UsageError  # noqa: E402
-from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.frontends.inputs import InputEntry, InputShapes, parse_input_shapes  # noqa: E402
+from dippm.graph import DType  # noqa: E402
 from dippm.measuring.sample_inputs import make_inputs  # noqa: E402
 
 
@@ -63,3 +64,11 @@ def test_a_type_that_pytorch_lacks() -> None:
     with pytest.raises(UsageError) as caught:
         make_inputs(nn.Linear(2, 2), parse_input_shapes("2:int4"), batch=1, device="cpu")
     assert caught.value.code == "input.dtype_unknown"
+
+
+def test_values_that_are_given_are_those_of_every_sample() -> None:
+    entry = InputEntry(shape=(3,), dtype=DType.INT64, values=(1, 20, 30))
+    patches = InputEntry(shape=(8,), rows=6)
+    inputs = make_inputs(nn.Linear(8, 8), InputShapes(named={"grid": entry, "patches": patches}), batch=2, device="cpu")
+    assert inputs.kwargs["grid"].tolist() == [[1, 20, 30]] * 2
+    assert inputs.kwargs["patches"].shape == (12, 8)

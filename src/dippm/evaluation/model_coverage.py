@@ -35,30 +35,50 @@ HF_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "encoders": (
         "BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForSequenceClassification", "AlbertModel", "ElectraModel",
         "DebertaV2Model", "ModernBertForMaskedLM", "MPNetModel", "XLMRobertaModel", "LongformerModel", "FNetModel",
+        "ErnieForMaskedLM", "EuroBertForMaskedLM", "GteForMaskedLM", "IBertForMaskedLM", "NystromformerForMaskedLM",
+        "RoFormerForMaskedLM", "MegatronBertModel", "XLNetModel", "SplinterModel", "TapasModel",
     ),
     "decoders": (
         "GPT2LMHeadModel", "GPTNeoForCausalLM", "GPTNeoXForCausalLM", "GPTJForCausalLM", "OPTForCausalLM",
         "BloomForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
         "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "PhiForCausalLM", "Phi3ForCausalLM",
         "FalconForCausalLM", "Starcoder2ForCausalLM", "CohereForCausalLM", "Olmo2ForCausalLM", "GraniteForCausalLM",
+        "Lfm2ForCausalLM", "SmolLM3ForCausalLM", "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "DiffLlamaForCausalLM",
+        "HeliumForCausalLM", "Ministral3ForCausalLM", "MptModel", "XGLMForCausalLM", "PersimmonForCausalLM",
+        "ApertusModel", "Exaone4Model", "Glm4Model", "Olmo3Model", "OpenAIGPTModel", "Gemma3nForCausalLM",
     ),
     "encoders with decoders": (
         "T5ForConditionalGeneration", "BartForConditionalGeneration", "PegasusForConditionalGeneration",
-        "MBartForConditionalGeneration", "MarianMTModel",
+        "MBartForConditionalGeneration", "MarianMTModel", "M2M100Model", "PegasusXModel", "BigBirdPegasusModel",
     ),
     "vision": (
         "ViTForImageClassification", "DeiTForImageClassification", "BeitForImageClassification",
         "SwinForImageClassification", "ConvNextForImageClassification", "Dinov2Model",
         "SegformerForSemanticSegmentation", "ResNetForImageClassification", "MobileViTForImageClassification",
-        "YolosForObjectDetection", "DPTForDepthEstimation",
+        "YolosForObjectDetection", "DPTForDepthEstimation", "CvtForImageClassification",
+        "ConvNextV2ForImageClassification", "Dinov2WithRegistersForImageClassification", "EfficientNetModel",
+        "FocalNetModel", "PoolFormerModel", "PvtModel", "MobileViTForSemanticSegmentation", "DetrModel",
+        "TableTransformerForObjectDetection", "DFineModel", "MaskFormerModel", "TimmWrapperModel",
+        "Qwen3VLVisionModel", "Kimi_K25VisionModel",
     ),
-    "audio": ("Wav2Vec2ForCTC", "HubertModel", "WhisperForConditionalGeneration", "ASTForAudioClassification"),
+    "audio": (
+        "Wav2Vec2ForCTC", "HubertModel", "WhisperForConditionalGeneration", "ASTForAudioClassification",
+        "Speech2TextForConditionalGeneration", "SeamlessM4TForSpeechToText", "Wav2Vec2BertModel", "MoonshineModel",
+        "LasrForCTC", "NemotronAsrStreamingForRNNT", "Data2VecAudioModel", "MusicgenMelodyForCausalLM",
+    ),
     "images with text": (
         "CLIPModel", "SiglipModel", "BlipForConditionalGeneration", "ViltModel", "LlavaForConditionalGeneration",
+        "gemma-3-4b-it", "Qwen2.5-VL-3B-Instruct", "Qwen3-VL-8B-Instruct", "LlavaNextForConditionalGeneration",
+        "Mistral3ForConditionalGeneration", "InternVLForConditionalGeneration", "Cohere2VisionModel",
+        "PaddleOCRVLForConditionalGeneration", "Lfm2VlModel", "LlavaOnevisionModel", "VipLlavaModel",
+        "DeepseekVLModel", "Florence2Model", "Siglip2Model", "AltCLIPModel", "ChineseCLIPModel", "Owlv2Model",
+        "LayoutLMv3Model",
     ),
     "mixtures of experts": (
         "MixtralForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM", "OlmoeForCausalLM",
+        "Ernie4_5_MoeModel", "FlexOlmoModel", "PhimoeForCausalLM", "MiniMaxM2Model",
     ),
+    "time series": ("PatchTSMixerModel", "PatchTSTModel"),
     "state spaces": ("MambaForCausalLM", "Mamba2ForCausalLM", "RwkvForCausalLM", "FalconMambaForCausalLM"),
     "steps of generation": (
         *(f"{name}#{step}=512" for name in ("LlamaForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel")

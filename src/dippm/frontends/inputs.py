@@ -32,15 +32,21 @@ class InputEntry:
             is not batched.
         dtype: Element type, or None to take what the model asks for (else float32).
         is_batched: Whether the batch is its first dimension; a table that all samples share has none.
+        rows: How much of the first dimension one sample has. The patches of all images of a batch may lie below each
+            other there.
+        values: What every sample holds, in order, where the model's sizes follow from it; None where they do not. Of an
+            input with one row a sample.
     """
 
     shape: tuple[int, ...]
     dtype: DType | None = None
     is_batched: bool = True
+    rows: int = 1
+    values: tuple[int, ...] | None = None
 
     def at(self, batch: int) -> tuple[int, ...]:
         """The size of the input at a batch size."""
-        return (batch, *self.shape) if self.is_batched else self.shape
+        return (batch * self.rows, *self.shape) if self.is_batched else self.shape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +17,19 @@ from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.quantised_weights import store_weights
+from dippm.frontends.transformers_inputs import with_plain_text
+from dippm.frontends.unread_weights import warn_of_unread_weights
 from dippm.graph import Graph
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dippm.frontends.conversion.convert import ConvertedModel
 
 __all__ = ["open_model"]
 
+_ERRORS_OF_INPUTS = frozenset({"input.dtype_wrong", "input.name_unknown", "input.shape_wrong"})
+_PLAIN_TEXT_WARNING = "The text is taken to have no padding and no other tokens with a meaning of their own."
 _ZOOS = ("timm:", "torchvision:", "hf:")
 
 
@@ -93,13 +100,12 @@ def _open_zoo(
     precision: Precision,
 ) -> Graph:
     from dippm.frontends import zoo
-    from dippm.frontends.torch import read_module
 
     if name.startswith("hf:") and "#" in name:
         _refuse_input_of_step(name, input=input)
     module, default_input = zoo.build(name, precision=precision)
-    given = default_input if input.is_empty else input
-    return read_module(module, input=given, source=name, mode=mode, batch_hint=batch_hint)
+    graph = _read_built(module, default_input, input=input, source=name, mode=mode, batch_hint=batch_hint)
+    return warn_of_unread_weights(graph) if name.startswith("hf:") else graph
 
 
 def _open_checkpoint(
@@ -111,7 +117,6 @@ def _open_checkpoint(
     precision: Precision,
 ) -> Graph:
     from dippm.frontends import zoo
-    from dippm.frontends.torch import read_module
 
     if checkpoint.step is not None:
         _refuse_input_of_step(checkpoint.name, input=input)
@@ -124,12 +129,57 @@ def _open_checkpoint(
             "dippm.predict.",
         )
     module, default_input = zoo.build_stored(checkpoint, precision=precision)
-    given = default_input if input.is_empty else input
-    graph = read_module(module, input=given, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
+    graph = _read_built(module, default_input, input=input, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
+    graph = warn_of_unread_weights(graph)
     if stored is not None:
         graph = store_weights(graph, stored)
     doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
+
+
+def _read_built(
+    module: nn.Module,
+    default_input: InputShapes,
+    *,
+    input: InputShapes,  # noqa: A002
+    source: str,
+    mode: Mode,
+    batch_hint: int | None,
+) -> Graph:
+    """Read what a library built, with the inputs that it takes by default where the caller gave none.
+
+    Raises:
+        UnsupportedError: ``zoo.inputs_unknown`` where the model does not take those.
+    """
+    from dippm.frontends.torch import read_module
+
+    given = default_input if input.is_empty else input
+    read = partial(read_module, module, source=source, mode=mode, batch_hint=batch_hint)
+    try:
+        try:
+            return read(input=given)
+        except UnsupportedError as exc:
+            if exc.code != "torch.data_dependent" or (text := with_plain_text(given)) is None:
+                raise
+            graph = read(input=text)
+            return replace(graph, warnings=(*graph.warnings, _PLAIN_TEXT_WARNING))
+    except UsageError as exc:
+        if not input.is_empty or exc.code not in _ERRORS_OF_INPUTS:
+            raise
+        told = str(exc).removesuffix(exc.cure or "").strip()
+        raise UnsupportedError(
+            f"The inputs that dippm gives '{source}' by default do not fit it, or its parts do not fit each other in "
+            f"the sizes that it is built with. {told}",
+            code="zoo.inputs_unknown",
+            cure=f"Give the inputs ({', '.join(_inputs_of(module))}), or sizes that go together: a checkpoint's folder "
+            "or its config.json.",
+        ) from exc
+
+
+def _inputs_of(module: nn.Module) -> list[str]:
+    """The names of the tensors that a module's forward takes, as far as its annotations tell."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return [item.name for item in parameters if "Tensor" in str(item.annotation)] or [item.name for item in parameters]
 
 
 def _refuse_input_of_step(name: str, *, input: InputShapes) -> None:  # noqa: A002

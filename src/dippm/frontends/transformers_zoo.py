@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import CONFIG_NAME, StoredCheckpoint
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.inputs import InputShapes
+from dippm.frontends.transformers_inputs import default_inputs
 from dippm.frontends.transformers_settings import refuse_unknown_settings
 from dippm.frontends.zoo_building import build_failed, harmless_settings, make_on, unknown
 from dippm.graph import DType
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint", "build_stored", "build_transformers", "doubts_of_stored", "load_checkpoints"]
 
 _CHECKPOINTS = Path(__file__).with_name("hf_checkpoints.toml")
-_SEQUENCE_LENGTH = 128
-_AUDIO_SAMPLES = 16000  # one second
 _STEP_MARK = "#"
 # Those that hold weights while a model runs; others are of its files alone.
+_TYPE_SETTINGS = ("dtype", "torch_dtype")
 _TYPES_OF_WEIGHTS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -111,7 +110,7 @@ def build_stored(
         device: A torch device.
         stored: Type of the weights; None for the one that the configuration names.
     """
-    settings = harmless_settings(checkpoint.settings, name=checkpoint.name)
+    settings = _without_auto_types(harmless_settings(checkpoint.settings, name=checkpoint.name))
     model_type = settings["model_type"]
     architecture = _architecture_of(settings)
     is_foreign = bool(checkpoint.settings.get("auto_map"))
@@ -164,6 +163,15 @@ def doubts_of_stored(checkpoint: StoredCheckpoint, module: Any) -> tuple[str, ..
     )
 
 
+def _without_auto_types(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that name no type for weights where they leave it to whoever loads them, at any depth."""
+    return {
+        name: _without_auto_types(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if not (name in _TYPE_SETTINGS and value == "auto")
+    }
+
+
 def _architecture_of(settings: Mapping[str, Any]) -> str:
     """The class that a configuration names; empty where it names none."""
     named = settings.get("architectures")
@@ -214,7 +222,7 @@ def _dtype_of(config: Any, *, otherwise: str | None) -> torch.dtype | None:
 
     known: dict[str, torch.dtype] = {dtype: getattr(torch, dtype) for dtype in _TYPES_OF_WEIGHTS}
     for part in (config, getattr(config, "text_config", None)):
-        for name in ("dtype", "torch_dtype"):
+        for name in _TYPE_SETTINGS:
             named = str(getattr(part, name, None)).removeprefix("torch.")
             if named in known:
                 return known[named]
@@ -262,7 +270,10 @@ def _build(
     with _without_advice(transformers), _default_dtype(dtype):
         module = make_on(device, lambda: definition(config), name=name, options=options)
         if step is None:
-            return module, InputShapes(named=_default_inputs(module, config))
+            try:
+                return module, InputShapes(named=default_inputs(module, config))
+            except Exception as exc:  # a file may say anything where a size is expected
+                raise build_failed(name, exc, options) from exc
         from dippm.frontends.torch.generation import GenerationModule
 
         which, tokens = _parse_step(step, name=name)
@@ -311,7 +322,10 @@ def _find_definition(
     if model in mapping:
         return _automatic(transformers, mapping[model], is_decoder=is_decoder, name=f"hf:{model}"), mapping[model]
     definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
-    config_class = getattr(definition, "config_class", None)
+    try:
+        config_class = getattr(definition, "config_class", None)
+    except ImportError as exc:  # what stands for a class whose packages are missing raises for whatever it is asked
+        raise build_failed(f"hf:{model}", exc) from exc
     if definition is None or config_class is None:
         classes = [
             name for name in dir(transformers) if name[0].isupper() and ("For" in name or name.endswith("Model"))
@@ -353,40 +367,3 @@ def _parse_step(asked: str, *, name: str) -> tuple[GenerationStep, int]:
             "512 tokens, or #decode=512 for the time of one more token after 512.",
         )
     return GenerationStep(step), int(count) if equals else DEFAULT_TOKENS
-
-
-def _default_inputs(module: Any, config: Any) -> Mapping[str, InputEntry]:
-    """Inputs of a transformers model by the names of its forward."""
-    parameters = inspect.signature(module.forward).parameters
-    main = str(getattr(module, "main_input_name", "input_ids"))
-    text = getattr(config, "text_config", None) or config
-    longest = int(getattr(text, "max_position_embeddings", None) or 0)
-    length = min(_SEQUENCE_LENGTH, longest) if longest > 0 else _SEQUENCE_LENGTH
-    tokens = InputEntry(shape=(length,), dtype=DType.INT64)
-    vision = getattr(config, "vision_config", None) or config
-    has_vision = getattr(vision, "image_size", None) is not None
-    entries: dict[str, InputEntry] = {}
-    if main == "input_features" and "input_features" in parameters:
-        bins = getattr(config, "num_mel_bins", None) or 80
-        entries[main] = InputEntry(shape=(int(bins), 2 * int(getattr(config, "max_source_positions", None) or 1500)))
-    elif main == "input_values" and "input_values" in parameters:
-        frames, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
-        # A spectrogram where the model has a size for it, else the sound itself.
-        entries[main] = InputEntry(shape=(int(frames), int(bins)) if frames and bins else (_AUDIO_SAMPLES,))
-    elif main == "pixel_values" or (has_vision and "input_ids" not in parameters):
-        entries["pixel_values"] = _image(vision)
-    else:
-        entries["input_ids"] = tokens
-        if has_vision and "pixel_values" in parameters:
-            entries["pixel_values"] = _image(vision)
-    if "input_ids" in parameters and "pixel_values" in entries:
-        entries["input_ids"] = tokens
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
-        entries["decoder_input_ids"] = tokens
-    return entries
-
-
-def _image(config: Any) -> InputEntry:
-    size = getattr(config, "image_size", None) or 224
-    height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-    return InputEntry(shape=(int(getattr(config, "num_channels", None) or 3), int(height), int(width)))

@@ -142,10 +142,21 @@ def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None 
     return UnsupportedError(
         f"The library cannot build {name} {f'with {given[:_LONGEST]}' if given else origin}: {cause}.",
         code="zoo.build_failed",
-        cure="Change the options to what the library can build, or leave them out."
-        if given
-        else "Build the module yourself and give it to dippm.predict, or give a file.",
+        cure=_cure(name, error, has_options=bool(given), is_described=options is None),
     )
+
+
+def _cure(name: str, error: Exception, *, has_options: bool, is_described: bool) -> str:
+    if isinstance(error, ImportError):
+        return "Install that package."
+    if has_options:
+        return "Change the options to what the library can build, or leave them out."
+    if name.startswith("hf:") and not is_described:
+        return (
+            "Some classes have no sizes of their own that go together: give a checkpoint's folder or its config.json, "
+            "or build the module yourself and give it to dippm.predict."
+        )
+    return "Build the module yourself and give it to dippm.predict, or give a file."
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -52,6 +52,8 @@ class Inputs:
 def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: str) -> Inputs:
     """Make inputs: normal numbers; for integers, valid indices into the model's table of tokens; masks of ones.
 
+    An input whose values are given has those.
+
     Args:
         module: The model, which says what types its inputs have where the shapes do not.
         shapes: Shapes of one sample.
@@ -75,6 +77,9 @@ def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: s
                 cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
             )
         size = entry.at(batch)
+        if entry.values is not None:
+            one = torch.tensor(entry.values, dtype=dtype, device=device).reshape(entry.shape)
+            return one.expand(size).contiguous()
         if "mask" in name or dtype is torch.bool:
             return torch.ones(size, dtype=dtype, device=device)
         if dtype.is_floating_point or dtype.is_complex:

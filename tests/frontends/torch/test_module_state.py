@@ -47,3 +47,33 @@ def test_caches_are_read_filled_and_left_empty(
     assert kinds(graph) == [OpKind.MUL, OpKind.ADD]
     assert module.table is None
     assert module.by_size == {}
+
+
+class Hooking(nn.Module):
+    """Adds hooks in its first call, and notes that it did, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.is_hooked = False
+        self.heard: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_hooked:
+            self.inner.register_forward_hook(lambda *_: self.heard.append(1))
+            self.inner.register_forward_pre_hook(lambda *_: None)
+            self.is_hooked = True
+        self.heard.clear()
+        result = self.inner(x)
+        assert len(self.heard) == 1
+        return torch.relu(result)
+
+
+def test_hooks_that_a_call_adds_are_taken_away(read: Callable[..., Graph]) -> None:
+    module = Hooking()
+    own = module.inner.register_forward_hook(lambda *_: None)
+    for _ in range(2):
+        read(module, "4")
+        assert not module.is_hooked
+        assert list(module.inner._forward_hooks) == [own.id]
+        assert not module.inner._forward_pre_hooks

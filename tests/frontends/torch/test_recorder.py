@@ -70,6 +70,18 @@ def test_known_values_are_not_followed_into_large_tensors(read: Callable[..., Gr
     assert graph.fixed_batch is None
 
 
+def test_a_known_mask_picks_of_unknown_values_also_where_it_is_expanded(read: Callable[..., Graph]) -> None:
+    class Picks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = (torch.arange(6) % 2 == 0).expand(x.shape[0], 6)
+            wide = mask.unsqueeze(-1).expand(*mask.shape, 2**18)
+            return x[wide[..., 0], :] * 2
+
+    graph = read(Picks(), "6,5")
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(per_sample=3, fixed=0), Dim(per_sample=0, fixed=5))
+    assert not graph.unsupported_ops
+
+
 @pytest.mark.parametrize("use", ["if", "nonzero", "mask", "tolist", "numpy"])
 def test_branching_on_input_values_is_refused_with_its_place(use: str, read: Callable[..., Graph]) -> None:
     class Branches(nn.Module):
@@ -171,3 +183,15 @@ def test_a_loop_without_end_is_ended(
     with pytest.raises(UnsupportedError) as caught:
         read_torch_file(save_script(Endless(), tmp_path / "m.pt"), input=VECTOR)
     assert caught.value.code == "torch.too_many_operators"
+
+
+def test_a_check_of_the_input_is_taken_to_pass_and_reported(read: Callable[..., Graph]) -> None:
+    class Checks(nn.Module):
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            torch._check_tensor_all((tokens == 3).sum() == 2)
+            return tokens + 1
+
+    graph = read(Checks(), "5:int64")
+    assert len(graph.warnings) == 1
+    assert "checks of its values" in graph.warnings[0]
+    assert not graph.unsupported_ops

@@ -118,7 +118,7 @@ def make_inputs(
                     cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
                 )
             dtype = wanted
-        tensor = recorder.table.add_input(name=name, shape=entry.at(batch), dtype=dtype)
+        tensor = recorder.table.add_input(name=name, shape=entry.at(batch), dtype=dtype, values=entry.values)
         tensors.append(tensor)
 
     count = len(given.positional)

@@ -19,11 +19,8 @@ from torch import nn
 
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.call_inputs import default_dtype
-from dippm.frontends.torch.module_state import ModuleState
-from dippm.frontends.torch.pretended_device import PretendedDevice
-from dippm.frontends.torch.recorder import Recorder
+from dippm.frontends.torch.recorded_call import call_without_data
 from dippm.graph import DType
 
 __all__ = ["DEFAULT_TOKENS", "GenerationModule", "GenerationStep", "StepResult"]
@@ -136,19 +133,13 @@ class GenerationModule(nn.Module):
 
     def _probe(self, batch: int) -> Any:
         """The cache that a prompt leaves, its tensors without data."""
-        recorder = Recorder(scope=str)
-        with PROCESS_LOCK:
-            state = ModuleState(self.model)
-            try:
-                state.evaluate()
-                recorder.table.add_weights_of(self.model)
-                shape = (batch, self.tokens)
-                ids = recorder.table.add_input(name="input_ids", shape=shape, dtype=torch.int64)
-                with torch.inference_mode(), PretendedDevice(recorder), recorder:
-                    result = self.model(input_ids=ids, **{self._argument: self._new_cache(), "use_cache": True})
-            finally:
-                state.restore()
-                recorder.table.close()
+        result = call_without_data(
+            self.model,
+            self.model,
+            {"input_ids": InputEntry(shape=(self.tokens,), dtype=DType.INT64)},
+            batch=batch,
+            **{self._argument: self._new_cache(), "use_cache": True},
+        )
         cache = getattr(result, self._argument, None)
         if not _tensors_of(cache):
             raise _returns_no_cache(self.model)

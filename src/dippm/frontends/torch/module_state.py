@@ -14,6 +14,8 @@ __all__ = ["ModuleState"]
 _CONTAINERS = (dict, list, set)
 # Hooks are given to a module from outside; copying those of every module takes longer than all the rest.
 _HOOKS = frozenset(name for name in nn.Module().__dict__ if "hook" in name)
+# A forward pass may add some of these, and note in the module that it did. New ones stand last.
+_FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class ModuleState:
@@ -30,6 +32,7 @@ class ModuleState:
         self._root = module
         self._modules = list(module.modules())
         self._is_training = [bool(getattr(child, "training", False)) for child in self._modules]
+        self._hook_counts = [_count_hooks(child) for child in self._modules]
         self._saved = self._capture()
 
     def evaluate(self) -> None:
@@ -73,6 +76,12 @@ class ModuleState:
                     container.extend(content)
                 else:
                     container.update(content)
+        for child, counts in zip(self._modules, self._hook_counts, strict=True):
+            if _count_hooks(child) != counts:
+                for name, count in zip(_FORWARD_HOOKS, counts, strict=True):
+                    hooks = getattr(child, name)
+                    while len(hooks) > count:
+                        hooks.popitem()
         for child, was_training in zip(self._modules, self._is_training, strict=True):
             if bool(getattr(child, "training", False)) != was_training:
                 child.training = was_training
@@ -83,6 +92,10 @@ class ModuleState:
             for child in self._modules
             if not isinstance(child, torch.jit.ScriptModule)
         ]
+
+
+def _count_hooks(module: nn.Module) -> tuple[int, ...]:
+    return tuple(len(getattr(module, name, ())) for name in _FORWARD_HOOKS)
 
 
 def _containers(state: dict[str, Any]) -> list[Any]:

@@ -58,7 +58,7 @@ _REDUCE_FUNCTIONS = {
     "prod": "prod", "var": "var", "std": "std", "var_mean": "var_mean", "std_mean": "std_mean", "all": "all",
     "any": "any", "argmax": "argmax", "argmin": "argmin", "logsumexp": "logsumexp", "norm": "norm",
     "linalg_vector_norm": "norm", "aminmax": "aminmax", "count_nonzero": "count_nonzero", "median": "median",
-    "nanmedian": "median", "mode": "mode",
+    "nanmedian": "median", "mode": "mode", "_is_all_true": "all",
 }  # fmt: skip
 
 OPERATORS: Mapping[str, OpRule] = {
@@ -120,7 +120,10 @@ OPERATORS: Mapping[str, OpRule] = {
         for name, function in _REDUCE_FUNCTIONS.items()
     },
     **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
-    **_named(OpKind.SORT, "sort topk msort kthvalue argsort unique_dim _unique2 searchsorted bucketize histc bincount"),
+    **_named(
+        OpKind.SORT,
+        "sort topk msort kthvalue argsort unique_dim unique_consecutive _unique2 searchsorted bucketize histc bincount",
+    ),
     "nms": OpRule(kind=OpKind.SORT, function="nms"),
     **_plain(OpKind.RELU, "relu"),
     **_plain(OpKind.LEAKY_RELU, "leaky_relu"),

@@ -40,12 +40,27 @@ class PretendedDevice(TorchFunctionMode):
         if func is torch.Tensor.__contains__ and isinstance(args[0], torch.Tensor):
             return recorder.contains(args[0], args[1])
         if func in _TO_PYTHON:
-            value = recorder.known_value(args[0])
-            if value is None:
-                raise DataDependentError(f"Tensor.{func.__name__}")
+            value = self._known_value(args[0], asked=f"Tensor.{func.__name__}")
             with _disable_current_modes():
                 return func(value, *args[1:], **(kwargs or {}))
+        if func is torch.tensor and args and isinstance(args[0], list | tuple):
+            # PyTorch asks the tensors in a list for their values where nobody hears it.
+            args = (self._with_numbers(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))
+
+    def _known_value(self, tensor: torch.Tensor, *, asked: str) -> torch.Tensor:
+        value = self._recorder.known_value(tensor)
+        if value is None:
+            raise DataDependentError(asked)
+        return value
+
+    def _with_numbers(self, data: Any) -> Any:
+        """Nested lists with numbers in place of the tensors in them."""
+        if isinstance(data, torch.Tensor):
+            value = self._known_value(data, asked="Tensor.item")
+            with _disable_current_modes():
+                return value.tolist()
+        return [self._with_numbers(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def _getter(name: str) -> Any:

@@ -23,7 +23,7 @@ from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
-from dippm.frontends.torch.tensor_table import Slot, TensorTable, is_small
+from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
 
 __all__ = ["DataDependentError", "FloatIndicesError", "Recorder"]
@@ -32,6 +32,7 @@ _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_MASK_TYPES = frozenset({torch.bool, torch.uint8})
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
 
@@ -252,13 +253,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             meta_kwargs.pop("pin_memory", None)
         result: Any
         values: Any = None
-        if plan.name in VALUE_DEPENDENT or _is_mask_index(plan, arguments):
+        is_mask_index = _is_mask_index(plan, arguments)
+        if plan.name in VALUE_DEPENDENT or is_mask_index:
             values = self._compute_values(func, plan, args, kwargs, inputs)
-            if values is None:
+            result = self._pick_by_masks(func, arguments) if values is None and is_mask_index else None
+            if values is None and result is None:
                 raise DataDependentError(plan.source_op)
-            if not isinstance(values, (torch.Tensor, tuple, list)):
+            if values is not None and not isinstance(values, (torch.Tensor, tuple, list)):
                 return values
-            result = _map_tensors(_without_values, values)
+            if values is not None:
+                result = _map_tensors(_without_values, values)
         else:
             rule = SHAPE_RULES.get(plan.name)
             result = None if rule is None else rule(arguments)
@@ -267,10 +271,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is None:
                 result = _run_on_meta(func, args, meta_kwargs)
         outputs = list(_tensors_in((result,)))
-        if values is None and all(is_small(output) for output in outputs):
+        if values is None and all(may_keep_values(output) for output in outputs):
             values = self._compute_values(func, plan, args, kwargs, inputs)
         if plan.name == "rand" and outputs[0].numel() == 1:
             values = self._assume_draw(outputs[0])
+        if plan.name == "_is_all_true" and values is None:
+            values = self._assume_check()
         if values is None and func._schema.is_mutable:
             self._forget_written_values(func, args)
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(_tensors_in((values,))))
@@ -280,6 +286,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The mean in place of one random number, by which models decide whether to leave out a layer."""
         self.assumptions.append("A random number of the forward pass is taken as 0.5, where it decides what runs.")
         return torch.full(drawn.shape, 0.5, dtype=drawn.dtype)
+
+    def _pick_by_masks(self, func: Any, arguments: Mapping[str, Any]) -> torch.Tensor | None:
+        """What masks of known values pick of a tensor of unknown ones; None where a mask is not known."""
+        indices: list[torch.Tensor | None] = []
+        for item in arguments["indices"]:
+            if item is None or item.dtype not in _MASK_TYPES:
+                indices.append(item)
+                continue
+            mask = self.table.value(item)
+            if mask is None:
+                return None
+            indices += [_without_values(places) for places in mask.nonzero().unbind(1)]
+        picked: torch.Tensor = func(arguments["self"], indices)
+        return picked
+
+    def _assume_check(self) -> torch.Tensor:
+        """What a model's check of its own input finds: nothing else in PyTorch asks whether all is true this way."""
+        self.assumptions.append("The input is taken to pass the checks of its values that the model makes.")
+        return torch.tensor(True)
 
     def _forget_written_values(self, func: Any, args: tuple[Any, ...]) -> None:
         for argument, value in zip(func._schema.arguments, args, strict=False):
@@ -344,7 +369,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new: list[int] = []
         for position, output in enumerate(outputs):
             value = values[position] if values is not None and position < len(values) else None
-            if value is not None and not is_small(value):
+            if value is not None and not may_keep_values(value):
                 value = None
             if is_written[position] and value is None:
                 value = self.table.slot(output).value
@@ -402,7 +427,7 @@ def _map_tensors(convert: Callable[[torch.Tensor], torch.Tensor], value: Any) ->
 def _is_mask_index(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
     if plan.name not in {"index", "_unsafe_index"}:
         return False
-    return any(item is not None and item.dtype in {torch.bool, torch.uint8} for item in arguments["indices"])
+    return any(item is not None and item.dtype in _MASK_TYPES for item in arguments["indices"])
 
 
 def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

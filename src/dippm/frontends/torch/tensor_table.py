@@ -11,17 +11,24 @@ import torch
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.graph import TensorRole, TensorSpec, fixed_shape
 
-__all__ = ["Slot", "Storage", "TensorTable", "is_small"]
+__all__ = ["Slot", "Storage", "TensorTable", "is_small", "may_keep_values"]
 
 _META = torch.device("meta")
 _ATTRIBUTE = "_dippm_slot"
 _VALUE_LIMIT = 2**22  # bytes up to which a tensor made by the program keeps its values
+_REPEATED_LIMIT = 2**28  # elements up to which it does so where it repeats those of a smaller one
 _CONSTANT_LIMIT = 4096  # elements up to which a tensor that the module holds unregistered counts as a constant
 
 
 def is_small(tensor: torch.Tensor) -> bool:
-    """Whether a tensor may keep its values."""
+    """Whether the values of a tensor take little memory, wherever they lie."""
     return tensor.numel() * tensor.element_size() <= _VALUE_LIMIT
+
+
+def may_keep_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor that the program makes may keep its values: a mask that is expanded takes no memory."""
+    repeats = tensor.untyped_storage().nbytes() <= _VALUE_LIMIT and tensor.numel() <= _REPEATED_LIMIT
+    return repeats or is_small(tensor)
 
 
 @dataclass(slots=True, eq=False)
@@ -98,14 +105,25 @@ class TensorTable:
         if id(tensor) not in self._twins:
             self._make_twin(tensor, name=name, role=role)
 
-    def add_input(self, *, name: str, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def add_input(
+        self, *, name: str, shape: Sequence[int], dtype: torch.dtype, values: Sequence[int] | None = None
+    ) -> torch.Tensor:
         """Make a model input.
+
+        Args:
+            name: Name for people.
+            shape: Its size.
+            dtype: Its element type.
+            values: What each entry of its first dimension holds, in order; None where that is not known.
 
         Returns:
             The tensor to call the module with.
         """
         tensor = torch.empty(tuple(shape), dtype=dtype, device=_META)
-        self.register(tensor, name=name, role=TensorRole.INPUT, value=None)
+        value = None
+        if values is not None and is_small(tensor):
+            value = torch.tensor(values, dtype=dtype).reshape(1, *shape[1:]).repeat(shape[0], *[1] * (len(shape) - 1))
+        self.register(tensor, name=name, role=TensorRole.INPUT, value=value)
         return tensor
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -31,9 +31,13 @@ def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> G
         UnsupportedError: ``graph.batch_dependent`` where the two readings differ in more than sizes, or a dimension
             does not grow in proportion to the batch.
     """
-    if len(first.nodes) != len(second.nodes) or len(first.tensors) != len(second.tensors):
+    if len(first.nodes) != len(second.nodes):
         raise batch_dependent(
             f"it runs {len(first.nodes)} operators at batch {batches[0]} and {len(second.nodes)} at {batches[1]}"
+        )
+    if len(first.tensors) != len(second.tensors):
+        raise batch_dependent(
+            f"it makes {len(first.tensors)} tensors at batch {batches[0]} and {len(second.tensors)} at {batches[1]}"
         )
     for position, (a, b) in enumerate(zip(first.nodes, second.nodes, strict=True)):
         if a.kind is not b.kind or a.inputs != b.inputs or a.outputs != b.outputs:

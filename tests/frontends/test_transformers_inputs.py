@@ -1,0 +1,166 @@
+"""The inputs of models of transformers: small ones run with them for real, and cost what was read."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dippm.costs import Workload
+from dippm.errors import UnsupportedError
+from dippm.frontends import zoo
+from dippm.frontends.checkpoint_folder import find_checkpoint
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.open_model import open_model
+from dippm.frontends.torch import read_module
+from dippm.frontends.transformers_inputs import with_plain_text
+from dippm.frontends.unread_weights import warn_of_unread_weights
+from dippm.graph import DType
+
+if find_spec("torch") is None or find_spec("transformers") is None:
+    pytest.skip("transformers is not installed", allow_module_level=True)
+
+_TEXT: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 200,
+}  # fmt: skip
+_VISION: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28,
+    "patch_size": 7,
+}  # fmt: skip
+_PATCHED: dict[str, Any] = {"depth": 2, "embed_dim": 16, "num_heads": 2, "hidden_size": 32, "patch_size": 14}
+_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+_LLAVA = {
+    "text_config": {"model_type": "llama", **_TEXT},
+    "vision_config": {"model_type": "clip_vision_model", "projection_dim": 16, **_VISION},
+    "image_token_index": 150,
+}
+_QWEN = {"text_config": {**_TEXT, "rope_parameters": _ROPE}, "vision_config": _PATCHED, "image_token_id": 150}
+_GEMMA = {
+    "text_config": {**_TEXT, "head_dim": 8, "sliding_window": 64},
+    "vision_config": {**_VISION, "model_type": "siglip_vision_model"},
+    "image_token_index": 150,
+    "mm_tokens_per_image": 4,
+}
+_WHISPER = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 24,
+    "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 200, "max_source_positions": 50,
+    "num_mel_bins": 12, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+}  # fmt: skip
+_SPEECH = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 24,
+    "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 200, "input_feat_per_channel": 12,
+    "conv_channels": 8, "max_source_positions": 50, "pad_token_id": 0, "decoder_start_token_id": 1,
+}  # fmt: skip
+_TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+CASES = {
+    "LlavaForConditionalGeneration": _LLAVA,
+    "Gemma3ForConditionalGeneration": _GEMMA,
+    "Qwen2VLForConditionalGeneration": _QWEN,
+    "Qwen3VLForConditionalGeneration": {
+        **_QWEN,
+        "text_config": {**_TEXT, "head_dim": 8, "rope_parameters": _ROPE},
+        "vision_config": {
+            **_TOWER, "depth": 2, "num_heads": 2, "out_hidden_size": 32, "deepstack_visual_indexes": [0, 1],
+        },
+    },
+    "WhisperForConditionalGeneration": _WHISPER,
+    "Speech2TextForConditionalGeneration": _SPEECH,
+    "MusicgenForCausalLM": {
+        "hidden_size": 16, "ffn_dim": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 200,
+        "num_codebooks": 3,
+    },
+    "Siglip2Model": {
+        "text_config": {**_TOWER, "vocab_size": 200, "projection_size": 16},
+        "vision_config": {**_TOWER, "patch_size": 7, "num_patches": 16},
+    },
+    "PatchTSMixerModel": {"context_length": 64, "patch_length": 8, "d_model": 8, "num_layers": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_model_costs_what_pytorch_counts_when_it_runs(name: str) -> None:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from dippm.measuring.sample_inputs import make_inputs
+
+    module, shapes = zoo.build(f"hf:{name}", device="cpu", options=CASES[name])
+    graph = read_module(module, input=shapes, source=name, batch_hint=2)
+    inputs = make_inputs(module, shapes, batch=2, device="cpu")
+    # The counter does not know the fused attention of CPUs.
+    with sdpa_kernel(SDPBackend.MATH), torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        module(*inputs.args, **inputs.kwargs)
+    assert int(Workload.from_graph(graph).at(2).macs.sum()) == counter.get_total_flops() // 2 > 0
+    assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
+    assert not graph.unsupported_ops
+
+
+def test_a_text_has_places_for_the_features_of_its_image() -> None:
+    _, shapes = zoo.build("hf:LlavaForConditionalGeneration", options=_LLAVA)
+    named = shapes.named or {}
+    assert named["pixel_values"].shape == (3, 28, 28)
+    values = named["input_ids"].values or ()
+    assert values.count(150) == (28 // 7) ** 2
+    assert len(values) == 128 + values.count(150)
+
+
+def test_patches_of_all_images_lie_below_each_other() -> None:
+    _, shapes = zoo.build("hf:Qwen2VLForConditionalGeneration", options=_QWEN)
+    named = shapes.named or {}
+    assert named["pixel_values"].at(3) == (3 * 32 * 32, 3 * 2 * 14 * 14)
+    assert named["image_grid_thw"].values == (1, 32, 32)
+    values = named["input_ids"].values or ()
+    assert values.count(150) == 32 * 32 // 4
+    assert named["mm_token_type_ids"].values == tuple(int(value == 150) for value in values)
+
+
+def test_a_model_of_timm_takes_images_of_its_own_size(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    settings = {"model_type": "timm_wrapper", "architecture": "resnet18", "num_classes": 2, "label_names": ["a", "b"]}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**settings, "pretrained_cfg": {"input_size": [3, 96, 64]}}))
+    checkpoint = find_checkpoint(config)
+    assert checkpoint is not None
+    _, shapes = zoo.build_stored(checkpoint)
+    assert (shapes.named or {})["pixel_values"].shape == (3, 96, 64)
+
+
+def test_a_model_that_looks_for_padding_is_read_on_a_text_without() -> None:
+    options = {"emb_dim": 16, "n_layers": 1, "n_heads": 2, "n_words": 200}
+    graph = open_model("hf:XLMModel", input=InputShapes())
+    assert any("no padding" in warning for warning in graph.warnings)
+    module, shapes = zoo.build("hf:XLMModel", options=options)
+    with pytest.raises(UnsupportedError):
+        read_module(module, input=shapes)
+    plain = with_plain_text(shapes)
+    assert plain is not None
+    assert read_module(module, input=plain).fixed_batch is None
+    assert with_plain_text(plain) is None
+
+
+def test_only_texts_become_plain() -> None:
+    entries = {"pixel_values": InputEntry(shape=(3, 8, 8)), "input_ids": InputEntry(shape=(4,), dtype=DType.INT64)}
+    plain = with_plain_text(InputShapes(named=entries))
+    assert plain is not None
+    assert (plain.named or {})["pixel_values"] == entries["pixel_values"]
+    assert len((plain.named or {})["input_ids"].values or ()) == 4
+
+
+def test_a_text_is_read_alone_where_no_image_fits_it_and_what_is_left_out_is_told() -> None:
+    options = {**_QWEN, "vision_config": {**_PATCHED, "hidden_size": 48}}
+    module, shapes = zoo.build("hf:Qwen2VLForConditionalGeneration", options=options)
+    assert set(shapes.named or {}) == {"input_ids"}
+    (warning,) = warn_of_unread_weights(read_module(module, input=shapes)).warnings
+    assert "those of model.visual" in warning
+
+
+def test_inputs_that_do_not_fit_are_told_with_those_that_the_model_takes() -> None:
+    with pytest.raises(UnsupportedError, match=r"prompt_pixel_values, prompt_masks.*config\.json") as caught:
+        open_model("hf:SegGptModel", input=InputShapes())
+    assert caught.value.code == "zoo.inputs_unknown"
