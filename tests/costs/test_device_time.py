@@ -164,6 +164,28 @@ def test_equal_kernels_cost_the_same_in_any_place(builder: Any) -> None:
     assert np.array_equal(times[:, 0], times[:, 2])
 
 
+def norm(builder: Any, width: int) -> Graph:
+    n = builder.N
+    x = builder.input(n, 1000, width)
+    builder.node(OpKind.LAYER_NORM, [x, builder.weight(width), builder.weight(width)], n, 1000, width, axes=(2,))
+    return builder.graph()
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+def test_a_narrow_row_of_a_layer_norm_takes_a_block_of_its_own(builder: Any, precision: Precision) -> None:
+    rates = Rates(row_cycles=500.0, gap_us=0.0)
+    device = find_device("A100")
+    block_ms = 64_000 * 500.0 / (device.sm_count * device.boost_clock_mhz * 1e3)
+    for width in (8, 32):
+        time_ms = time_of(norm(builder, width), batches=[64], precision=precision, rates=rates)[0, -1]
+        assert time_ms == pytest.approx(block_ms)
+    wide = [
+        time_of(norm(builder, 4096), batches=[64], precision=precision, rates=each)[0, -1]
+        for each in (rates, replace(rates, row_cycles=0.0))
+    ]
+    assert wide[0] == wide[1] > block_ms
+
+
 def decoding(builder: Any, *, heads: int = 32, key_heads: int = 32, keys: int = 8192, has_mask: bool = False) -> Graph:
     """Attention of one query to what a cache holds."""
     n = builder.N

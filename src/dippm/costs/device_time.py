@@ -36,6 +36,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
+from dippm.graph import OpKind
 from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
 __all__ = ["busy_ms"]
@@ -130,12 +131,29 @@ def busy_ms(
                 time_ms = gap_ms + _MS * seconds(timer_of(chosen, on_tensor), part)
                 for position, own_ms in zip(chosen, time_ms, strict=True):
                     busy[position][:, part.node] = own_ms[:, part.inverse]
+    if rates.row_cycles:
+        node, rows = _layer_norms(plan, at)
+        for position, device in enumerate(devices):
+            row_ms = rates.row_cycles / (device.sm_count * device.boost_clock_mhz * MEGA) * _MS
+            busy[position][:, node] = np.maximum(busy[position][:, node], gap_ms + row_ms * rows)
     # Nothing is launched for tensors without elements.
     busy[:, (at.bytes_written == 0.0) & (at.flops == 0.0)] = 0.0
     if len(at.casts.node):
         cast_s = timer_of(tuple(range(len(devices))), frozenset()).casts()
         np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(gap_ms + _MS * cast_s, -1, 0))
     return busy
+
+
+def _layer_norms(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
+    """Nodes that run a block for each row, as layer norm and its gradient do, and their rows, [n] and [B, n]."""
+    sizes, node = plan.work.sizes, at.row.node
+    is_norm = sizes.is_kind(OpKind.LAYER_NORM)[node]
+    (gradients,) = np.nonzero(sizes.is_kind(OpKind.NORM_GRAD)[node])
+    is_norm[gradients] = [
+        sizes.nodes[i].attributes.get("function") == OpKind.LAYER_NORM.value for i in node[gradients].tolist()
+    ]
+    is_norm &= at.row.is_last
+    return node[is_norm], at.row.rows[:, is_norm]
 
 
 def _alike(

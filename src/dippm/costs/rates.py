@@ -33,6 +33,8 @@ class Rates:
         gap_us: Least time between the starts of two dependent kernels, microseconds.
         cache_gain: How many times peak bandwidth the L2 cache delivers.
         step_us: Least time of one step of a recurrent layer, microseconds.
+        row_cycles: Cycles for which a row of a layer norm, however narrow, keeps a multiprocessor busy; 0 where
+            networks learn what narrow rows take.
         host_scale: Host time per operator over that of the measured host.
         backward_host: Host time of an operator of the backward pass over that of the same operator called from Python.
         weight_gradient: Time of the gradient of a convolution's weight over that of the convolution.
@@ -53,6 +55,7 @@ class Rates:
     gap_us: float = 2.0
     cache_gain: float = 2.5
     step_us: float = 8.0
+    row_cycles: float = 0.0
     host_scale: float = 1.0
     backward_host: float = 0.5
     weight_gradient: float = 1.2
@@ -61,5 +64,5 @@ class Rates:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0.0 <= value < 1e3:
+            if not 0.0 <= value < 1e4:
                 raise DippmError(f"The rate {field.name} is {value}, which cannot be.", code="artefact.invalid")
