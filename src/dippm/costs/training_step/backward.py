@@ -22,8 +22,8 @@ RESHAPE = "reshape_backward"
 """``source_op`` of the copies of gradients that go back through a view."""
 
 
-_NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.SORT, OpKind.QUANTIZE})
-_FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "argmax", "argmin", "detach"})
+_NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.QUANTIZE})
+_CUT_FUNCTIONS = frozenset({"argmax", "argmin", "detach", "histc", "bincount", "unique", "unique2", "unique_dim"})
 
 
 class Gradients:
@@ -41,7 +41,7 @@ class Gradients:
         self._wanted = {
             index
             for index, tensor in enumerate(builder.tensors)
-            if tensor.role is TensorRole.PARAMETER and tensor.dtype.is_floating
+            if tensor.role is TensorRole.PARAMETER and tensor.dtype.is_differentiable
         }
         self.add_wanted(nodes)
 
@@ -52,10 +52,10 @@ class Gradients:
             nodes: More nodes of the forward pass, in their order.
         """
         for node in nodes:
-            if node.kind in _NO_GRADIENT or node.attributes.get("function") in _FLAT_FUNCTIONS:
+            if node.kind in _NO_GRADIENT or node.attributes.get("function") in _CUT_FUNCTIONS:
                 continue
             if self.wants_any(node.inputs):
-                self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_floating)
+                self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_differentiable)
 
     def wants(self, tensor: int) -> bool:
         """Whether a tensor needs a gradient."""
@@ -95,10 +95,13 @@ class Gradients:
         return self._users[self.builder.base(gradient)] > 1
 
     def give(self, tensor: int, gradient: int) -> None:
-        """Hand a gradient on to a tensor: summed over what was broadcast, in the tensor's type."""
+        """Hand a gradient on to a tensor: the real part if it is real, summed over what was broadcast, in its type."""
         if not self.wants(tensor):
             return
         builder = self.builder
+        if builder.dtype(gradient).is_complex and not builder.dtype(tensor).is_complex:
+            real = builder.dtype(gradient).real
+            gradient = builder.view(gradient, builder.shape(gradient), "real", dtype=real)
         if builder.shape(gradient) != builder.shape(tensor):
             gradient = self._summed(gradient, tensor)
         if builder.dtype(gradient) is not builder.dtype(tensor):
