@@ -161,6 +161,26 @@ def _attend_by_hand(query, key, value):
     return ((query @ key.transpose(-2, -1)) * 0.25).softmax(-1) @ value
 
 
+def _filled(x, *parts):
+    """A tensor of zeros whose slices are written one after the other."""
+    result = torch.zeros_like(x)
+    for where, part in parts:
+        result[:, where] = part(x[:, where])
+    return result
+
+
+def _overwritten(x):
+    result = x * 2
+    result[:, :4] = x[:, 4:8]
+    return result
+
+
+def _changed_through_a_view(x):
+    result = x * 2
+    result.view(-1, 64).relu_()
+    return result
+
+
 def _as_complex(x):
     return torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
 
@@ -266,6 +286,13 @@ _TOKEN_LAYERS = {
     "flip": lambda: _Call(lambda x: torch.flip(x, (1,))),
     "transposed copy": lambda: _Call(lambda x: x.permute(0, 2, 1).contiguous()),
     "transposed and flattened": lambda: _Call(lambda x: x.permute(0, 2, 1).flatten(1)),
+    "slice written": lambda: _Call(lambda x: _filled(x, (slice(4), torch.sin))),
+    "slice written from less": lambda: _Call(lambda x: _filled(x, (slice(4), lambda part: part[:, :1]))),
+    "slices written": lambda: _Call(
+        lambda x: _filled(x, (slice(0, None, 2), torch.sin), (slice(1, None, 2), torch.cos))
+    ),
+    "slice overwritten": lambda: _Call(_overwritten),
+    "ReLU in place through a view": lambda: _Call(_changed_through_a_view),
     "largest four": lambda: _Call(lambda x: x.topk(4)[0]),
     "third smallest": lambda: _Call(lambda x: x.kthvalue(3, 1)[0]),
     "median": lambda: _Call(lambda x: x.median(1)[0]),
@@ -338,8 +365,20 @@ def _square(x):
     return x.view(-1, 4, 4)
 
 
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
 # Those that are among the layers above are left out.
 _FUNCTIONS = {
+    "slice": lambda x: _filled(x, (slice(4), torch.relu)),
+    "function of its own": _StraightThrough.apply,
     "sort": lambda x: x.sort(-1)[0],
     "msort": torch.msort,
     "running product": lambda x: x.cumprod(-1),

@@ -136,6 +136,14 @@ def test_what_was_chosen_goes_back_to_its_places_among_zeros(
     assert len(training.trained) == 2
 
 
+def test_what_is_copied_is_summed_where_it_was_repeated(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    target = builder.input(n, 4, 8, 16)
+    builder.node(OpKind.COPY, [target, x], n, 4, 8, 16, alias_of=target, function="copy")
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.REDUCE, "sum")
+
+
 @pytest.mark.parametrize("function", ["unique", "histc"])
 def test_what_has_no_derivative_cuts_the_gradient(builder: Any, x: int, train: Any, function: str) -> None:
     n = builder.N

@@ -56,9 +56,12 @@ def _copy(gradients: Gradients, node: Node, taken: Outputs) -> None:
     x = node.inputs[0]
     gradient = first_of(taken)
     function = function_of(node)
-    if count_elements(builder.shape(x)) != count_elements(builder.shape(gradient)):
+    if function == "copy":
+        # Its first input is overwritten.
+        gradients.give(node.inputs[-1], gradient)
+    elif count_elements(builder.shape(x)) != count_elements(builder.shape(gradient)):
         gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, function))
-    elif function in ("clone", "copy", "contiguous", "_reshape_copy"):
+    elif function in ("clone", "contiguous", "_reshape_copy"):
         shape = builder.shape(x)
         gradients.give(x, gradient if builder.shape(gradient) == shape else builder.view(gradient, shape))
     else:
