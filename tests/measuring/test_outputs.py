@@ -26,6 +26,14 @@ def test_tensors_are_found_however_deep() -> None:
     assert [float(tensor.max()) for tensor in floating_tensors(output)] == [1, 2, 3]
 
 
+def test_complex_numbers_are_two_real_ones() -> None:
+    (parts,) = floating_tensors({"spectrum": torch.complex(ONE, ONE * 2)})
+    assert parts.shape == (2, 3, 2)
+    assert parts.unique().tolist() == [1, 2]
+    assert find_logits(parts) is parts
+    assert find_logits(torch.complex(ONE, ONE)) is None
+
+
 @pytest.mark.parametrize(
     ("output", "is_found"),
     [

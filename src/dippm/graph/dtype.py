@@ -13,6 +13,7 @@ _BITS = {
     "bool": 8, "complex64": 64, "complex128": 128, "string": 0, "other": 32,
 }  # fmt: skip
 _FLOATING = frozenset(name for name in _BITS if name.startswith(("float", "bfloat")))
+_COMPLEX = frozenset(name for name in _BITS if name.startswith("complex"))
 
 
 class DType(StrEnum):
@@ -55,3 +56,18 @@ class DType(StrEnum):
     def is_floating(self) -> bool:
         """Whether the type holds real numbers."""
         return self in _FLOATING
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the type holds complex numbers."""
+        return self in _COMPLEX
+
+    @property
+    def real(self) -> DType:
+        """The type of the real part of such a number."""
+        return {DType.COMPLEX64: DType.FLOAT32, DType.COMPLEX128: DType.FLOAT64}.get(self, self)
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether tensors of the type can have a gradient: real and complex numbers."""
+        return self in _FLOATING or self in _COMPLEX

@@ -14,8 +14,14 @@ __all__ = ["find_logits", "floating_tensors", "is_finite"]
 
 
 def floating_tensors(output: object) -> Iterator[torch.Tensor]:
-    """All tensors of real numbers in an output: in tuples, lists, dicts and dataclasses, however deep."""
-    return (tensor for tensor in _leaves(output) if isinstance(tensor, torch.Tensor) and tensor.is_floating_point())
+    """All tensors of real numbers in an output: in tuples, lists, dicts and dataclasses, however deep.
+
+    Complex numbers come as their real and imaginary parts.
+    """
+    for leaf in _leaves(output):
+        tensor = torch.view_as_real(leaf) if isinstance(leaf, torch.Tensor) and leaf.is_complex() else leaf
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            yield tensor
 
 
 def find_logits(output: object) -> torch.Tensor | None:
@@ -23,7 +29,9 @@ def find_logits(output: object) -> torch.Tensor | None:
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if isinstance(named, torch.Tensor):
         return named
-    return output if isinstance(output, torch.Tensor) and output.dim() in (2, 3) and output.shape[-1] > 1 else None
+    if not isinstance(output, torch.Tensor) or output.is_complex():
+        return None
+    return output if output.dim() in (2, 3) and output.shape[-1] > 1 else None
 
 
 def is_finite(output: object) -> bool:

@@ -1,4 +1,4 @@
-"""Live bytes of a training step, against those of PyTorch's own autograd on fake tensors."""
+"""Live bytes of a training step beside those of PyTorch's own autograd on fake tensors; which weights it reaches."""
 
 from __future__ import annotations
 
@@ -91,6 +91,15 @@ class _Call(nn.Module):
         return self.function(x, *self.weights)
 
 
+class _Spectral(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, width, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (torch.fft.fft(x) @ self.weight).real
+
+
 def _track(make, shape, dtype, optimizer):
     """Bytes alive after the forward pass, and the highest in the backward pass and in the update."""
     with FakeTensorMode():
@@ -150,6 +159,30 @@ def _attend(x, weight, attend):
 
 def _attend_by_hand(query, key, value):
     return ((query @ key.transpose(-2, -1)) * 0.25).softmax(-1) @ value
+
+
+def _filled(x, *parts):
+    """A tensor of zeros whose slices are written one after the other."""
+    result = torch.zeros_like(x)
+    for where, part in parts:
+        result[:, where] = part(x[:, where])
+    return result
+
+
+def _overwritten(x):
+    result = x * 2
+    result[:, :4] = x[:, 4:8]
+    return result
+
+
+def _changed_through_a_view(x):
+    result = x * 2
+    result.view(-1, 64).relu_()
+    return result
+
+
+def _as_complex(x):
+    return torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
 
 
 _LAYERS = {
@@ -253,6 +286,37 @@ _TOKEN_LAYERS = {
     "flip": lambda: _Call(lambda x: torch.flip(x, (1,))),
     "transposed copy": lambda: _Call(lambda x: x.permute(0, 2, 1).contiguous()),
     "transposed and flattened": lambda: _Call(lambda x: x.permute(0, 2, 1).flatten(1)),
+    "slice written": lambda: _Call(lambda x: _filled(x, (slice(4), torch.sin))),
+    "slice written from less": lambda: _Call(lambda x: _filled(x, (slice(4), lambda part: part[:, :1]))),
+    "slices written": lambda: _Call(
+        lambda x: _filled(x, (slice(0, None, 2), torch.sin), (slice(1, None, 2), torch.cos))
+    ),
+    "slice overwritten": lambda: _Call(_overwritten),
+    "ReLU in place through a view": lambda: _Call(_changed_through_a_view),
+    "largest four": lambda: _Call(lambda x: x.topk(4)[0]),
+    "third smallest": lambda: _Call(lambda x: x.kthvalue(3, 1)[0]),
+    "median": lambda: _Call(lambda x: x.median(1)[0]),
+    "mode": lambda: _Call(lambda x: x.mode(1)[0]),
+    "floor": lambda: _Call(torch.floor),
+    "sign": lambda: _Call(torch.sign),
+    "real part of a transform": lambda: _Call(lambda x: torch.fft.fft(torch.fft.fft(x), dim=1).real),
+    "imaginary part": lambda: _Call(lambda x: torch.fft.fft(x).imag),
+    "modulus": lambda: _Call(lambda x: torch.fft.fft2(x).abs()),
+    "half a spectrum": lambda: _Call(lambda x: torch.fft.rfft(x).real),
+    "half a spectrum and back": lambda: _Call(lambda x: torch.fft.irfft(torch.fft.rfft(x))),
+    "filter": lambda: _Call(
+        lambda x, w: torch.fft.irfft(torch.fft.rfft(x) * torch.view_as_complex(w), n=64), (32, 33, 2)
+    ),
+    "real factor of a complex number": lambda: _Call(lambda x, w: (torch.fft.fft(x) * w).real, (64,)),
+    "complex product": lambda: _Call(lambda x: (torch.fft.fft(x) * torch.fft.fft(x.relu())).real),
+    "product with a complex matrix": lambda: _Call(
+        lambda x, w: (torch.fft.fft(x) @ torch.view_as_complex(w)).real, (64, 32, 2)
+    ),
+    "rotation": lambda: _Call(
+        lambda x: torch.view_as_real(_as_complex(x) * torch.polar(*torch.ones(2, 32, 32))).flatten(-2)
+    ),
+    "conjugate": lambda: _Call(lambda x: torch.view_as_real(_as_complex(x).conj() * 2).flatten(-2)),
+    "complex of two": lambda: _Call(lambda x: torch.view_as_real(torch.complex(x.relu(), x.sigmoid()) * 2).flatten(-2)),
 }
 
 
@@ -277,5 +341,134 @@ def test_embedding_of_tokens():
     )
 
 
+@pytest.mark.parametrize("optimizer", [Optimizer.MOMENTUM, Optimizer.ADAM])
+def test_complex_weights(optimizer):
+    _assert_alike(lambda: _Spectral(64), (32, 64), optimizer)
+
+
 def test_images_need_no_gradient():
     _assert_alike(lambda: nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 4, 3)), _IMAGE)
+
+
+_WIDTH = 16
+
+
+def _zeros(x, *shape):
+    return torch.zeros(x.shape[0], *shape, dtype=torch.long)
+
+
+def _image(x):
+    return x.view(-1, 4, 2, 2)
+
+
+def _square(x):
+    return x.view(-1, 4, 4)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+# Those that are among the layers above are left out.
+_FUNCTIONS = {
+    "slice": lambda x: _filled(x, (slice(4), torch.relu)),
+    "function of its own": _StraightThrough.apply,
+    "sort": lambda x: x.sort(-1)[0],
+    "msort": torch.msort,
+    "running product": lambda x: x.cumprod(-1),
+    "running maximum": lambda x: x.cummax(-1)[0],
+    "running log-sum-exp": lambda x: x.logcumsumexp(-1),
+    "phase": lambda x: _as_complex(x).angle(),
+    "polar": lambda x: torch.polar(x, x).abs(),
+    "ceiling": torch.ceil,
+    "rounding": torch.round,
+    "truncation": torch.trunc,
+    "remainder": lambda x: x.remainder(2.0),
+    "remainder of division": lambda x: x.fmod(2.0),
+    "ReLU6": functional.relu6,
+    "CELU in place": functional.celu_,
+    "linear mixture": lambda x: torch.lerp(x, x * 2, 0.5),
+    "smaller of two": lambda x: torch.minimum(x, x * 2),
+    "angle of two": lambda x: torch.atan2(x, x + 1),
+    "finite numbers": torch.nan_to_num,
+    "gather": lambda x: x.gather(1, _zeros(x, 3)),
+    "index": lambda x: x.index_select(1, torch.tensor([0, 1])),
+    "sorted by index": lambda x: torch.take_along_dim(x, x.argsort(-1), -1),
+    "drawn": lambda x: x.gather(1, torch.multinomial(x.softmax(-1), 2)),
+    "hard choice": lambda x: functional.gumbel_softmax(x, hard=True),
+    "scatter": lambda x: torch.zeros_like(x).scatter(1, _zeros(x, _WIDTH), x),
+    "scattered sum": lambda x: torch.zeros_like(x).scatter_add(1, _zeros(x, _WIDTH), x),
+    "scattered maximum": lambda x: torch.zeros_like(x).scatter_reduce(1, _zeros(x, _WIDTH), x, "amax"),
+    "sum by index": lambda x: torch.zeros(4, _WIDTH).index_add(0, _zeros(x), x),
+    "rows by index": lambda x: torch.zeros(4, _WIDTH).index_put((_zeros(x),), x),
+    "columns by index": lambda x: torch.zeros(x.shape[0], 32).index_copy(1, torch.arange(_WIDTH), x),
+    "masked scatter": lambda x: x.masked_scatter(x > 0, x * 2),
+    "triangle": lambda x: _square(x).tril(),
+    "repetition": lambda x: x.repeat(1, 2),
+    "repetition of each": lambda x: x.repeat_interleave(2, 1),
+    "windows": lambda x: x.unfold(1, 4, 2),
+    "strides": lambda x: x.as_strided((x.shape[0], 4), (_WIDTH, 1)),
+    "diagonal": lambda x: _square(x).diagonal(dim1=1, dim2=2),
+    "matrix of a diagonal": torch.diag_embed,
+    "fold": lambda x: functional.fold(_square(x), (3, 3), 2),
+    "channel shuffle": lambda x: functional.channel_shuffle(_image(x), 2),
+    "squeeze in place": lambda x: x.unsqueeze(1).squeeze_(1),
+    "transposition in place": lambda x: x.clone().t_(),
+    "outer product": lambda x: x[:, :, None] * x[:, None],
+    "Kronecker product": lambda x: torch.kron(x, torch.ones(2, 2)),
+    "Einstein sum": lambda x: torch.einsum("bi,bi->b", x, x),
+    "inverse": lambda x: torch.linalg.inv(_square(x)),
+    "distances": lambda x: torch.cdist(x, x + 1),
+    "deviation": lambda x: x.std(-1),
+    "variance and mean": lambda x: torch.var_mean(x, -1)[0],
+    "norm": lambda x: x.norm(dim=-1),
+    "maximum": lambda x: x.amax(-1),
+    "log-sum-exp": lambda x: x.logsumexp(-1),
+    "product of a row": lambda x: x.prod(-1),
+    "maximum of windows": lambda x: functional.max_pool1d(x[:, None], 2),
+    "adaptive maximum": lambda x: functional.adaptive_max_pool1d(x[:, None], 3),
+    "linear interpolation": lambda x: functional.interpolate(x[:, None], scale_factor=2, mode="linear"),
+    "grid": lambda x: functional.grid_sample(
+        x.view(-1, 1, 4, 4), torch.zeros(x.shape[0], 2, 2, 2), align_corners=False
+    ),
+    "RMS norm": lambda x: functional.rms_norm(x, (_WIDTH,)),
+    "Huber loss": lambda x: functional.huber_loss(x, x * 2, reduction="none"),
+    "smooth L1": lambda x: functional.smooth_l1_loss(x, x * 2, reduction="none"),
+    "binary cross entropy": lambda x: functional.binary_cross_entropy_with_logits(x, 0 * x, reduction="none"),
+    "cross entropy": lambda x: functional.cross_entropy(x, _zeros(x), reduction="none"),
+    "half and back": lambda x: x.half().float(),
+    "double": lambda x: x.double().sum(-1),
+    "place of the maximum": lambda x: x.argmax(-1),
+    "order": lambda x: x.argsort(-1),
+    "comparison": lambda x: x > 0,
+    "buckets": lambda x: torch.bucketize(x, torch.tensor([0.0])),
+}
+
+
+class _Amid(nn.Module):
+    """A function of the first layer's result, whose elements the last layer reads one by one."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.first = nn.Linear(_WIDTH, _WIDTH)
+        self.last = nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.last(self.function(self.first(x)).float().reshape(-1, 1))
+
+
+@pytest.mark.parametrize("name", _FUNCTIONS)
+def test_weights_that_get_a_gradient(name):
+    module = _Amid(_FUNCTIONS[name])
+    module(torch.rand(2, _WIDTH)).sum().backward()
+    reached = {key for key, weight in module.named_parameters() if weight.grad is not None}
+    graph = read_module(module, input=InputShapes(positional=(InputEntry(shape=(_WIDTH,)),)), mode=Mode.TRAINING)
+    training = make_training_graph(graph, TrainingSettings())
+    assert {graph.tensors[index].name for index in training.trained} == reached

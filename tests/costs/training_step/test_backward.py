@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from dippm.costs.training_step.backward import Gradients
+from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.costs.training_step.training_graph import Phase
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
 
 
 def test_the_backward_pass_is_the_forward_pass_in_reverse(network, train, kinds):
@@ -46,3 +48,39 @@ def test_twice_the_same_gradient_is_added_out_of_place(builder, train):
     training = train(builder.graph(z))
     (added,) = (node for node in training.graph.nodes if node.source_op == "accumulate")
     assert training.graph.tensors[added.outputs[0]].alias_of is None
+
+
+def test_integers_that_are_written_through_a_view_get_no_gradient(builder):
+    n = builder.N
+    part = builder.node(OpKind.LINEAR, [builder.input(n, 16), builder.weight(4, 16)], n, 4)
+    whole = builder.node(OpKind.FILL, [], n, 16, dtype=DType.INT64, function="zeros")
+    view = builder.node(OpKind.VIEW, [whole], n, 4, dtype=DType.INT64, alias_of=whole, function="slice")
+    builder.node(OpKind.COPY, [view, part], n, 4, dtype=DType.INT64, alias_of=whole, function="copy")
+    graph = builder.graph()
+    gradients = Gradients(StepBuilder(graph), graph.nodes)
+    assert gradients.wants(part)
+    assert not gradients.wants(whole)
+
+
+def test_what_is_written_through_a_view_gets_its_part_of_the_gradient(builder, train):
+    n = builder.N
+    x = builder.input(n, 16)
+    weight = builder.weight(4, 16)
+    part = builder.node(OpKind.LINEAR, [x, weight], n, 4)
+    whole = builder.node(OpKind.FILL, [x], n, 16, function="zeros_like")
+    view = builder.node(OpKind.VIEW, [whole], n, 4, alias_of=whole, function="slice")
+    builder.node(OpKind.COPY, [view, part], n, 4, alias_of=whole, function="copy")
+    head = builder.weight(10, 16)
+    training = train(builder.graph(builder.node(OpKind.LINEAR, [whole, head], n, 10)))
+    assert training.trained == (weight, head)
+    nodes = [
+        node
+        for node, twin, phase in zip(training.graph.nodes, training.twin, training.phase, strict=True)
+        if phase == Phase.BACKWARD and twin == 3
+    ]
+    # Of a copy, as a slice that was written before has its part of it as well.
+    assert [node.kind for node in nodes] == [OpKind.COPY, OpKind.VIEW, OpKind.COPY]
+    tensors = training.graph.tensors
+    assert [tensors[node.outputs[0]].shape for node in nodes] == [tensors[i].shape for i in (whole, part, part)]
+    # The zeros beneath have no gradient to hand on.
+    assert not any(twin in (1, 2) for twin in training.twin[training.phase == Phase.BACKWARD])

@@ -67,11 +67,61 @@ def test_a_product_reads_the_other_factor(builder: Any, gradients_of: Any) -> No
     x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
     scale = builder.weight(64)
     builder.node(OpKind.MUL, [x, scale], n, 64)
-    of_x, of_scale, total = gradients_of(builder.graph(), 1)
+    of_scale, of_x, total = gradients_of(builder.graph(), 1)
     assert of_x.inputs[1:] == (scale,)
     assert of_scale.inputs[1:] == (x,)
     # The scale was broadcast over the batch: its gradient is summed over it.
     assert (total.kind, total.attributes["function"]) == (OpKind.REDUCE, "sum")
+
+
+def test_a_product_of_complex_numbers_reads_conjugated_copies(builder: Any, gradients_of: Any) -> None:
+    n = builder.N
+    x, weight = builder.input(n, 64, dtype=DType.COMPLEX64), builder.weight(64, 64, dtype=DType.COMPLEX64)
+    x = builder.node(OpKind.LINEAR, [x, weight], n, 64, dtype=DType.COMPLEX64)
+    scale = builder.weight(64)
+    builder.node(OpKind.MUL, [x, scale], n, 64, dtype=DType.COMPLEX64)
+    conjugate, of_scale, of_x, real, total = gradients_of(builder.graph(), 1)
+    assert (conjugate.inputs, conjugate.attributes["function"]) == ((x,), "conj_physical")
+    assert of_scale.inputs[1:] == conjugate.outputs
+    assert of_x.inputs[1:] == (scale,)  # which is real
+    assert (real.kind, real.attributes["function"], real.inputs) == (OpKind.VIEW, "real", of_scale.outputs)
+    assert (total.kind, total.inputs) == (OpKind.REDUCE, real.outputs)
+
+
+@pytest.mark.parametrize("function", ["floor", "ceil", "round", "trunc", "sign", "sgn"])
+def test_flat_functions_hand_on_zeros(builder: Any, gradients_of: Any, function: str) -> None:
+    _, _, gradient = _gradient_of(builder, gradients_of, OpKind.UNARY, function=function)
+    assert (gradient.kind, gradient.attributes["function"], gradient.inputs) == (OpKind.FILL, "zeros", ())
+
+
+_COMPLEX = DType.COMPLEX64
+
+
+@pytest.mark.parametrize(
+    ("of_x", "of_y", "bins", "kinds"),
+    [
+        (_COMPLEX, _COMPLEX, 64, [OpKind.FFT]),
+        (DType.FLOAT32, _COMPLEX, 64, [OpKind.FFT, OpKind.VIEW]),
+        # Half of the frequencies are filled up with zeros, and those in between stand for two each.
+        (DType.FLOAT32, _COMPLEX, 33, [OpKind.PAD, OpKind.FFT, OpKind.VIEW]),
+        (_COMPLEX, DType.FLOAT32, 126, [OpKind.FFT, OpKind.VIEW, OpKind.MUL]),
+    ],
+)
+def test_a_transform_is_transformed_back(
+    builder: Any, gradients_of: Any, of_x: DType, of_y: DType, bins: int, kinds: list[OpKind]
+) -> None:
+    n = builder.N
+    x = builder.node(
+        OpKind.LINEAR, [builder.input(n, 64, dtype=of_x), builder.weight(64, 64, dtype=of_x)], n, 64, dtype=of_x
+    )
+    builder.node(OpKind.FFT, [x], n, bins, dtype=of_y, axes=(1,))
+    graph = builder.graph()
+    nodes = gradients_of(graph, 1)
+    assert [node.kind for node in nodes] == kinds
+    (back,) = (node for node in nodes if node.kind is OpKind.FFT)
+    tensors = make_training_graph(graph, TrainingSettings()).graph.tensors
+    assert tensors[back.outputs[0]].shape == tensors[x].shape
+    assert tensors[back.outputs[0]].dtype is _COMPLEX
 
 
 def test_a_sum_hands_its_gradient_on_without_work(builder: Any, gradients_of: Any) -> None:

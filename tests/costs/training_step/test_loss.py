@@ -11,7 +11,7 @@ from dippm.costs.training_step.backward import Gradients
 from dippm.costs.training_step.loss import append_loss, start_backward
 from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.errors import UnsupportedError
-from dippm.graph import DType, Node, OpKind
+from dippm.graph import DType, Node, OpKind, fixed_shape
 
 
 def _loss(
@@ -56,6 +56,14 @@ def test_scores_are_of_the_classes_of_the_labels(builder: Any) -> None:
 def test_every_output_counts_where_they_are_no_scores(builder: Any) -> None:
     _, _, nodes = _loss(builder, _layer(builder, 3, 4, 4), _layer(builder, 6, 2, 2))
     assert [node.kind for node in nodes] == [OpKind.POW, OpKind.REDUCE, OpKind.POW, OpKind.REDUCE, OpKind.ADD]
+
+
+def test_complex_outputs_count_by_their_parts(builder: Any) -> None:
+    step, _, nodes = _loss(builder, _layer(builder, 10, dtype=DType.COMPLEX64))
+    assert [node.kind for node in nodes] == [OpKind.VIEW, OpKind.POW, OpKind.REDUCE]
+    (parts,) = nodes[0].outputs
+    assert step.shape(parts) == (builder.N, *fixed_shape(10, 2))
+    assert {step.dtype(node.outputs[0]) for node in nodes} == {DType.FLOAT32}
 
 
 def test_autocast_computes_powers_in_full(builder: Any) -> None:

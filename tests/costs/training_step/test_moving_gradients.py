@@ -120,11 +120,73 @@ def test_what_overwrites_gets_the_gradient_and_what_is_overwritten_zeros(
     assert gradients_of(graph, 1)[-1].kind is OpKind.MATMUL
 
 
-def test_values_that_were_picked_go_back_to_their_places(builder: Any, x: int, gradients_of: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "function", "keeps_input"),
+    [
+        (OpKind.SORT, "topk", False),
+        (OpKind.SORT, "kthvalue", False),
+        (OpKind.CUMULATIVE, "cummax", True),
+    ],
+)
+def test_what_was_chosen_goes_back_to_its_places_among_zeros(
+    builder: Any, x: int, train: Any, kind: OpKind, function: str, keeps_input: bool
+) -> None:
     n = builder.N
     values, places = builder.tensor(n, 8, 4), builder.tensor(n, 8, 4, dtype=DType.INT64)
-    builder.nodes.append(Node(kind=OpKind.SORT, inputs=(x,), outputs=(values, places), attributes={"function": "topk"}))
-    builder.node(OpKind.LINEAR, [values, builder.weight(16, 4)], n, 8, 16)
+    builder.nodes.append(Node(kind=kind, inputs=(x,), outputs=(values, places), attributes={"function": function}))
+    builder.node(OpKind.LINEAR, [values, builder.weight(10, 4)], n, 8, 10)
+    training = train(builder.graph())
+    nodes = training.graph.nodes
+    first, second = (
+        node for node, twin, phase in zip(nodes, training.twin, training.phase, strict=True) if (twin, phase) == (1, 1)
+    )
+    assert (first.kind, first.attributes["function"], second.kind) == (OpKind.FILL, "zeros", OpKind.SCATTER)
+    assert first.inputs == ((x,) if keeps_input else ())
+    assert second.inputs[:2] == (*first.outputs, places)
+    # It is written in place, and the places are kept until then.
+    assert training.graph.tensors[second.outputs[0]].alias_of == first.outputs[0]
+    assert [node for node in nodes if places in node.releases] == [second]
+    assert len(training.trained) == 2
+
+
+def test_what_is_copied_is_summed_where_it_was_repeated(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    target = builder.input(n, 4, 8, 16)
+    builder.node(OpKind.COPY, [target, x], n, 4, 8, 16, alias_of=target, function="copy")
     (gradient,) = gradients_of(builder.graph(), 1)
-    assert gradient.kind is OpKind.SCATTER
-    assert places in gradient.inputs
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.REDUCE, "sum")
+
+
+@pytest.mark.parametrize("function", ["unique", "histc"])
+def test_what_has_no_derivative_cuts_the_gradient(builder: Any, x: int, train: Any, function: str) -> None:
+    n = builder.N
+    found = builder.node(OpKind.SORT, [x], n, 8, 16, function=function)
+    weight = builder.weight(10, 16)
+    builder.node(OpKind.LINEAR, [found, weight], n, 8, 10)
+    assert train(builder.graph()).trained == (weight,)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "dtypes"),
+    [
+        ("view_as_complex", ((4, 2), (4,)), (DType.FLOAT32, DType.COMPLEX64)),
+        ("view_as_real", ((4,), (4, 2)), (DType.COMPLEX64, DType.FLOAT32)),
+    ],
+)
+def test_a_view_of_complex_numbers_is_a_view_again(
+    builder: Any, train: Any, function: str, sizes: Any, dtypes: tuple[DType, DType]
+) -> None:
+    n = builder.N
+    weight = builder.weight(*sizes[0], dtype=dtypes[0])
+    x = builder.node(OpKind.MUL, [builder.input(n, *sizes[0], dtype=dtypes[0]), weight], n, *sizes[0], dtype=dtypes[0])
+    y = builder.node(OpKind.VIEW, [x], n, *sizes[1], dtype=dtypes[1], alias_of=x, function=function)
+    builder.node(OpKind.RELU, [y], n, *sizes[1], dtype=dtypes[1])
+    training = train(builder.graph())
+    (gradient,) = (
+        node
+        for node, twin, phase in zip(training.graph.nodes, training.twin, training.phase, strict=True)
+        if (twin, phase) == (1, 1)
+    )
+    assert gradient.kind is OpKind.VIEW
+    result = training.graph.tensors[gradient.outputs[0]]
+    assert (result.shape, result.dtype) == (training.graph.tensors[x].shape, dtypes[0])

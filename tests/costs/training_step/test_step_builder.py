@@ -66,3 +66,12 @@ def test_nodes_carry_where_they_belong(step: StepBuilder) -> None:
     (node,) = step.nodes
     assert (node.scope, node.source_op, node.attributes) == ("head", "aten.to", {"size": 3, "function": "to"})
     assert (step.shape(like), step.dtype(like)) == (step.shape(0), DType.FLOAT32)
+
+
+def test_a_complex_number_is_two(step: StepBuilder) -> None:
+    spectrum = step.new_tensor((N, *fixed_shape(3)), DType.COMPLEX64)
+    assert step.count_numbers(spectrum) == (12, 30)  # 2 x 3 at batches of 2 and 5
+    parts = step.view(spectrum, (N, *fixed_shape(3, 2)), "view_as_real", dtype=DType.FLOAT32)
+    real = step.view(parts, (N, *fixed_shape(3)), "select")
+    assert step.dtype(parts) is step.dtype(real) is DType.FLOAT32
+    assert (step.is_whole(parts), step.is_whole(real)) == (True, False)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.errors import (  # noqa: E402
     DippmError,
     ModelReadError,
@@ -20,6 +21,7 @@ from dippm.errors import (  # noqa: E402
 )
 from dippm.frontends.inputs import InputShapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file  # noqa: E402
+from dippm.graph import TensorRole  # noqa: E402
 
 torch = pytest.importorskip("torch")
 
@@ -128,3 +130,20 @@ def test_damaged_programs(
     rewrite_program(path, change)
     with pytest.raises(DippmError):
         read_torch_file(path, input=NOTHING)
+
+
+def test_complex_weights_are_trained_unless_they_are_frozen(tmp_path: Path) -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(8, 4, dtype=torch.complex64))
+            self.fixed = nn.Parameter(torch.zeros(4, dtype=torch.complex64), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.abs(torch.fft.fft(x) @ self.weight + self.fixed)
+
+    path = tmp_path / "spectral.pt2"
+    torch.export.save(torch.export.export(Spectral(), (torch.zeros(2, 8),)), path)
+    graph = read_torch_file(path, input=InputShapes(), mode=Mode.TRAINING)
+    roles = {tensor.name: tensor.role for tensor in graph.tensors}
+    assert (roles["weight"], roles["fixed"]) == (TensorRole.PARAMETER, TensorRole.BUFFER)

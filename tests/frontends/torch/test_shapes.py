@@ -33,6 +33,7 @@ CASES = {
     "channels last": (lambda x: x.to(memory_format=torch.channels_last) + 1, (), "3,4,5"),
     "broadcast": (lambda x: x + x.sum(1, keepdim=True) * x[:, :, :1], (), "3,4"),
     "transposed plus plain": (lambda x: x.transpose(1, 2) + x, (), "4,4"),
+    "modulus": (lambda x: torch.view_as_complex(x).abs(), (), "3,2"),
     "compare": (lambda x: (x > x.mean()).float(), (), "3,4"),
     "masked": (lambda x: x.masked_fill(x < 0, 0.0), (), "3,4"),
     "where": (lambda x: torch.where(x > 0, x, x * 2), (), "3,4"),

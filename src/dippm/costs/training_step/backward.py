@@ -23,7 +23,7 @@ RESHAPE = "reshape_backward"
 
 
 _NO_GRADIENT = frozenset({OpKind.FILL, OpKind.RANDOM, OpKind.QUANTIZE})
-_FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn", "argmax", "argmin", "detach", "histc"})
+_CUT_FUNCTIONS = frozenset({"argmax", "argmin", "detach", "histc", "bincount", "unique", "unique2", "unique_dim"})
 
 
 class Gradients:
@@ -38,10 +38,11 @@ class Gradients:
         self.builder = builder
         self._pending: dict[int, int] = {}
         self._users: defaultdict[int, int] = defaultdict(int)
+        self._viewed: dict[int, int] = {}
         self._wanted = {
             index
             for index, tensor in enumerate(builder.tensors)
-            if tensor.role is TensorRole.PARAMETER and tensor.dtype.is_floating
+            if tensor.role is TensorRole.PARAMETER and tensor.dtype.is_differentiable
         }
         self.add_wanted(nodes)
 
@@ -52,10 +53,11 @@ class Gradients:
             nodes: More nodes of the forward pass, in their order.
         """
         for node in nodes:
-            if node.kind in _NO_GRADIENT or node.attributes.get("function") in _FLAT_FUNCTIONS:
-                continue
-            if self.wants_any(node.inputs):
-                self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_floating)
+            if node.kind is OpKind.VIEW:
+                self._viewed.update(dict.fromkeys(node.outputs, node.inputs[0]))
+            if self.goes_through(node):
+                self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_differentiable)
+                self._wanted.update(self._written_through(node))
 
     def wants(self, tensor: int) -> bool:
         """Whether a tensor needs a gradient."""
@@ -65,11 +67,33 @@ class Gradients:
         """Whether any of some tensors needs a gradient."""
         return not self._wanted.isdisjoint(tensors)
 
+    def goes_through(self, node: Node) -> bool:
+        """Whether a gradient of a node's results becomes one of its inputs."""
+        if node.kind in _NO_GRADIENT or node.attributes.get("function") in _CUT_FUNCTIONS:
+            return False
+        return self.wants_any(node.inputs)
+
     def start(self, tensor: int) -> None:
         """Begin with the gradient of the loss, which is one."""
         one = self.builder.new_like(tensor)
         self.builder.run(OpKind.FILL, (), (one,), function="ones")
         self.put(tensor, one)
+
+    def share(self, node: Node) -> None:
+        """Hand the result of a node that writes through a view its part of the gradients of what is seen through it."""
+        for tensor in self._written_through(node):
+            gradient = self._pending.get(tensor)
+            if gradient is None:
+                continue
+            builder, result = self.builder, node.outputs[0]
+            copy = builder.new_like(tensor)
+            builder.run(OpKind.COPY, (gradient,), (copy,), "copy_slices", function="clone")
+            self.take((tensor,))
+            self.put(tensor, copy)
+            part = builder.view(copy, builder.shape(result), "as_strided", dtype=builder.dtype(result))
+            own = builder.new_like(result)
+            builder.run(OpKind.COPY, (part,), (own,), "copy_slices", function="clone")
+            self.give(result, own)
 
     def take(self, tensors: Sequence[int]) -> list[int | None]:
         """The gradients of a node's outputs, all contributions added up; None where there is none."""
@@ -95,10 +119,13 @@ class Gradients:
         return self._users[self.builder.base(gradient)] > 1
 
     def give(self, tensor: int, gradient: int) -> None:
-        """Hand a gradient on to a tensor: summed over what was broadcast, in the tensor's type."""
+        """Hand a gradient on to a tensor: the real part if it is real, summed over what was broadcast, in its type."""
         if not self.wants(tensor):
             return
         builder = self.builder
+        if builder.dtype(gradient).is_complex and not builder.dtype(tensor).is_complex:
+            real = builder.dtype(gradient).real
+            gradient = builder.view(gradient, builder.shape(gradient), "real", dtype=real)
         if builder.shape(gradient) != builder.shape(tensor):
             gradient = self._summed(gradient, tensor)
         if builder.dtype(gradient) is not builder.dtype(tensor):
@@ -146,6 +173,18 @@ class Gradients:
         """Begin a tensor's gradient: what is given to it from then on is added."""
         self._pending[tensor] = gradient
         self._users[self.builder.base(gradient)] += 1
+
+    def _written_through(self, node: Node) -> list[int]:
+        """The tensors of which a node overwrites what its first input, a view of them, shows."""
+        seen: list[int] = []
+        if node.kind is OpKind.VIEW or not self.wants_any(node.outputs[:1]):
+            return seen
+        target = node.inputs[0]
+        if self.builder.base(node.outputs[0]) == self.builder.base(target):
+            while target in self._viewed:
+                target = self._viewed[target]
+                seen.append(target)
+        return seen
 
     def _summed(self, gradient: int, tensor: int) -> int:
         builder = self.builder

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_of, function_of
 from dippm.costs.training_step.gradient_chains import GRADIENT_CHAINS, run_chain
+from dippm.costs.training_step.moving_gradients import select_gradient
 from dippm.graph import ACTIVATION_KINDS, Node, OpKind
 
 __all__ = ["ELEMENTWISE_RULES", "gradients_of_inputs", "reduce_gradient"]
@@ -15,9 +16,11 @@ _KEEPS_RESULT = frozenset({OpKind.RELU, OpKind.SIGMOID, OpKind.TANH})
 _KEEPS_RESULT_IN_PLACE = frozenset({OpKind.LEAKY_RELU, OpKind.ELU})
 _RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "expm1", "tan", "erfinv"})
 _FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real"})
+_FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
 _REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean"})
-_REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min"})
+_REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min", "median", "mode"})
+_CHOOSING_FUNCTIONS = frozenset({"max", "min", "median", "mode"})
 
 
 def _activation(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -36,6 +39,9 @@ def _activation(gradients: Gradients, node: Node, taken: Outputs) -> None:
 def _unary(gradients: Gradients, node: Node, taken: Outputs) -> None:
     function = str(node.attributes.get("function", ""))
     x = node.inputs[0]
+    if function in _FLAT_FUNCTIONS and not gradients.builder.dtype(x).is_complex:
+        gradients.give(x, gradients.make(OpKind.FILL, (), x, "zeros"))
+        return
     if function in GRADIENT_CHAINS:
         _chain(gradients, node, function, taken)
         return
@@ -109,11 +115,14 @@ def gradients_of_inputs(gradients: Gradients, node: Node, gradient: int, *, kept
         kept: The inputs that the gradients are computed from, in the node's order.
     """
     given = [index for index in kept if index >= 0]
-    for position, index in enumerate(node.inputs):
+    results = []
+    # The last input first, as autograd's code does, which hands them on together.
+    for position, index in reversed(list(enumerate(node.inputs))):
         if not gradients.wants(index):
             continue
         if node.kind is OpKind.MUL:
-            others = [other for place, other in enumerate(node.inputs) if place != position and other >= 0]
+            factors = [other for place, other in enumerate(node.inputs) if place != position and other >= 0]
+            others = [_conjugated(gradients, factor) for factor in factors]
         elif node.kind is OpKind.DIV and position == 0:
             others = given[1:]
         else:
@@ -122,13 +131,33 @@ def gradients_of_inputs(gradients: Gradients, node: Node, gradient: int, *, kept
         gradients.builder.run(
             OpKind.ELEMENTWISE_GRAD, (gradient, *dict.fromkeys(others)), (result,), function=function_of(node)
         )
+        results.append((index, result))
+    for index, result in reversed(results):
         gradients.give(index, result)
 
 
+def _conjugated(gradients: Gradients, tensor: int) -> int:
+    """A factor as the gradient of a product takes it: a conjugated copy where it is complex."""
+    builder = gradients.builder
+    if not builder.dtype(tensor).is_complex:
+        return tensor
+    copy = builder.new_like(tensor)
+    builder.run(OpKind.UNARY, (tensor,), (copy,), function="conj_physical")
+    return copy
+
+
 def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    function = function_of(node)
+    if function == "complex":
+        # Its real part and its imaginary part are views.
+        for index in node.inputs:
+            gradients.give(index, first_of(taken))
+        return
     kept: Sequence[int] = node.inputs
-    if node.attributes.get("function") in _MASK_FUNCTIONS:
-        kept = [index for index in kept if index >= 0 and not gradients.builder.dtype(index).is_floating]
+    if function == "polar":
+        kept = node.outputs
+    elif function in _MASK_FUNCTIONS:
+        kept = [index for index in kept if index >= 0 and not gradients.builder.dtype(index).is_differentiable]
     gradients_of_inputs(gradients, node, first_of(taken), kept=kept)
 
 
@@ -153,7 +182,7 @@ def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
     kept: Sequence[int] = (x,) if function in _REDUCE_INPUT_FUNCTIONS else ()
     if function in _REDUCE_BOTH_FUNCTIONS:
         kept = (x, node.outputs[0])
-    if function in ("max", "min") and len(node.outputs) > 1:
+    if function in _CHOOSING_FUNCTIONS and len(node.outputs) > 1:
         kept = node.outputs[1:2]
     result = builder.new_like(x)
     builder.run(OpKind.ELEMENTWISE_GRAD, (_expanded(gradients, gradient, x), *kept), (result,), function=function)
@@ -169,14 +198,31 @@ def _cast(gradients: Gradients, node: Node, taken: Outputs) -> None:
 
 
 def _cumulative(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    _chain(gradients, node, "cumsum", taken)
+    if len(node.outputs) > 1:
+        select_gradient(gradients, node, taken, kept=node.inputs)
+    else:
+        _chain(gradients, node, "cumsum", taken)
 
 
-def _same_again(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    """Operators whose gradient is an operator of the same kind on the gradient."""
-    x = node.inputs[0]
-    result = gradients.builder.new_like(x)
-    gradients.builder.run(node.kind, (first_of(taken),), (result,), node.source_op, attributes=node.attributes)
+def _transform(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """A Fourier transform is transformed back; what came from real numbers in full, of which the real part is given."""
+    x, y = node.inputs[0], node.outputs[0]
+    builder = gradients.builder
+    gradient = first_of(taken)
+    is_from_real = builder.dtype(y).is_complex and not builder.dtype(x).is_complex
+    is_to_real = builder.dtype(x).is_complex and not builder.dtype(y).is_complex
+    result = builder.new_like(x, dtype=builder.dtype(y) if is_from_real else None)
+    if is_from_real and builder.shape(y) != builder.shape(x):
+        padded = builder.new_like(result)
+        builder.run(OpKind.PAD, (gradient,), (padded,), function="slice_backward")
+        gradient = padded
+    # Autograd keeps real numbers for their size.
+    inputs = (gradient, x) if is_from_real else (gradient,)
+    builder.run(node.kind, inputs, (result,), node.source_op, attributes=node.attributes)
+    if is_to_real:
+        # Each frequency between the first and the last stands for two.
+        doubled = builder.view(result, builder.shape(x), "slice")
+        builder.run(OpKind.MUL, (result,), (doubled,), node.source_op)
     gradients.give(x, result)
 
 
@@ -194,6 +240,6 @@ ELEMENTWISE_RULES: Mapping[OpKind, Rule] = {
     OpKind.CAST: _cast,
     OpKind.REDUCE: reduce_gradient,
     OpKind.CUMULATIVE: _cumulative,
-    OpKind.FFT: _same_again,
+    OpKind.FFT: _transform,
 }
 """The rule of each kind."""

@@ -57,11 +57,13 @@ def run_chain(builder: StepBuilder, name: str, operands: Mapping[str, int], *, l
         The last result.
     """
     given = dict(operands)
+    # The modulus of a complex number is real, its gradient complex.
+    widest = "x" if "x" in operands and builder.dtype(operands["x"]).is_complex else "g"
     result = like
     first, end = len(builder.nodes), len(builder.nodes) + len(GRADIENT_CHAINS[name]) - 1
     builder.chain_ends.update(dict.fromkeys(range(first, end + 1), end))
     for place, (kind, function, letters) in enumerate(GRADIENT_CHAINS[name]):
-        dtype = DType.BOOL if function in _COMPARISONS else builder.dtype(operands["g"])
+        dtype = DType.BOOL if function in _COMPARISONS else builder.dtype(operands[widest])
         result = builder.new_like(like, dtype=dtype)
         builder.run(kind, tuple(given[letter] for letter in letters), (result,), f"{name}_backward", function=function)
         given[str(place)] = result

@@ -22,8 +22,9 @@ def run_backward(gradients: Gradients, node: Node) -> None:
         gradients: The gradients so far; those of all consumers of the node's outputs have arrived.
         node: A node of the forward pass.
     """
-    if not gradients.wants_any(node.inputs):
+    if not gradients.goes_through(node):
         return
+    gradients.share(node)
     taken = gradients.take(node.outputs)
     if all(gradient is None for gradient in taken):
         return

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dippm.costs.training_step.backward import Gradients
 from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.errors import UnsupportedError
-from dippm.graph import DType, Node, OpKind, TensorRole
+from dippm.graph import Dim, DType, Node, OpKind, TensorRole
 
 __all__ = ["append_loss", "start_backward"]
 
@@ -25,7 +25,7 @@ def append_loss(
 
     As a training script would take it: the first output, if it has two or three dimensions and is floating, holds the
     scores of classes in its last one, and the others are not trained on; else every floating output counts with the
-    mean of its squares.
+    mean of its squares, a complex one with those of its real and imaginary parts.
 
     Args:
         builder: Where the nodes go.
@@ -49,7 +49,7 @@ def append_loss(
         )
     logits = trained[0]
     shape = builder.shape(logits)
-    if len(shape) in (2, 3) and shape[-1] != (0, 1):
+    if len(shape) in (2, 3) and shape[-1] != (0, 1) and not builder.dtype(logits).is_complex:
         _cross_entropy(builder, logits, is_autocast=is_autocast)
     else:
         _mean_of_squares(builder, trained, is_autocast=is_autocast)
@@ -79,6 +79,9 @@ def _cross_entropy(builder: StepBuilder, logits: int, *, is_autocast: bool) -> N
 def _mean_of_squares(builder: StepBuilder, outputs: Sequence[int], *, is_autocast: bool) -> None:
     total = -1
     for output in outputs:
+        if builder.dtype(output).is_complex:
+            parts = (*builder.shape(output), Dim(0, 2))
+            output = builder.view(output, parts, "view_as_real", dtype=builder.dtype(output).real)
         read = _in_full(builder, output) if is_autocast else output
         full = builder.dtype(read)
         squares = builder.new_tensor(builder.shape(read), full, name="squares")

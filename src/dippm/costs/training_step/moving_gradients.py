@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_of, function_of
 from dippm.costs.training_step.step_builder import PERMUTING, count_elements
 from dippm.graph import Node, OpKind
 
-__all__ = ["MOVING_RULES"]
+__all__ = ["MOVING_RULES", "select_gradient"]
 
 _CONSTANT_PADS = frozenset({"pad", "constant", "constant_pad_nd", "_pad_circular"})
 
@@ -16,9 +16,9 @@ _CONSTANT_PADS = frozenset({"pad", "constant", "constant_pad_nd", "_pad_circular
 def _view(gradients: Gradients, node: Node, taken: Outputs) -> None:
     builder = gradients.builder
     x = node.inputs[0]
-    whole = count_elements(builder.shape(x))
+    whole = builder.count_numbers(x)
     if len(node.outputs) > 1:
-        sizes = [count_elements(builder.shape(output)) for output in node.outputs]
+        sizes = [builder.count_numbers(output) for output in node.outputs]
         present = [gradient for gradient in taken if gradient is not None]
         total = tuple(sum(size) for size in zip(*sizes, strict=True))
         if total == whole:
@@ -30,7 +30,7 @@ def _view(gradients: Gradients, node: Node, taken: Outputs) -> None:
             gradients.give(x, gradients.make(OpKind.PAD, (gradient,), x, "slice_backward"))
         return
     gradient = first_of(taken)
-    size = count_elements(builder.shape(node.outputs[0]))
+    size = builder.count_numbers(node.outputs[0])
     if size == whole:
         gradients.give(x, _viewed(gradients, node, gradient))
     elif size < whole:
@@ -44,41 +44,30 @@ def _viewed(gradients: Gradients, node: Node, gradient: int) -> int:
     builder = gradients.builder
     shape = builder.shape(node.inputs[0])
     function = str(node.attributes.get("function", "view"))
-    if function not in PERMUTING and len(shape) <= len(builder.shape(gradient)) and builder.is_permuted(gradient):
+    is_merged = function not in PERMUTING and len(shape) <= len(builder.shape(gradient))
+    # Pairs are complex numbers only where they lie side by side.
+    if function == "view_as_real" or (is_merged and builder.is_permuted(gradient)):
         gradient = gradients.dense(gradient)
-    return builder.view(gradient, shape, function)
+    return builder.view(gradient, shape, function, dtype=builder.dtype(node.inputs[0]))
 
 
 def _copy(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    if len(node.inputs) > 1:
-        _overwrite(gradients, node, taken)
-        return
     builder = gradients.builder
     x = node.inputs[0]
     gradient = first_of(taken)
     function = function_of(node)
-    if count_elements(builder.shape(x)) != count_elements(builder.shape(gradient)):
+    if function == "copy" and len(node.inputs) > 1:
+        # The first is overwritten by the second.
+        gradients.give(node.inputs[1], gradient)
+        if gradients.wants(x):
+            gradients.give(x, gradients.make(OpKind.FILL, (), x, "zeros"))
+    elif count_elements(builder.shape(x)) != count_elements(builder.shape(gradient)):
         gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, function))
-    elif function in ("clone", "copy", "contiguous", "_reshape_copy"):
+    elif function in ("clone", "contiguous", "_reshape_copy"):
         shape = builder.shape(x)
         gradients.give(x, gradient if builder.shape(gradient) == shape else builder.view(gradient, shape))
     else:
         gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, function))
-
-
-def _overwrite(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    """Writing one tensor over another: the first gets the gradient, what was overwritten gets zeros."""
-    old, new = node.inputs[:2]
-    gradients.give(new, first_of(taken))
-    if gradients.wants(old):
-        gradients.give(old, gradients.make(OpKind.FILL, (), old, "zeros"))
-
-
-def _sort(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    """The values that were picked go back to where they were: autograd keeps the places."""
-    if taken[0] is not None:
-        x = node.inputs[0]
-        gradients.give(x, gradients.make(OpKind.SCATTER, (taken[0], *node.outputs[1:2]), x, "add"))
 
 
 def _concat(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -115,6 +104,24 @@ def _scatter(gradients: Gradients, node: Node, taken: Outputs) -> None:
             gradients.give(index, gradients.make(OpKind.GATHER, (gradient, *indices), index, "gather"))
 
 
+def select_gradient(gradients: Gradients, node: Node, taken: Outputs, *, kept: Sequence[int] = ()) -> None:
+    """The rule of operators that choose elements and tell their places: written back to these, among zeros.
+
+    Args:
+        gradients: The gradients so far.
+        node: A node of the forward pass; its second output are the places.
+        taken: The gradients of its outputs.
+        kept: What autograd keeps beside the places.
+    """
+    x = node.inputs[0]
+    builder = gradients.builder
+    zeros = gradients.make(OpKind.FILL, kept, x, "zeros")
+    result = builder.new_tensor(builder.shape(x), builder.dtype(x), alias_of=zeros)
+    inputs = (zeros, *node.outputs[1:2], first_of(taken))
+    builder.run(OpKind.SCATTER, inputs, (result,), function="scatter")
+    gradients.give(x, result)
+
+
 MOVING_RULES: Mapping[OpKind, Rule] = {
     OpKind.VIEW: _view,
     OpKind.COPY: _copy,
@@ -123,6 +130,6 @@ MOVING_RULES: Mapping[OpKind, Rule] = {
     OpKind.EMBEDDING: _gather,
     OpKind.GATHER: _gather,
     OpKind.SCATTER: _scatter,
-    OpKind.SORT: _sort,
+    OpKind.SORT: select_gradient,
 }
 """The rule of each kind."""

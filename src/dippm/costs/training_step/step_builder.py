@@ -107,10 +107,15 @@ class StepBuilder:
         owner = self.tensors[tensor].alias_of
         return tensor if owner is None else owner
 
+    def count_numbers(self, tensor: int) -> tuple[int, ...]:
+        """Real numbers of a tensor at two batch sizes, see :func:`count_elements`; a complex element is two."""
+        parts = 2 if self.dtype(tensor).is_complex else 1
+        return tuple(parts * count for count in count_elements(self.shape(tensor)))
+
     def is_whole(self, tensor: int) -> bool:
         """Whether a tensor fills its storage, each element once."""
         base = self.base(tensor)
-        return base == tensor or count_elements(self.shape(base)) == count_elements(self.shape(tensor))
+        return base == tensor or self.count_numbers(base) == self.count_numbers(tensor)
 
     def new_tensor(
         self,
@@ -165,9 +170,11 @@ class StepBuilder:
             )
         )
 
-    def view(self, tensor: int, shape: Shape, function: str = "view") -> int:
-        """A tensor on the same storage."""
-        result = self.new_tensor(shape, self.dtype(tensor), name=self.tensors[tensor].name, alias_of=tensor)
+    def view(self, tensor: int, shape: Shape, function: str = "view", *, dtype: DType | None = None) -> int:
+        """A tensor on the same storage, of the same type unless another is given."""
+        result = self.new_tensor(
+            shape, self.dtype(tensor) if dtype is None else dtype, name=self.tensors[tensor].name, alias_of=tensor
+        )
         self.run(OpKind.VIEW, (tensor,), (result,), function=function)
         if (tensor in self.permuted) != (function in PERMUTING):
             self.permuted.add(result)

@@ -127,7 +127,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     parameters = [
         index
         for index, tensor in enumerate(graph.tensors)
-        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None and tensor.dtype.is_floating
+        if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None and tensor.dtype.is_differentiable
     ]
     if not parameters:
         raise UnsupportedError(

@@ -73,7 +73,8 @@ class ExportedModule(nn.Module):
                     if first not in by_name:
                         meta = self._graph["tensor_values"][argument]
                         tensor = meta_tensor(meta)
-                        is_trained = bool(meta.get("requires_grad", True)) and tensor.is_floating_point()
+                        can_train = tensor.is_floating_point() or tensor.is_complex()
+                        is_trained = can_train and bool(meta.get("requires_grad", True))
                         by_name[first] = nn.Parameter(tensor, is_trained) if kind == "parameter" else tensor
                     table[name] = by_name[first]  # type: ignore[assignment]
                     self._weights[argument] = by_name[first]

@@ -311,6 +311,8 @@ def elementwise_result(name: str, arguments: Mapping[str, Any], *, is_in_place: 
     if not isinstance(first, torch.Tensor) or arguments.get("memory_format") not in {None, torch.preserve_format}:
         return None
     dtype = first.dtype
+    if name == "abs" and dtype.is_complex:  # the modulus is real
+        return None
     shape = first.shape
     for key, operand in arguments.items():
         if key == "self" or not isinstance(operand, (torch.Tensor, int, float, complex)):
