@@ -36,3 +36,15 @@ def test_inputs_and_attributes_follow_the_kinds_conventions(small: type[nn.Modul
 
 def test_attribute_builders_are_all_known_and_used() -> None:
     assert {rule.attributes for rule in OPERATORS.values()} - {""} == set(ATTRIBUTE_BUILDERS)
+
+
+@pytest.mark.parametrize(("axes", "expected"), [((1,), (1,)), ((-1, -2), (1, 2))])
+def test_a_fourier_transform_names_its_axes(
+    read: Callable[..., Graph], axes: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    class Transform(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfftn(x, dim=axes)
+
+    (node,) = read(Transform(), "16,4").nodes
+    assert node.attributes["axes"] == expected
