@@ -21,7 +21,8 @@ def _flops(builder, kind, out=(64, 8, 8), **attributes):
         (OpKind.UNARY, {"function": "sqrt"}, 2), (OpKind.UNARY, {"function": "never seen"}, 1),
         (OpKind.SOFTMAX, {"axes": (3,)}, 6), (OpKind.LAYER_NORM, {"axes_size": 8}, 8),
         (OpKind.COPY, {}, 0), (OpKind.VIEW, {}, 0), (OpKind.UNKNOWN, {}, 0),
-        (OpKind.FFT, {}, 5 * 3),
+        (OpKind.FFT, {}, 5 * 3), (OpKind.FFT, {"axes": (1,)}, 5 * 6), (OpKind.FFT, {"axes": (2, 3)}, 5 * (3 + 3)),
+        (OpKind.FFT, {"axes": (1,), "parts": 2}, 5 * 6 / 2),
     ],
 )  # fmt: skip
 def test_flops_for_each_element(builder, kind, attributes, per_element):

@@ -36,7 +36,7 @@ from dippm.costs.streaming import (
 )
 from dippm.costs.temporaries import dropped_outputs, scratch
 from dippm.costs.traffic import Reads, write_polynomials
-from dippm.graph import Graph, OpKind
+from dippm.graph import Graph
 from dippm.graph.codes import mark
 
 __all__ = ["CastWork", "Workload", "WorkloadAt"]
@@ -266,11 +266,6 @@ def _elementary_flops(sizes: GraphSizes) -> FloatArray:
     every = np.arange(len(sizes.arrays.kind), dtype=np.int64)
     source, out = sizes.inputs(every, 0), sizes.outputs(every)
     per_input, per_output = flops_per_element(sizes)
-    is_fft = sizes.is_kind(OpKind.FFT)
-    if is_fft.any():
-        # Cooley-Tukey over the last dimension: 5 n log2 n real operations.
-        length = sizes.dimension(source, -1)[:, 0]
-        per_input = np.where(is_fft, 5.0 * np.log2(np.maximum(length, 2)), per_input)
     return sizes.elements[source] * per_input[:, None] + sizes.elements[out] * per_output[:, None]
 
 

@@ -21,6 +21,8 @@ MAX_POOL AVG_POOL   x                                    kernel, stride, padding
 GLOBAL_POOL         x                                    output_size (adaptive pooling; 1x1 is the common case)
 SOFTMAX REDUCE      x                                    axes (tuple, non-negative), function (REDUCE: "mean", ...)
 RESIZE              x                                    mode
+FFT                 x                                    axes (of x), parts (2 where its last dimension holds the real
+                                                         and the imaginary parts)
 DROPOUT             x                                    (outputs the result and the mask, one byte an element)
 UNARY BINARY        x (, y)                              function ("exp", "maximum", "where", ...)
 VIEW                x                                    function; launches no kernel, output aliases the input

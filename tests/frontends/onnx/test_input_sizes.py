@@ -121,3 +121,32 @@ def test_one_name_is_one_size_everywhere() -> None:
     with pytest.raises(UsageError, match=r"'length' of the model is given as 12 and, in input 'mask', as 10") as caught:
         at_batch_five(declared, [(12,), (10,)])
     assert caught.value.code == "input.shape_conflict"
+
+
+@pytest.mark.parametrize(
+    ("dim", "size"),
+    [
+        ("2*batch", 10),
+        ("batch*2", 10),
+        ("batch + 1", 6),
+        ("3 * batch_size + 2", 17),
+        ("2*N", 10),
+        ("batch-size", 5),
+        ("unk__7", 5),
+    ],
+)
+def test_the_first_size_may_be_worked_out_from_the_batch(dim: str, size: int) -> None:
+    assert at_batch_five([declare("x", dim, 8)]) == [(size, 8)]
+
+
+@pytest.mark.parametrize("dim", ["batch*seq", "batch - 1", "batch//2", "Max(1, batch)"])
+@pytest.mark.parametrize("given", [None, [(8,)]])
+def test_a_size_that_does_not_say_how_it_follows_the_batch_is_refused(dim: str, given: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        at_batch_five([declare("x", dim, 8)], given)
+    assert caught.value.code == "input.batch_unclear"
+    assert dim in str(caught.value)
+
+
+def test_samples_may_take_two_rows_of_one_input_each() -> None:
+    assert at_batch_five([declare("x", "N", 8), declare("pair", "2*N", 8)]) == [(5, 8), (10, 8)]

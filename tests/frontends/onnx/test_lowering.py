@@ -104,6 +104,38 @@ def test_weights_that_the_exporter_merged_count_again(read) -> None:
     assert graph.parameter_count == 6
 
 
+def test_a_weight_under_another_name_counts_once(read, kinds) -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["rows"]),
+        helper.make_node("Identity", ["table"], ["same"]),
+        helper.make_node("Identity", ["same"], ["again"]),
+        helper.make_node("Transpose", ["again"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["rows", "turned"], ["y"]),
+    ]
+    weights = {"table": np.zeros((100, 8), np.float32)}
+    graph = read(nodes, inputs={"x": ["N", 7]}, dtypes={"x": onnx.TensorProto.INT64}, weights=weights)
+    assert graph.parameter_count == 100 * 8
+    assert kinds(graph) == ["embedding", "linear"]
+
+
+def test_another_name_for_a_weight_must_be_new(read) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Identity", ["w"], ["x"])]
+    with pytest.raises(ModelReadError, match="made twice"):
+        read(nodes, weights={"w": ZEROS}, outputs=["y"])
+
+
+@pytest.mark.parametrize(("name", "expected"), [("Mine", ["relu"]), ("FusedMatMul", ["linear"])])
+def test_a_function_of_the_model_wins_where_its_domain_has_no_rule(build, kinds, name: str, expected: list) -> None:
+    inside = [helper.make_node("Relu", ["a"], ["b"])]
+    function = helper.make_function("com.microsoft", name, ["a", "w"], ["b"], inside, [helper.make_opsetid("", 17)])
+    node = helper.make_node(name, ["x", "w"], ["y"], domain="com.microsoft")
+    weights = {"w": np.zeros((64, 32), np.float32)}
+    model = build([node], inputs={"x": ["N", 64]}, weights=weights, functions=[function], domains=["com.microsoft"])
+    graph = read_onnx(model)
+    assert kinds(graph) == expected
+    assert graph.unsupported_ops == {}
+
+
 def test_shared_weights_count_once(read) -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Conv", ["a", "w"], ["y"])]
     graph = read(nodes, weights={"w": np.zeros((3, 3, 1, 1), np.float32)})

@@ -50,3 +50,15 @@ def test_attention_knows_how_its_query_lies_in_memory(
 
     (node,) = (node for node in read(Heads(), "6,16").nodes if node.kind is OpKind.ATTENTION)
     assert node.attributes.get("is_by_head") is expected
+
+
+@pytest.mark.parametrize(("axes", "expected"), [((1,), (1,)), ((-1, -2), (1, 2))])
+def test_a_fourier_transform_names_its_axes(
+    read: Callable[..., Graph], axes: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    class Transform(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfftn(x, dim=axes)
+
+    (node,) = read(Transform(), "16,4").nodes
+    assert node.attributes["axes"] == expected

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.onnx.program import InputDeclaration
-from dippm.graph import DType
+from dippm.graph import Dim, DType
 
 __all__ = ["InputPlan", "plan_inputs"]
 
 _BATCH_NAMES = frozenset({"n", "b", "bs", "bsz", "batch"})
 _EXAMPLE_SIZES = {"height": 224, "width": 224, "h": 224, "w": 224, "channels": 3, "c": 3}
 _EXAMPLE_LENGTH = 128
+_BATCH = Dim(1, 0)
+# "batch", "2*batch", "batch*2 + 1": what a number of samples becomes as PyTorch's exporter derives one size of another.
+_GROWTH = re.compile(r"(?:(\d{1,9})\s*\*\s*)?([^\W\d]\w*)(?:\s*\*\s*(\d{1,9}))?(?:\s*\+\s*(\d{1,9}))?")
+_ARITHMETIC = re.compile(r"[*+]|\s-\s|[/%]\s*\d|\w\(")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,14 +27,14 @@ class InputPlan:
     """Shapes of all inputs as functions of the batch.
 
     Args:
-        sizes: For each input its sizes, None where the batch stands.
+        sizes: For each input its sizes, a :class:`~dippm.graph.Dim` where the batch stands.
         dtypes: Element type of each input.
         native_batch: The batch that the file fixes, None where it leaves the batch open.
         conflicts: For each input whose shape the caller changed, what was got and what the file says.
         has_batch: Whether any input carries the batch.
     """
 
-    sizes: tuple[tuple[int | None, ...], ...]
+    sizes: tuple[tuple[int | Dim, ...], ...]
     dtypes: tuple[DType, ...]
     native_batch: int | None
     conflicts: tuple[str, ...]
@@ -37,7 +42,7 @@ class InputPlan:
 
     def at(self, batch: int) -> list[tuple[int, ...]]:
         """Every input's shape at a batch size."""
-        return [tuple(batch if size is None else size for size in sizes) for sizes in self.sizes]
+        return [tuple(size.at(batch) if isinstance(size, Dim) else size for size in sizes) for sizes in self.sizes]
 
 
 def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) -> InputPlan:
@@ -49,13 +54,13 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
 
     Raises:
         UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.dtype``, ``input.shape_needed``,
-            ``input.shape_conflict``.
+            ``input.shape_conflict``, ``input.batch_unclear``.
     """
     entries = _match(declarations, given)
     _refuse_other_kinds(declarations, entries)
     axes = _batch_axes(declarations)
     named = _named_sizes(declarations, entries, axes)
-    sizes: list[tuple[int | None, ...]] = []
+    sizes: list[tuple[int | Dim, ...]] = []
     native: int | None = None
     is_open = False
     conflicts: list[str] = []
@@ -67,7 +72,7 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
             continue
         wanted = _apply(declaration, axis, entry, named)
         if entry is not None and any(
-            size is not None and dim != size for dim, size in zip(declaration.dims, wanted, strict=True)
+            isinstance(size, int) and dim != size for dim, size in zip(declaration.dims, wanted, strict=True)
         ):
             conflicts.append(
                 f"'{declaration.name}' got {','.join(map(str, entry.shape))}, the file says "
@@ -89,7 +94,7 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
         dtypes=tuple(dtypes),
         native_batch=None if is_open else native,
         conflicts=tuple(conflicts),
-        has_batch=any(None in size for size in sizes),
+        has_batch=any(isinstance(size, Dim) for shape in sizes for size in shape),
     )
 
 
@@ -132,7 +137,27 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _is_batch_name(name: str) -> bool:
-    return "batch" in name.lower() or name.lower() in _BATCH_NAMES
+    growth = _GROWTH.fullmatch(name.strip())
+    symbol = (growth[2] if growth else name).lower()
+    return "batch" in symbol or symbol in _BATCH_NAMES
+
+
+def _growth(declaration: InputDeclaration, axis: int) -> Dim:
+    """How the dimension in which the batch stands follows it."""
+    stated = (declaration.dims or ())[axis]
+    if isinstance(stated, int):
+        return _BATCH
+    growth = _GROWTH.fullmatch(stated.strip())
+    if growth is not None:
+        return Dim(int(growth[1] or 1) * int(growth[3] or 1), int(growth[4] or 0))
+    if _ARITHMETIC.search(stated):
+        raise UsageError(
+            f"Dimension {axis + 1} of input '{declaration.name}' is '{stated[:100]}', which does not tell how it "
+            "follows the batch.",
+            code="input.batch_unclear",
+            cure="Name it in the file after the batch alone, as a multiple of it such as '2*batch', or give it a size.",
+        )
+    return _BATCH
 
 
 def _batch_axes(declarations: Sequence[InputDeclaration]) -> list[int | None]:
@@ -196,7 +221,7 @@ def _named_sizes(
     return named
 
 
-def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tuple[int | None, ...]:
+def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tuple[int | Dim, ...]:
     if not declaration.is_tensor:
         raise UsageError(
             f"Input '{declaration.name}' is no tensor but a sequence, map or optional value.",
@@ -209,17 +234,17 @@ def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tupl
             code="input.shape_needed",
             cure=f"Give it, for example: --input {declaration.name}=3,224,224",
         )
-    return (None, *entry.shape)
+    return (_BATCH, *entry.shape)
 
 
 def _apply(
     declaration: InputDeclaration, axis: int | None, entry: InputEntry | None, named: Mapping[str, int]
-) -> tuple[int | None, ...]:
+) -> tuple[int | Dim, ...]:
     dims = list(declaration.dims or ())
     if entry is not None:
-        wanted: list[int | None] = list(entry.shape)
+        wanted: list[int | Dim] = list(entry.shape)
         if axis is not None and len(wanted) == len(dims) - 1:
-            wanted.insert(axis, None)
+            wanted.insert(axis, _growth(declaration, axis))
         elif axis is None and dims and len(wanted) == len(dims) - 1 and isinstance(dims[0], int):
             wanted.insert(0, dims[0])
         elif len(wanted) != len(dims) or axis is not None:
@@ -232,10 +257,10 @@ def _apply(
                 cure="Give the shape of one sample, without the batch.",
             )
         return tuple(wanted)
-    result: list[int | None] = []
+    result: list[int | Dim] = []
     for position, dim in enumerate(dims):
         if position == axis:
-            result.append(None)
+            result.append(_growth(declaration, position))
         elif isinstance(dim, int):
             result.append(dim)
         elif dim in named and dim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.onnx.decoding import Decoder, decode_scope
 from dippm.frontends.onnx.element_types import element_type
 from dippm.frontends.onnx.external_data import ExternalFiles
+from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ordering import order_nodes, remove_unused
 from dippm.frontends.onnx.program import ABSENT, AttributeValue, Block, InputDeclaration, Op, Program, Weight
 from dippm.frontends.onnx.roles import assign_roles
@@ -26,6 +28,8 @@ _STANDARD_DOMAINS = ("", "ai.onnx")
 # onnxruntime writes these domains when it saves a model that it has laid out for the machine it ran on.
 _LAID_OUT_DOMAINS = frozenset({"com.microsoft.nchwc", "com.ms.internal.nhwc"})
 _OWN_RULE_DOMAINS = ("", "ai.onnx", "com.microsoft")
+# A parameter of a module, or what PyTorch's exporter made of one: "layers.0.linear1.weight", "onnx::MatMul_12".
+_EXPORTED_NAME = re.compile(r"\w+(\.\w+)+$|onnx::")
 
 
 def lower(model: onnx.ModelProto, files: ExternalFiles) -> Program:
@@ -211,20 +215,14 @@ class _Lowering:
                 if value is not None:
                     attributes[attribute.name] = value
         own_path = decode_scope(node) or path
-        function = None
-        if node.domain not in _OWN_RULE_DOMAINS:
-            function = self._functions.get((node.domain, node.op_type, node.overload))
-        if function is not None:
+        function = self._functions.get((node.domain, node.op_type, node.overload))
+        is_ruled = node.domain in _OWN_RULE_DOMAINS and find_rule(domain, node.op_type) is not None
+        if function is not None and not is_ruled:
             self._inline(function, node, inputs, attributes, scope, ops, path=own_path, depth=depth)
             return
         if domain == "" and node.op_type == "Identity" and inputs and inputs[0] in self._program.weights:
-            # PyTorch's exporter merges weights of equal values and leaves an Identity with the name of each one lost.
-            merged = self._program.weights[inputs[0]]
             if node.output and node.output[0]:
-                number = self._new_value(node.output[0], scope)
-                self._program.weights[number] = Weight(
-                    name=node.output[0], shape=merged.shape, dtype=merged.dtype, data=merged.data
-                )
+                self._lower_renamed(node.output[0], inputs[0], scope)
             return
         outputs = tuple(self._new_value(name, scope) if name else ABSENT for name in node.output)
         if domain == "" and node.op_type == "Constant" and depth == 0:
@@ -245,6 +243,23 @@ class _Lowering:
                 name=node.name,
             )
         )
+
+    def _lower_renamed(self, name: str, number: int, scope: _Scope) -> None:
+        """A stored tensor under another name."""
+        if not _EXPORTED_NAME.match(name):
+            self._bind(name, number, scope)
+            return
+        # PyTorch's exporter merges weights of equal values and leaves an Identity with the name of each one lost.
+        merged = self._program.weights[number]
+        self._program.weights[self._new_value(name, scope)] = Weight(
+            name=name, shape=merged.shape, dtype=merged.dtype, data=merged.data
+        )
+
+    def _bind(self, name: str, number: int, scope: _Scope) -> None:
+        """Give a value made before a name in another scope, or one more."""
+        if name in scope.names:
+            raise _invalid(f"value '{name}' is made twice")
+        scope.names[name] = number
 
     def _lower_block(
         self,
@@ -299,11 +314,8 @@ class _Lowering:
                     f"Function '{function.name}' of the ONNX file never makes its output '{formal}'.",
                     code="onnx.function",
                 )
-            if not name:
-                continue
-            if name in scope.names:
-                raise _invalid(f"value '{name}' is made twice")
-            scope.names[name] = made
+            if name:
+                self._bind(name, made, scope)
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

@@ -16,7 +16,8 @@ _BUFFER_NAMES = frozenset(
     {
         "running_mean", "running_var", "num_batches_tracked", "attn_mask", "attention_mask", "mask", "causal_mask",
         "relative_position_index", "relative_coords_table", "position_ids", "token_type_ids", "inv_freq",
-        "masked_bias", "anchors", "anchor_grid", "mean", "std", "pixel_mean", "pixel_std",
+        "masked_bias", "anchors", "anchor_grid", "mean", "std", "pixel_mean", "pixel_std", "cos_cache", "sin_cache",
+        "cos_cached", "sin_cached",
     }
 )  # fmt: skip
 # Parts that are numbers are places in a Sequential or a ModuleList.
@@ -49,12 +50,15 @@ _SCALES = {
     "MatMulBnb4": (2,), "MatMulBlockQuantizedFp4Weight": (2, 3, 4), "MatMulBlockQuantizedFp8Weight": (2, 3),
     "GatherBlockQuantized": (2, 3),
 }  # fmt: skip
+# Cosines and sines of the angles of each position; where the positions stand among them, those are whole numbers.
+_ROTARY_TABLES = {"RotaryEmbedding": (1, 2, 3), "GroupQueryAttention": (7, 8), "SparseAttention": (9, 10)}
 # Their results are cast and multiplied by a scale that is itself a product of scales.
 _INTEGER_PRODUCTS = frozenset({"ConvInteger", "MatMulInteger", "MatMulInteger16"})
 # What stands between integers and the conversion of them where only their arrangement changes.
 _REARRANGING = frozenset({"Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 # What stands between a layer and a weight of one element, or its bias, and leaves each element what it is.
 _PASSING = frozenset({"Cast", "DequantizeLinear", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_UNCHANGING = _REARRANGING | _PASSING
 _MOST_PASSED = 8
 _MATRIX_RANK = 2
 
@@ -76,6 +80,9 @@ def assign_roles(program: Program) -> None:
         if op.op_type == "BatchNormalization":
             statistics.update(_inputs(op, _RUNNING_STATISTICS))
         buffers.update(_inputs(op, _SCALES.get(op.op_type, ())))
+        buffers.update(_inputs(op, _ROTARY_TABLES.get(op.op_type, ())))
+        if op.op_type in _UNCHANGING and not buffers.isdisjoint(op.outputs):
+            buffers.update(_inputs(op, (0,)))
         quantised.update(_inputs(op, _QUANTISED.get(op.op_type, ())))
         if op.op_type in _REARRANGING and not quantised.isdisjoint(op.outputs):
             quantised.update(_inputs(op, (0,)))

@@ -184,7 +184,10 @@ OPERATORS: Mapping[str, OpRule] = {
         "index_fill masked_scatter index_reduce select_scatter slice_scatter one_hot",
     ),
     **_plain(OpKind.GRID_SAMPLE, "grid_sampler_2d grid_sampler_3d"),
-    **_named(OpKind.FFT, "_fft_r2c _fft_c2r _fft_c2c"),
+    **{
+        f"_{name}": OpRule(kind=OpKind.FFT, function=name, attributes="axes")
+        for name in ("fft_r2c", "fft_c2r", "fft_c2c")
+    },
     **_named(
         OpKind.FILL,
         "zeros ones full empty arange linspace logspace eye scalar_tensor zeros_like ones_like full_like empty_like "

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 from dippm.costs.workload import Workload
 from dippm.frontends.onnx import read_onnx
 from dippm.frontends.onnx.ops.registry import MICROSOFT
-from dippm.graph import OpKind
+from dippm.graph import OpKind, TensorRole
 
 
 @pytest.mark.parametrize("changed", [(), ("score_mod",), ("score_mod", "prob_mod")])
@@ -65,6 +66,133 @@ def test_one_tensor_may_hold_queries_keys_and_values(one, shapes) -> None:
     assert shapes(graph) == [["N", "6", "32"]]
     packed = one("MultiHeadAttention", "x", inputs={"x": ["N", 6, 4, 3, 8]}, domain=MICROSOFT, num_heads=4)
     assert shapes(packed) == [["N", "6", "32"]]
+
+
+def test_the_past_of_a_packed_attention_is_put_before_its_keys_and_values(one, shapes) -> None:
+    # GPT-2 as onnxruntime's optimizer writes it: 12 heads of 64 features, 1000 steps behind.
+    graph = one(
+        "Attention",
+        "x w b - past",
+        inputs={"x": ["N", 1, 768], "past": [2, "N", 12, 1000, 64]},
+        weights={"w": np.zeros((768, 2304), np.float32), "b": np.zeros(2304, np.float32)},
+        outputs=["y", "present"],
+        domain=MICROSOFT,
+        num_heads=12,
+        unidirectional=1,
+    )
+    assert shapes(graph) == [["N", "1", "768"], ["2", "N", "12", "1001", "64"]]
+    (attention,) = (node for node in graph.nodes if node.kind is OpKind.ATTENTION)
+    assert attention.attributes["is_causal"] is False  # the one query sees every key
+    # The projection, then one query with 1001 keys and their values.
+    assert Workload.from_graph(graph).at([3]).macs.sum() == 3 * (768 * 2304 + 2 * 1001 * 768)
+
+
+def test_the_past_of_a_quantised_attention(one, shapes) -> None:
+    graph = one(
+        "QAttention",
+        "x w b s s - z z past",
+        inputs={"x": ["N", 3, 16], "past": [2, "N", 2, 5, 8]},
+        weights={
+            "w": np.zeros((16, 48), np.uint8),
+            "b": np.zeros(48, np.float32),
+            "s": np.float32(0.1),
+            "z": np.uint8(0),
+        },
+        dtypes={"x": TensorProto.UINT8},
+        outputs=["y", "present"],
+        domain=MICROSOFT,
+        num_heads=2,
+    )
+    assert shapes(graph) == [["N", "3", "16"], ["2", "N", "2", "8", "8"]]
+    assert Workload.from_graph(graph).at([1]).macs.sum() == 3 * 16 * 48 + 2 * 3 * 8 * 16
+
+
+def test_a_past_that_is_no_pair_is_refused(refused) -> None:
+    inputs = {"x": ["N", 1, 16], "past": ["N", 2, 5, 8]}
+    weights = {"w": np.zeros((16, 48), np.float32)}
+    said = refused("Attention", "x w - - past", inputs=inputs, weights=weights, domain=MICROSOFT, num_heads=2)
+    assert "[2, batch, heads, length, size]" in said
+
+
+@pytest.mark.parametrize(("is_shared", "keys"), [(0, 49), (1, 48)])
+def test_a_step_of_a_decoder_looks_back_on_its_past(one, shapes, is_shared: int, keys: int) -> None:
+    graph = one(
+        "DecoderMaskedMultiHeadAttention",
+        "x x x - - past past - - - b",
+        inputs={"x": ["N", 1, 128], "past": ["N", 4, 48, 32]},
+        weights={"b": np.zeros(384, np.float32)},
+        outputs=["y", "keys", "values"],
+        domain=MICROSOFT,
+        num_heads=4,
+        past_present_share_buffer=is_shared,
+    )
+    # In a buffer of 48 steps, this one has its place already.
+    assert shapes(graph) == [["N", "1", "128"], *[["N", "4", str(keys), "32"]] * 2]
+    assert Workload.from_graph(graph).at([1]).macs.sum() == 2 * keys * 128
+    assert [node.kind for node in graph.nodes].count(OpKind.ADD) == 3
+
+
+@pytest.mark.parametrize("op_type", ["MultiHeadAttention", "DecoderMaskedMultiHeadAttention"])
+def test_the_bias_of_the_scores_is_read_not_the_lengths(one, op_type: str) -> None:
+    lengths, bias = ("-", "l m") if op_type == "MultiHeadAttention" else ("l", "m")
+    inputs = {"x": ["N", 1, 32], "l": ["N"], "m": ["N", 1, 1, 1]}
+    graph = one(
+        op_type,
+        f"x x x {lengths} {bias}",
+        inputs=inputs,
+        dtypes={"l": TensorProto.INT32},
+        domain=MICROSOFT,
+        num_heads=4,
+    )
+    (attention,) = (node for node in graph.nodes if node.kind is OpKind.ATTENTION)
+    assert [graph.tensors[index].name for index in attention.inputs[3:]] == ["m"]
+
+
+@pytest.mark.parametrize(("bias", "added"), [(None, 0), (96, 3)])
+def test_the_bias_is_added_to_queries_keys_and_values(one, bias: int | None, added: int) -> None:
+    weights = {} if bias is None else {"b": np.zeros(bias, np.float32)}
+    names = "q k k" if bias is None else "q k k b"
+    inputs = {"q": ["N", 6, 32], "k": ["N", 5, 32]}
+    graph = one("MultiHeadAttention", names, inputs=inputs, weights=weights, domain=MICROSOFT, num_heads=4)
+    sums = [graph.tensors[node.outputs[0]].shape for node in graph.nodes if node.kind is OpKind.ADD]
+    assert [[str(dim) for dim in shape] for shape in sums] == [["N", str(6 - bool(i)), "32"] for i in range(added)]
+
+
+def test_keys_and_values_may_share_a_tensor(one, shapes, refused) -> None:
+    inputs = {"q": ["N", 6, 32], "kv": ["N", 5, 4, 2, 8]}
+    graph = one("MultiHeadAttention", "q kv", inputs=inputs, domain=MICROSOFT, num_heads=4)
+    assert shapes(graph) == [["N", "6", "32"]]
+    assert Workload.from_graph(graph).at([1]).macs.sum() == 2 * 6 * 5 * 32
+    inputs["kv"][3] = 3
+    said = refused("MultiHeadAttention", "q kv", inputs=inputs, domain=MICROSOFT, num_heads=4)
+    assert "[batch, length, heads, 2, size]" in said
+
+
+@pytest.mark.parametrize(
+    ("op_type", "names"),
+    [("GroupQueryAttention", "q k k p p l - cos sin"), ("SparseAttention", "q k k p p b b - l cos sin")],
+)
+def test_the_tables_of_rotations_are_no_weights(one, op_type: str, names: str) -> None:
+    table = np.zeros((4096, 4), np.float32)
+    inputs = {"q": ["N", 1, 32], "k": ["N", 1, 16], "p": ["N", 2, 9, 8], "l": ["N"], "b": [2, 4]}
+    inputs = {name: shape for name, shape in inputs.items() if name in names.split()}
+    graph = one(
+        op_type,
+        names,
+        inputs=inputs,
+        weights={"cos": table, "sin": table},
+        dtypes={"l": TensorProto.INT32, "b": TensorProto.INT32},
+        domain=MICROSOFT,
+        num_heads=4,
+        kv_num_heads=2,
+        do_rotary=1,
+    )
+    assert graph.parameter_count == 0
+    assert [tensor.name for tensor in graph.tensors if tensor.role is TensorRole.BUFFER] == ["cos", "sin"]
+    turned = [position for position, node in enumerate(graph.nodes) if node.attributes.get("function") == "rotary"]
+    moved = Workload.from_graph(graph).at([1]).bytes_read[0, turned]
+    # The queries' 32 features, the keys' 16, and 4 cosines and 4 sines of one position.
+    assert moved.tolist() == [(32 + 8) * 4, (16 + 8) * 4]
 
 
 def test_linear_attention_gathers_a_state(one, shapes) -> None:

@@ -20,7 +20,13 @@ FUSED = [
     ("Attention", "x w b", {"num_heads": 2}, {"w": (8, 24), "b": (24,)}, ["linear", "view", "view", "view", *HEADS]),
     ("MultiHeadAttention", "x x x", {"num_heads": 2}, {}, HEADS),
     ("GroupQueryAttention", "x h h", {"num_heads": 4, "kv_num_heads": 2}, {}, HEADS),
-    ("RotaryEmbedding", "x i c c", {}, {"c": (6, 4)}, ["view", "view", "unary", "concat", "mul", "mul", "add"]),
+    (
+        "RotaryEmbedding",
+        "x i c c",
+        {},
+        {"c": (6, 4)},
+        [*["view"] * 2, "unary", "concat", *["view"] * 2, "mul", "mul", "add"],
+    ),
     ("QLinearAdd", "x s s x s s s s", {}, {"s": ()}, ["dequantize", "dequantize", "add", "quantize"]),
     ("NhwcConv", "n k", {}, {"k": (4, 8, 1, 1)}, ["view", "conv", "view"]),
 ]

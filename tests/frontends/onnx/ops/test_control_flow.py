@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from dippm.errors import ModelReadError
+
 make = helper.make_node
 
 
@@ -205,3 +207,23 @@ def test_scan_runs_once_for_each_slice(read, kinds) -> None:
     graph = read([node], inputs={"x": ["N", 4, 5], "first": ["N", 5]}, outputs=["last", "y"])
     assert kinds(graph).count("add") == 4
     assert kinds(graph)[-1] == "concat"
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(0, ["4", "N", "5"]), (1, ["N", "4", "5"]), (-1, ["N", "5", "4"])])
+def test_what_a_scan_collects_is_stacked_where_it_says(read, shape_of, axis: int, shape: list[str]) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("e", "o")]
+    body = helper.make_graph([helper.make_node("Relu", ["e"], ["o"])], "body", ends[:1], ends[1:])
+    attributes = {"num_scan_inputs": 1, "scan_input_axes": [1], "scan_input_directions": [1]}
+    node = helper.make_node(
+        "Scan", ["x"], ["y"], body=body, scan_output_axes=[axis], scan_output_directions=[1], **attributes
+    )
+    graph = read([node], inputs={"x": ["N", 4, 5]})
+    assert shape_of(graph, graph.outputs[0]) == shape
+
+
+def test_a_scan_says_an_axis_for_each_output(read) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("e", "o")]
+    body = helper.make_graph([helper.make_node("Relu", ["e"], ["o"])], "body", ends[:1], ends[1:])
+    node = helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, scan_output_axes=[0, 1])
+    with pytest.raises(ModelReadError, match="2 output axes"):
+        read([node], inputs={"x": [4, 5]})

@@ -71,6 +71,31 @@ def test_products_by_letters(one, shapes, equation, left, right, kind: str, shap
     assert Workload.from_graph(graph).at([1]).macs.sum() == macs
 
 
+def test_three_factors_are_contracted_two_at_a_time(one, shapes, kinds) -> None:
+    weights = {"u": np.zeros((64, 32), np.float32), "w": np.zeros((32, 16), np.float32)}
+    graph = one("Einsum", "x u w", inputs={"x": ["N", 64]}, weights=weights, equation="bi,ij,jk->bk")
+    assert kinds(graph) == ["linear", "linear"]
+    assert shapes(graph) == [["N", "16"]]
+    assert Workload.from_graph(graph).at([3]).macs.sum() == 3 * (64 * 32 + 32 * 16)
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right", "steps", "macs"),
+    [
+        # Neither has a letter in common with the other that is summed.
+        ("bij,bk->bi", ["N", 6, 8], ["N", 5], ["reduce", "reduce", "mul"], 0),
+        ("bijx,bjk->bik", ["N", 6, 8, 9], ["N", 8, 5], ["reduce", "matmul"], 6 * 5 * 8),
+    ],
+)
+def test_letters_of_one_factor_alone_are_summed_first(
+    one, shapes, kinds, equation: str, left: list, right: list, steps: list[str], macs: int
+) -> None:
+    graph = one("Einsum", "a b", inputs={"a": left, "b": right}, equation=equation)
+    assert kinds(graph) == steps
+    assert shapes(graph)[0][:2] == ["N", "6"]
+    assert Workload.from_graph(graph).at([1]).macs.sum() == macs
+
+
 @pytest.mark.parametrize(
     ("equation", "kind", "shape"),
     [("bij->bji", "view", ["N", "8", "6"]), ("bij->bi", "reduce", ["N", "6"])],

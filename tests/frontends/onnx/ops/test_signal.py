@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dippm.costs.workload import Workload
 from dippm.graph import OpKind
 
 
@@ -50,3 +51,18 @@ def test_transforms_of_onnxruntime(one, shapes) -> None:
 )
 def test_what_has_no_transform(refused, op_type: str, names: str, weights: dict, attributes: dict) -> None:
     assert refused(op_type, names, inputs={"x": ["N", 64, 1]}, weights=weights, **attributes)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(1024, 2), (1024, 1), (8, 2)])
+def test_the_work_follows_the_length_that_is_transformed(one, size: int, parts: int) -> None:
+    graph = one("DFT", "x", inputs={"x": ["N", size, 3, parts]}, axis=1)
+    # 5 n log2 n for each of 3 columns of 2 samples, a pair of parts being one number.
+    assert Workload.from_graph(graph).at([2]).flops.sum() == 2 * 3 * 5 * size * {1024: 10, 8: 3}[size]
+
+
+def test_frames_are_weighted_and_then_transformed(one, kinds) -> None:
+    weights = {"step": np.array(32), "window": np.zeros(128, np.float32)}
+    graph = one("STFT", "x step window", inputs={"x": ["N", 1024, 1]}, weights=weights)
+    assert kinds(graph) == ["view", "mul", "fft"]
+    # (1024 - 128) / 32 + 1 = 29 frames.
+    assert Workload.from_graph(graph).at([1]).flops.sum() == 29 * 128 + 29 * 5 * 128 * 7

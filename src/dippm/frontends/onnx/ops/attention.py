@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dippm.frontends.onnx.ops.matmul import multiply
 from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
+from dippm.frontends.onnx.ops.rotary import rotary_rows
+from dippm.frontends.onnx.program import ABSENT
 from dippm.frontends.onnx.values import Call, ShapeError, Value
 from dippm.graph import OpKind
 
 __all__ = ["packed_attention"]
+
+# Where the positions in the sequence are told, and where the tables of cosines and sines stand.
+_ROTARY_INPUTS = {"GroupQueryAttention": (5, 7, 8), "SparseAttention": (8, 9, 10)}
 
 
 def split_heads(call: Call, x: Value, heads: int) -> Value:
@@ -34,6 +41,8 @@ def attend(call: Call, q: Value, k: Value, v: Value, mask: Value | None = None, 
     if q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2] or k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ShapeError(f"a query {list(q.shape)}, a key {list(k.shape)} and a value {list(v.shape)} do not fit")
     shape = (*q.shape[:3], v.shape[3])
+    # Queries with a past see all of it: hardly anything lies above their diagonal.
+    is_causal = is_causal and k.shape[2] <= q.shape[2]
     return call.emit(OpKind.ATTENTION, [q, k, v, mask], shape, q.dtype, is_causal=is_causal)
 
 
@@ -41,6 +50,9 @@ def _append(call: Call, past: Value | None, present: Value) -> Value:
     """Keys or values of earlier steps with those of this one."""
     if past is None or len(past.shape) != 4 or len(present.shape) != 4:
         return present
+    if call.int_attribute("past_present_share_buffer"):
+        # They are written into a buffer for all steps to come; how much of it is filled is not known.
+        return call.emit(OpKind.SCATTER, [past, present], past.shape, present.dtype)
     shape = (*present.shape[:2], past.shape[2] + present.shape[2], present.shape[3])
     return call.emit(OpKind.CONCAT, [past, present], shape, present.dtype, axis=2)
 
@@ -79,43 +91,87 @@ def packed_attention(call: Call) -> list[Value]:
     sizes = call.ints_attribute("qkv_hidden_sizes") or [weight.shape[1] // 3] * 3
     if len(sizes) != 3 or sum(sizes) != projected.shape[2]:
         raise ShapeError(f"sizes {sizes[:3]} do not make up {projected.shape[2]}")
-    q, k, v = (split_heads(call, call.view(projected, (*x.shape[:2], size), "slice", axis=2), heads) for size in sizes)
-    mask = call.optional(3)
-    mask = mask if mask is not None and len(mask.shape) > 2 else None
-    result = attend(call, q, k, v, mask, is_causal=bool(call.int_attribute("unidirectional")))
-    present = Value((2, *k.shape), k.dtype, index=k.index)
-    return [merge_heads(call, result), present]
+    q, k, v = (split_heads(call, part, heads) for part in _slices(call, projected, sizes))
+    past = call.optional(4)
+    if past is not None:
+        if len(past.shape) != 5 or past.shape[0] != 2:
+            raise ShapeError(f"its past must be [2, batch, heads, length, size], not {list(past.shape)}")
+        k, v = (_append(call, call.view(past, past.shape[1:], "select", axis=0), present) for present in (k, v))
+    result = attend(call, q, k, v, _mask(call, 5, 3), is_causal=bool(call.int_attribute("unidirectional")))
+    outputs = [merge_heads(call, result)]
+    if len(call.op.outputs) > 1 and call.op.outputs[1] != ABSENT:
+        outputs.append(call.emit(OpKind.CONCAT, [k, v], (2, *k.shape), k.dtype, axis=0))
+    return outputs
 
 
-@rule("MultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+@rule("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(call: Call) -> list[Value]:
     """Attention over queries, keys and values that are projected already."""
-    x = call.required(0)
-    heads = call.int_attribute("num_heads", 1)
-    key, value, bias = call.optional(1), call.optional(2), call.optional(3)
-    if len(x.shape) == 5:
-        # [batch, length, heads, 3, size]
-        perm = (0, 2, 1, 3)
-        part = (x.shape[0], x.shape[1], x.shape[2], x.shape[4])
-        turned = tuple(part[axis] for axis in perm)
-        pieces = [call.view(x, part, "select", axis=3) for _ in range(3)]
-        q, k, v = (call.view(piece, turned, "transpose", perm=perm) for piece in pieces)
-    elif key is None or (value is None and len(key.shape) != 5):
-        raise ShapeError("it lacks keys or values")
-    else:
-        if bias is not None:
-            x = call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
-        q = split_heads(call, x, heads)
-        k, v = (
-            item if len(item.shape) == 4 else split_heads(call, item, heads)
-            for item in (key, key if value is None else value)
-        )
-    past_key, past_value = call.optional(6), call.optional(7)
-    k, v = _append(call, past_key, k), _append(call, past_value, v)
-    mask = call.optional(5) or call.optional(4)
-    mask = mask if mask is not None and len(mask.shape) > 2 else None
-    result = attend(call, q, k, v, mask, is_causal=bool(call.int_attribute("unidirectional")))
+    return _attend_projected(call, bias=3, masks=(5, 4), past=(6, 7))
+
+
+@rule("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def decoder_masked_multi_head_attention(call: Call) -> list[Value]:
+    """The same for one step of a decoder."""
+    return _attend_projected(call, bias=10, masks=(4, 3), past=(5, 6))
+
+
+def _attend_projected(call: Call, *, bias: int, masks: tuple[int, int], past: tuple[int, int]) -> list[Value]:
+    """Attention after the projections, given the positions of what two operators order differently."""
+    q, k, v = _projected(call, call.optional(bias))
+    k, v = (_append(call, call.optional(place), present) for place, present in zip(past, (k, v), strict=True))
+    result = attend(call, q, k, v, _mask(call, *masks), is_causal=bool(call.int_attribute("unidirectional")))
     return [merge_heads(call, result), k, v]
+
+
+def _projected(call: Call, bias: Value | None) -> list[Value]:
+    """Queries, keys and values of [batch, heads, length, size] in each of the layouts that onnxruntime takes."""
+    x, key, value = call.required(0), call.optional(1), call.optional(2)
+    heads = call.int_attribute("num_heads", 1)
+    if key is None:
+        # [batch, length, heads, 3, size] or [batch, length, 3 * heads * size]
+        x = x if bias is None else call.emit(OpKind.ADD, [x, bias], x.shape, x.dtype)
+        if len(x.shape) == 5:
+            return _unpack(call, x, 3)
+        if len(x.shape) != 3 or x.shape[2] % 3:
+            raise ShapeError("it lacks keys or values")
+        return [split_heads(call, part, heads) for part in _slices(call, x, [x.shape[2] // 3] * 3)]
+    if value is None:
+        # [batch, length, heads, 2, size]
+        if len(key.shape) != 5:
+            raise ShapeError("it lacks keys or values")
+        parts = [x, *_unpack(call, key, 2)]
+    else:
+        parts = [x, key, value]
+    if bias is not None:
+        # Those in heads already, of another sequence, have theirs.
+        flat = [position for position, part in enumerate(parts) if len(part.shape) == 3]
+        addends = _slices(call, bias, [parts[position].shape[2] for position in flat])
+        for position, addend in zip(flat, addends, strict=True):
+            part = parts[position]
+            parts[position] = call.emit(OpKind.ADD, [part, addend], part.shape, part.dtype)
+    return [part if len(part.shape) == 4 else split_heads(call, part, heads) for part in parts]
+
+
+def _unpack(call: Call, x: Value, count: int) -> list[Value]:
+    """[batch, length, heads, count, size] seen as as many tensors of [batch, heads, length, size]."""
+    if x.shape[3] != count:
+        raise ShapeError(f"its packed tensor must be [batch, length, heads, {count}, size], not {list(x.shape)}")
+    batch, length, heads, _, size = x.shape
+    pieces = [call.view(x, (batch, length, heads, size), "select", axis=3) for _ in range(count)]
+    return [call.view(piece, (batch, heads, length, size), "transpose", perm=(0, 2, 1, 3)) for piece in pieces]
+
+
+def _slices(call: Call, x: Value, widths: Sequence[int]) -> list[Value]:
+    """Neighbouring pieces of the last dimension."""
+    axis = len(x.shape) - 1
+    return [call.view(x, (*x.shape[:axis], width), "slice", axis=axis) for width in widths]
+
+
+def _mask(call: Call, *positions: int) -> Value | None:
+    """The first mask or bias of the scores that is one by its shape, not the lengths of the sequences."""
+    given = (call.optional(position) for position in positions)
+    return next((mask for mask in given if mask is not None and len(mask.shape) > 2), None)
 
 
 @rule("GroupQueryAttention", "SparseAttention", domain=MICROSOFT)
@@ -130,12 +186,15 @@ def group_query_attention(call: Call) -> list[Value]:
         if len(x.shape) != 3 or total < 1 or x.shape[2] % total:
             raise ShapeError(f"{list(x.shape)} does not split into {total} heads")
         size = x.shape[2] // total
-        widths = (heads * size, kv_heads * size, kv_heads * size)
-        x, key, value = (call.view(x, (*x.shape[:2], width), "slice", axis=2) for width in widths)
+        x, key, value = _slices(call, x, [heads * size, kv_heads * size, kv_heads * size])
     q, k, v = split_heads(call, x, heads), split_heads(call, key, kv_heads), split_heads(call, value, kv_heads)
     if call.int_attribute("do_rotary"):
-        q = call.emit(OpKind.BINARY, [q, call.optional(7)], q.shape, q.dtype, function="rotary")
-        k = call.emit(OpKind.BINARY, [k, call.optional(7)], k.shape, k.dtype, function="rotary")
+        positions, *tables = _ROTARY_INPUTS[call.op.op_type]
+        rows = [
+            rotary_rows(call, call.optional(place), call.optional(positions), (x.shape[0], x.shape[1]))
+            for place in tables
+        ]
+        q, k = (call.emit(OpKind.BINARY, [part, *rows], part.shape, part.dtype, function="rotary") for part in (q, k))
     k, v = _append(call, call.optional(3), k), _append(call, call.optional(4), v)
     return [merge_heads(call, attend(call, q, k, v, is_causal=True)), k, v]
 

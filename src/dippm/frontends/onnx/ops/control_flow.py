@@ -90,9 +90,13 @@ def scan(call: Call) -> list[Value]:
     axes = call.ints_attribute("scan_input_axes") or [0] * count
     if len(axes) != count or len(body.inputs) != len(values) or len(body.outputs) < len(carried):
         raise ShapeError("its body does not fit its inputs")
+    collected = len(body.outputs) - len(carried)
+    stacked = call.ints_attribute("scan_output_axes") or [0] * collected
+    if len(stacked) != collected:
+        raise ShapeError(f"it has {len(stacked)} output axes, its body {collected} outputs to stack")
     places = [normalize_axis(axis, len(source.shape)) for axis, source in zip(axes, sources, strict=True)]
     trips = sources[0].shape[places[0]]
-    scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - len(carried))]
+    scanned: list[list[Value]] = [[] for _ in range(collected)]
     start = call.evaluator.node_count()
     trip = 0
     while trip < trips:
@@ -110,7 +114,8 @@ def scan(call: Call) -> list[Value]:
     if trip < trips:
         call.warn(f"A scan runs {trips} times; its body is counted {trip} times.")
     _warn_of_recurrence(call, start, trip, len(carried))
-    return [*carried, *(_stack(call, column, trips) for column in scanned)]
+    outputs = (_stack(call, column, trips, axis) for column, axis in zip(scanned, stacked, strict=True))
+    return [*carried, *outputs]
 
 
 @rule("SequenceMap")
@@ -145,8 +150,10 @@ def _warn_of_recurrence(call: Call, start: int, trips: int, carried_count: int) 
         )
 
 
-def _stack(call: Call, parts: list[Value], count: int) -> Value:
+def _stack(call: Call, parts: list[Value], count: int, axis: int = 0) -> Value:
     if not parts:
         raise ShapeError("what a loop that never runs collects has no known shape")
-    outputs = [((count, *parts[0].shape), parts[0].dtype)]
-    return call.emit_many(OpKind.CONCAT, parts, outputs, source_op="Concat", attributes={"axis": 0})[0]
+    part = parts[0].shape
+    axis = normalize_axis(axis, len(part) + 1)
+    outputs = [((*part[:axis], count, *part[axis:]), parts[0].dtype)]
+    return call.emit_many(OpKind.CONCAT, parts, outputs, source_op="Concat", attributes={"axis": axis})[0]

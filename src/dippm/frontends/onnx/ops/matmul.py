@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+
 from dippm.frontends.onnx.ops.convolution import apply_activation
 from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, broadcast, numel
-from dippm.graph import Attribute, DType, OpKind
+from dippm.graph import DType, OpKind
 
 __all__ = ["gemm", "multiply"]
 
@@ -115,23 +117,50 @@ def einsum(call: Call) -> Value | list[Value]:
         result = [*outer, *sorted(letter for letter in sizes if letter not in outer and joined.count(letter) == 1)]
     if any(letter not in sizes for letter in result):
         raise ShapeError(f"'{equation[:100]}' asks for an index that no operand has")
-    shape = tuple(sizes[letter] for letter in result)
-    dtype = operands[0].dtype
-    summed = [letter for letter in sizes if letter not in result]
     if len(operands) == 1:
-        if not summed:
-            perm = tuple(expanded[0].index(letter) for letter in result) if len(result) == len(expanded[0]) else ()
-            return call.emit(OpKind.VIEW, operands, shape, dtype, function="transpose", perm=perm)
-        axes = tuple(axis for axis, letter in enumerate(expanded[0]) if letter in summed)
-        return call.emit(OpKind.REDUCE, operands, shape, dtype, function="sum", axes=axes)
-    if not summed and len(operands) == 2:
-        return call.emit(OpKind.MUL, operands, shape, dtype)
-    attributes: dict[str, Attribute] = {"contracted": max(numel(sizes[letter] for letter in summed), 1)}
-    last = operands[-1]
-    is_linear = len(operands) == 2 and last.is_static and not (set(expanded[0]) & set(expanded[1]) & set(result))
-    if is_linear and result[-1:] and result[-1] in expanded[1]:
-        return call.emit(OpKind.LINEAR, operands, shape, dtype, **attributes)
-    return call.emit(OpKind.MATMUL, operands, shape, dtype, **attributes)
+        return _rearrange(call, operands[0], expanded[0], result)
+    # Two at a time from the left, as PyTorch and onnxruntime do.
+    left, letters = operands[0], expanded[0]
+    for position in range(1, len(operands)):
+        later = {letter for term in expanded[position + 1 :] for letter in term}
+        right, others = operands[position], expanded[position]
+        left, letters = _sum_private(call, left, letters, {*others, *later, *result})
+        right, others = _sum_private(call, right, others, {*letters, *later, *result})
+        kept = result
+        if position + 1 < len(operands):
+            kept = [letter for letter in dict.fromkeys([*letters, *others]) if letter in later or letter in result]
+        left, letters = _contract(call, (left, right), (letters, others), kept, sizes), kept
+    return left
+
+
+def _rearrange(call: Call, x: Value, letters: Sequence[str], wanted: Sequence[str]) -> Value:
+    """One tensor in another order, or summed over what is not wanted."""
+    axes = tuple(axis for axis, letter in enumerate(letters) if letter not in wanted)
+    shape = tuple(x.shape[letters.index(letter)] for letter in wanted)
+    if axes:
+        return call.emit(OpKind.REDUCE, [x], shape, x.dtype, function="sum", axes=axes)
+    perm = tuple(letters.index(letter) for letter in wanted) if len(wanted) == len(letters) else ()
+    return call.emit(OpKind.VIEW, [x], shape, x.dtype, function="transpose", perm=perm)
+
+
+def _sum_private(call: Call, x: Value, letters: list[str], others: Container[str]) -> tuple[Value, list[str]]:
+    """A factor summed over the letters that nothing else has."""
+    shared = [letter for letter in letters if letter in others]
+    return (x, letters) if shared == letters else (_rearrange(call, x, letters, shared), shared)
+
+
+def _contract(
+    call: Call, factors: tuple[Value, Value], terms: tuple[list[str], list[str]], kept: list[str], sizes: dict[str, int]
+) -> Value:
+    """The product of two tensors, summed over the letters that are not kept."""
+    shape, dtype = tuple(sizes[letter] for letter in kept), factors[0].dtype
+    summed = {*terms[0], *terms[1]} - {*kept}
+    if not summed:
+        return call.emit(OpKind.MUL, factors, shape, dtype)
+    contracted = max(numel(sizes[letter] for letter in summed), 1)
+    is_linear = factors[1].is_static and not {*terms[0]} & {*terms[1]} & {*kept}
+    kind = OpKind.LINEAR if is_linear and kept and kept[-1] in terms[1] else OpKind.MATMUL
+    return call.emit(kind, factors, shape, dtype, contracted=contracted)
 
 
 def _expand_ellipsis(term: str, rank: int) -> list[str]:

@@ -29,7 +29,7 @@ def dft(call: Call) -> Value:
     parts = 1 if is_onesided and is_inverse else 2
     shape = [*x.shape[:-1], parts]
     shape[axis] = size
-    return call.emit(OpKind.FFT, [x], tuple(shape), x.dtype, axes=(axis,))
+    return call.emit(OpKind.FFT, [x], tuple(shape), x.dtype, axes=(axis,), parts=x.shape[-1])
 
 
 @rule("STFT")
@@ -45,7 +45,11 @@ def stft(call: Call) -> Value:
         raise ShapeError(f"a frame of {length} does not fit a signal of {x.shape[1]}")
     frames = (x.shape[1] - length) // step[0] + 1
     bins = length // 2 + 1 if call.int_attribute("onesided", 1) else length
-    return call.emit(OpKind.FFT, [x, window], (x.shape[0], frames, bins, 2), x.dtype, axes=(2,))
+    parts = x.shape[2] if len(x.shape) > 2 else 1
+    pieces = call.view(x, (x.shape[0], frames, length, *x.shape[2:]), "as_strided")
+    if window is not None:
+        pieces = call.emit(OpKind.MUL, [pieces, window], pieces.shape, x.dtype)
+    return call.emit(OpKind.FFT, [pieces], (x.shape[0], frames, bins, 2), x.dtype, axes=(2,), parts=parts)
 
 
 @rule("Rfft", "Irfft", domain=MICROSOFT)
@@ -58,11 +62,11 @@ def rfft(call: Call) -> Value:
         if not 0 < count <= len(x.shape):
             raise ShapeError("its signal dimensions do not fit its input")
         shape = (*x.shape[:-1], x.shape[-1] // 2 + 1, 2)
-        first = len(x.shape) - count
+        first, parts = len(x.shape) - count, 1
     else:
         if not 0 < count < len(x.shape):
             raise ShapeError("its signal dimensions do not fit its input")
         shape = (*x.shape[:-2], 2 * (x.shape[-2] - 1))
-        first = len(x.shape) - 1 - count
+        first, parts = len(x.shape) - 1 - count, 2
     axes = tuple(range(first, first + count))
-    return call.emit(OpKind.FFT, [x], shape, x.dtype, axes=axes)
+    return call.emit(OpKind.FFT, [x], shape, x.dtype, axes=axes, parts=parts)
