@@ -106,6 +106,25 @@ def test_attention_without_heads(builder):
     assert work.attention.heads[0, 0] == 1
 
 
+def test_everything_before_the_heads_of_attention_is_samples(builder):
+    # Windows, as Swin Transformer has.
+    q, k, v = (builder.input(builder.N, 64, 3, 49, 32) for _ in range(3))
+    builder.node(OpKind.ATTENTION, [q, k, v], builder.N, 64, 3, 49, 32)
+    work = _at(builder, 2)
+    assert work.macs[0, 0] == 2 * 64 * 3 * 49 * 49 * (32 + 32)
+    assert [int(size[0, 0]) for size in (work.attention.batch, work.attention.heads)] == [2 * 64, 3]
+
+
+@pytest.mark.parametrize("queries", [(1, 4, 16, 32), (4, 16, 32), (1, 1, 16, 32)])
+def test_queries_of_all_samples_meet_the_keys_of_each(builder, queries):
+    q = builder.weight(*queries)
+    k, v = (builder.input(builder.N, 4, 10, 32) for _ in range(2))
+    builder.node(OpKind.ATTENTION, [q, k, v], builder.N, 4, 16, 32)
+    work = _at(builder, 8)
+    assert work.macs[0, 0] == 8 * 4 * 16 * 10 * (32 + 32)
+    assert [int(size[0, 0]) for size in (work.attention.batch, work.attention.heads)] == [8, 4]
+
+
 @pytest.mark.parametrize(("kind", "gates"), [(OpKind.LSTM, 4), (OpKind.GRU, 3), (OpKind.RNN, 1)])
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_recurrent_layers(builder, kind, gates, batch_first):

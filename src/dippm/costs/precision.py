@@ -69,6 +69,8 @@ class Arithmetic(StrEnum):
 
 _ARITHMETIC = {
     DType.FLOAT64: Arithmetic.FP64,
+    # Four products of real numbers, in no tensor core: autocast leaves complex numbers as they are.
+    DType.COMPLEX64: Arithmetic.FP32,
     DType.COMPLEX128: Arithmetic.FP64,
     DType.FLOAT16: Arithmetic.FP16,
     DType.BFLOAT16: Arithmetic.BF16,

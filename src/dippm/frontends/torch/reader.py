@@ -166,6 +166,7 @@ class _Reading:
                         scope=current if callable(current) else scopes.current,
                         has_registered_weights=not isinstance(self.module, torch.jit.ScriptModule)
                         or any(True for _ in self.module.parameters()),
+                        is_differentiated=self.mode is Mode.TRAINING,
                     )
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:

@@ -18,7 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
-from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
+from dippm.frontends.torch.expansions import (
+    DERIVED_WHOLE,
+    EXPANSIONS,
+    is_attention_fused,
+    is_linear_whole,
+    linear_of_copy,
+)
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
@@ -70,6 +76,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scope: Called at each operator for the path of the module that runs.
         has_registered_weights: Whether tensors that are met without having been added are no trained weights; a
             frozen TorchScript program has all of its weights as constants.
+        is_differentiated: Whether a backward pass follows what is recorded.
 
     Attributes:
         raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
@@ -80,8 +87,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # PyTorch would otherwise import its compiler, which takes longer than reading most models.
         return False
 
-    def __init__(self, *, scope: Callable[[], str], has_registered_weights: bool = True) -> None:
+    def __init__(
+        self, *, scope: Callable[[], str], has_registered_weights: bool = True, is_differentiated: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._is_differentiated = is_differentiated
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self._scope = scope
@@ -173,9 +183,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args = tuple(self._adopt_argument(value) for value in args)
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
-        if name in EXPANSIONS:
+        if name in EXPANSIONS and not (self._is_differentiated and name in DERIVED_WHOLE):
             with self:
-                return EXPANSIONS[name](*args, **kwargs)
+                result = EXPANSIONS[name](*args, **kwargs)
+                return args[0].copy_(result) if plan.is_in_place else result
         if name in SAME_TENSOR:
             return self._same_tensor(func, args, kwargs)
         if name in DROPOUTS:
@@ -183,10 +194,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "linear" and not is_linear_whole(args[0]):
             with self:
                 return linear_of_copy(*args, **kwargs)
-        if plan.is_composite:
+        arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
+        if plan.is_composite or (name == "scaled_dot_product_attention" and not _is_fused(arguments)):
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
-        arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
         if name == "_to_copy" and self._changes_only_device(arguments):
             return arguments["self"]
         if name in {"embedding", "_embedding_bag", "_embedding_bag_forward_only"}:
@@ -289,7 +300,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def real(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return self.table.value(value)
+                known = self.table.value(value)
+                # Other tensors may share the value, and keep their shape.
+                return known.detach() if known is not None and plan.is_in_place_view else known
             if isinstance(value, list):
                 return [real(item) for item in value]
             return value
@@ -310,7 +323,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = plan.rule
         known = [self.table.storage_of(tensor) for tensor in outputs]
         is_written = [any(output is tensor for tensor in inputs) for output in outputs]
-        is_view = all(storage is not None for storage in known) and not any(is_written)
+        is_view = all(storage is not None for storage in known) and (plan.is_in_place_view or not any(is_written))
         operands: Iterable[Any] = inputs
         if not is_view and rule is not None and rule.inputs is not None:
             operands = (arguments.get(name) for name in rule.inputs)
@@ -366,6 +379,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.table.specs[base].role is TensorRole.PARAMETER:
                 return OpKind.LINEAR
         return rule.kind
+
+
+def _is_fused(arguments: Mapping[str, Any]) -> bool:
+    query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    return is_attention_fused(query, key, value, enable_gqa=arguments["enable_gqa"])
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterable[torch.Tensor]:

@@ -267,7 +267,7 @@ _ShapeRule = Callable[[Mapping[str, Any]], torch.Tensor | tuple[torch.Tensor, ..
 _TO_BOOL = frozenset(
     {
         "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
-        "isinf", "isfinite",
+        "isinf", "isneginf", "isposinf", "isfinite",
     }
 )  # fmt: skip
 _ELEMENTWISE = frozenset(
