@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dippm.costs import Workload
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
 
 
 def _at(builder, *batches):
@@ -58,6 +58,18 @@ def test_contracted_overrides_the_last_dimension(builder):
     a, b = builder.input(builder.N, 4, 10, 16), builder.input(builder.N, 4, 20, 16)
     builder.node(OpKind.MATMUL, [a, b], builder.N, 10, 20, contracted=64)
     assert _at(builder, 2).macs[0, 0] == 2 * 10 * 20 * 64
+
+
+@pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.COMPLEX128])
+@pytest.mark.parametrize("kind", [OpKind.MATMUL, OpKind.LINEAR])
+def test_a_product_of_complex_numbers_is_four_of_real_ones(builder, kind, dtype):
+    x, weight = builder.input(builder.N, 64, 32, dtype=dtype), builder.weight(32, 32, dtype=dtype)
+    builder.node(kind, [x, weight], builder.N, 64, 32, dtype=dtype)
+    work = _at(builder, 3)
+    assert _gemm(work) == [[1, 3 * 64, 2 * 32, 2 * 32]]
+    # (a + bi)(c + di) has four multiplications and, added to the sum, four additions.
+    assert work.macs[0, 0] == 3 * 64 * 32 * 32
+    assert work.flops[0, 0] == 8 * 3 * 64 * 32 * 32
 
 
 def test_the_product_of_two_batches_grows_with_the_square(builder):

@@ -39,6 +39,21 @@ def test_arithmetic_by_precision(builder, precision, conv, linear, norm):
     assert plan_types(builder.graph(), precision).arithmetic == (conv, linear, norm)
 
 
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize(
+    ("dtype", "arithmetic", "element_bytes"),
+    [(DType.COMPLEX64, Arithmetic.FP32, 8.0), (DType.COMPLEX128, Arithmetic.FP64, 16.0)],
+)
+def test_complex_numbers_stay_as_they_are(builder, precision, dtype, arithmetic, element_bytes):
+    x, weight = builder.input(builder.N, 8, dtype=dtype), builder.weight(8, 8, dtype=dtype)
+    builder.node(OpKind.MATMUL, [x, weight], builder.N, 8, dtype=dtype)
+    plan = plan_types(builder.graph(), precision)
+    assert plan.arithmetic == (arithmetic,)
+    assert plan.tensor_bytes.tolist() == [element_bytes] * 3
+    assert plan.read_bytes.tolist() == [element_bytes] * 2
+    assert not len(plan.casts)
+
+
 def test_which_precisions_are_autocast():
     assert {precision for precision in Precision if precision.is_autocast} == {Precision.AMP, Precision.AMP_BF16}
 

@@ -16,3 +16,7 @@ def test_only_real_numbers_are_floating() -> None:
     assert {dtype for dtype in DType if dtype.is_floating} == {
         DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8, DType.FLOAT4,
     }  # fmt: skip
+
+
+def test_which_types_are_complex() -> None:
+    assert {dtype for dtype in DType if dtype.is_complex} == {DType.COMPLEX64, DType.COMPLEX128}

@@ -28,7 +28,7 @@ _ATTENTION_GRADIENT_PRODUCTS = 2.5
 # That of a recurrent layer has one product for each input and one for each weight.
 _RECURRENT_GRADIENT_PRODUCTS = 2.0
 _UNPACKED_BITS = 16
-_COMPLEX = (DType.COMPLEX64, DType.COMPLEX128)
+_IS_COMPLEX = mark(DType, [dtype for dtype in DType if dtype.is_complex])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -101,7 +101,7 @@ class GemmTable:
         batch = multiply(*(_leading(sizes, out, at, out_rank - 2 + is_column + is_row) for at in places))
         m = _where_rows(is_batched, m, leading)
         batch = _where(~is_batched, 1.0, batch)
-        is_complex = mark(DType, _COMPLEX)[sizes.arrays.dtype[out]] & (out >= 0)
+        is_complex = (out >= 0) & _IS_COMPLEX[sizes.arrays.dtype[out]]
         parts = np.where(is_complex, 2.0, 1.0)
         return cls(
             table=SizeTable.of(node, [batch, m, n * parts[:, None], k * parts[:, None]]),

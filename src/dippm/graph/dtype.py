@@ -55,3 +55,8 @@ class DType(StrEnum):
     def is_floating(self) -> bool:
         """Whether the type holds real numbers."""
         return self in _FLOATING
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the type holds complex numbers."""
+        return self in {DType.COMPLEX64, DType.COMPLEX128}
