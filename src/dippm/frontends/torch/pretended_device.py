@@ -1,4 +1,4 @@
-"""Makes modules believe that their tensors lie on an ordinary device."""
+"""Makes modules believe that their tensors lie on an ordinary device, whichever they ask for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ __all__ = ["PretendedDevice"]
 
 class PretendedDevice(TorchFunctionMode):
     """Answers questions about a tensor's device and values as an ordinary device would.
+
+    It is every device in one: what a module puts on a GPU by name stays where it is.
 
     Args:
         recorder: The recorder that knows the values.
@@ -45,7 +47,21 @@ class PretendedDevice(TorchFunctionMode):
                 raise DataDependentError(f"Tensor.{func.__name__}")
             with _disable_current_modes():
                 return func(value, *args[1:], **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        if func in _MOVES:
+            return args[0]
+        kwargs = kwargs or {}
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _here(kwargs["device"])}
+        if func is torch.Tensor.to:
+            args = (args[0], *(_here(value) for value in args[1:]))
+        return func(*args, **kwargs)
+
+
+def _here(value: Any) -> Any:
+    """A device that is there in place of one that may not be; anything else as it is."""
+    if isinstance(value, (str, torch.device)) and torch.device(value).type != "meta":
+        return _CPU
+    return _CPU if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _getter(name: str) -> Any:
@@ -53,10 +69,12 @@ def _getter(name: str) -> Any:
     return inspect.getattr_static(torch.Tensor, name).__get__
 
 
+_CPU = torch.device("cpu")
 _DEVICE_ANSWERS: dict[Any, Any] = {
-    _getter("device"): torch.device("cpu"),
+    _getter("device"): _CPU,
     _getter("is_meta"): False,
     _getter("is_cpu"): True,
     _getter("is_cuda"): False,
 }
+_MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

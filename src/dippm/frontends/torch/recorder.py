@@ -26,6 +26,7 @@ from dippm.frontends.torch.expansions import (
     linear_of_copy,
 )
 from dippm.frontends.torch.operators import OpRule
+from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, is_small
@@ -187,6 +188,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 result = EXPANSIONS[name](*args, **kwargs)
                 return args[0].copy_(result) if plan.is_in_place else result
+        if func in PACKED:
+            self.assumptions.append(FULL_LENGTH)
+            with self:
+                return PACKED[func](*args, **kwargs)
         if name in SAME_TENSOR:
             return self._same_tensor(func, args, kwargs)
         if name in DROPOUTS:

@@ -112,7 +112,7 @@ def _adaptive_pool(arguments: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _recurrent(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    x = arguments["input"] if "input" in arguments else arguments["data"]
+    x = arguments["input"]
     states = arguments["hx"]
     states = (states,) if isinstance(states, torch.Tensor) else tuple(states)
     directions = 2 if arguments["bidirectional"] else 1
