@@ -174,6 +174,19 @@ def test_autocast_leaves_in_place_results_and_explicit_casts_alone(builder):
     assert [plan.tensor_bytes[i] for i in (half, into, cast)] == [2, 4, 4]
 
 
+def test_a_raised_product_casts_what_it_reads_and_writes_fp32(builder):
+    x = builder.input(builder.N, 8, 8)
+    y = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8, 8)
+    z = builder.node(OpKind.MATMUL, [y, y], builder.N, 8, 8, is_raised=True)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert plan.arithmetic == (Arithmetic.FP16, Arithmetic.FP32)
+    assert [plan.tensor_bytes[index] for index in (y, z)] == [2.0, 4.0]
+    # One copy of what it reads twice, from 2 bytes to 4.
+    casts = plan.casts
+    assert casts.node.tolist() == [0, 0, 1]
+    assert (casts.from_bytes[2], casts.to_bytes[2]) == (2.0, 4.0)
+
+
 def test_a_number_does_not_promote_a_tensor(builder):
     x = builder.input(builder.N, 8)
     half = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)

@@ -15,6 +15,7 @@ from torch import nn  # noqa: E402
 
 from dippm.costs import Workload  # noqa: E402
 from dippm.costs.conditions import Mode  # noqa: E402
+from dippm.costs.precision import RAISED  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file, recorder  # noqa: E402
@@ -157,6 +158,7 @@ def test_attention_that_no_kernel_takes_is_written_out_for_every_sample(
     # Rows without a key: PyTorch looks for them and puts zeros there, in memory of its own.
     functions = [node.attributes.get("function") for node in graph.nodes]
     assert [functions.count(name) for name in ("isneginf", "all", "where")] == [1, 1, 1]
+    assert all(node.attributes.get(RAISED) is True for node in graph.nodes if node.kind is OpKind.MATMUL)
     trained = read(module, given, mode=Mode.TRAINING)
     assert not {"isneginf", "where"} & {node.attributes.get("function") for node in trained.nodes}
     assert not graph.unsupported_ops

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dippm.costs.precision import RAISED
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import (
@@ -93,6 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._is_differentiated = is_differentiated
+        self._is_raised = False
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self._scope = scope
@@ -199,10 +201,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "linear" and not is_linear_whole(args[0]):
             with self:
                 return linear_of_copy(*args, **kwargs)
-        arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
-        if plan.is_composite or (name == "scaled_dot_product_attention" and not _is_fused(arguments)):
+        if plan.is_composite:
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
+        arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
+        if name == "scaled_dot_product_attention" and not _is_fused(arguments):
+            return self._attend(func, args, kwargs)
         if name == "_to_copy" and self._changes_only_device(arguments):
             return arguments["self"]
         if name in {"embedding", "_embedding_bag", "_embedding_bag_forward_only"}:
@@ -210,6 +214,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if indices.dtype.is_floating_point:
                 raise FloatIndicesError(self.table.slot(indices).storage.base)
         return self._run(func, plan, args, kwargs, arguments)
+
+    def _attend(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Attention written out, whose products PyTorch computes in FP32 where their operands have 16 bits."""
+        self._is_raised = True
+        try:
+            with self:
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        finally:
+            self._is_raised = False
 
     def _drop_out(self, func: Any, plan: OpPlan, x: torch.Tensor, share: float, is_active: bool) -> torch.Tensor:
         """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place."""
@@ -348,6 +361,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 attributes["mode" if kind is OpKind.RESIZE else "function"] = rule.function
             if rule.attributes:
                 attributes.update(ATTRIBUTE_BUILDERS[rule.attributes](arguments, outputs))
+            if self._is_raised and kind is OpKind.MATMUL:
+                attributes[RAISED] = True
         new: list[int] = []
         for position, output in enumerate(outputs):
             value = values[position] if values is not None and position < len(values) else None
