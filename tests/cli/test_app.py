@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 
 from dippm.cli.app import app
 
@@ -44,3 +45,13 @@ def test_a_short_name_means_the_same_everywhere() -> None:
 
 def test_help_has_a_short_name() -> None:
     assert COMMANDS.context_settings["help_option_names"] == ["-h", "--help"]
+
+
+def _below(command: Any) -> list[Any]:
+    return [command, *(below for child in getattr(command, "commands", {}).values() for below in _below(child))]
+
+
+def test_no_help_text_is_taken_for_markup() -> None:
+    texts = [getattr(each, "help", None) for command in _below(COMMANDS) for each in (command, *command.params)]
+    lost = [text for text in texts if text and Text.from_markup(text).plain != text.replace("\\[", "[")]
+    assert lost == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dippm.costs import Workload
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
 
 
 def _at(builder, *batches):
@@ -60,6 +60,18 @@ def test_contracted_overrides_the_last_dimension(builder):
     assert _at(builder, 2).macs[0, 0] == 2 * 10 * 20 * 64
 
 
+@pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.COMPLEX128])
+@pytest.mark.parametrize("kind", [OpKind.MATMUL, OpKind.LINEAR])
+def test_a_product_of_complex_numbers_is_four_of_real_ones(builder, kind, dtype):
+    x, weight = builder.input(builder.N, 64, 32, dtype=dtype), builder.weight(32, 32, dtype=dtype)
+    builder.node(kind, [x, weight], builder.N, 64, 32, dtype=dtype)
+    work = _at(builder, 3)
+    assert _gemm(work) == [[1, 3 * 64, 2 * 32, 2 * 32]]
+    # (a + bi)(c + di) has four multiplications and, added to the sum, four additions.
+    assert work.macs[0, 0] == 3 * 64 * 32 * 32
+    assert work.flops[0, 0] == 8 * 3 * 64 * 32 * 32
+
+
 def test_the_product_of_two_batches_grows_with_the_square(builder):
     # Image features against text features, as in CLIP.
     a, b = builder.input(builder.N, 512), builder.input(512, builder.N)
@@ -104,6 +116,25 @@ def test_attention_without_heads(builder):
     assert work.macs[0, 0] == 4 * 50 * 50 * 128
     assert work.attention.batch[0, 0] == 4
     assert work.attention.heads[0, 0] == 1
+
+
+def test_everything_before_the_heads_of_attention_is_samples(builder):
+    # Windows, as Swin Transformer has.
+    q, k, v = (builder.input(builder.N, 64, 3, 49, 32) for _ in range(3))
+    builder.node(OpKind.ATTENTION, [q, k, v], builder.N, 64, 3, 49, 32)
+    work = _at(builder, 2)
+    assert work.macs[0, 0] == 2 * 64 * 3 * 49 * 49 * (32 + 32)
+    assert [int(size[0, 0]) for size in (work.attention.batch, work.attention.heads)] == [2 * 64, 3]
+
+
+@pytest.mark.parametrize("queries", [(1, 4, 16, 32), (4, 16, 32), (1, 1, 16, 32)])
+def test_queries_of_all_samples_meet_the_keys_of_each(builder, queries):
+    q = builder.weight(*queries)
+    k, v = (builder.input(builder.N, 4, 10, 32) for _ in range(2))
+    builder.node(OpKind.ATTENTION, [q, k, v], builder.N, 4, 16, 32)
+    work = _at(builder, 8)
+    assert work.macs[0, 0] == 8 * 4 * 16 * 10 * (32 + 32)
+    assert [int(size[0, 0]) for size in (work.attention.batch, work.attention.heads)] == [8, 4]
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(OpKind.LSTM, 4), (OpKind.GRU, 3), (OpKind.RNN, 1)])

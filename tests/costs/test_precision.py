@@ -39,6 +39,21 @@ def test_arithmetic_by_precision(builder, precision, conv, linear, norm):
     assert plan_types(builder.graph(), precision).arithmetic == (conv, linear, norm)
 
 
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize(
+    ("dtype", "arithmetic", "element_bytes"),
+    [(DType.COMPLEX64, Arithmetic.FP32, 8.0), (DType.COMPLEX128, Arithmetic.FP64, 16.0)],
+)
+def test_complex_numbers_stay_as_they_are(builder, precision, dtype, arithmetic, element_bytes):
+    x, weight = builder.input(builder.N, 8, dtype=dtype), builder.weight(8, 8, dtype=dtype)
+    builder.node(OpKind.MATMUL, [x, weight], builder.N, 8, dtype=dtype)
+    plan = plan_types(builder.graph(), precision)
+    assert plan.arithmetic == (arithmetic,)
+    assert plan.tensor_bytes.tolist() == [element_bytes] * 3
+    assert plan.read_bytes.tolist() == [element_bytes] * 2
+    assert not len(plan.casts)
+
+
 def test_which_precisions_are_autocast():
     assert {precision for precision in Precision if precision.is_autocast} == {Precision.AMP, Precision.AMP_BF16}
 
@@ -157,6 +172,19 @@ def test_autocast_leaves_in_place_results_and_explicit_casts_alone(builder):
     cast = builder.node(OpKind.CAST, [half], builder.N, 8, dtype=DType.FLOAT32)
     plan = plan_types(builder.graph(), Precision.AMP)
     assert [plan.tensor_bytes[i] for i in (half, into, cast)] == [2, 4, 4]
+
+
+def test_a_raised_product_casts_what_it_reads_and_writes_fp32(builder):
+    x = builder.input(builder.N, 8, 8)
+    y = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8, 8)
+    z = builder.node(OpKind.MATMUL, [y, y], builder.N, 8, 8, is_raised=True)
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert plan.arithmetic == (Arithmetic.FP16, Arithmetic.FP32)
+    assert [plan.tensor_bytes[index] for index in (y, z)] == [2.0, 4.0]
+    # One copy of what it reads twice, from 2 bytes to 4.
+    casts = plan.casts
+    assert casts.node.tolist() == [0, 0, 1]
+    assert (casts.from_bytes[2], casts.to_bytes[2]) == (2.0, 4.0)
 
 
 def test_a_number_does_not_promote_a_tensor(builder):

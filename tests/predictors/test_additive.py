@@ -14,7 +14,7 @@ from dippm.costs.workload import Workload
 from dippm.devices import find_device
 from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 from dippm.models.additive import AdditiveNetwork
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import AdditiveArtefact, Regime
@@ -197,3 +197,14 @@ def test_features_of_another_version_are_refused() -> None:
     with pytest.raises(UnsupportedError) as caught:
         _make(Mode.INFERENCE, columns=(*COLUMNS[:-1], "colour"))
     assert caught.value.code == "artefact.columns"
+
+
+@pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.COMPLEX128])
+def test_complex_numbers_keep_the_time_of_their_kernels(builder: Any, dtype: DType) -> None:
+    x, weight = builder.input(builder.N, 512, 512, dtype=dtype), builder.weight(512, 512, dtype=dtype)
+    graph = builder.graph(builder.node(OpKind.MATMUL, [x, weight], builder.N, 512, 512, dtype=dtype))
+    conditions = Conditions(precision=Precision.AMP)
+    plain, corrected = (
+        _make(Mode.INFERENCE, correction=size).break_down(graph, [64], _DEVICE, conditions) for size in (0.0, 0.3)
+    )
+    assert corrected.busy_ms.tolist() == plain.busy_ms.tolist()

@@ -37,7 +37,7 @@ _DEVICE_WIDTH = 20
 
 def devices(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A device or MIG slice to show in full.", show_default=False)
+        str | None, typer.Argument(metavar="NAME", help="A device or MIG slice to show in full.", show_default=False)
     ] = None,
     device_file: options.DeviceFileOption = None,
     as_json: options.JsonOption = False,

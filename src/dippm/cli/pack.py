@@ -51,8 +51,8 @@ def pack(
         typer.Option(
             "--models",
             metavar="FILE",
-            help="More models, as TOML: [[model]] with model, and where they differ name, batch, latency_ms, replicas, "
-            "input, framework, precision, mode, optimizer.",
+            help="More models, as TOML: \\[\\[model]] with model, and where they differ name, batch, latency_ms, "
+            "replicas, input, framework, precision, mode, optimizer.",
             show_default=False,
         ),
     ] = None,

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, multiply
 from dippm.costs.sizes import GraphSizes, SizeTable
-from dippm.graph import Node, OpKind
+from dippm.graph import DType, Node, OpKind
+from dippm.graph.codes import mark
 
 __all__ = [
     "AttentionSizes",
@@ -27,11 +28,14 @@ _ATTENTION_GRADIENT_PRODUCTS = 2.5
 # That of a recurrent layer has one product for each input and one for each weight.
 _RECURRENT_GRADIENT_PRODUCTS = 2.0
 _UNPACKED_BITS = 16
+_IS_COMPLEX = mark(DType, [dtype for dtype in DType if dtype.is_complex])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GemmSizes:
     """Matrix products: ``b`` independent ones of (m x k) by (k x n).
+
+    A product of complex numbers is sized as the four real products that it is: twice the columns, twice the sum.
 
     Args:
         node: Node of each column.
@@ -59,10 +63,15 @@ class GemmSizes:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GemmTable:
-    """Matrix products with the batch left open."""
+    """Matrix products with the batch left open.
+
+    ``macs`` counts a multiplication of two complex numbers as one, as the field does; ``products`` says how many
+    real ones each is: 4, or 1 where the numbers are real.
+    """
 
     table: SizeTable
     macs: FloatArray
+    products: FloatArray
     has_bias: npt.NDArray[np.bool_]
     is_linear: npt.NDArray[np.bool_]
     is_packed: npt.NDArray[np.bool_]
@@ -92,9 +101,12 @@ class GemmTable:
         batch = multiply(*(_leading(sizes, out, at, out_rank - 2 + is_column + is_row) for at in places))
         m = _where_rows(is_batched, m, leading)
         batch = _where(~is_batched, 1.0, batch)
+        is_complex = (out >= 0) & _IS_COMPLEX[sizes.arrays.dtype[out]]
+        parts = np.where(is_complex, 2.0, 1.0)
         return cls(
-            table=SizeTable.of(node, [batch, m, n, k]),
+            table=SizeTable.of(node, [batch, m, n * parts[:, None], k * parts[:, None]]),
             macs=multiply(sizes.elements[out], k),
+            products=parts**2,
             has_bias=sizes.inputs(node, 2) >= 0,
             is_linear=is_linear,
             is_packed=(right >= 0) & (sizes.arrays.bits[right] < _UNPACKED_BITS),
@@ -121,8 +133,8 @@ class AttentionSizes:
 
     Args:
         node: Node of each column.
-        batch: Samples.
-        heads: Heads of the queries.
+        batch: Samples, and all else that stands in front of the heads.
+        heads: Heads of the queries, or of the keys where one query serves them all.
         key_heads: Heads of keys and values, fewer in grouped-query attention.
         queries: Length of the query sequence.
         keys: Length of the key sequence.
@@ -162,14 +174,21 @@ class AttentionTable:
 
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> AttentionTable:
-        """Read the shapes of queries, keys and values; a missing head dimension counts one head."""
+        """Read the shapes of queries, keys and values; a missing head dimension counts one head.
+
+        The dimensions in front of the last two go together as numpy's do: queries that are the same for every sample
+        meet the keys of each.
+        """
         query, key, value = (sizes.inputs(node, position) for position in range(3))
         nodes = [sizes.nodes[i] for i in node]
-        has_heads = sizes.rank(query) >= 4
+        rank = np.maximum(sizes.rank(query), sizes.rank(key))
+        has_heads = rank >= 4
         keys, width, value_width = sizes.dimension(key, -2), sizes.dimension(query, -1), sizes.dimension(value, -1)
         queries = sizes.dimension(query, -2)
-        batch = sizes.dimension(query, np.where(has_heads, -4, -3))
-        heads = _where(~has_heads, 1.0, sizes.dimension(query, -3))
+        places = range(-max(int(rank.max(initial=0)), 4), -3)
+        batch = multiply(*(_together(sizes, query, key, at) for at in places))
+        batch = _where_rows(has_heads, batch, _together(sizes, query, key, -3))
+        heads = _where(~has_heads, 1.0, _together(sizes, query, key, -3))
         key_heads = _where(~has_heads, 1.0, sizes.dimension(key, -3))
         both = width + value_width
         products = np.where(sizes.is_kind(OpKind.ATTENTION_GRAD)[node], _ATTENTION_GRADIENT_PRODUCTS, 1.0)
@@ -316,6 +335,13 @@ def _where_rows(condition: npt.NDArray[np.bool_], first: FloatArray, second: Flo
     result[condition] = 0.0
     result[condition, : first.shape[1]] = first[condition]
     return result
+
+
+def _together(sizes: GraphSizes, first: IndexArray, second: IndexArray, position: int) -> FloatArray:
+    """One dimension of two tensors that are broadcast: that of the second where the first has none or 1."""
+    own = sizes.dimension(first, position)
+    is_one = (own[:, 0] == 1.0) & ~own[:, 1:].any(axis=1)
+    return _where_rows(is_one, sizes.dimension(second, position), own)
 
 
 def _leading(sizes: GraphSizes, tensors: IndexArray, position: int, stop: IndexArray) -> FloatArray:

@@ -21,10 +21,22 @@ from dippm.costs.sizes import GraphSizes
 from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, Node, OpKind, TensorRole
 from dippm.graph.codes import encode, mark, tabulate
 
-__all__ = ["LOWERED", "Arithmetic", "Casts", "Precision", "TypePlan", "plan_types", "stored_half", "whole_model_type"]
+__all__ = [
+    "LOWERED",
+    "RAISED",
+    "Arithmetic",
+    "Casts",
+    "Precision",
+    "TypePlan",
+    "plan_types",
+    "stored_half",
+    "whole_model_type",
+]
 
 #: Attribute of a node that autocast runs in its 16-bit format whatever its kind, as timm's "fast norm" makes norms.
 LOWERED = "is_lowered"
+#: Attribute of a node that computes in FP32 under autocast whatever its kind, as the products of written-out attention.
+RAISED = "is_raised"
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -69,6 +81,8 @@ class Arithmetic(StrEnum):
 
 _ARITHMETIC = {
     DType.FLOAT64: Arithmetic.FP64,
+    # Four products of real numbers, in no tensor core: autocast leaves complex numbers as they are.
+    DType.COMPLEX64: Arithmetic.FP32,
     DType.COMPLEX128: Arithmetic.FP64,
     DType.FLOAT16: Arithmetic.FP16,
     DType.BFLOAT16: Arithmetic.BF16,
@@ -350,6 +364,7 @@ class _Autocast:
         """How the formats of each node follow."""
         rules = _RULE_OF_KIND[self._sizes.arrays.kind]
         rules[[node.attributes.get(LOWERED) is True for node in self._sizes.nodes]] = _LOWERS
+        rules[[node.attributes.get(RAISED) is True for node in self._sizes.nodes]] = _OTHERWISE
         numbers: list[int] = rules.tolist()
         return numbers
 
@@ -374,8 +389,12 @@ class _Autocast:
 
     def _target(self, node: Node, read: list[int]) -> int | None:
         """The format that floating inputs are cast to before the node runs, None where they stay."""
-        kind = node.kind
-        if kind in _FP32_KINDS or (kind in _FUNCTION_KINDS and node.attributes.get("function") in _FP32_FUNCTIONS):
+        kind, is_raised = node.kind, node.attributes.get(RAISED) is True
+        if (
+            is_raised
+            or kind in _FP32_KINDS
+            or (kind in _FUNCTION_KINDS and node.attributes.get("function") in _FP32_FUNCTIONS)
+        ):
             return _FLOAT32
         return _widest(read) if kind in _CASTING_PROMOTERS else None
 

@@ -77,8 +77,10 @@ class WorkloadAt:
 
     Args:
         batches: Batch sizes.
-        macs: Multiply-accumulates of convolutions, matrix products, attention and recurrent layers.
-        flops: Floating-point operations: twice the MACs, and a count per element of everything else.
+        macs: Multiply-accumulates of convolutions, matrix products, attention and recurrent layers; one of complex
+            numbers counts once.
+        flops: Floating-point operations: twice the MACs, eight times those of complex numbers, and a count per element
+            of everything else.
         bytes_read: Least bytes read from device memory.
         bytes_written: Least bytes written to device memory.
         gemm: Matrix products.
@@ -192,11 +194,13 @@ class Workload:
         macs = np.zeros((len(sizes.nodes), width))
         for table in tables:
             macs[table.table.node] = pad(table.macs, width)
+        multiplied = 2.0 * macs
+        multiplied[gemm.table.node] *= gemm.products[:, None]
         return cls(
             sizes=sizes,
             types=types,
             macs=_trim(macs),
-            flops=_trim(2.0 * macs + pad(_elementary_flops(sizes), width)),
+            flops=_trim(multiplied + pad(_elementary_flops(sizes), width)),
             reads=Reads.build(sizes, types),
             bytes_written=_trim(written),
             dropped=_trim(dropped),

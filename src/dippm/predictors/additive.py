@@ -22,7 +22,8 @@ from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, load_catalog
 from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
+from dippm.graph.codes import mark
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
     REGIMES,
@@ -38,6 +39,8 @@ __all__ = ["AdditivePredictor", "LatencyBreakdown"]
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
+
+_IS_COMPLEX = mark(DType, [dtype for dtype in DType if dtype.is_complex])
 
 _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
@@ -57,7 +60,7 @@ class _AdditivePlan:
         consumers: Whom it hears as consumers.
         static: Scaled features that do not change.
         first: What these make of the networks' first layer.
-        is_unseen: Whether a class is of a kind that no model of the training had.
+        is_unseen: Whether a class is of a kind that no model of the training had, or computes complex numbers.
 
     Shapes:
         launches, count: [C]; static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
@@ -136,7 +139,7 @@ class _Corrector:
         """Work out what depends on neither batch nor device, of each graph."""
         static = self._static.scale(physical.static)
         # What was never trained on keeps its time.
-        is_unseen = np.any(physical.static[:, self._unseen] > 0, axis=1)
+        is_unseen = np.any(physical.static[:, self._unseen] > 0, axis=1) | _is_complex(physical)
         result = []
         for classes in physical.classes_of_graphs:
             own = static[classes]
@@ -375,6 +378,14 @@ class AdditivePredictor:
         if len(plans.of_graphs) == 1:
             self._recent = [(asked, conditions.precision, corrector, plans), *self._recent[: _KEPT_PLANS - 1]]
         return plans
+
+
+def _is_complex(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes of operators make complex numbers, [C]; no model of the training does."""
+    sizes = physical.kernels.work.sizes
+    out = sizes.outputs(physical.node)
+    result: npt.NDArray[np.bool_] = (out >= 0) & _IS_COMPLEX[sizes.arrays.dtype[out]]
+    return result
 
 
 def _regime_of(conditions: Conditions) -> Regime:

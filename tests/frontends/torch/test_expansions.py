@@ -1,4 +1,4 @@
-"""Fused operators mean what their parts mean: compared with PyTorch's own results on real numbers."""
+"""Operators mean what their parts mean: compared with PyTorch's own results on real numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from dippm.frontends.torch.expansions import EXPANSIONS  # noqa: E402
+from dippm.frontends.torch.expansions import EXPANSIONS, is_attention_fused  # noqa: E402
 
 
 def test_multi_head_attention() -> None:
@@ -42,3 +42,43 @@ def test_encoder_layer(norm_first: bool, activation: str) -> None:
             layer.linear2.bias,
         )  # fmt: skip
         torch.testing.assert_close(result, layer(x))
+
+
+def test_a_sum_of_products_is_one_product() -> None:
+    torch.manual_seed(0)
+    total, first, second = torch.randn(3, 5), torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    result = EXPANSIONS["addbmm"](total, first, second, beta=0.5, alpha=2)
+    torch.testing.assert_close(result, torch.addbmm(total, first, second, beta=0.5, alpha=2))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+def test_bilinear(leading: tuple[int, ...], has_bias: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.Bilinear(4, 5, 6, bias=has_bias)
+    a, b = torch.randn(*leading, 4), torch.randn(*leading, 5)
+    with torch.inference_mode():
+        torch.testing.assert_close(EXPANSIONS["bilinear"](a, b, layer.weight, layer.bias), layer(a, b))
+
+
+def test_softmax_gives_nothing_where_no_key_may_be_looked_at() -> None:
+    scores = torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]])
+    assert EXPANSIONS["_safe_softmax"](scores, -1).tolist() == [[0.5, 0.5], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "enable_gqa", "is_fused"),
+    [
+        ((2, 4, 5, 8), (2, 4, 6, 8), False, True),
+        ((2, 4, 5, 8), (2, 2, 6, 8), True, True),
+        ((2, 4, 5, 8), (2, 1, 6, 8), False, False),
+        ((1, 4, 5, 8), (2, 4, 6, 8), False, False),
+        ((2, 5, 8), (2, 6, 8), False, False),
+        ((2, 3, 4, 5, 8), (2, 3, 4, 6, 8), False, False),
+    ],
+)
+def test_which_attention_is_fused(
+    query: tuple[int, ...], key: tuple[int, ...], enable_gqa: bool, is_fused: bool
+) -> None:
+    q, k = torch.empty(query), torch.empty(key)
+    assert is_attention_fused(q, k, k, enable_gqa=enable_gqa) == is_fused

@@ -202,3 +202,23 @@ def test_quantised_modules_are_refused_by_name() -> None:
     error = _error(_quantised(8))
     assert error.code == "torch.quantised"
     assert "quantized.linear_dynamic" in str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("Torch not compiled with CUDA enabled"),
+        RuntimeError("No CUDA GPUs are available"),
+        RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+    ],
+)
+def test_a_gpu_that_is_asked_for_and_is_not_there_is_no_wrong_shape(error: Exception) -> None:
+    class Asks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise error
+
+    with pytest.raises(UnsupportedError, match=r"test_forward_errors\.py:\d+") as caught:
+        dippm.load(Asks(), input="8")
+    assert caught.value.code == "torch.needs_gpu"
+    assert caught.value.cure is not None
+    assert "torch.cuda.is_available()" in caught.value.cure

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dippm.errors import UnsupportedError  # noqa: E402
-from dippm.graph import Graph  # noqa: E402
+from dippm.graph import Graph, OpKind  # noqa: E402
 
 
 def test_membership_in_the_input_is_assumed_and_reported(read: Callable[..., Graph]) -> None:
@@ -41,3 +41,46 @@ def test_numbers_in_a_list_are_not_guessed(read: Callable[..., Graph]) -> None:
     with pytest.raises(UnsupportedError) as caught:
         read(Collects(), "8")
     assert caught.value.code == "torch.data_dependent"
+
+
+def _in_device_context(x: torch.Tensor) -> torch.Tensor:
+    with torch.device("cuda"):
+        return x + torch.arange(5)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda x: x + torch.arange(5, device="cuda"),
+        lambda x: x + torch.zeros(5, device=torch.device("cuda", 1)),
+        lambda x: x + x.new_zeros(5, device="cuda:0"),
+        lambda x: x.cuda() + torch.ones(5).cuda(0, non_blocking=True),
+        lambda x: x.to("cuda") + torch.ones(5).to(0),
+        lambda x: x + torch.ones(5).to(torch.device("cuda"), torch.float32, non_blocking=True),
+        lambda x: x + torch.ones(5).to(device="mps"),
+        lambda x: x + torch.ones(5).to(x),
+        _in_device_context,
+    ],
+)
+def test_a_gpu_that_is_named_need_not_be_there(
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    read: Callable[..., Graph],
+    kinds: Callable[[Graph], list[OpKind]],
+) -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return forward(x)
+
+    graph = read(Named(), "5")
+    assert kinds(graph) == [OpKind.FILL, OpKind.ADD]
+    assert graph.fixed_batch is None
+
+
+def test_a_cast_on_the_way_to_a_gpu_is_a_cast(
+    read: Callable[..., Graph], kinds: Callable[[Graph], list[OpKind]]
+) -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to("cuda", torch.float16)
+
+    assert kinds(read(Halves(), "5")) == [OpKind.CAST]

@@ -219,3 +219,14 @@ def test_a_seven_billion_parameter_model_takes_no_memory(read: Callable[..., Gra
     graph = read(module, "16384")
     assert graph.parameter_count == 27 * 16384**2
     assert len(graph.nodes) == 27
+
+
+def test_a_lazy_module_must_have_been_called(read: Callable[..., Graph]) -> None:
+    module = nn.Sequential(nn.LazyLinear(10), nn.LazyBatchNorm1d())
+    with pytest.raises(UsageError, match=r"0\.weight, 0\.bias") as caught:
+        read(module, "20")
+    assert caught.value.code == "torch.lazy"
+    assert caught.value.cure is not None
+    assert "torch.zeros" in caught.value.cure
+    module(torch.zeros(2, 20))
+    assert not read(module, "20").unsupported_ops

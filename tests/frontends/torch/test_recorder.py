@@ -13,6 +13,9 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
+from dippm.costs import Workload  # noqa: E402
+from dippm.costs.conditions import Mode  # noqa: E402
+from dippm.costs.precision import RAISED  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file, recorder  # noqa: E402
@@ -128,6 +131,113 @@ def test_fused_attention_stays_whole_and_frees_the_merge_of_heads(
     graph = read(Attends(), "10,16")
     assert kinds(graph) == [OpKind.ATTENTION]
     assert any(node.attributes.get("is_causal") is True for node in graph.nodes)
+
+
+class _Attends(nn.Module):
+    """Its input attends to itself, asked by learned queries where there are some."""
+
+    def __init__(self, *queries: int) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.zeros(queries)) if queries else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x if self.queries is None else self.queries, x, x)
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "shape", "macs"),
+    [
+        # Two products of 10 x 10 x 16 for each of 3 x 8 windows and heads.
+        (_Attends(), "3,8,10,16", (3, 8, 10, 16), 2 * 3 * 8 * 10 * 10 * 16),
+        (_Attends(), "10,16", (10, 16), 2 * 10 * 10 * 16),
+        # 16 queries, the same for every sample, of 4 heads that are 32 wide.
+        (_Attends(1, 4, 16, 32), "4,10,32", (4, 16, 32), 2 * 4 * 16 * 10 * 32),
+    ],
+)
+def test_attention_that_no_kernel_takes_is_written_out_for_every_sample(
+    module: nn.Module,
+    given: str,
+    shape: tuple[int, ...],
+    macs: int,
+    read: Callable[..., Graph],
+    kinds: Callable[[Graph], list[OpKind]],
+) -> None:
+    graph = read(module, given)
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(1, 0), *(Dim(0, size) for size in shape))
+    assert Workload.from_graph(graph).at([1, 8]).macs.sum(axis=1).tolist() == [macs, 8 * macs]
+    found = kinds(graph)
+    assert [found.count(kind) for kind in (OpKind.ATTENTION, OpKind.MATMUL, OpKind.SOFTMAX)] == [0, 2, 1]
+    # Rows without a key: PyTorch looks for them and puts zeros there, in memory of its own.
+    functions = [node.attributes.get("function") for node in graph.nodes]
+    assert [functions.count(name) for name in ("isneginf", "all", "where")] == [1, 1, 1]
+    assert all(node.attributes.get(RAISED) is True for node in graph.nodes if node.kind is OpKind.MATMUL)
+    trained = read(module, given, mode=Mode.TRAINING)
+    assert not {"isneginf", "where"} & {node.attributes.get("function") for node in trained.nodes}
+    assert not graph.unsupported_ops
+
+
+@pytest.mark.parametrize(
+    ("change", "shape"),
+    [
+        (lambda x: x.transpose_(1, 2), (10, 4, 32)),
+        (lambda x: x.swapaxes_(1, 3), (32, 10, 4)),
+        (lambda x: x.unsqueeze_(1), (1, 4, 10, 32)),
+        (lambda x: x.unsqueeze_(1).squeeze_(1), (4, 10, 32)),
+        (lambda x: x.as_strided_((x.shape[0], 320, 4), (1280, 1, 320)), (320, 4)),
+    ],
+)
+def test_a_view_in_place_moves_nothing(
+    change: Callable[[torch.Tensor], torch.Tensor],
+    shape: tuple[int, ...],
+    read: Callable[..., Graph],
+    kinds: Callable[[Graph], list[OpKind]],
+) -> None:
+    class Changes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            change(y)
+            return y.relu()
+
+    graph = read(Changes(), "4,10,32")
+    assert kinds(graph) == [OpKind.ADD, OpKind.RELU]
+    assert not graph.unsupported_ops
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(1, 0), *(Dim(0, size) for size in shape))
+    changed = graph.tensors[graph.nodes[-1].inputs[0]]
+    assert changed.alias_of == graph.nodes[0].outputs[0]
+
+
+def test_a_view_in_place_keeps_the_values_that_are_known(read: Callable[..., Graph]) -> None:
+    class Known(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            table = torch.arange(6).view(2, 3)
+            same = table.detach()
+            table.t_()
+            assert table.shape == (3, 2)
+            assert same.tolist() == [[0, 1, 2], [3, 4, 5]]
+            return x * table.tolist()[2][1]
+
+    assert not read(Known(), "5").unsupported_ops
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_sum_of_products_grows_with_the_batch(is_in_place: bool, read: Callable[..., Graph]) -> None:
+    class Correlates(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total = torch.zeros(16, 16)
+            add = total.addbmm_ if is_in_place else total.addbmm
+            return add(x, x.transpose(1, 2))
+
+    graph = read(Correlates(), "16,16")
+    assert Workload.from_graph(graph).at([1, 8]).macs.sum(axis=1).tolist() == [16**3, 8 * 16**3]
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(0, 16), Dim(0, 16))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_bilinear_layers_have_two_products_for_each_feature(mode: Mode, read: Callable[..., Graph]) -> None:
+    graph = read(nn.Bilinear(20, 30, 4), ["20", "30"], mode=mode)
+    # 4 features: 20 x 30 weights for each sample, then 30 products with the second input.
+    assert Workload.from_graph(graph).at([8]).macs.sum() == 8 * 4 * (20 * 30 + 30)
+    assert not graph.unsupported_ops
 
 
 def test_product_with_a_weight_is_linear_however_it_is_written(

@@ -149,3 +149,23 @@ def test_only_samples_and_heads_stand_before_the_last_two(sketch, after, query, 
     sketch.node("p", OpKind.SOFTMAX, "s", *ahead, 6, 6, axes=(rank - 1,))
     graph = sketch.node("y", OpKind.MATMUL, "p v", *out).graph("y")
     assert (after(fuse_converted_attention, graph) == [("attention", "q k v")]) is is_fused
+
+
+@pytest.mark.parametrize(
+    ("leading", "is_fused", "is_fused_converted"),
+    [((N,), False, True), ((N, 2), True, True), ((N, 3, 2), False, False)],
+)
+def test_samples_and_heads_are_what_the_fused_kernels_take(sketch, leading, is_fused, is_fused_converted) -> None:
+    last = len(leading) + 1
+    perm = (*range(len(leading)), last, last - 1)
+    for name in "qkv":
+        sketch.input(name, *leading, 6, 4)
+    sketch.node("qs", OpKind.MUL, "q", scalar=2**-0.5)
+    sketch.node("kt", OpKind.VIEW, "k", *leading, 4, 6, function="transpose", perm=perm)
+    sketch.node("ks", OpKind.MUL, "kt", scalar=2**-0.5).node("s", OpKind.MATMUL, "qs ks", *leading, 6, 6)
+    sketch.node("p", OpKind.SOFTMAX, "s", axes=(last,))
+    graph = sketch.node("y", OpKind.MATMUL, "p v", *leading, 6, 4).graph("y")
+    for run, expected in ((fuse_attention, is_fused), (fuse_converted_attention, is_fused_converted)):
+        editor = GraphEditor(graph)
+        run(editor)
+        assert (editor.to_graph().nodes[-1].kind is OpKind.ATTENTION) == expected

@@ -1,4 +1,4 @@
-"""Fused operators that are written into TorchScript files, as the operators that they stand for."""
+"""Operators that PyTorch runs as several others, as those."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 
-__all__ = ["EXPANSIONS", "is_linear_whole", "linear_of_copy"]
+__all__ = ["DERIVED_WHOLE", "EXPANSIONS", "is_attention_fused", "is_linear_whole", "linear_of_copy"]
 
 _MATRIX = 2
+_SAMPLES_AND_HEADS = 4
+# PyTorch's own way to run an operator as others, where that is not what autograd sees.
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 def _native_multi_head_attention(
@@ -92,10 +95,64 @@ def _transformer_encoder_layer_fwd(
     return F.layer_norm(x + feed_forward(x), (embed_dim,), norm_weight_2, norm_bias_2, eps)
 
 
+def _addbmm(
+    total: torch.Tensor, first: torch.Tensor, second: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """A sum of products as one product over the samples as well.
+
+    PyTorch runs one product for each sample; how many nodes those are would depend on the batch.
+    """
+    rows = first.transpose(0, 1).reshape(first.shape[1], -1)
+    return torch.addmm(total, rows, second.reshape(-1, second.shape[-1]), beta=beta, alpha=alpha)
+
+
+def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The softmax of attention that is written out: it gives zeros where no key may be looked at."""
+    result: torch.Tensor = torch.ops.aten._safe_softmax.default._op_dk(_EXPLICIT, x, dim, dtype)
+    return result
+
+
+def _bilinear(
+    input1: torch.Tensor, input2: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A bilinear layer as ``aten::_trilinear`` runs it: feature by feature, two products and a sum for each."""
+    first, second = input1.reshape(-1, input1.shape[-1]), input2.reshape(-1, input2.shape[-1], 1)
+    zeros = first.new_zeros(first.shape[0], weight.shape[0])
+    # PyTorch adds in place; what is put together here instead can be differentiated.
+    features = [
+        column + torch.bmm(torch.mm(first, matrix).unsqueeze(1), second).squeeze(1)
+        for column, matrix in zip(zeros.unsqueeze(2).unbind(1), weight, strict=True)
+    ]
+    result = torch.cat(features, dim=1).view(*input1.shape[:-1], weight.shape[0])
+    return result if bias is None else result + bias
+
+
 EXPANSIONS: Mapping[str, Callable[..., Any]] = {
+    "_safe_softmax": _safe_softmax,
+    "bilinear": _bilinear,
+    "addbmm": _addbmm,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
 }
+
+# Expansions that a model in training keeps whole: their derivative is that of one operator, which keeps its result.
+DERIVED_WHOLE = frozenset({"_safe_softmax"})
+
+
+def is_attention_fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, enable_gqa: bool = False
+) -> bool:
+    """Whether a GPU runs this attention as one kernel.
+
+    PyTorch's fused kernels take samples and heads in front of the last two dimensions, the same samples of all three,
+    and fewer heads of keys than of queries only where that is asked for (``sdp_utils_cpp.h``: ``check_tensor_shapes``,
+    ``check_batch_size_and_num_heads_dense``). Everything else runs written out, with its scores in memory.
+    """
+    shapes = [tensor.shape for tensor in (query, key, value)]
+    if any(len(shape) != _SAMPLES_AND_HEADS for shape in shapes):
+        return False
+    samples, heads = {shape[0] for shape in shapes}, {shape[1] for shape in shapes[0 if not enable_gqa else 1 :]}
+    return len(samples) == len(heads) == 1
 
 
 def is_linear_whole(x: torch.Tensor) -> bool:

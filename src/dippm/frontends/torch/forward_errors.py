@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -15,6 +16,7 @@ __all__ = ["forward_error"]
 
 # Operators that read one value for Python to decide by; of all others the size of the result depends on values.
 _DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
+_NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|NVIDIA driver on your system")
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 
@@ -48,6 +50,13 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
             f"{source} runs an operator whose output shape PyTorch cannot tell without data, at {place}: {text}",
             code="torch.no_shape_rule",
             cure="Register a fake implementation for it with torch.library.register_fake.",
+        )
+    if _NO_GPU.search(text):
+        return UnsupportedError(
+            f"{source} asks for a GPU of this machine, which has none, at {place}: {kind}: {text}",
+            code="torch.needs_gpu",
+            cure="Leave that line out, or have it run only where torch.cuda.is_available(): the GPU of a prediction "
+            "need not be here.",
         )
     return UsageError(
         f"{source} does not take inputs of shape {shapes} (batch first): {kind} at {place}: {text}",

@@ -69,7 +69,6 @@ OPERATORS: Mapping[str, OpRule] = {
     "addmm": OpRule(kind=OpKind.MATMUL, inputs=("mat1", "mat2", "self")),
     "addmv": OpRule(kind=OpKind.MATMUL, inputs=("mat", "vec", "self")),
     "baddbmm": OpRule(kind=OpKind.MATMUL, inputs=("batch1", "batch2", "self")),
-    "addbmm": OpRule(kind=OpKind.MATMUL, inputs=("batch1", "batch2", "self")),
     "mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
     "bmm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
     "_grouped_mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
@@ -150,8 +149,8 @@ OPERATORS: Mapping[str, OpRule] = {
         OpKind.UNARY,
         "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal abs neg sign sgn sin cos tan asin acos atan "
         "sinh cosh asinh acosh atanh erf erfc erfinv floor ceil round trunc frac logical_not bitwise_not isnan isinf "
-        "isfinite log_sigmoid_forward hardshrink softshrink nan_to_num logit lgamma digamma angle real imag "
-        "special_i0 special_i1 sinc glu conj_physical _conj_physical positive deg2rad rad2deg logical_not signbit",
+        "isneginf isposinf isfinite log_sigmoid_forward hardshrink softshrink nan_to_num logit lgamma digamma angle "
+        "real imag special_i0 special_i1 sinc glu conj_physical _conj_physical positive deg2rad rad2deg signbit",
     ),
     **_plain(OpKind.CAST, "_to_copy"),
     **_named(

@@ -29,6 +29,8 @@ VALUE_DEPENDENT = frozenset(
         "unique_consecutive", "repeat_interleave", "bincount", "is_nonzero", "nms",
     }
 )  # fmt: skip
+# In-place operators that PyTorch counts as views though they may take other memory.
+_REALLOCATING = frozenset({"resize", "resize_as", "set"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +50,7 @@ class OpPlan:
         is_composite: Is a composition that PyTorch takes apart.
         is_random: Its result differs from call to call.
         is_in_place: Writes to its first argument.
+        is_in_place_view: Gives its first argument another shape and writes no data.
         is_aliasing: Writes to an argument or returns a view of one.
         has_device: Takes a device.
     """
@@ -64,6 +67,7 @@ class OpPlan:
     is_composite: bool
     is_random: bool
     is_in_place: bool
+    is_in_place_view: bool
     is_aliasing: bool
     has_device: bool
 
@@ -97,6 +101,7 @@ def _make_plan(func: torch._ops.OpOverload) -> OpPlan:
         and arguments[0].name == "self"
         and arguments[0].alias_info is not None
         and arguments[0].alias_info.is_write,
+        is_in_place_view=torch.Tag.inplace_view in func.tags and name not in _REALLOCATING,
         is_aliasing=any(item.alias_info is not None for item in (*arguments, *func._schema.returns))
         or name in {"_unsafe_view", "_reshape_alias"},
         has_device=any(argument.name == "device" for argument in arguments),

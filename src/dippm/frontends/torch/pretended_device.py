@@ -1,4 +1,4 @@
-"""Makes modules believe that their tensors lie on an ordinary device."""
+"""Makes modules believe that their tensors lie on an ordinary device, whichever they ask for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ __all__ = ["PretendedDevice"]
 
 class PretendedDevice(TorchFunctionMode):
     """Answers questions about a tensor's device and values as an ordinary device would.
+
+    It is every device in one: what a module puts on a GPU by name stays where it is.
 
     Args:
         recorder: The recorder that knows the values.
@@ -43,10 +45,17 @@ class PretendedDevice(TorchFunctionMode):
             value = self._known_value(args[0], asked=f"Tensor.{func.__name__}")
             with _disable_current_modes():
                 return func(value, *args[1:], **(kwargs or {}))
+        if func in _MOVES:
+            return args[0]
+        kwargs = kwargs or {}
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _here(kwargs["device"])}
+        if func is torch.Tensor.to:
+            args = (args[0], *(_here(value) for value in args[1:]))
         if func is torch.tensor and args and isinstance(args[0], list | tuple):
             # PyTorch asks the tensors in a list for their values where nobody hears it.
             args = (self._with_numbers(args[0]), *args[1:])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def _known_value(self, tensor: torch.Tensor, *, asked: str) -> torch.Tensor:
         value = self._recorder.known_value(tensor)
@@ -63,15 +72,24 @@ class PretendedDevice(TorchFunctionMode):
         return [self._with_numbers(item) for item in data] if isinstance(data, list | tuple) else data
 
 
+def _here(value: Any) -> Any:
+    """A device that is there in place of one that may not be; anything else as it is."""
+    if isinstance(value, (str, torch.device)) and torch.device(value).type != "meta":
+        return _CPU
+    return _CPU if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _getter(name: str) -> Any:
     """What PyTorch names as the function that runs where a property of a tensor is read."""
     return inspect.getattr_static(torch.Tensor, name).__get__
 
 
+_CPU = torch.device("cpu")
 _DEVICE_ANSWERS: dict[Any, Any] = {
-    _getter("device"): torch.device("cpu"),
+    _getter("device"): _CPU,
     _getter("is_meta"): False,
     _getter("is_cpu"): True,
     _getter("is_cuda"): False,
 }
+_MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

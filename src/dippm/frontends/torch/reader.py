@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
@@ -66,8 +67,10 @@ def read_module(
         or 1, with the reason.
 
     Raises:
-        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``.
+        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``;
+            ``torch.lazy`` where a lazy module was never called.
         UnsupportedError: ``torch.data_dependent`` where the forward pass branches on the values of its input;
+            ``torch.needs_gpu`` where it asks for a GPU that is not there;
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape; ``torch.quantised`` where
             PyTorch has quantised the module.
     """
@@ -80,6 +83,7 @@ def read_module(
         )
     if input.is_empty and isinstance(module, GenerationModule):
         input = module.default_input  # noqa: A001
+    _check_initialised(module, source=source)
     input = check_inputs(module, input)  # noqa: A001
     with PROCESS_LOCK, _reading_conditions():
         state = ModuleState(module)
@@ -167,6 +171,7 @@ class _Reading:
                         scope=current if callable(current) else scopes.current,
                         has_registered_weights=not isinstance(self.module, torch.jit.ScriptModule)
                         or any(True for _ in self.module.parameters()),
+                        is_differentiated=self.mode is Mode.TRAINING,
                     )
                     return self._record(recorder, batch=batch)
             except FloatIndicesError as exc:
@@ -255,6 +260,18 @@ def _mark_cache(
         for index, tensor in enumerate(tensors)
     ]
     return tuple(marked), tuple(node for node in nodes if node.inputs or found.isdisjoint(node.outputs))
+
+
+def _check_initialised(module: nn.Module, *, source: str) -> None:
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    names = [name for name, tensor in tensors if is_lazy(tensor)]
+    if names:
+        raise UsageError(
+            f"{source or type(module).__name__} has lazy modules, which get the shapes of their weights at their first "
+            f"call and were never called: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}.",
+            code="torch.lazy",
+            cure="Call the module once on an example before it is given or saved, as in module(torch.zeros(1, 20)).",
+        )
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -16,11 +16,19 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dippm.costs.precision import RAISED
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
-from dippm.frontends.torch.expansions import EXPANSIONS, is_linear_whole, linear_of_copy
+from dippm.frontends.torch.expansions import (
+    DERIVED_WHOLE,
+    EXPANSIONS,
+    is_attention_fused,
+    is_linear_whole,
+    linear_of_copy,
+)
 from dippm.frontends.torch.operators import OpRule
+from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
@@ -72,6 +80,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scope: Called at each operator for the path of the module that runs.
         has_registered_weights: Whether tensors that are met without having been added are no trained weights; a
             frozen TorchScript program has all of its weights as constants.
+        is_differentiated: Whether a backward pass follows what is recorded.
 
     Attributes:
         raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
@@ -82,8 +91,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # PyTorch would otherwise import its compiler, which takes longer than reading most models.
         return False
 
-    def __init__(self, *, scope: Callable[[], str], has_registered_weights: bool = True) -> None:
+    def __init__(
+        self, *, scope: Callable[[], str], has_registered_weights: bool = True, is_differentiated: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._is_differentiated = is_differentiated
+        self._is_raised = False
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self._scope = scope
@@ -185,9 +198,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args = tuple(self._adopt_argument(value) for value in args)
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
-        if name in EXPANSIONS:
+        if name in EXPANSIONS and not (self._is_differentiated and name in DERIVED_WHOLE):
             with self:
-                return EXPANSIONS[name](*args, **kwargs)
+                result = EXPANSIONS[name](*args, **kwargs)
+                return args[0].copy_(result) if plan.is_in_place else result
+        if func in PACKED:
+            self.assumptions.append(FULL_LENGTH)
+            with self:
+                return PACKED[func](*args, **kwargs)
         if name in SAME_TENSOR:
             return self._same_tensor(func, args, kwargs)
         if name in DROPOUTS:
@@ -199,6 +217,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
+        if name == "scaled_dot_product_attention" and not _is_fused(arguments):
+            return self._attend(func, args, kwargs)
         if name == "_to_copy" and self._changes_only_device(arguments):
             return arguments["self"]
         if name in {"embedding", "_embedding_bag", "_embedding_bag_forward_only"}:
@@ -206,6 +226,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if indices.dtype.is_floating_point:
                 raise FloatIndicesError(self.table.slot(indices).storage.base)
         return self._run(func, plan, args, kwargs, arguments)
+
+    def _attend(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Attention written out, whose products PyTorch computes in FP32 where their operands have 16 bits."""
+        self._is_raised = True
+        try:
+            with self:
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        finally:
+            self._is_raised = False
 
     def _drop_out(self, func: Any, plan: OpPlan, x: torch.Tensor, share: float, is_active: bool) -> torch.Tensor:
         """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place."""
@@ -325,7 +354,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def real(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return self.table.value(value)
+                known = self.table.value(value)
+                # Other tensors may share the value, and keep their shape.
+                return known.detach() if known is not None and plan.is_in_place_view else known
             if isinstance(value, list):
                 return [real(item) for item in value]
             return value
@@ -346,7 +377,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = plan.rule
         known = [self.table.storage_of(tensor) for tensor in outputs]
         is_written = [any(output is tensor for tensor in inputs) for output in outputs]
-        is_view = all(storage is not None for storage in known) and not any(is_written)
+        is_view = all(storage is not None for storage in known) and (plan.is_in_place_view or not any(is_written))
         operands: Iterable[Any] = inputs
         if not is_view and rule is not None and rule.inputs is not None:
             operands = (arguments.get(name) for name in rule.inputs)
@@ -366,6 +397,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 attributes["mode" if kind is OpKind.RESIZE else "function"] = rule.function
             if rule.attributes:
                 attributes.update(ATTRIBUTE_BUILDERS[rule.attributes](arguments, outputs))
+            if self._is_raised and kind is OpKind.MATMUL:
+                attributes[RAISED] = True
         new: list[int] = []
         for position, output in enumerate(outputs):
             value = values[position] if values is not None and position < len(values) else None
@@ -402,6 +435,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.table.specs[base].role is TensorRole.PARAMETER:
                 return OpKind.LINEAR
         return rule.kind
+
+
+def _is_fused(arguments: Mapping[str, Any]) -> bool:
+    query, key, value = (arguments[name] for name in ("query", "key", "value"))
+    return is_attention_fused(query, key, value, enable_gqa=arguments["enable_gqa"])
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterable[torch.Tensor]:

@@ -118,7 +118,7 @@ def _adaptive_pool(arguments: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _recurrent(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
-    x = arguments["input"] if "input" in arguments else arguments["data"]
+    x = arguments["input"]
     states = arguments["hx"]
     states = (states,) if isinstance(states, torch.Tensor) else tuple(states)
     directions = 2 if arguments["bidirectional"] else 1
@@ -273,7 +273,7 @@ _ShapeRule = Callable[[Mapping[str, Any]], torch.Tensor | tuple[torch.Tensor, ..
 _TO_BOOL = frozenset(
     {
         "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan",
-        "isinf", "isfinite",
+        "isinf", "isneginf", "isposinf", "isfinite",
     }
 )  # fmt: skip
 _ELEMENTWISE = frozenset(

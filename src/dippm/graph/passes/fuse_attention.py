@@ -13,7 +13,7 @@ __all__ = ["fuse_attention", "fuse_converted_attention"]
 
 _VIEWS_BACK = 4
 _TOLERANCE = 1e-3
-_MOST_RANK = 4
+_RANK = 4
 
 
 def fuse_attention(editor: GraphEditor) -> None:
@@ -58,7 +58,7 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
     last = editor.node(reader) if reader >= 0 else None
     if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
         return
-    if not _is_plain(editor, query, last.outputs[0]):
+    if not _is_plain(editor, query, last.outputs[0], is_converted=is_converted):
         return
     k = _turned_back(editor, key)
     if k is None:
@@ -84,13 +84,15 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
     )
 
 
-def _is_plain(editor: GraphEditor, query: int, out: int) -> bool:
+def _is_plain(editor: GraphEditor, query: int, out: int, *, is_converted: bool) -> bool:
     """Whether samples and heads are all that queries and results have before their last two dimensions.
 
-    The operator has no more, and one query for all samples would be counted for one of them.
+    PyTorch's fused kernels take no more, no fewer, and no query that is the same for all samples: it runs those
+    written out. What other frameworks' layers do without heads is one operator all the same.
     """
     queries, results = editor.tensors[query].shape, editor.tensors[out].shape
-    return len(results) <= _MOST_RANK and queries[:-2] == results[:-2]
+    has_rank = len(results) == _RANK or (is_converted and len(results) < _RANK)
+    return has_rank and queries[:-2] == results[:-2]
 
 
 def _is_triangle(editor: GraphEditor, mask: int) -> bool:
