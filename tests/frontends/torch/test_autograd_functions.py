@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -61,3 +62,32 @@ def test_pytorch_is_as_before_after_a_reading() -> None:
     before = torch.autograd.Function.__dict__["apply"], FunctionCtx.save_for_backward
     _marks(_KeepsArgument, Mode.TRAINING)
     assert (torch.autograd.Function.__dict__["apply"], FunctionCtx.save_for_backward) == before
+
+
+def test_what_another_thread_runs_meanwhile_is_not_the_models() -> None:
+    has_begun, may_end, ones = Event(), Event(), torch.ones(2)
+
+    class Elsewhere(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            has_begun.set()
+            may_end.wait(10)
+            return x * 2
+
+    class Waits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            thread = Thread(target=Elsewhere.apply, args=[ones])
+            thread.start()
+            has_begun.wait(10)
+            x = self.head(x)
+            may_end.set()
+            thread.join()
+            return x
+
+    graph = read_module(Waits(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
+    assert [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes] == [None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +20,7 @@ def functions_followed(recorder: Recorder) -> Iterator[None]:
     """Mark what runs inside a function that keeps its arguments alone: its backward pass computes the rest again.
 
     Of a function that keeps something else, or keeps it elsewhere, nothing is known: it is read as the operators that
-    it runs.
+    it runs. What other threads run meanwhile is theirs.
 
     Args:
         recorder: Where the operators are recorded.
@@ -27,8 +28,11 @@ def functions_followed(recorder: Recorder) -> Iterator[None]:
     apply = torch.autograd.Function.__dict__["apply"]
     save: Callable[..., None] = FunctionCtx.save_for_backward
     kept: list[list[torch.Tensor | None]] = []
+    reader = threading.get_ident()
 
     def follow(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != reader:
+            return apply.__get__(None, cls)(*args, **kwargs)
         kept.append([])
         start = recorder.step_count
         try:
@@ -41,7 +45,7 @@ def functions_followed(recorder: Recorder) -> Iterator[None]:
         return result
 
     def note(self: Any, *tensors: torch.Tensor | None) -> None:
-        if kept:
+        if kept and threading.get_ident() == reader:
             kept[-1].extend(tensors)
         save(self, *tensors)
 
