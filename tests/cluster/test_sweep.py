@@ -135,7 +135,8 @@ def test_a_sweep_whose_driver_was_killed_is_resumed(models: list[str], undisturb
     process, part = start_and_wait_for_a_part("auto", models, out)
     process.kill()
     process.communicate(timeout=LIMIT_S)
-    assert pyarrow.parquet.read_table(part).num_rows == 2 * 59 * 2
+    # Of two models, at 59 batches on 2 devices; the one that cannot be read has a single row.
+    assert pyarrow.parquet.read_table(part).num_rows in (2 * 59 * 2, 59 * 2 + 1)
     report = sweep(models, out=out, jobs=1, resume=True, **ASKED)
     assert 0 < report.resumed_models < len(models)
     assert out.read_bytes() == undisturbed.read_bytes()
