@@ -275,12 +275,16 @@ def _of_the_first() -> object:
 
 
 def test_what_changes_at_large_batches_is_found_whatever_else_is_asked(of_the_first: Any) -> None:
-    alone = dippm.predict(of_the_first, input="64", batch=5000)
-    assert alone.macs == 100 * 64 * 32
-    for batches in ([1, 5000], [5000, 1]):
-        with pytest.raises(UnsupportedError, match="holds for batch 5000 only"):
-            dippm.predict(of_the_first, input="64", batch=batches)
+    assert dippm.predict(of_the_first, input="64", batch=5000).macs == 100 * 2048
     assert [each.macs for each in dippm.predict(of_the_first, input="64", batch=[50, 1])] == [50 * 2048, 2048]
+    asked = {"input": "64", "batch": [1, 5000, 200], "device": ["A100", "T4"]}
+    predictions = dippm.predict(of_the_first, **asked)
+    assert [(each.device, each.batch, each.macs) for each in predictions] == [
+        (device, batch, samples * 2048)
+        for device in ("A100-SXM4-40GB", "Tesla T4")
+        for batch, samples in ((1, 1), (5000, 100), (200, 100))
+    ]
+    assert [each.prediction for each in dippm.fits(of_the_first, **asked)] == predictions
 
 
 def test_a_largest_batch_is_one_that_the_model_was_read_at(of_the_first: Any) -> None:

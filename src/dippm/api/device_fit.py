@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Unpack, overload
 
 from dippm.api.arguments import Batches, Devices, asks_for_one, parse_batches
+from dippm.api.batched_reading import predict_as_read
 from dippm.api.chosen_predictor import choose_predictor
 from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.api.question import Options, Question, spelled_out
@@ -143,8 +144,9 @@ def fits(
     chosen = choose_predictor(predictor, question, device=device)
     specs = chosen.devices
     per_hour = parse_prices(prices, specs)
-    graph = question.read(model, mode=chosen.reading_mode, batch_hint=max(batches))
-    predictions = chosen.predict(graph, batches=batches)
+    predictions = predict_as_read(
+        chosen, lambda size: question.read(model, mode=chosen.reading_mode, batch_hint=size), batches
+    )
     owners = [spec for spec in specs for _ in batches]
     answers = [
         DeviceFit(

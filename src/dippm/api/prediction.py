@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Unpack, overload
 
 from dippm.api.arguments import Batches, Devices, asks_for_one, parse_batches, parse_mig_policy
+from dippm.api.batched_reading import predict_as_read
 from dippm.api.chosen_predictor import choose_predictor, need_physics
 from dippm.api.inspection import Inspection
 from dippm.api.question import Options, Question, spelled_out
@@ -112,8 +113,12 @@ def predict(
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
     chosen = choose_predictor(predictor, question, device=device)
-    graph = question.read(model, path=path, mode=chosen.reading_mode, batch_hint=max(batches))
-    predictions = chosen.predict(graph, batches=batches, mig_policy=policy)
+    predictions = predict_as_read(
+        chosen,
+        lambda size: question.read(model, path=path, mode=chosen.reading_mode, batch_hint=size),
+        batches,
+        mig_policy=policy,
+    )
     return predictions[0] if asks_for_one(device, batch) else predictions
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from dippm.api.batched_reading import read_for_batches
 from dippm.api.loading import load
 from dippm.api.prediction import predict
 from dippm.api.sweep_settings import SweepSettings
@@ -176,7 +178,8 @@ def _make_safe(name: str, value: Any) -> Any:
 
 def _rows(task: SweepTask, settings: SweepSettings) -> Iterator[Row]:
     try:
-        for graph, batches in _read(task, settings):
+        read = partial(_read, task, settings)
+        for graph, batches in read_for_batches(read, task.batches):
             if isinstance(graph, Graph):
                 yield from _rows_of(task, graph, batches, settings)
             else:
@@ -189,27 +192,8 @@ def _rows(task: SweepTask, settings: SweepSettings) -> Iterator[Row]:
         yield _error_row(task, settings, code="internal", error=f"{type(exc).__name__}: {exc}")
 
 
-def _read(task: SweepTask, settings: SweepSettings) -> Iterator[tuple[Graph | DippmError, tuple[int, ...]]]:
-    """The model's graph and the batches that it is for: all of them, or one at a time where it holds for one alone.
-
-    Raises:
-        DippmError: It cannot be read for the largest batch.
-    """
-    first = load(task.model, batch_hint=max(task.batches), **settings.reading)
-    if first.fixed_batch is None:
-        yield first, task.batches
-        return
-    for place, batch in enumerate(task.batches):
-        try:
-            graph = first if batch == first.fixed_batch else load(task.model, batch_hint=batch, **settings.reading)
-        except DippmError as exc:
-            yield exc, (batch,)
-            continue
-        if graph.fixed_batch not in (None, batch):
-            # It is the file that fixes the batch: to read it again would change nothing.
-            yield graph, task.batches[place:]
-            return
-        yield graph, (batch,)
+def _read(task: SweepTask, settings: SweepSettings, batch: int) -> Graph:
+    return load(task.model, batch_hint=batch, **settings.reading)
 
 
 def _rows_of(task: SweepTask, graph: Graph, batches: Sequence[int], settings: SweepSettings) -> Iterator[Row]:
