@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper
 
 import dippm
-from dippm.costs.conditions import Conditions
+from dippm.costs.conditions import Conditions, Optimizer
 from dippm.costs.cpu_time import CpuRates
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.measuring import cpu_rates, device_names, worker
@@ -130,12 +130,17 @@ def test_a_step_stands_beside_its_prediction(net: Path) -> None:
 
 
 @pytest.mark.usefixtures("device_name")
+def test_training_is_by_momentum_unless_said_otherwise(net: Path) -> None:
+    (result,) = dippm.measure(net, device="cuda", batch=[1], mode="training", engine="torch")
+    assert result.configuration.conditions.optimizer is Optimizer.MOMENTUM
+
+
+@pytest.mark.usefixtures("device_name")
 @pytest.mark.parametrize(
     ("options", "code"),
     [
         ({"batch": 0}, "batch.invalid"),
         ({"engine": "tvm"}, "engine.unknown"),
-        ({"mode": "training", "engine": "torch"}, "optimizer.missing"),
         ({"optimizer": "adam"}, "optimizer.unused"),
         ({"mode": "training", "optimizer": "sgd"}, "engine.unsupported"),
         ({"precision": "fp7"}, "precision.unknown"),

@@ -119,10 +119,28 @@ def test_an_exported_program_that_would_run_code(exported: Path, way: str, tmp_p
     assert caught.value.code == "torch.pickle_refused"
 
 
+def test_a_pickled_module_that_is_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    torch.save(nn.Linear(8, 2).train(), path)
+    module, shapes = FileSource(path, SHAPES, trust=True).build("cpu")
+    assert isinstance(module, nn.Linear)
+    assert not module.training
+    assert shapes == SHAPES
+    assert measure(FileSource(path, SHAPES, trust=True)).outcome is Outcome.OK
+    with pytest.raises(DippmError) as caught:
+        FileSource(path, trust=True).build("cpu")
+    assert caught.value.code == "input.shape_needed"
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
-    pickled = tmp_path / "model.pt"
+    pickled, text = tmp_path / "model.pt", tmp_path / "text.pt"
     torch.save(nn.Linear(2, 2), pickled)
-    for path, code in [(pickled, "torch.not_recognised"), (tmp_path / "absent.pt", "model.not_found")]:
+    text.write_text("no model")
+    for path, code in [
+        (pickled, "torch.pickle_refused"),
+        (text, "torch.not_recognised"),
+        (tmp_path / "absent.pt", "model.not_found"),
+    ]:
         with pytest.raises(ModelReadError) as caught:
             FileSource(path, SHAPES).build("cpu")
         assert caught.value.code == code

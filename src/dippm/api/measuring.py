@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, overload
 
 from dippm.api.arguments import Batches, parse_batches, parse_conditions
 from dippm.api.loading import load
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
@@ -134,11 +134,11 @@ def measure(
             that it gives itself. A CPU is predicted from its rates, which are measured after the model, in two seconds.
         precision: See :func:`dippm.predict`.
         mode: ``inference`` or ``training``.
-        optimizer: For training: ``sgd``, ``momentum``, ``adam``, ``adamw`` or ``none``.
+        optimizer: For training: ``sgd``, ``momentum``, as when left out, ``adam``, ``adamw`` or ``none``.
         layout: ``nchw`` or ``nhwc``.
         runtime: ``eager``, ``compile`` or ``cuda-graph``.
         engine: ``"torch"`` or ``"onnxruntime"``; left out, what the file is made for.
-        trust: Allow files whose loading runs code of their choice: ``torch.export`` archives.
+        trust: Allow files whose loading runs code of their choice: pickles, and some ``torch.export`` archives.
 
     Returns:
         One result for one batch, else a list in the order of the batches.
@@ -161,6 +161,8 @@ def measure(
         )
     name, shapes, batches = fspath(model), parse_input_shapes(input), parse_batches(batch)
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
+    if optimizer is None and conditions.mode is Mode.TRAINING:
+        conditions = replace(conditions, optimizer=Optimizer.MOMENTUM)
     if optimizer is not None and conditions.mode is not Mode.TRAINING:
         raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
     source = find_source(name, shapes, trust=trust)

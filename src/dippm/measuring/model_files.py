@@ -101,13 +101,13 @@ class CheckpointSource:
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """A model in a file: ONNX (run by onnxruntime), TorchScript or ``torch.export``.
+    """A model in a file: ONNX (run by onnxruntime), TorchScript, ``torch.export`` or a pickled module.
 
     Args:
         path: The file.
-        inputs: Shapes of one sample; empty to take the file's own, which TorchScript does not have.
-        trust: Whether a ``torch.export`` archive may be loaded of which PyTorch would unpickle more than tensors, which
-            runs code that the file chooses.
+        inputs: Shapes of one sample; empty to take the file's own, which TorchScript and pickles do not have.
+        trust: Whether a pickled module may be loaded, or a ``torch.export`` archive of which PyTorch would unpickle
+            more than tensors, which runs code that the file chooses.
     """
 
     path: str | Path
@@ -172,21 +172,24 @@ class FileSource:
             return self._build_exported(device)
         if is_script_archive(names):
             return self._build_script(device)
-        raise ModelReadError(
-            f"'{self.path}' is neither ONNX nor a TorchScript or torch.export archive.",
-            code="torch.not_recognised",
-            cure="Save the model with torch.jit.save, torch.export.save or torch.onnx.export.",
-        )
+        from dippm.frontends.torch.torch_file import load_pickled
+
+        module = load_pickled(Path(self.path), trust=self.trust)
+        self._need_inputs("A pickled module")
+        return module.to(device).eval(), self.inputs
+
+    def _need_inputs(self, kind: str) -> None:
+        if self.inputs.is_empty:
+            raise UsageError(
+                f"The input shapes of '{self.path}' are needed: {kind} does not say them.",
+                code="input.shape_needed",
+                cure="Give one sample's, as 3,224,224.",
+            )
 
     def _build_script(self, device: str) -> tuple[nn.Module, InputShapes]:
         import torch
 
-        if self.inputs.is_empty:
-            raise UsageError(
-                f"The input shapes of '{self.path}' are needed: TorchScript does not say them.",
-                code="input.shape_needed",
-                cure="Give one sample's, as 3,224,224.",
-            )
+        self._need_inputs("TorchScript")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*torch.jit.*")
             module: nn.Module = torch.jit.load(str(self.path), map_location=device)  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 from dippm.frontends.trace_of_training import check_training
 from dippm.graph import Graph
 
-__all__ = ["read_torch_file"]
+__all__ = ["load_pickled", "read_torch_file"]
 
 _ZIP = b"PK\x03\x04"
 _PICKLE = b"\x80"
@@ -76,8 +76,7 @@ def _read(
     mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
-    start = _first_bytes(path)
-    if start.startswith(_ZIP):
+    if _first_bytes(path).startswith(_ZIP):
         with open_archive(path) as archive:
             names = archive.namelist()
             if is_exported_archive(names):
@@ -86,7 +85,24 @@ def _read(
             if is_script_archive(names):
                 script = read_script_file(archive, path=path, input=input, mode=mode, batch_hint=batch_hint)
                 return check_training(script, mode)
-            scan = _scan_archive(archive, names)
+    module = load_pickled(path, trust=trust)
+    return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
+
+
+def load_pickled(path: Path, *, trust: bool) -> nn.Module:
+    """Load a pickled module.
+
+    Args:
+        path: A file that is no archive of TorchScript or ``torch.export``.
+        trust: Whether it may be unpickled, which runs code that the file chooses.
+
+    Raises:
+        ModelReadError: As :func:`read_torch_file`.
+    """
+    start = _first_bytes(path)
+    if start.startswith(_ZIP):
+        with open_archive(path) as archive:
+            scan = _scan_archive(archive, archive.namelist())
         if scan is None:
             raise _not_recognised(path)
     elif start.startswith(_PICKLE):
@@ -96,7 +112,10 @@ def _read(
         raise _state_dict(path, "safetensors")
     else:
         raise _not_recognised(path)
-    return _read_pickle(path, scan, input=input, trust=trust, mode=mode, batch_hint=batch_hint)
+    _check_pickle(path, scan, trust=trust)
+    if any(name.partition(".")[0] in _TORCHVISION_USERS for name in scan.foreign) and find_spec("torchvision"):
+        import_torchvision_ops()
+    return _find_module(path, _unpickle(path, scan))
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -121,15 +140,7 @@ def _scan_archive(archive: zipfile.ZipFile, names: list[str]) -> PickleScan | No
     return None
 
 
-def _read_pickle(
-    path: Path,
-    scan: PickleScan,
-    *,
-    input: InputShapes,  # noqa: A002
-    trust: bool,
-    mode: Mode,
-    batch_hint: int | None,
-) -> Graph:
+def _check_pickle(path: Path, scan: PickleScan, *, trust: bool) -> None:
     if not scan.is_complete:
         raise ModelReadError(
             f"'{path}' begins as a pickle and is damaged or cut short.",
@@ -146,10 +157,6 @@ def _read_pickle(
             cure="If you trust where it comes from, allow it with trust=True (--trust-pickle); safer, give the model "
             "as TorchScript, a torch.export archive or ONNX.",
         )
-    if any(name.partition(".")[0] in _TORCHVISION_USERS for name in scan.foreign) and find_spec("torchvision"):
-        import_torchvision_ops()
-    module = _find_module(path, _unpickle(path, scan))
-    return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
 
 
 def _unpickle(path: Path, scan: PickleScan) -> Any:
