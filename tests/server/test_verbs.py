@@ -149,10 +149,9 @@ def test_a_graph_that_holds_for_one_batch_is_read_for_the_batch_asked(
     assert asked == [4096, 100, 8]
 
 
-@pytest.mark.parametrize("batches", [(5000,), (8, 5000), (8, 100, 5000)])
-def test_a_graph_is_not_reused_beyond_the_batch_that_it_was_proved_at(tmp_path: Path, batches: tuple[int, ...]) -> None:
-    """A model that takes the first 4500 samples alone, as its answers show whatever was asked before."""
-    path = tmp_path / "first.onnx"
+@pytest.fixture
+def first_samples(tmp_path: Path) -> Path:
+    """A model that takes the first 4500 samples alone."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"], end=1),
         helper.make_node("Min", ["shape", "most"], ["stop"]),
@@ -165,12 +164,27 @@ def test_a_graph_is_not_reused_beyond_the_batch_that_it_was_proved_at(tmp_path: 
         helper.make_tensor("w", TensorProto.FLOAT, [8, 4], bytes(4 * 8 * 4), raw=True),
     ]
     x, y = (helper.make_tensor_value_info(*each) for each in (("x", 1, ["n", 8]), ("y", 1, [None, 4])))
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "first", [x], [y], constants), opset_imports=opsets), path)
+    model = helper.make_model(
+        helper.make_graph(nodes, "first", [x], [y], constants), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    path = tmp_path / "first.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("batches", [(5000,), (8, 5000), (8, 100, 5000)])
+def test_a_graph_is_not_reused_beyond_the_batch_that_it_was_proved_at(
+    first_samples: Path, batches: tuple[int, ...]
+) -> None:
     reader = GraphReader(unpacked_mb=1)
     for batch in batches:
-        found = answer(job(path, batch=batch), reader)
+        found = answer(job(first_samples, batch=batch), reader)
     assert found["predictions"][0]["macs"] == 4500 * 8 * 4  # type: ignore[index]
+
+
+def test_the_largest_batch_is_one_that_the_model_was_read_at(first_samples: Path) -> None:
+    with pytest.raises(UnsupportedError, match="does not grow up to batch"):
+        answer(job(first_samples, Verb.MAX_BATCH), GraphReader(unpacked_mb=1))
 
 
 @pytest.mark.parametrize("kind", ["saved model", "keras", "h5"])

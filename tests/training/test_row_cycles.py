@@ -14,7 +14,13 @@ from dippm.devices import find_device
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.training.row_cycles import fit_row_cycles, main
 
-_NAMES = {"Tesla T4": ("T4", 300.0), "Tesla V100-PCIE-32GB": ("V100-PCIE-32GB", 500.0), "Tesla P4": ("P4", 900.0)}
+_NAMES = {
+    "Tesla T4": ("T4", 300.0),
+    "Tesla V100-PCIE-32GB": ("V100-PCIE-32GB", 500.0),
+    "NVIDIA A100-PCIE-40GB": ("A100-PCIE-40GB", 700.0),
+    # No tensor cores: it tells nothing of others.
+    "Tesla P4": ("P4", 100.0),
+}
 
 
 def table() -> pd.DataFrame:

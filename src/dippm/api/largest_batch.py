@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Unpack, overload
@@ -20,7 +20,7 @@ from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["MaxBatch", "max_batch"]
+__all__ = ["MaxBatch", "max_batch", "prove_largest"]
 
 _NO_SEARCH = (
     "Beyond the batches of its labels nobody knows how far it is off, and its memory need not grow with the batch: no "
@@ -143,7 +143,7 @@ def max_batch(
     answers = [
         _search(graph, spec, asked, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in asked.devices
     ]
-    _prove(question, model, mode=asked.reading_mode, batch=max(answer.batch_at_most for answer in answers))
+    prove_largest(lambda batch: question.read(model, mode=asked.reading_mode, batch_hint=batch), answers)
     if asks_for_one(device):
         return answers[0]
     if per_hour:
@@ -151,11 +151,20 @@ def max_batch(
     return answers
 
 
-def _prove(question: Question, model: object, *, mode: str, batch: int) -> None:
-    """Read the model at a batch that was found, where it has been read at smaller ones alone."""
+def prove_largest(read: Callable[[int], Graph], answers: Sequence[MaxBatch]) -> None:
+    """Read a model at the largest batch that was found, where it has been read at smaller ones alone.
+
+    Args:
+        read: Reads the model for a batch.
+        answers: What was found.
+
+    Raises:
+        UnsupportedError: ``graph.fixed_batch`` where it does not grow up to there as it does at small batches.
+    """
+    batch = max(answer.batch_at_most for answer in answers)
     if batch <= PROOF_BATCH:
         return
-    graph = question.read(model, mode=mode, batch_hint=batch)
+    graph = read(batch)
     if graph.fixed_batch is not None:
         raise UnsupportedError(
             f"'{graph.source}' does not grow up to batch {batch} as it does up to {PROOF_BATCH}: "

@@ -172,7 +172,8 @@ def predict_each(
 
     What is alike is worked out for many models at once, which takes half (FP32) to two thirds (amp) of the time of a
     call for each at inference, where they are graphs already, and hardly less in training. All are read before the
-    first is predicted. One that cannot be read or is refused ends it all: a :func:`sweep` goes on without it.
+    first is predicted. One that cannot be read or is refused ends it all, as does one that holds for one batch at a
+    time where several are asked: a :func:`sweep` goes on.
 
     Args:
         models: Models as :func:`load` takes them, or graphs that it gave.

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from dippm import api
+from dippm.api.largest_batch import prove_largest
 from dippm.api.loading import read_format
 from dippm.server.archives import unpack_model
 from dippm.server.errors import SCHEMA
 from dippm.server.jobs import Job, Verb
 
 __all__ = ["GraphReader", "answer"]
+
+_Read = Callable[[int], api.Graph]
 
 _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
@@ -109,16 +112,14 @@ def answer(job: Job, reader: GraphReader) -> dict[str, object]:
     options = dict(job.options)
     # What is cheap to refuse is refused before a file is read.
     devices = [api.find_device(name) for name in _as_list(options.pop("device"))]
-    batches = _as_list(options.get("batch", 1))
-    graph = reader.read(job, largest_batch=max((batch for batch in batches if isinstance(batch, int)), default=1))
     for name in ("framework", "input"):
         options.pop(name, None)
-    return _VERBS[job.verb](graph, devices, options)
+    return _VERBS[job.verb](lambda batch: reader.read(job, largest_batch=batch), devices, options)
 
 
-def _predict(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+def _predict(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     batches = _as_list(options.pop("batch"))
-    predictions = api.predict(graph, device=devices, batch=batches, **options)
+    predictions = api.predict(read(_largest(batches)), device=devices, batch=batches, **options)
     return {
         "schema": SCHEMA,
         "model": predictions[0].model.to_dict(),
@@ -126,32 +127,38 @@ def _predict(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str,
     }
 
 
-def _fits(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+def _fits(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     batches = _as_list(options.pop("batch"))
-    answers = api.fits(graph, device=devices, batch=batches, **options)
+    answers = api.fits(read(_largest(batches)), device=devices, batch=batches, **options)
     model = answers[0].prediction.model.to_dict()
     return {"schema": SCHEMA, "model": model, "fits": [each.to_dict() for each in answers]}
 
 
-def _max_batch(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
-    answers = api.max_batch(graph, device=devices, **options)
+def _max_batch(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    answers = api.max_batch(read(1), device=devices, **options)
+    prove_largest(read, answers)
     model = answers[0].prediction.model.to_dict()
     return {"schema": SCHEMA, "model": model, "max_batches": [each.to_dict() for each in answers]}
 
 
-def _inspect(graph: api.Graph, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+def _inspect(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     top = options.pop("top", None)
-    inspection = api.inspect(graph, device=devices[0], **options)
+    inspection = api.inspect(read(_largest(_as_list(options.get("batch", 1)))), device=devices[0], **options)
     listed = inspection.operators if top is None else inspection.top_by_time(top)
     return inspection.to_dict() | {"operators": [operator.to_dict() for operator in listed]}
 
 
-_VERBS: Mapping[Verb, Callable[[api.Graph, list[api.DeviceSpec], dict[str, Any]], dict[str, object]]] = {
+_VERBS: Mapping[Verb, Callable[[_Read, list[api.DeviceSpec], dict[str, Any]], dict[str, object]]] = {
     Verb.PREDICT: _predict,
     Verb.FITS: _fits,
     Verb.MAX_BATCH: _max_batch,
     Verb.INSPECT: _inspect,
 }
+
+
+def _largest(batches: list[Any]) -> int:
+    """The largest of what are batches; what are none is refused by the verb."""
+    return max((batch for batch in batches if isinstance(batch, int)), default=1)
 
 
 def _as_list(given: Any) -> list[Any]:
