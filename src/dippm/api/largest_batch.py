@@ -104,7 +104,7 @@ def max_batch(
     predictor: str | PathLike[str] | None = None,
     **options: Unpack[Options],
 ) -> MaxBatch | list[MaxBatch]:
-    """Find the largest batch that fits; the model is read once.
+    """Find the largest batch that fits; the model is read once, and again at that batch where it is above 64.
 
     Memory does not grow evenly with the batch, because the allocator works in segments: past the batch that a search
     by interpolation finds, larger ones are looked at, the nearest one by one and a sample of a fourth as many again.
