@@ -38,6 +38,12 @@ def test_each_batch_gets_its_own_where_none_serves_all(graph: Graph) -> None:
     assert served(read.__getitem__, (1, 9, 4)) == [(None, (1,)), (9, (9,)), (4, (4,))]
 
 
+def test_batches_that_are_too_small_for_the_others_graph_get_their_own(graph: Graph) -> None:
+    read = {8: replace(graph, smallest_batch=2), 1: replace(graph, fixed_batch=1)}
+    assert served(read.__getitem__, (8, 1)) == [(None, (8,)), (1, (1,))]
+    assert served(read.__getitem__, (8, 2)) == [(None, (8, 2))]
+
+
 def test_what_a_file_fixes_comes_once_for_all_that_are_left(graph: Graph) -> None:
     asked = []
     assert served(lambda batch: asked.append(batch) or replace(graph, fixed_batch=2), (2, 3, 4)) == [  # type: ignore[func-returns-value]

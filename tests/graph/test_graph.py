@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,9 @@ def test_more_dimensions_than_any_tensor_has_are_refused() -> None:
     with pytest.raises(ModelReadError, match="'deep' has 65 dimensions") as caught:
         Graph(source="x", framework="test", tensors=(deep,), nodes=(), inputs=(0,), outputs=(0,))
     assert caught.value.code == "graph.invalid"
+
+
+def test_a_graph_holds_for_one_batch_or_from_one_on() -> None:
+    graph = residual_block()
+    assert [replace(graph, smallest_batch=2).holds_for(batch) for batch in (1, 2, 9)] == [False, True, True]
+    assert [replace(graph, fixed_batch=2).holds_for(batch) for batch in (1, 2, 9)] == [False, True, False]

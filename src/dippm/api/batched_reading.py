@@ -16,7 +16,7 @@ __all__ = ["predict_as_read", "read_for_batches"]
 def read_for_batches(
     read: Callable[[int], Graph], batches: Sequence[int]
 ) -> Iterator[tuple[Graph | DippmError, Sequence[int]]]:
-    """The graphs of a model and the batches that each is for: one for all, or one each where it holds for one alone.
+    """The graphs of a model and the batches that each is for: one for all, or one each where it does not hold for all.
 
     A graph that its file fixes comes with all batches that are left: it is for whoever predicts to refuse them.
 
@@ -29,16 +29,16 @@ def read_for_batches(
             place of its graph.
     """
     first = read(max(batches))
-    if first.fixed_batch is None:
+    if all(first.holds_for(batch) for batch in batches):
         yield first, batches
         return
     for place, batch in enumerate(batches):
         try:
-            graph = first if batch == first.fixed_batch else read(batch)
+            graph = first if first.holds_for(batch) else read(batch)
         except DippmError as exc:
             yield exc, (batch,)
             continue
-        if graph.fixed_batch not in (None, batch):
+        if not graph.holds_for(batch):
             # It is the file that fixes the batch: to read it again would change nothing.
             yield graph, batches[place:]
             return

@@ -171,6 +171,10 @@ class Graph:
             if base is not None and (not 0 <= base < index or self.tensors[base].alias_of is not None):
                 raise ModelReadError(f"Tensor '{tensor.name}' shares storage with tensor {base}.", code="graph.invalid")
 
+    def holds_for(self, batch: int) -> bool:
+        """Whether the sizes hold at a batch size."""
+        return self.fixed_batch == batch if self.fixed_batch is not None else batch >= self.smallest_batch
+
     @property
     def parameter_count(self) -> int:
         """Number of trained weights, each storage counted once."""

@@ -1,0 +1,136 @@
+"""What kernels reach of the peaks on a device's data sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.polynomial import FloatArray
+from dippm.costs.precision import Arithmetic
+from dippm.devices import DeviceSpec
+from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
+
+__all__ = ["DeviceSheets", "formats_on_tensor_cores"]
+
+_ARITHMETICS = tuple(Arithmetic)
+_TENSOR_PEAK = {
+    Arithmetic.TF32: "tf32_tensor",
+    Arithmetic.FP16: "fp16_tensor",
+    Arithmetic.BF16: "bf16_tensor",
+    Arithmetic.INT8: "int8_tensor",
+}
+# The rate of a format without tensor cores. One that is not listed computes in FP32: PyTorch asks the library to
+# accumulate half-precision products in FP32, so that a fast plain FP16 rate (P100) goes unused.
+_PLAIN_PEAK = {Arithmetic.FP64: "fp64"}
+# FP16 operations per multiprocessor and clock of an architecture's tensor cores at full rate, by the first compute
+# capability that has it (NVIDIA's whitepapers of Volta to Blackwell); other formats in proportion.
+_FULL_RATE = {(7, 0): 1024.0, (8, 0): 2048.0, (8, 6): 1024.0, (9, 0): 4096.0, (10, 0): 8192.0, (12, 0): 1024.0}
+_OF_FP16 = {Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0}
+# GeForce cards accumulate in FP32 at half of the rate.
+_HALF_RATE = 0.5
+# Where fused attention in half precision is FlashAttention.
+_FLASH_FROM = (8, 0)
+# Part of its peak that a board with power to spare sustains in large products, in FP32; the measured: 0.84 and 0.89.
+_SUSTAINED = 0.85
+# Board power for each TFLOP/s of the FP16 peak below which the power limit holds tensor cores back, by the first
+# compute capability made in a process: 12 nm from the T4, which keeps 0.61 of what others keep in large FP32 products;
+# 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and, with large tiles and HBM, from the H100 PCIe, all
+# three by hand from the rows of data/published.
+_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 1.2}
+_WORTHWHILE = 1.2
+# Share of the L2 cache that a chain of kernels finds warm.
+_WARM_CACHE = 0.5
+
+
+def formats_on_tensor_cores(device: DeviceSpec, formats: Iterable[Arithmetic]) -> frozenset[Arithmetic]:
+    """The formats that run on tensor cores: not those in which tensor cores are no faster (TF32 on GeForce cards)."""
+    available = device.peak_tflops
+    least = _WORTHWHILE * available["fp32"]
+    return frozenset(value for value in formats if available.get(_TENSOR_PEAK.get(value, ""), 0.0) > least)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DeviceSheets:
+    """Figures of devices that have tensor cores for the same formats.
+
+    Args:
+        devices: The devices.
+        is_tensor: Whether each arithmetic runs on tensor cores.
+        peaks: Rate of each arithmetic, FLOP/s.
+        fp32: FP32 peak, FLOP/s.
+        bandwidth: Bytes per second.
+        warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
+        sms: Streaming multiprocessors.
+        has_flash: Whether fused attention in half precision is FlashAttention.
+
+    Shapes:
+        is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; the others: [D, 1, 1].
+    """
+
+    devices: tuple[DeviceSpec, ...]
+    is_tensor: npt.NDArray[np.bool_]
+    peaks: FloatArray
+    fp32: FloatArray
+    bandwidth: FloatArray
+    warm_bytes: FloatArray
+    sms: FloatArray
+    has_flash: npt.NDArray[np.bool_]
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def of(devices: tuple[DeviceSpec, ...], on_tensor: frozenset[Arithmetic], tensor_feed: float) -> DeviceSheets:
+        """Read the data sheets, once for all graphs."""
+
+        def column(values: Iterable[float]) -> FloatArray:
+            return np.array(list(values), dtype=np.float64)[:, None, None]
+
+        return DeviceSheets(
+            devices=devices,
+            is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
+            peaks=np.array([_peaks(device, on_tensor, tensor_feed) for device in devices]),
+            fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
+            bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
+            warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
+            sms=column(device.sm_count for device in devices),
+            has_flash=column(device.compute_capability >= _FLASH_FROM for device in devices) > 0,
+        )
+
+
+def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], tensor_feed: float) -> list[float]:
+    """Rate of each arithmetic on a device, FLOP/s."""
+    available = device.peak_tflops
+    return [
+        TERA
+        * (
+            available[_TENSOR_PEAK[value]] * _sustained_share(device) / _feeding(device, value, tensor_feed)
+            if value in on_tensor
+            else available.get(_PLAIN_PEAK.get(value, "fp32"), available["fp32"])
+        )
+        for value in _ARITHMETICS
+    ]
+
+
+def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float) -> float:
+    """Time of a large product on tensor cores over that of a card at half rate, both measured in their peaks' time.
+
+    Shared memory and registers are built for the full rate: the faster the arithmetic, the more they hold it up.
+    """
+    full = _latest(_FULL_RATE, device) * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
+    share = min(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, 1.0)
+    return (1.0 + tensor_feed * share) / (1.0 + tensor_feed * _HALF_RATE)
+
+
+def _sustained_share(device: DeviceSpec) -> float:
+    """Part of the tensor-core peak that a board sustains, less where its power limit holds it back."""
+    needed_w = _latest(_W_PER_TFLOP, device) * device.peak_tflops.get("fp16_tensor", 0.0)
+    return _SUSTAINED * (1.0 if needed_w <= device.board_power_w else device.board_power_w / needed_w)
+
+
+def _latest(figures: Mapping[tuple[int, int], float], device: DeviceSpec) -> float:
+    """The figure of the last compute capability that is not after the device's, of the first where all are."""
+    known = [first for first in figures if first <= device.compute_capability]
+    return figures[max(known, default=min(figures))]
