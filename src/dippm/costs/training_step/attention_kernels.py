@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dippm.costs.training_step.step_builder import change_node
-from dippm.graph import Attribute, Dim, DType, Graph, Node, OpKind, Shape, TensorSpec
+from dippm.graph import Dim, DType, Graph, Node, OpKind, Shape
+from dippm.graph.expansion import Expansion
 
 __all__ = ["with_attention_as_run"]
 
@@ -31,7 +32,7 @@ def with_attention_as_run(graph: Graph) -> Graph:
     Returns:
         A new graph; the one that was given where every attention is its kernel alone.
     """
-    run = _Run(graph)
+    run = _Run(graph, name="attention")
     for node in graph.nodes:
         if node.kind is OpKind.ATTENTION and run.is_flash(node):
             run.append_flash(node)
@@ -44,11 +45,7 @@ def with_attention_as_run(graph: Graph) -> Graph:
     return replace(graph, tensors=tuple(run.tensors), nodes=tuple(run.nodes))
 
 
-class _Run:
-    def __init__(self, graph: Graph) -> None:
-        self.tensors: list[TensorSpec] = list(graph.tensors)
-        self.nodes: list[Node] = []
-
+class _Run(Expansion):
     def is_flash(self, node: Node) -> bool:
         query, _, value = (self.tensors[index] for index in node.inputs[:3])
         width = query.shape[-1]
@@ -68,80 +65,50 @@ class _Run:
         inputs = node.inputs[:3]
         if padded != width:
             inputs = tuple(
-                self._computed(node, OpKind.PAD, (index,), self._widened(index, padded), function="constant_pad_nd")
+                self.compute(node, OpKind.PAD, (index,), self._widened(index, padded), function="constant_pad_nd")
                 for index in inputs
             )
         result, *others = node.outputs
-        written = self._tensor(self._widened(result, padded), self.tensors[result].dtype)
+        written = self.add_tensor(self._widened(result, padded), self.tensors[result].dtype)
         self.nodes.append(change_node(node, inputs=inputs, outputs=(written, *others), releases=()))
         self._join_heads(node, written)
 
     def append_parts(self, node: Node) -> None:
         query, key, value = node.inputs[:3]
         shape, other = self.tensors[query].shape, self.tensors[key].shape
-        scaled = self._computed(node, OpKind.MUL, (query,), shape)
+        scaled = self.compute(node, OpKind.MUL, (query,), shape)
         if node.attributes.get("is_by_head") is not True:
-            scaled = self._computed(node, OpKind.COPY, (scaled,), shape, function="clone")
+            scaled = self.compute(node, OpKind.COPY, (scaled,), shape, function="clone")
         keys, values = (self._repeated(node, index, shape[1].fixed) for index in (key, value))
         turned_shape = (*shape[:2], shape[-1], other[-2])
-        turned = self._view(node, keys, turned_shape, "transpose")
-        turned = self._computed(node, OpKind.MUL, (turned,), turned_shape)
+        turned = self.view(node, keys, turned_shape, "transpose")
+        turned = self.compute(node, OpKind.MUL, (turned,), turned_shape)
         scores_shape = (*shape[:-1], other[-2])
-        scores = self._computed(node, OpKind.MATMUL, (scaled, turned), scores_shape)
+        scores = self.compute(node, OpKind.MATMUL, (scaled, turned), scores_shape)
         mask = _mask_of(node)
         if mask < 0 and node.attributes.get("is_causal") is True:
-            mask = self._computed(node, OpKind.FILL, (), scores_shape[-2:], function="zeros")
+            mask = self.compute(node, OpKind.FILL, (), scores_shape[-2:], function="zeros")
         if mask >= 0:
-            scores = self._computed(node, OpKind.ADD, (scores, mask), scores_shape)
-        weights = self._computed(node, OpKind.SOFTMAX, (scores,), scores_shape, axes=(_RANK - 1,))
-        written = self._computed(node, OpKind.MATMUL, (weights, values), self.tensors[node.outputs[0]].shape)
+            scores = self.compute(node, OpKind.ADD, (scores, mask), scores_shape)
+        weights = self.compute(node, OpKind.SOFTMAX, (scores,), scores_shape, axes=(_RANK - 1,))
+        written = self.compute(node, OpKind.MATMUL, (weights, values), self.tensors[node.outputs[0]].shape)
         self._join_heads(node, written)
 
     def _repeated(self, node: Node, index: int, heads: int) -> int:
         """Keys or values, once for each head of queries."""
         batch, groups, *rest = self.tensors[index].shape
         wide = (batch, groups, Dim(0, heads // groups.fixed), *rest)
-        expanded = self._view(node, index, wide, "expand")
-        copy = self._computed(node, OpKind.COPY, (expanded,), wide, function="clone")
-        return self._view(node, copy, (batch, Dim(0, heads), *rest), "view")
+        expanded = self.view(node, index, wide, "expand")
+        copy = self.compute(node, OpKind.COPY, (expanded,), wide, function="clone")
+        return self.view(node, copy, (batch, Dim(0, heads), *rest), "view")
 
     def _join_heads(self, node: Node, written: int) -> None:
         """Put a result that lies head by head where the model reads it, token by token."""
-        self._append(node, OpKind.COPY, (written,), node.outputs[0], function="clone")
+        self.add_node(node, OpKind.COPY, (written,), node.outputs[0], function="clone")
         self.nodes[-1] = change_node(self.nodes[-1], releases=node.releases)
 
     def _widened(self, index: int, width: int) -> Shape:
         return (*self.tensors[index].shape[:-1], Dim(0, width))
-
-    def _tensor(self, shape: Shape, dtype: DType, *, alias_of: int | None = None) -> int:
-        self.tensors.append(TensorSpec(name="attention", shape=shape, dtype=dtype, alias_of=alias_of))
-        return len(self.tensors) - 1
-
-    def _view(self, node: Node, index: int, shape: Shape, function: str) -> int:
-        source = self.tensors[index]
-        owner = index if source.alias_of is None else source.alias_of
-        result = self._tensor(shape, source.dtype, alias_of=owner)
-        self._append(node, OpKind.VIEW, (index,), result, function=function)
-        return result
-
-    def _computed(
-        self, node: Node, kind: OpKind, inputs: tuple[int, ...], shape: Shape, **attributes: Attribute
-    ) -> int:
-        result = self._tensor(shape, self.tensors[node.inputs[0]].dtype)
-        self._append(node, kind, inputs, result, **attributes)
-        return result
-
-    def _append(self, node: Node, kind: OpKind, inputs: tuple[int, ...], output: int, **attributes: Attribute) -> None:
-        self.nodes.append(
-            Node(
-                kind=kind,
-                inputs=inputs,
-                outputs=(output,),
-                attributes=attributes,
-                scope=node.scope,
-                source_op=node.source_op,
-            )
-        )
 
 
 def _mask_of(node: Node) -> int:

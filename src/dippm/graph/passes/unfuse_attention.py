@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dippm.graph.dim import Shape
-from dippm.graph.dtype import DType
-from dippm.graph.graph import Attribute, Graph, Node, TensorSpec
+from dippm.graph.expansion import Expansion
+from dippm.graph.graph import Graph, Node
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["unfuse_attention"]
@@ -28,7 +27,7 @@ def unfuse_attention(graph: Graph) -> Graph:
     """
     if not any(_is_plain(graph, node) for node in graph.nodes):
         return graph
-    unfused = _Unfused(graph)
+    unfused = _Unfused(graph, name="attention")
     for node in graph.nodes:
         if _is_plain(graph, node):
             unfused.take_apart(node)
@@ -44,73 +43,20 @@ def _is_plain(graph: Graph, node: Node) -> bool:
     return len(query) == len(key) >= 3 and query[:-2] == key[:-2]
 
 
-class _Unfused:
-    def __init__(self, graph: Graph) -> None:
-        self.tensors: list[TensorSpec] = list(graph.tensors)
-        self.nodes: list[Node] = []
-
+class _Unfused(Expansion):
     def take_apart(self, node: Node) -> None:
         query, key, value = node.inputs[:3]
         mask = node.inputs[3] if len(node.inputs) > 3 else -1
         source = self.tensors[key]
         turned = (*source.shape[:-2], source.shape[-1], source.shape[-2])
-        transposed = self._tensor(turned, source.dtype, alias_of=key if source.alias_of is None else source.alias_of)
-        self._node(node, OpKind.VIEW, (key,), transposed, function="transpose")
+        transposed = self.view(node, key, turned, "transpose")
         shape = (*self.tensors[query].shape[:-1], turned[-1])
-        scores = self._computed(node, OpKind.MATMUL, (query, transposed), shape, ())
-        scores = self._computed(node, OpKind.MUL, (scores,), shape, (scores,))
+        scores = self.compute(node, OpKind.MATMUL, (query, transposed), shape)
+        scores = self.compute(node, OpKind.MUL, (scores,), shape, releases=(scores,))
         if mask >= 0 or node.attributes.get("is_causal") is True:
             kind = OpKind.ADD if mask >= 0 else OpKind.BINARY
             inputs = (scores, mask) if mask >= 0 else (scores,)
-            scores = self._computed(node, kind, inputs, shape, (scores,))
+            scores = self.compute(node, kind, inputs, shape, releases=(scores,))
         axis = len(shape) - 1
-        weights = self._computed(node, OpKind.SOFTMAX, (scores,), shape, (scores,), axes=(axis,))
-        self.nodes.append(
-            Node(
-                kind=OpKind.MATMUL,
-                inputs=(weights, value),
-                outputs=node.outputs[:1],
-                scope=node.scope,
-                source_op=node.source_op,
-                releases=(weights, *node.releases),
-            )
-        )
-
-    def _tensor(self, shape: Shape, dtype: DType, *, alias_of: int | None = None) -> int:
-        self.tensors.append(TensorSpec(name="attention", shape=shape, dtype=dtype, alias_of=alias_of))
-        return len(self.tensors) - 1
-
-    def _computed(
-        self,
-        node: Node,
-        kind: OpKind,
-        inputs: tuple[int, ...],
-        shape: Shape,
-        releases: tuple[int, ...],
-        **attributes: Attribute,
-    ) -> int:
-        result = self._tensor(shape, self.tensors[node.inputs[0]].dtype)
-        self._node(node, kind, inputs, result, releases=releases, **attributes)
-        return result
-
-    def _node(
-        self,
-        node: Node,
-        kind: OpKind,
-        inputs: tuple[int, ...],
-        output: int,
-        *,
-        releases: tuple[int, ...] = (),
-        **attributes: Attribute,
-    ) -> None:
-        self.nodes.append(
-            Node(
-                kind=kind,
-                inputs=inputs,
-                outputs=(output,),
-                attributes=attributes,
-                scope=node.scope,
-                source_op=node.source_op,
-                releases=releases,
-            )
-        )
+        weights = self.compute(node, OpKind.SOFTMAX, (scores,), shape, releases=(scores,), axes=(axis,))
+        self.add_node(node, OpKind.MATMUL, (weights, value), node.outputs[0], releases=(weights, *node.releases))
