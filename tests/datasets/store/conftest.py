@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import ModuleType
@@ -24,21 +24,21 @@ def _load(name: str) -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def postgresql_socket() -> Iterator[str]:
-    """Folder of the socket of a server that runs for the session."""
-    with _load("postgresql_server").run_server() as folder:
-        yield folder
+def find_postgresql_socket() -> Iterator[Callable[[], str]]:
+    """Gives the folder of the socket of a server that answers."""
+    with _load("postgresql_server").keep_server_running() as find_socket:
+        yield find_socket
 
 
 @pytest.fixture
-def postgresql_target(postgresql_socket: str) -> str:
+def postgresql_target(find_postgresql_socket: Callable[[], str]) -> str:
     """URL of a new, empty database."""
     import psycopg
 
-    name = f"labels_{next(_NUMBERS)}"
-    with psycopg.connect(host=postgresql_socket, user="dippm", dbname="postgres", autocommit=True) as connection:
+    name, socket = f"labels_{next(_NUMBERS)}", find_postgresql_socket()
+    with psycopg.connect(host=socket, user="dippm", dbname="postgres", autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
-    return f"postgresql+psycopg://dippm@/{name}?host={postgresql_socket}"
+    return f"postgresql+psycopg://dippm@/{name}?host={socket}"
 
 
 @pytest.fixture

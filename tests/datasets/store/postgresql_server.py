@@ -7,16 +7,18 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 _START_LIMIT_S = 60.0
+_MOST_REPLACED = 2
 
 
 def _find_binaries() -> Path | None:
@@ -39,10 +41,41 @@ def _find_user() -> dict[str, Any]:
     pytest.skip("PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody'")
 
 
+class PostgresqlServer:
+    """One server in a folder of its own, with user ``dippm``; ``socket_folder`` is how to reach it."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
+        self.socket_folder = str(folder)
+        self._folder = folder
+        self._process = process
+
+    def find_fault(self) -> str | None:
+        """Why nothing connects to the server, with the end of its log; ``None`` where it answers."""
+        import psycopg
+
+        try:
+            psycopg.connect(host=self.socket_folder, user="dippm", dbname="postgres").close()
+        except psycopg.OperationalError as exc:
+            state = "is gone" if not self._folder.exists() else "is there"
+            log = self._folder / "log"
+            return (
+                f"{exc}\nprocess {self._process.pid} ended with {self._process.poll()}; its folder {state}\n"
+                f"{log.read_text(errors='replace')[-4000:] if log.exists() else 'no log'}"
+            )
+        return None
+
+    def wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _START_LIMIT_S
+        while fault := self.find_fault():
+            assert self._process.poll() is None, fault
+            assert time.monotonic() < deadline, fault
+            time.sleep(0.05)
+
+
 @contextmanager
-def run_server() -> Iterator[str]:
-    """The folder of the socket of a running server with user ``dippm``; skips where PostgreSQL is not installed."""
-    psycopg = pytest.importorskip("psycopg")
+def run_server() -> Iterator[PostgresqlServer]:
+    """A running server; skips where PostgreSQL is not installed."""
+    pytest.importorskip("psycopg")
     binaries = _find_binaries()
     if binaries is None:
         pytest.skip("PostgreSQL is not installed: no initdb and postgres in PATH or /usr/lib/postgresql/*/bin")
@@ -52,7 +85,8 @@ def run_server() -> Iterator[str]:
     try:
         if run_as:
             os.chown(folder, run_as["user"], run_as["group"])
-        options: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL, **run_as}
+        # A session of its own: a signal to the tests' process group is not meant for the server.
+        options: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL, "start_new_session": True, **run_as}
         made = subprocess.run(
             [
                 binaries / "initdb",
@@ -74,28 +108,40 @@ def run_server() -> Iterator[str]:
         )
         assert made.returncode == 0, made.stderr
         with (
-            (folder / "log").open("w+") as log,
+            (folder / "log").open("wb") as log,
             subprocess.Popen(
                 [binaries / "postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-F"],
                 stdout=log,
                 stderr=log,
                 **options,
-            ) as server,
+            ) as process,
         ):
             try:
-                deadline = time.monotonic() + _START_LIMIT_S
-                while True:
-                    try:
-                        psycopg.connect(host=str(folder), user="dippm", dbname="postgres").close()
-                        break
-                    except psycopg.OperationalError:
-                        log.seek(0)
-                        assert server.poll() is None, log.read()
-                        assert time.monotonic() < deadline, log.read()
-                        time.sleep(0.05)
-                yield str(folder)
+                server = PostgresqlServer(folder, process)
+                server.wait_until_it_answers()
+                yield server
             finally:
-                server.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
-                server.wait(timeout=60)
+                process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
+                process.wait(timeout=60)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def keep_server_running() -> Iterator[Callable[[], str]]:
+    """A function that gives the socket's folder of a server that answers.
+
+    A server that was lost between two tests is named on standard error, with its log, and replaced: the tests are about
+    the store, and each makes a database of its own.
+    """
+    with ExitStack() as running:
+        servers = [running.enter_context(run_server())]
+
+        def find_socket() -> str:
+            if fault := servers[-1].find_fault():
+                assert len(servers) <= _MOST_REPLACED, fault
+                print(f"PostgreSQL was lost and is started anew: {fault}", file=sys.__stderr__)
+                servers.append(running.enter_context(run_server()))
+            return servers[-1].socket_folder
+
+        yield find_socket
