@@ -22,6 +22,7 @@ EXCEPTIONS = {
     "frontends/paddle/worker.py": "runs beside Paddle alone: paddle/test_convert.py starts it for each model",
     "frontends/process_lock.py": "a lock",
     "frontends/tensorflow/worker.py": "runs beside TensorFlow alone: tensorflow/test_conversion.py starts it",
+    "graph/parts.py": "plain data, nothing checked; graph/test_graph.py builds graphs of it",
     "measuring/model_source.py": "a protocol without code",
     "measuring/worker_process.py": "the other side of worker.py, whose tests start, starve and kill it",
     "server/state.py": "a flag",

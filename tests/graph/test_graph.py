@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dippm.errors import ModelReadError
 from dippm.graph import Dim, DType, Graph, GraphArrays, Node, OpKind, TensorRole, TensorSpec, fixed_shape
@@ -93,6 +95,51 @@ def test_indices_outside_the_graph_are_refused(inputs: tuple[int, ...], outputs:
             inputs=(0,),
             outputs=(1,),
         )
+
+
+def _fault(roles: list[TensorRole], aliases: list[int | None], nodes: list[tuple[list[int], list[int]]]) -> bool:
+    """What makes a graph invalid, told node by node and tensor by tensor."""
+    is_ready = [role is not TensorRole.ACTIVATION for role in roles]
+    for inputs, outputs in nodes:
+        if any(index != -1 and not (0 <= index < len(roles) and is_ready[index]) for index in inputs):
+            return True
+        for index in outputs:
+            if not 0 <= index < len(roles):
+                return True
+            is_ready[index] = True
+    return any(
+        base is not None and (not 0 <= base < index or aliases[base] is not None) for index, base in enumerate(aliases)
+    )
+
+
+indices = st.lists(st.integers(-2, 4), max_size=2)
+ready = st.lists(st.sampled_from([TensorRole.INPUT, TensorRole.ACTIVATION]), min_size=2, max_size=4)
+
+
+@settings(max_examples=500)
+@given(ready, st.lists(st.tuples(indices, indices), max_size=3), st.data())
+def test_what_is_refused(
+    drawn: list[TensorRole], nodes: list[tuple[list[int], list[int]]], data: st.DataObject
+) -> None:
+    alias = st.one_of(st.none(), st.integers(-2, 4))
+    aliases = data.draw(st.lists(alias, min_size=len(drawn), max_size=len(drawn)))
+    try:
+        Graph(
+            source="s",
+            framework="test",
+            tensors=tuple(
+                TensorSpec(name="t", shape=(), dtype=DType.FLOAT32, role=role, alias_of=base)
+                for role, base in zip(drawn, aliases, strict=True)
+            ),
+            nodes=tuple(Node(kind=OpKind.RELU, inputs=tuple(reads), outputs=tuple(writes)) for reads, writes in nodes),
+            inputs=(),
+            outputs=(),
+        )
+    except ModelReadError as exc:
+        assert exc.code == "graph.invalid"
+        assert _fault(drawn, aliases, nodes)
+    else:
+        assert not _fault(drawn, aliases, nodes)
 
 
 def test_an_absent_optional_input_is_allowed() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.graph import Graph
+from dippm.graph.columns import NONE, IndexLists
 
-__all__ = ["Edges", "IndexArray", "flatten"]
+__all__ = ["Edges", "IndexArray"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -49,43 +49,29 @@ class Edges:
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[Graph]) -> Edges:
-        """Collect the arrays in one walk over the nodes."""
-        nodes = list(chain.from_iterable(graph.nodes for graph in graphs))
+        """Join the graphs' lists."""
         tensors = np.array([len(graph.tensors) for graph in graphs], dtype=np.int64)
-        # What is to be added to the numbers that a node has for its tensors.
-        before = np.repeat(np.cumsum(tensors) - tensors, [len(graph.nodes) for graph in graphs])
-        read_node, read_position, read_tensor, input_start = flatten([node.inputs for node in nodes])
-        write_node, write_position, write_tensor, output_start = flatten([node.outputs for node in nodes])
-        write_tensor += before[write_node]
-        is_present = read_tensor >= 0
-        read_tensor[is_present] += before[read_node[is_present]]
-        node, tensor = read_node[is_present], read_tensor[is_present]
+        before = np.cumsum(tensors) - tensors
+        read = IndexLists.joined([graph.columns.inputs for graph in graphs], before)
+        written = IndexLists.joined([graph.columns.outputs for graph in graphs], before)
+        is_present = read.values != NONE
+        node, tensor = read.owner[is_present], read.values[is_present]
         is_first = np.zeros(len(node), dtype=np.bool_)
         is_first[np.unique(node * tensors.sum() + tensor, return_index=True)[1]] = True
         return cls(
             read_node=node,
-            read_position=read_position[is_present],
+            read_position=read.position[is_present],
             read_tensor=tensor,
             is_first=is_first,
-            write_node=write_node,
-            write_position=write_position,
-            write_tensor=write_tensor,
-            input_tensor=read_tensor,
-            input_start=input_start,
-            output_start=output_start,
+            write_node=written.owner,
+            write_position=written.position,
+            write_tensor=written.values,
+            input_tensor=read.values,
+            input_start=read.start,
+            output_start=written.start,
         )
 
     @classmethod
     def from_graph(cls, graph: Graph) -> Edges:
         """Collect the arrays of one graph."""
         return cls.from_graphs([graph])
-
-
-def flatten(lists: Sequence[tuple[int, ...]]) -> tuple[IndexArray, IndexArray, IndexArray, IndexArray]:
-    """Owner, place and value of each element of all lists, and where each list starts."""
-    lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-    start = np.concatenate([[0], np.cumsum(lengths)])
-    flat = np.fromiter(chain.from_iterable(lists), dtype=np.int64, count=int(start[-1]))
-    owner = np.repeat(np.arange(len(lists), dtype=np.int64), lengths)
-    position = np.arange(len(flat), dtype=np.int64) - start[owner]
-    return owner, position, flat, start

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray, flatten
+from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
@@ -18,6 +18,7 @@ from dippm.costs.traffic import storage_polynomials
 from dippm.costs.workload import Workload
 from dippm.graph import GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
+from dippm.graph.columns import IndexLists
 
 __all__ = ["MemoryTimeline", "Purpose"]
 
@@ -305,10 +306,10 @@ def _releases(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     """Storages that are given back, and the node after which each is, in the order in which they are."""
     arrays = sizes.arrays
     storage, tensor_start = arrays.storage, arrays.tensor_start.tolist()
-    node, _, released, _ = flatten([node.releases for node in sizes.nodes])
+    releases = IndexLists.joined([graph.columns.releases for graph in sizes.graphs], arrays.tensor_start[:-1])
+    node, released = releases.owner, storage[releases.values]
     node_count, tensor_count = np.diff(arrays.node_start), np.diff(arrays.tensor_start)
     has_lifetimes = np.array([graph.has_lifetimes for graph in sizes.graphs], dtype=np.bool_)
-    released = storage[released + np.repeat(arrays.tensor_start[:-1], node_count)[node]]
     if has_lifetimes.all():
         return node, released
     is_stated = np.repeat(has_lifetimes, node_count)[node]

@@ -11,11 +11,11 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from dippm.graph.codes import encode, mark
+from dippm.graph.codes import mark
+from dippm.graph.columns import NONE
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.graph import Graph, TensorRole
-from dippm.graph.op_kind import OpKind
 
 __all__ = ["GraphArrays"]
 
@@ -74,13 +74,15 @@ class GraphArrays:
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[Graph]) -> GraphArrays:
-        """Collect the arrays in one walk over the nodes and a few over the tensors."""
-        tensors = list(chain.from_iterable(graph.tensors for graph in graphs))
+        """Join the graphs' columns."""
+        columns = [graph.columns for graph in graphs]
         node_start = np.cumsum([0, *(len(graph.nodes) for graph in graphs)])
         tensor_start = np.cumsum([0, *(len(graph.tensors) for graph in graphs)])
-        # Most tensors have the shape of another one.
+        before = np.repeat(tensor_start[:-1], np.diff(tensor_start))
+        # Graphs share shapes.
         places: defaultdict[Shape, int] = defaultdict(count().__next__)
-        shape = np.array([places[tensor.shape] for tensor in tensors], dtype=np.int64)
+        of_graphs = [np.array([places[shape] for shape in each.shapes], dtype=np.int64) for each in columns]
+        shape = _join([of_graph[each.shape] for of_graph, each in zip(of_graphs, columns, strict=True)])
         rank = np.fromiter(map(len, places), dtype=np.int64, count=len(places))
         width = max(int(rank.max(initial=0)), _RANK_AT_LEAST)
         per_sample = np.zeros((len(places), width), dtype=np.int64)
@@ -95,18 +97,16 @@ class GraphArrays:
         dimensions[..., 0] = 1.0
         dimensions[:-1, :-1, 0] = fixed
         dimensions[:-1, :-1, 1] = per_sample
-        dtype = encode([tensor.dtype for tensor in tensors], DType)
-        role = encode([tensor.role for tensor in tensors], TensorRole)
-        alias = np.array([-1 if tensor.alias_of is None else tensor.alias_of for tensor in tensors], dtype=np.int64)
-        storage_per_sample, storage_fixed = np.full((2, len(tensors)), -1, dtype=np.int64)
-        for index, tensor in enumerate(tensors):
-            if tensor.storage_bytes_per_sample is not None:
-                storage_per_sample[index] = tensor.storage_bytes_per_sample
-                storage_fixed[index] = -1 if tensor.storage_bytes_fixed is None else tensor.storage_bytes_fixed
+        dtype, role, alias_of = (
+            _join([getattr(each, name) for each in columns]) for name in ("dtype", "role", "alias_of")
+        )
+        storage_bytes = np.full((len(shape), 2), NONE, dtype=np.int64)
+        for first, each in zip(tensor_start.tolist(), columns, strict=False):
+            storage_bytes[first + each.stated[:, 0]] = each.stated[:, 1:]
         return cls(
             node_start=node_start,
             tensor_start=tensor_start,
-            kind=encode([node.kind for graph in graphs for node in graph.nodes], OpKind),
+            kind=_join([each.kind for each in columns]),
             shape=np.append(shape, len(places)),
             per_sample=per_sample,
             fixed=fixed,
@@ -116,11 +116,9 @@ class GraphArrays:
             role=role,
             bits=_BITS[dtype],
             is_weight=_IS_WEIGHT[role],
-            storage=np.where(
-                alias < 0, np.arange(len(tensors)), alias + np.repeat(tensor_start[:-1], np.diff(tensor_start))
-            ),
-            storage_per_sample=storage_per_sample,
-            storage_fixed=storage_fixed,
+            storage=np.where(alias_of == NONE, np.arange(len(shape)), alias_of + before),
+            storage_per_sample=storage_bytes[:, 0],
+            storage_fixed=storage_bytes[:, 1],
         )
 
     @classmethod
@@ -184,3 +182,8 @@ class GraphArrays:
         owns = self.storage == np.arange(len(self.storage))
         result: npt.NDArray[np.float64] = np.where(owns, owned, 0.0)
         return result
+
+
+def _join(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Columns of several graphs, one after the other."""
+    return np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)

@@ -4,90 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import prod
 
+import numpy as np
+
 from dippm.errors import ModelReadError
-from dippm.graph.dim import Shape
-from dippm.graph.dtype import DType
-from dippm.graph.op_kind import OpKind
+from dippm.graph.codes import mark
+from dippm.graph.columns import NONE, GraphColumns
+from dippm.graph.parts import MOST_DIMENSIONS, Attribute, Node, TensorRole, TensorSpec
 
 __all__ = ["MOST_DIMENSIONS", "Attribute", "Graph", "Node", "TensorRole", "TensorSpec"]
 
-Attribute = bool | int | float | str | tuple[int, ...]
-
-#: Most dimensions of a tensor: what NumPy and PyTorch's iterators take.
-MOST_DIMENSIONS = 64
-
-
-class TensorRole(StrEnum):
-    """What a tensor is to the model.
-
-    ``PARAMETER`` is trained, ``BUFFER`` is kept with the model and not trained (running means, index tables),
-    ``CONSTANT`` is small and made while the graph was read, ``ACTIVATION`` is computed by a node. Only a training step
-    has the next two: ``GRADIENT`` is that of a parameter and is kept until the step ends, ``OPTIMIZER_STATE`` is made
-    in the first step and kept from then on. ``CACHE`` is what a decoder keeps from one token to the next; no node
-    writes what it had before the step, which is there from the start and given back where ``Node.releases`` says so.
-    """
-
-    INPUT = "input"
-    PARAMETER = "parameter"
-    BUFFER = "buffer"
-    CONSTANT = "constant"
-    ACTIVATION = "activation"
-    GRADIENT = "gradient"
-    OPTIMIZER_STATE = "optimizer_state"
-    CACHE = "cache"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorSpec:
-    """Shape and type of one tensor; never its values.
-
-    Args:
-        name: Name in the model; unique where the framework gives unique names, informative only.
-        shape: Dimensions, each ``a * N + b`` of the batch size N.
-        dtype: Element type.
-        role: What the tensor is to the model.
-        alias_of: Index of the tensor whose storage it shares (a view, or the result of an in-place operator);
-            None where it owns its storage. Always an index lower than its own and itself not an alias.
-        storage_bytes_per_sample: None, or, together with ``storage_bytes_fixed``, the size of its storage as
-            ``per_sample * N + fixed`` bytes where that is not its number of elements times their size.
-        storage_bytes_fixed: See above.
-    """
-
-    name: str
-    shape: Shape
-    dtype: DType
-    role: TensorRole = TensorRole.ACTIVATION
-    alias_of: int | None = None
-    storage_bytes_per_sample: int | None = None
-    storage_bytes_fixed: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
-    """One operator.
-
-    Args:
-        kind: What it computes; see :mod:`dippm.graph.op_kind` for the inputs and attributes of each kind.
-        inputs: Indices of the tensors that it reads, in the kind's order. An optional input that is absent is
-            left out at the end and is -1 in the middle.
-        outputs: Indices of the tensors that it writes.
-        attributes: The kind's attributes.
-        scope: Path of the module that it belongs to, parts joined by dots, ``""`` where unknown.
-        source_op: The framework's own name of the operator, such as ``"aten.convolution"`` or ``"Conv"``.
-        releases: Indices of the tensors whose storage is given back right after this node, as the program that
-            was read would do it. Only meaningful where ``Graph.has_lifetimes``.
-    """
-
-    kind: OpKind
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    scope: str = ""
-    source_op: str = ""
-    releases: tuple[int, ...] = ()
+_IS_COMPUTED = mark(TensorRole, (TensorRole.ACTIVATION,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +41,7 @@ class Graph:
             transformers' decoders do.
         unsupported_ops: Operators without a cost rule of their own: framework's name to number of nodes.
         warnings: What the reader could not represent, in words for the user.
+        columns: The same tensors and nodes as arrays; made here.
 
     Raises:
         ModelReadError: ``graph.invalid`` where a node refers to a tensor that does not exist, or reads one before
@@ -132,44 +61,13 @@ class Graph:
     is_scored_in_fp32: bool = False
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    columns: GraphColumns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        count = len(self.tensors)
-        is_ready = [tensor.role is not TensorRole.ACTIVATION for tensor in self.tensors]
-        for position, node in enumerate(self.nodes):
-            for index in node.inputs:
-                if index == -1:
-                    continue
-                if not 0 <= index < count:
-                    raise ModelReadError(
-                        f"Node {position} ({node.source_op or node.kind}) reads tensor {index}; there are {count}.",
-                        code="graph.invalid",
-                    )
-                if not is_ready[index]:
-                    raise ModelReadError(
-                        f"Node {position} ({node.source_op or node.kind}) reads '{self.tensors[index].name}' before "
-                        "any node writes it: the graph has a cycle or a missing operator.",
-                        code="graph.invalid",
-                    )
-            for index in node.outputs:
-                if not 0 <= index < count:
-                    raise ModelReadError(
-                        f"Node {position} ({node.source_op or node.kind}) writes tensor {index}; there are {count}.",
-                        code="graph.invalid",
-                    )
-                is_ready[index] = True
-        for index in (*self.inputs, *self.outputs):
-            if not 0 <= index < count:
-                raise ModelReadError(f"The graph lists tensor {index}; there are {count}.", code="graph.invalid")
-        for index, tensor in enumerate(self.tensors):
-            if len(tensor.shape) > MOST_DIMENSIONS:
-                raise ModelReadError(
-                    f"Tensor '{tensor.name[:100]}' has {len(tensor.shape)} dimensions; {MOST_DIMENSIONS} is the most.",
-                    code="graph.invalid",
-                )
-            base = tensor.alias_of
-            if base is not None and (not 0 <= base < index or self.tensors[base].alias_of is not None):
-                raise ModelReadError(f"Tensor '{tensor.name}' shares storage with tensor {base}.", code="graph.invalid")
+        object.__setattr__(self, "columns", GraphColumns.of(self.tensors, self.nodes))
+        self._check_indices()
+        self._check_order()
+        self._check_tensors()
 
     def holds_for(self, batch: int) -> bool:
         """Whether the sizes hold at a batch size."""
@@ -201,3 +99,55 @@ class Graph:
             for index in node.inputs
             if index >= 0 and producer[index] >= 0
         ]
+
+    def _check_indices(self) -> None:
+        count = len(self.tensors)
+        for verb, lists, least in (("reads", self.columns.inputs, NONE), ("writes", self.columns.outputs, 0)):
+            beyond = np.flatnonzero((lists.values < least) | (lists.values >= count))
+            if len(beyond):
+                node, index = int(lists.owner[beyond[0]]), int(lists.values[beyond[0]])
+                raise ModelReadError(
+                    f"{self._describe(node)} {verb} tensor {index}; there are {count}.", code="graph.invalid"
+                )
+        for index in (*self.inputs, *self.outputs):
+            if not 0 <= index < count:
+                raise ModelReadError(f"The graph lists tensor {index}; there are {count}.", code="graph.invalid")
+
+    def _check_order(self) -> None:
+        """Every node stands behind those that write what it reads."""
+        read, written = self.columns.inputs, self.columns.outputs
+        writer = np.full(len(self.tensors) + 1, len(self.nodes), dtype=np.int64)
+        # The first of several writers is assigned last. Behind the last tensor stands the absent one.
+        writer[written.values[::-1]] = written.owner[::-1]
+        writer[:-1][~_IS_COMPUTED[self.columns.role]] = -1
+        writer[NONE] = -1
+        early = np.flatnonzero(writer[read.values] >= read.owner)
+        if len(early):
+            node, tensor = int(read.owner[early[0]]), self.tensors[read.values[early[0]]]
+            raise ModelReadError(
+                f"{self._describe(node)} reads '{tensor.name}' before any node writes it: the graph has a cycle or a "
+                "missing operator.",
+                code="graph.invalid",
+            )
+
+    def _check_tensors(self) -> None:
+        if max(map(len, self.columns.shapes), default=0) > MOST_DIMENSIONS:
+            tensor = next(tensor for tensor in self.tensors if len(tensor.shape) > MOST_DIMENSIONS)
+            raise ModelReadError(
+                f"Tensor '{tensor.name[:100]}' has {len(tensor.shape)} dimensions; {MOST_DIMENSIONS} is the most.",
+                code="graph.invalid",
+            )
+        base = self.columns.alias_of
+        alias = np.flatnonzero(base != NONE)
+        is_own = np.append(base == NONE, False)
+        # Below NONE lies what is not an index at all.
+        wrong = alias[(base[alias] < 0) | (base[alias] >= alias) | ~is_own[np.minimum(base[alias], len(base))]]
+        if len(wrong):
+            tensor = self.tensors[wrong[0]]
+            raise ModelReadError(
+                f"Tensor '{tensor.name}' shares storage with tensor {tensor.alias_of}.", code="graph.invalid"
+            )
+
+    def _describe(self, position: int) -> str:
+        node = self.nodes[position]
+        return f"Node {position} ({node.source_op or node.kind})"
