@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
@@ -47,6 +48,30 @@ def test_caches_are_read_filled_and_left_empty(
     assert kinds(graph) == [OpKind.MUL, OpKind.ADD]
     assert module.table is None
     assert module.by_size == {}
+
+
+class Frozen(OrderedDict[str, int]):
+    """Settings that take no changes, as those of diffusers' models."""
+
+    def __setitem__(self, key: str, value: int) -> None:
+        if hasattr(self, "is_frozen"):
+            raise RuntimeError("frozen")
+        super().__setitem__(key, value)
+
+    def clear(self) -> None:
+        raise RuntimeError("frozen")
+
+    def copy(self) -> Frozen:
+        raise RuntimeError("frozen")
+
+
+def test_containers_that_take_no_changes(read: Callable[..., Graph], small: type[nn.Module]) -> None:
+    module = small()
+    module.settings = settings = Frozen(width=3)
+    settings.is_frozen = True  # type: ignore[attr-defined]
+    assert read(module, "3,32,32").nodes
+    assert module.settings is settings
+    assert settings == {"width": 3}
 
 
 class Hooking(nn.Module):

@@ -87,3 +87,36 @@ def test_dropped_outputs_are_released_at_once(read: Callable[..., Graph]) -> Non
     norm = graph.nodes[0]
     assert len(norm.outputs) == 3
     assert set(norm.outputs[1:]) <= set(norm.releases)
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "indexed": lambda table: table[0, 1],
+    "iterated": lambda table: next(iter(table)),
+    "transposed": lambda table: table.t(),
+    "expanded": lambda table: table[None].expand(2, -1, -1)[0],
+    "split": lambda table: table.chunk(2, dim=1)[1],
+    "viewed": lambda table: table.view(-1)[3],
+    "detached": lambda table: table.detach(),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("place", ["attribute", "list", "inference tensor", "buffer"])
+def test_views_of_tensors_that_a_module_only_keeps(place: str, view: str, read: Callable[..., Graph]) -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            with torch.inference_mode(place == "inference tensor"):
+                table = torch.arange(4.0).view(2, 2) * 2
+            if place == "buffer":
+                self.register_buffer("table", table)
+            else:
+                self.table = [table] if place == "list" else table
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            table = self.table[0] if isinstance(self.table, list) else self.table
+            return x * VIEWS[view](table)
+
+    graph = read(Keeping(), "3,2,2")
+    assert [node.kind for node in graph.nodes if node.kind is not OpKind.VIEW] == [OpKind.MUL]
+    assert graph.fixed_batch is None

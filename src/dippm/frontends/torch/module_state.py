@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 import torch
@@ -71,6 +72,8 @@ class ModuleState:
             child.__dict__.clear()
             child.__dict__.update(state)
             for container, content in contents:
+                if _is_same(container, content):
+                    continue
                 container.clear()
                 if isinstance(container, list):
                     container.extend(content)
@@ -88,7 +91,7 @@ class ModuleState:
 
     def _capture(self) -> list[tuple[nn.Module, dict[str, Any], list[tuple[Any, Any]]]]:
         return [
-            (child, dict(child.__dict__), [(value, value.copy()) for value in _containers(child.__dict__)])
+            (child, dict(child.__dict__), [(value, _plain_copy(value)) for value in _containers(child.__dict__)])
             for child in self._modules
             if not isinstance(child, torch.jit.ScriptModule)
         ]
@@ -100,3 +103,18 @@ def _count_hooks(module: nn.Module) -> tuple[int, ...]:
 
 def _containers(state: dict[str, Any]) -> list[Any]:
     return [value for name, value in state.items() if isinstance(value, _CONTAINERS) and name not in _HOOKS]
+
+
+def _plain_copy(container: Any) -> Any:
+    """What a container holds, in one of Python's own: a class of the model's may do anything when it is copied."""
+    return next(kind(container) for kind in _CONTAINERS if isinstance(container, kind))
+
+
+def _is_same(container: Any, content: Any) -> bool:
+    """Whether a container holds the very objects of its copy; some of those that do take no changes at all."""
+    held, kept = (_members(each) for each in (container, content))
+    return len(held) == len(kept) and all(map(is_, held, kept))
+
+
+def _members(container: Any) -> list[Any]:
+    return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)

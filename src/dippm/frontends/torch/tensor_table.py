@@ -152,7 +152,9 @@ class TensorTable:
         storage = tensor.untyped_storage()._cdata
         first = tensor.storage_offset()
         span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        twin = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+        # PyTorch lets a view of an ordinary tensor be an ordinary one alone, also where nothing is differentiated.
+        with torch.inference_mode(tensor.is_inference()):
+            twin = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
         value = None
         if role is not TensorRole.PARAMETER and tensor.device.type == "cpu" and is_small(tensor):
             value = tensor.detach().clone()
