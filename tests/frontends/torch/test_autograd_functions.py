@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from threading import Event, Thread
 from typing import Any
 
@@ -11,6 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.autograd.function import FunctionCtx  # noqa: E402
+from torch.utils import checkpoint as checkpoint_module  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION  # noqa: E402
@@ -91,3 +94,50 @@ def test_what_another_thread_runs_meanwhile_is_not_the_models() -> None:
 
     graph = read_module(Waits(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
     assert [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes] == [None]
+
+
+class _Blocks(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2))
+        self.head, self.options = nn.Linear(8, 8), options
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = checkpoint(block, x, **self.options)
+        return self.head(x)
+
+
+class _BlocksWithoutGradient(_Blocks):
+    @torch.no_grad()
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)
+
+
+def _block_marks(module: nn.Module, mode: Mode) -> list[object]:
+    graph = read_module(module, input=parse_input_shapes("8"), mode=mode)
+    return [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes if node.kind is not OpKind.VIEW]
+
+
+def test_what_a_model_checkpoints_is_marked() -> None:
+    again = ["checkpoint_0"] * 2 + ["checkpoint_2"] * 2 + [None]
+    assert _block_marks(_Blocks(use_reentrant=False), Mode.TRAINING) == again
+    assert _block_marks(_Blocks(use_reentrant=False), Mode.INFERENCE) == [None] * 5
+    reentrant = ["CheckpointFunction_0"] * 2 + ["CheckpointFunction_2"] * 2 + [None]
+    assert _block_marks(_Blocks(use_reentrant=True), Mode.TRAINING) == reentrant
+
+
+def test_nothing_is_marked_where_a_model_chooses_what_is_kept_or_wants_no_gradient() -> None:
+    def keep() -> tuple[Any, Any]:
+        return nullcontext(), nullcontext()
+
+    assert _block_marks(_Blocks(use_reentrant=False, context_fn=keep), Mode.TRAINING) == [None] * 5
+    for use_reentrant in (True, False):
+        marks = _block_marks(_BlocksWithoutGradient(use_reentrant=use_reentrant), Mode.TRAINING)
+        assert marks == [None] * 5
+
+
+def test_checkpointing_is_pytorchs_own_after_a_reading() -> None:
+    before = checkpoint_module._checkpoint_without_reentrant_generator
+    _block_marks(_Blocks(use_reentrant=False), Mode.TRAINING)
+    assert checkpoint_module._checkpoint_without_reentrant_generator is before

@@ -84,3 +84,13 @@ def test_a_cast_on_the_way_to_a_gpu_is_a_cast(
             return x.to("cuda", torch.float16)
 
     assert kinds(read(Halves(), "5")) == [OpKind.CAST]
+
+
+def test_the_data_of_a_tensor_lie_where_the_tensor_lies(read: Callable[..., Graph]) -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * 2).data + 1
+
+    graph = read(Net(), "8")
+    assert [node.kind for node in graph.nodes] == [OpKind.MUL, OpKind.ADD]
+    assert graph.nodes[1].inputs[:1] == graph.nodes[0].outputs

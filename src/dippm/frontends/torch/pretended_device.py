@@ -18,7 +18,8 @@ __all__ = ["PretendedDevice"]
 class PretendedDevice(TorchFunctionMode):
     """Answers questions about a tensor's device and values as an ordinary device would.
 
-    It is every device in one: what a module puts on a GPU by name stays where it is.
+    It is every device in one: what a module puts on a GPU by name stays where it is. In training a tensor also says
+    whether it needs a gradient, which tensors of a recording do not know of themselves.
 
     Args:
         recorder: The recorder that knows the values.
@@ -39,6 +40,10 @@ class PretendedDevice(TorchFunctionMode):
         if answer is not None:
             return answer
         recorder = self._recorder
+        if func == _REQUIRES_GRAD:
+            return args[0].requires_grad or recorder.requires_grad(args[0])
+        if func == _DATA:
+            return args[0].detach()
         if func is torch.Tensor.__contains__ and isinstance(args[0], torch.Tensor):
             return recorder.contains(args[0], args[1])
         if func in _TO_PYTHON:
@@ -91,5 +96,6 @@ _DEVICE_ANSWERS: dict[Any, Any] = {
     _getter("is_cpu"): True,
     _getter("is_cuda"): False,
 }
+_REQUIRES_GRAD, _DATA = _getter("requires_grad"), _getter("data")
 _MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

@@ -7,7 +7,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
-from dippm.frontends.torch.autograd_functions import functions_followed
+from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
@@ -190,6 +190,10 @@ class _Reading:
 
     def _record(self, recorder: Recorder, *, batch: int) -> Graph:
         recorder.table.add_weights_of(self.module)
+        if recorder.flow is not None:
+            for parameter in self.module.parameters():
+                if parameter.requires_grad:
+                    recorder.flow.add_weight(recorder.index_of(parameter))
         positional, named, inputs = make_inputs(
             recorder,
             self.input,
@@ -237,8 +241,7 @@ class _Reading:
 
     def _call(self, recorder: Recorder, positional: tuple[Any, ...], named: Mapping[str, Any], *, batch: int) -> Any:
         try:
-            functions = functions_followed(recorder) if self.mode is Mode.TRAINING else nullcontext()
-            with torch.inference_mode(), functions, PretendedDevice(recorder), recorder:
+            with torch.inference_mode(), _gradients_followed(recorder), PretendedDevice(recorder), recorder:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise
@@ -296,6 +299,17 @@ def _reading_conditions() -> Iterator[None]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, had_fastpath)
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _gradients_followed(recorder: Recorder) -> Iterator[None]:
+    """In training, let the module see that gradients are wanted, and take note of what it does about them."""
+    flow = recorder.flow
+    if flow is None:
+        yield
+        return
+    with torch.enable_grad(), functions_followed(recorder, flow), checkpoints_followed(recorder, flow):
         yield
 
 

@@ -27,6 +27,14 @@ from dippm.frontends.torch.expansions import (
     is_linear_whole,
     linear_of_copy,
 )
+from dippm.frontends.torch.gradient_flow import GradientFlow
+from dippm.frontends.torch.meta_tensors import (
+    is_differentiable,
+    map_tensors,
+    run_on_meta,
+    tensors_in,
+    without_values,
+)
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
@@ -40,6 +48,7 @@ _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_DETACH = "detach"
 _MASK_TYPES = frozenset({torch.bool, torch.uint8})
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
@@ -83,6 +92,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_differentiated: Whether a backward pass follows what is recorded.
 
     Attributes:
+        flow: Which tensors a gradient goes back from; None where no backward pass follows.
         raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
     """
 
@@ -95,7 +105,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, *, scope: Callable[[], str], has_registered_weights: bool = True, is_differentiated: bool = False
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._is_differentiated = is_differentiated
+        self.flow = GradientFlow() if is_differentiated else None
         self._is_raised = False
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
@@ -139,7 +149,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def index_of(self, tensor: torch.Tensor) -> int:
         """Index of a tensor object in the graph; one never seen becomes a constant."""
-        return self.table.slot(self.table.adopt(tensor)).index
+        known = self.table.adopt(tensor)
+        self._cut_off([known])
+        return self.table.slot(known).index
+
+    def requires_grad(self, tensor: torch.Tensor) -> bool:
+        """Whether a backward pass would go back from a tensor to a trained weight."""
+        if self.flow is None or self.flow.is_inside_function:
+            return False
+        index = self.table.slot(self.table.adopt(tensor)).index
+        return self.flow.depends(index) and not self.flow.is_cut(index)
 
     def _release(self, base: int) -> None:
         if self._steps:
@@ -198,7 +217,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args = tuple(self._adopt_argument(value) for value in args)
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
-        if name in EXPANSIONS and not (self._is_differentiated and name in DERIVED_WHOLE):
+        if name in EXPANSIONS and not (self.flow is not None and name in DERIVED_WHOLE):
             with self:
                 result = EXPANSIONS[name](*args, **kwargs)
                 return args[0].copy_(result) if plan.is_in_place else result
@@ -206,7 +225,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.assumptions.append(FULL_LENGTH)
             with self:
                 return PACKED[func](*args, **kwargs)
-        if name in SAME_TENSOR:
+        if name in SAME_TENSOR and not (name == _DETACH and self.requires_grad(args[0])):
             return self._same_tensor(func, args, kwargs)
         if name in DROPOUTS:
             return self._drop_out(func, plan, *args)
@@ -274,8 +293,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run(
         self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Mapping[str, Any]
     ) -> Any:
-        inputs = list(_tensors_in(args))
-        inputs.extend(_tensors_in(tuple(kwargs.values())))
+        inputs = list(tensors_in(args))
+        inputs.extend(tensors_in(tuple(kwargs.values())))
         meta_kwargs = kwargs
         if plan.has_device and (not inputs or kwargs.get("device") is not None):
             meta_kwargs = {**kwargs, "device": _META}
@@ -291,15 +310,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if values is not None and not isinstance(values, (torch.Tensor, tuple, list)):
                 return values
             if values is not None:
-                result = _map_tensors(_without_values, values)
+                result = map_tensors(without_values, values)
         else:
             rule = SHAPE_RULES.get(plan.name)
             result = None if rule is None else rule(arguments)
             if result is None:
                 result = elementwise_result(plan.name, arguments, is_in_place=plan.is_in_place)
             if result is None:
-                result = _run_on_meta(func, args, meta_kwargs)
-        outputs = list(_tensors_in((result,)))
+                result = run_on_meta(func, args, meta_kwargs)
+        outputs = list(tensors_in((result,)))
         if values is None and all(may_keep_values(output) for output in outputs):
             values = self._compute_values(func, plan, args, kwargs, inputs)
         if plan.name == "rand" and outputs[0].numel() == 1:
@@ -308,7 +327,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values = self._assume_check()
         if values is None and func._schema.is_mutable:
             self._forget_written_values(func, args)
-        self._record(plan, arguments, inputs, outputs, values=None if values is None else list(_tensors_in((values,))))
+        self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
 
     def _assume_draw(self, drawn: torch.Tensor) -> torch.Tensor:
@@ -326,7 +345,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             mask = self.table.value(item)
             if mask is None:
                 return None
-            indices += [_without_values(places) for places in mask.nonzero().unbind(1)]
+            indices += [without_values(places) for places in mask.nonzero().unbind(1)]
         picked: torch.Tensor = func(arguments["self"], indices)
         return picked
 
@@ -338,7 +357,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget_written_values(self, func: Any, args: tuple[Any, ...]) -> None:
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in _tensors_in((value,)):
+                for tensor in tensors_in((value,)):
                     self.table.slot(tensor).storage.has_values = False
 
     def _compute_values(
@@ -363,6 +382,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return func(*(real(value) for value in args), **{name: real(value) for name, value in kwargs.items()})
 
+    def _cut_off(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let no gradient go back from tensors that were made where none was wanted, now that they are used."""
+        flow = self.flow
+        if flow is None or not flow.is_on:
+            return
+        for tensor in tensors:
+            slot = self.table.slot(tensor)
+            if flow.is_cut(slot.index):
+                index = self.table.register(
+                    tensor,
+                    name=f"detach_{len(self._steps)}",
+                    role=TensorRole.ACTIVATION,
+                    value=slot.value,
+                    storage=slot.storage,
+                )
+                self._add_step(OpKind.VIEW, (slot.index,), (index,), {"function": _DETACH}, f"aten.{_DETACH}")
+
     def _record(
         self,
         plan: OpPlan,
@@ -374,7 +410,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         if not outputs:
             return
+        self._cut_off(inputs)
         rule = plan.rule
+        read = [self.table.slot(tensor).index for tensor in inputs] if self.flow is not None else []
         known = [self.table.storage_of(tensor) for tensor in outputs]
         is_written = [any(output is tensor for tensor in inputs) for output in outputs]
         is_view = all(storage is not None for storage in known) and (plan.is_in_place_view or not any(is_written))
@@ -400,6 +438,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self._is_raised and kind is OpKind.MATMUL:
                 attributes[RAISED] = True
         new: list[int] = []
+        overwritten = [
+            self.table.slot(output).index if written else None
+            for output, written in zip(outputs, is_written, strict=True)
+        ]
         for position, output in enumerate(outputs):
             value = values[position] if values is not None and position < len(values) else None
             if value is not None and not may_keep_values(value):
@@ -415,16 +457,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     storage=self.table.slot(output).storage if is_written[position] else None,
                 )
             )
-        self._steps.append(
-            _Step(
-                kind=kind,
-                inputs=tuple(indices),
-                outputs=tuple(new),
-                attributes=attributes,
-                scope=self._scope(),
-                source_op=plan.source_op,
-            )
-        )
+        self._add_step(kind, tuple(indices), tuple(new), attributes, plan.source_op)
+        if self.flow is not None and plan.name != _DETACH:
+            made = zip(new, overwritten, outputs, strict=True)
+            self.flow.note(read, [(index, old) for index, old, tensor in made if is_differentiable(tensor)])
+
+    def _add_step(
+        self,
+        kind: OpKind,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        attributes: dict[str, Attribute],
+        source_op: str,
+    ) -> None:
+        self._steps.append(_Step(kind, inputs, outputs, attributes, self._scope(), source_op))
 
     def _kind(self, rule: OpRule, plan: OpPlan, arguments: Mapping[str, Any]) -> OpKind:
         if rule.kind is OpKind.CONV and arguments.get("transposed"):
@@ -442,39 +488,7 @@ def _is_fused(arguments: Mapping[str, Any]) -> bool:
     return is_attention_fused(query, key, value, enable_gqa=arguments["enable_gqa"])
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterable[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors_in(value)
-
-
-def _without_values(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
-
-
-def _map_tensors(convert: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return convert(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map_tensors(convert, item) for item in value)
-    return value
-
-
 def _is_mask_index(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
     if plan.name not in {"index", "_unsafe_index"}:
         return False
     return any(item is not None and item.dtype in _MASK_TYPES for item in arguments["indices"])
-
-
-def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return func(*args, **kwargs)
-    except NotImplementedError:
-        from torch._decomp import decomposition_table
-
-        decomposition = decomposition_table.get(func)
-        if decomposition is None:
-            raise
-        return decomposition(*args, **kwargs)
