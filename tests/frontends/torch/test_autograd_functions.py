@@ -96,6 +96,28 @@ def test_what_another_thread_runs_meanwhile_is_not_the_models() -> None:
     assert [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes] == [None]
 
 
+class _KeepsResult(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        assert not torch.is_grad_enabled()
+        result = x @ weight
+        ctx.save_for_backward(x, weight, result)
+        return result
+
+
+def test_a_function_may_keep_what_it_makes_of_a_weight() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(8, 8))
+
+        def forward(self, x: Any) -> Any:
+            return _KeepsResult.apply(x, self.weight)
+
+    graph = read_module(Net(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
+    assert [node.source_op for node in graph.nodes] == ["aten.mm"]
+
+
 class _Blocks(nn.Module):
     def __init__(self, **options: Any) -> None:
         super().__init__()

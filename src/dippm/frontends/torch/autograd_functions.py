@@ -45,7 +45,8 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
         kept.append([])
         start, is_on = recorder.step_count, flow.is_on
         try:
-            with flow.inside_function():
+            # As PyTorch runs it; it would keep what the function saves, which tensors of a recording do not allow.
+            with flow.inside_function(), torch.no_grad():
                 result = apply.__get__(None, cls)(*args, **kwargs)
         finally:
             saved = kept.pop()
