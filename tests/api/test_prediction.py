@@ -287,6 +287,15 @@ def test_what_changes_at_large_batches_is_found_whatever_else_is_asked(of_the_fi
     assert [each.prediction for each in dippm.fits(of_the_first, **asked)] == predictions
 
 
+def test_many_models_may_have_some_that_hold_for_one_batch_at_a_time(of_the_first: Any, graph: Graph) -> None:
+    import torch
+
+    other = torch.nn.Linear(64, 8)
+    asked = {"input": "64", "batch": [1, 5000, 200], "device": ["A100", "T4"]}
+    models = [other, of_the_first, other]
+    assert dippm.predict_each(models, **asked) == [dippm.predict(model, **asked) for model in models]
+
+
 def test_a_largest_batch_is_one_that_the_model_was_read_at(of_the_first: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"does not grow up to batch \d+ as it does up to 64"):
         dippm.max_batch(of_the_first, input="64")

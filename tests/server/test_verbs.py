@@ -149,6 +149,39 @@ def test_a_graph_that_holds_for_one_batch_is_read_for_the_batch_asked(
     assert asked == [4096, 100, 8]
 
 
+@pytest.mark.parametrize("verb", [Verb.PREDICT, Verb.FITS])
+def test_several_batches_are_read_one_by_one_where_no_graph_holds_for_all(
+    onnx_file: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
+    true_load = verbs.api.load
+
+    def load(model: object, *, batch_hint: int | None, **options: object) -> object:
+        return replace(true_load(model, batch_hint=batch_hint, **options), fixed_batch=batch_hint)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(verbs.api, "load", load)
+    found = answer(job(onnx_file, verb, batch=[1, 100, 8], device=["A100", "T4"]), GraphReader(unpacked_mb=1))
+    answers = found["predictions" if verb is Verb.PREDICT else "fits"]
+    assert [(each["device"], each["batch"]) for each in answers] == [  # type: ignore[attr-defined]
+        (device, batch) for device in ("A100-SXM4-40GB", "Tesla T4") for batch in (1, 100, 8)
+    ]
+
+
+def test_a_batch_below_those_that_a_graph_holds_for_is_read_by_itself(
+    onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true_load = verbs.api.load
+
+    def load(model: object, *, batch_hint: int | None, **options: object) -> object:
+        graph = true_load(model, batch_hint=batch_hint, **options)  # type: ignore[arg-type]
+        return replace(graph, fixed_batch=1) if batch_hint == 1 else replace(graph, smallest_batch=2)
+
+    monkeypatch.setattr(verbs.api, "load", load)
+    reader = GraphReader(unpacked_mb=1)
+    for batches in ([8], [8, 1], [1], [2]):
+        found = answer(job(onnx_file, batch=batches), reader)
+        assert [each["batch"] for each in found["predictions"]] == batches  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def first_samples(tmp_path: Path) -> Path:
     """A model that takes the first 4500 samples alone."""

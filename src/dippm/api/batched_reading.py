@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dippm.api.chosen_predictor import ChosenNetwork, ChosenPhysics
 from dippm.errors import DippmError
@@ -10,7 +10,7 @@ from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["predict_as_read", "read_for_batches"]
+__all__ = ["predict_as_read", "predict_each_as_read", "read_for_batches"]
 
 
 def read_for_batches(
@@ -63,15 +63,46 @@ def predict_as_read(
     Raises:
         DippmError: It cannot be read for one of the batches, or is refused.
     """
-    parts = []
+    (predictions,) = predict_each_as_read(chosen, [read], batches, mig_policy=mig_policy)
+    return predictions
+
+
+def predict_each_as_read(
+    chosen: ChosenPhysics | ChosenNetwork,
+    readers: Iterable[Callable[[int], Graph]],
+    batches: Sequence[int],
+    *,
+    mig_policy: MigPolicy = MigPolicy.SAFE,
+) -> list[list[Prediction]]:
+    """The same for each of several models; those whose graph serves all batches are worked out together.
+
+    Raises:
+        DippmError: As :func:`predict_as_read`; one model ends it all.
+    """
+    models = [list(_served(read, batches)) for read in readers]
+    whole = [parts[0][0] for parts in models if len(parts) == 1]
+    together = iter(chosen.predict_each(whole, batches=batches, mig_policy=mig_policy))
+    return [
+        next(together) if len(parts) == 1 else _predict_parts(chosen, parts, mig_policy=mig_policy) for parts in models
+    ]
+
+
+def _served(read: Callable[[int], Graph], batches: Sequence[int]) -> Iterator[tuple[Graph, Sequence[int]]]:
     for graph, own in read_for_batches(read, batches):
         if isinstance(graph, DippmError):
             raise graph
-        parts.append((chosen.predict(graph, batches=own, mig_policy=mig_policy), len(own)))
-    devices = len(parts[0][0]) // parts[0][1]
+        yield graph, own
+
+
+def _predict_parts(
+    chosen: ChosenPhysics | ChosenNetwork, parts: Sequence[tuple[Graph, Sequence[int]]], *, mig_policy: MigPolicy
+) -> list[Prediction]:
+    """Predict each graph of one model at its own batches."""
+    answers = [(chosen.predict(graph, batches=own, mig_policy=mig_policy), len(own)) for graph, own in parts]
+    devices = len(answers[0][0]) // answers[0][1]
     return [
         prediction
         for device in range(devices)
-        for predictions, count in parts
+        for predictions, count in answers
         for prediction in predictions[device * count : (device + 1) * count]
     ]

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Unpack, overload
 
 from dippm.api.arguments import Batches, Devices, asks_for_one, parse_batches, parse_mig_policy
-from dippm.api.batched_reading import predict_as_read
+from dippm.api.batched_reading import predict_as_read, predict_each_as_read
 from dippm.api.chosen_predictor import choose_predictor, need_physics
 from dippm.api.inspection import Inspection
 from dippm.api.question import Options, Question, spelled_out
@@ -172,8 +172,8 @@ def predict_each(
 
     What is alike is worked out for many models at once, which takes half (FP32) to two thirds (amp) of the time of a
     call for each at inference, where they are graphs already, and hardly less in training. All are read before the
-    first is predicted. One that cannot be read or is refused ends it all, as does one that holds for one batch at a
-    time where several are asked: a :func:`sweep` goes on.
+    first is predicted; one that holds for one batch at a time is read for each and worked out by itself. One that
+    cannot be read or is refused ends it all: a :func:`sweep` goes on.
 
     Args:
         models: Models as :func:`load` takes them, or graphs that it gave.
@@ -193,8 +193,10 @@ def predict_each(
     policy = parse_mig_policy(mig_policy)
     batches = parse_batches(batch)
     chosen = choose_predictor(predictor, question, device=device)
-    graphs = [question.read(model, mode=chosen.reading_mode, batch_hint=max(batches)) for model in models]
-    answers = chosen.predict_each(graphs, batches=batches, mig_policy=policy)
+    readers = [
+        lambda size, model=model: question.read(model, mode=chosen.reading_mode, batch_hint=size) for model in models
+    ]
+    answers = predict_each_as_read(chosen, readers, batches, mig_policy=policy)
     return [predictions[0] for predictions in answers] if asks_for_one(device, batch) else answers
 
 

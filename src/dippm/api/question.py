@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar
 if TYPE_CHECKING:
     from dippm.graph import Graph
 
-__all__ = ["Options", "Question", "spelled_out"]
+__all__ = ["ModelByBatch", "Options", "Question", "spelled_out"]
 
 _Words = ParamSpec("_Words")
 _Answer = TypeVar("_Answer")
@@ -37,6 +37,17 @@ class Options(TypedDict, total=False):
     runtime: str | None
     software: str | None
     trust: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelByBatch:
+    """A model that its holder reads and keeps, given to a verb in its place.
+
+    Args:
+        read: Its graph, read for a batch and with the options that the holder knows.
+    """
+
+    read: Callable[[int], Graph]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -92,6 +103,8 @@ class Question:
             mode: The mode to read it for, which is not always that of the question.
             batch_hint: The largest batch that is asked about, see :func:`dippm.load`.
         """
+        if isinstance(model, ModelByBatch):
+            return model.read(batch_hint or 1)
         # The command line names the options above, and its help waits for no reader.
         from dippm.api.loading import load
 

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dippm import api
-from dippm.api.largest_batch import prove_largest
 from dippm.api.loading import read_format
+from dippm.api.question import ModelByBatch
 from dippm.server.archives import unpack_model
 from dippm.server.errors import SCHEMA
 from dippm.server.jobs import Job, Verb
 
 __all__ = ["GraphReader", "answer"]
-
-_Read = Callable[[int], api.Graph]
 
 _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
@@ -37,19 +35,19 @@ class GraphReader:
         # With the batch up to which each is proved.
         self._kept: OrderedDict[tuple[object, ...], tuple[api.Graph, int]] = OrderedDict()
 
-    def read(self, job: Job, *, largest_batch: int) -> api.Graph:
+    def read(self, job: Job, *, batch: int) -> api.Graph:
         """The graph of a job's model, under the name that the client knows.
 
         Args:
             job: The job.
-            largest_batch: The largest that is asked about: it is read for that one where it cannot be for every one.
+            batch: The batch that it is read for where it cannot be for every one, and up to which it is proved.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
         mode, precision = job.options.get("mode", "inference"), job.options.get("precision") or "fp32"
         key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision))
         graph, proved = self._kept.pop(key, (None, 0))
-        if graph is None or proved < largest_batch or graph.fixed_batch not in (None, largest_batch):
-            proved = next(batch for batch in (*_PROOF_BATCHES, largest_batch) if largest_batch <= batch)
+        if graph is None or proved < batch or not graph.holds_for(batch):
+            proved = next(proof for proof in (*_PROOF_BATCHES, batch) if batch <= proof)
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
 
             if job.path is not None:
@@ -61,9 +59,10 @@ class GraphReader:
                     model, framework=framework, input=shapes, mode=mode, batch_hint=hint, precision=precision
                 )
 
-            graph = load(largest_batch if proved == _PROOF_BATCHES[0] else proved)
-            if graph.fixed_batch not in (None, largest_batch):
-                graph, proved = load(largest_batch), max(largest_batch, _PROOF_BATCHES[0])
+            hint = batch if proved == _PROOF_BATCHES[0] else proved
+            graph = load(hint)
+            if hint != batch and not graph.holds_for(batch):
+                graph, proved = load(batch), batch
             graph = replace(graph, source=job.name, warnings=tuple(map(job.as_known, graph.warnings)))
         self._keep(key, graph, proved)
         return graph
@@ -114,12 +113,11 @@ def answer(job: Job, reader: GraphReader) -> dict[str, object]:
     devices = [api.find_device(name) for name in _as_list(options.pop("device"))]
     for name in ("framework", "input"):
         options.pop(name, None)
-    return _VERBS[job.verb](lambda batch: reader.read(job, largest_batch=batch), devices, options)
+    return _VERBS[job.verb](ModelByBatch(lambda batch: reader.read(job, batch=batch)), devices, options)
 
 
-def _predict(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
-    batches = _as_list(options.pop("batch"))
-    predictions = api.predict(read(_largest(batches)), device=devices, batch=batches, **options)
+def _predict(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    predictions = api.predict(model, device=devices, **options)
     return {
         "schema": SCHEMA,
         "model": predictions[0].model.to_dict(),
@@ -127,38 +125,31 @@ def _predict(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]
     }
 
 
-def _fits(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
-    batches = _as_list(options.pop("batch"))
-    answers = api.fits(read(_largest(batches)), device=devices, batch=batches, **options)
-    model = answers[0].prediction.model.to_dict()
-    return {"schema": SCHEMA, "model": model, "fits": [each.to_dict() for each in answers]}
+def _fits(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    answers = api.fits(model, device=devices, **options)
+    info = answers[0].prediction.model.to_dict()
+    return {"schema": SCHEMA, "model": info, "fits": [each.to_dict() for each in answers]}
 
 
-def _max_batch(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
-    answers = api.max_batch(read(1), device=devices, **options)
-    prove_largest(read, answers)
-    model = answers[0].prediction.model.to_dict()
-    return {"schema": SCHEMA, "model": model, "max_batches": [each.to_dict() for each in answers]}
+def _max_batch(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    answers = api.max_batch(model, device=devices, **options)
+    info = answers[0].prediction.model.to_dict()
+    return {"schema": SCHEMA, "model": info, "max_batches": [each.to_dict() for each in answers]}
 
 
-def _inspect(read: _Read, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+def _inspect(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     top = options.pop("top", None)
-    inspection = api.inspect(read(_largest(_as_list(options.get("batch", 1)))), device=devices[0], **options)
+    inspection = api.inspect(model, device=devices[0], **options)
     listed = inspection.operators if top is None else inspection.top_by_time(top)
     return inspection.to_dict() | {"operators": [operator.to_dict() for operator in listed]}
 
 
-_VERBS: Mapping[Verb, Callable[[_Read, list[api.DeviceSpec], dict[str, Any]], dict[str, object]]] = {
+_VERBS: Mapping[Verb, Callable[[ModelByBatch, list[api.DeviceSpec], dict[str, Any]], dict[str, object]]] = {
     Verb.PREDICT: _predict,
     Verb.FITS: _fits,
     Verb.MAX_BATCH: _max_batch,
     Verb.INSPECT: _inspect,
 }
-
-
-def _largest(batches: list[Any]) -> int:
-    """The largest of what are batches; what are none is refused by the verb."""
-    return max((batch for batch in batches if isinstance(batch, int)), default=1)
 
 
 def _as_list(given: Any) -> list[Any]:
