@@ -296,6 +296,22 @@ def test_many_models_may_have_some_that_hold_for_one_batch_at_a_time(of_the_firs
     assert dippm.predict_each(models, **asked) == [dippm.predict(model, **asked) for model in models]
 
 
+def test_a_graph_says_where_it_was_not_read(of_the_first: Any, tmp_path: Path) -> None:
+    graph = dippm.load(of_the_first, input="64")
+    dippm.save_graph(graph, tmp_path / "net.json.gz")
+    for read in (graph, dippm.load(tmp_path / "net.json.gz")):
+        asked, beyond = dippm.predict(read, batch=[64, 5000])
+        assert not any("was read at batches" in warning for warning in asked.warnings)
+        assert any("was read at batches up to 64" in warning for warning in beyond.warnings)
+
+
+def test_the_answer_at_the_largest_batch_is_of_a_reading_there() -> None:
+    torch = pytest.importorskip("torch")
+    answer = dippm.max_batch(torch.nn.Linear(64, 2**20), input="64")
+    assert answer.batch > 64
+    assert not any("was read at batches" in warning for warning in answer.prediction.warnings)
+
+
 def test_a_largest_batch_is_one_that_the_model_was_read_at(of_the_first: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"does not grow up to batch \d+ as it does up to 64"):
         dippm.max_batch(of_the_first, input="64")

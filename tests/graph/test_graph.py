@@ -165,4 +165,6 @@ def test_more_dimensions_than_any_tensor_has_are_refused() -> None:
 def test_a_graph_holds_for_one_batch_or_from_one_on() -> None:
     graph = residual_block()
     assert [replace(graph, smallest_batch=2).holds_for(batch) for batch in (1, 2, 9)] == [False, True, True]
+    proved = replace(graph, smallest_batch=2, proved_batch=8)
+    assert [proved.is_proved_for(batch) for batch in (1, 2, 8, 9)] == [False, True, True, False]
     assert [replace(graph, fixed_batch=2).holds_for(batch) for batch in (1, 2, 9)] == [False, True, False]

@@ -23,11 +23,12 @@ def test_a_graph_comes_back_through_json(graph: Graph) -> None:
     assert graph_from_dict(json.loads(json.dumps(graph_to_dict(graph)))) == graph
 
 
-def test_how_a_model_is_scored_comes_back(graph: Graph) -> None:
-    scored = replace(graph, is_scored_in_fp32=True)
+def test_what_is_said_of_the_whole_comes_back(graph: Graph) -> None:
+    scored = replace(graph, is_scored_in_fp32=True, keeps_fp32_parts=True, proved_batch=64, smallest_batch=2)
     assert graph_from_dict(json.loads(json.dumps(graph_to_dict(scored)))) == scored
     before = graph_to_dict(graph)
-    del before["is_scored_in_fp32"]  # of a file that was written when graphs did not say
+    for name in ("is_scored_in_fp32", "keeps_fp32_parts", "proved_batch", "smallest_batch"):
+        del before[name]  # of a file that was written when graphs did not say
     assert graph_from_dict(json.loads(json.dumps(before))) == graph
 
 

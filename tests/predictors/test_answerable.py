@@ -7,7 +7,7 @@ import pytest
 
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
-from dippm.predictors.answerable import check_answerable, name_unsupported
+from dippm.predictors.answerable import check_answerable, name_unsupported, warn_of_batch
 
 
 @pytest.fixture(name="graph")
@@ -39,3 +39,13 @@ def test_views_are_no_work(builder: Any) -> None:
 def test_operators_without_a_rule_are_named_with_their_counts(graph: Graph) -> None:
     assert name_unsupported(graph) == ""
     assert name_unsupported(replace(graph, unsupported_ops={"b.Two": 2, "a.One": 1})) == "a.One (1), b.Two (2)"
+
+
+def test_a_batch_beyond_those_that_were_read_is_said(graph: Graph) -> None:
+    read = replace(graph, proved_batch=64)
+    (warning,) = warn_of_batch(read, 65)
+    assert "up to 64" in warning
+    assert "batch_hint=65" in warning
+    for held in (graph, replace(graph, fixed_batch=65)):
+        assert warn_of_batch(held, 65) == ()
+    assert warn_of_batch(read, 64) == ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Unpack, overload
@@ -20,7 +20,7 @@ from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import Graph
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["MaxBatch", "max_batch", "prove_largest"]
+__all__ = ["MaxBatch", "max_batch"]
 
 _NO_SEARCH = (
     "Beyond the batches of its labels nobody knows how far it is off, and its memory need not grow with the batch: no "
@@ -140,10 +140,14 @@ def max_batch(
             code="graph.fixed_batch",
             cure="Export the model with a dynamic batch.",
         )
+    searches = [_search(graph, spec, asked, bound_ms=bound_ms) for spec in asked.devices]
+    largest = max(1, *(found.at_most for found in searches))
+    if not graph.is_proved_for(largest):
+        graph = _prove(question.read(model, mode=asked.reading_mode, batch_hint=largest), largest)
     answers = [
-        _search(graph, spec, asked, bound_ms=bound_ms, per_hour=per_hour.get(spec.name)) for spec in asked.devices
+        _answer(graph, spec, found, asked, per_hour=per_hour.get(spec.name))
+        for spec, found in zip(asked.devices, searches, strict=True)
     ]
-    prove_largest(lambda batch: question.read(model, mode=asked.reading_mode, batch_hint=batch), answers)
     if asks_for_one(device):
         return answers[0]
     if per_hour:
@@ -151,20 +155,21 @@ def max_batch(
     return answers
 
 
-def prove_largest(read: Callable[[int], Graph], answers: Sequence[MaxBatch]) -> None:
-    """Read a model at the largest batch that was found, where it has been read at smaller ones alone.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """What a search has found: the largest batch that surely fits, that may fit, and what keeps it from more."""
 
-    Args:
-        read: Reads the model for a batch.
-        answers: What was found.
+    batch: int
+    at_most: int
+    bound_by: str
+
+
+def _prove(graph: Graph, batch: int) -> Graph:
+    """A graph that was read for the largest batch that was found.
 
     Raises:
-        UnsupportedError: ``graph.fixed_batch`` where it does not grow up to there as it does at small batches.
+        UnsupportedError: ``graph.fixed_batch`` where the model does not grow up to there as it does at small batches.
     """
-    batch = max(answer.batch_at_most for answer in answers)
-    if batch <= PROOF_BATCH:
-        return
-    graph = read(batch)
     if graph.fixed_batch is not None:
         raise UnsupportedError(
             f"'{graph.source}' does not grow up to batch {batch} as it does up to {PROOF_BATCH}: "
@@ -172,11 +177,10 @@ def prove_largest(read: Callable[[int], Graph], answers: Sequence[MaxBatch]) -> 
             code="graph.fixed_batch",
             cure="Ask whether it fits at the batches that you consider.",
         )
+    return graph
 
 
-def _search(
-    graph: Graph, spec: DeviceSpec, asked: ChosenPhysics, *, bound_ms: float | None, per_hour: float | None
-) -> MaxBatch:
+def _search(graph: Graph, spec: DeviceSpec, asked: ChosenPhysics, *, bound_ms: float | None) -> _Found:
     on_device = replace(asked, devices=[spec])
 
     def predict(batches: Sequence[int]) -> list[Prediction]:
@@ -188,14 +192,18 @@ def _search(
     if batch < LARGEST_BATCH:
         of_time = "step_time" if asked.conditions.mode is Mode.TRAINING else "latency"
         bound_by = of_time if search.is_bound_by_time(batch) else "memory"
-    (prediction,) = predict([max(batch, 1)])
+    return _Found(batch=batch, at_most=max(batch, search.largest_possible()), bound_by=bound_by)
+
+
+def _answer(graph: Graph, spec: DeviceSpec, found: _Found, asked: ChosenPhysics, *, per_hour: float | None) -> MaxBatch:
+    (prediction,) = replace(asked, devices=[spec]).predict(graph, batches=[max(found.batch, 1)])
     return MaxBatch(
         device=spec.name,
-        batch=batch,
-        batch_at_most=max(batch, search.largest_possible()),
-        bound_by=bound_by,
+        batch=found.batch,
+        batch_at_most=found.at_most,
+        bound_by=found.bound_by,
         prediction=prediction,
-        price=Price.of(prediction, per_hour) if per_hour is not None and batch else None,
+        price=Price.of(prediction, per_hour) if per_hour is not None and found.batch else None,
     )
 
 

@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -93,7 +94,7 @@ def read_kept(
             _shipped_key(name, mode, _versions(library).get(library, "")), batch=batch
         )
         if shipped is not None:
-            return shipped.graph
+            return replace(shipped.graph, proved_batch=SHIPPED_PROOF_BATCH)
     if folder is None:
         return read()
     # What other libraries build, every precision finds alike.

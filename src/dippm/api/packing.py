@@ -227,8 +227,8 @@ class _Reader:
     def __call__(self, asked: ModelToPack, *, batch: int, mode: str, precision: str) -> Graph:
         key = (source_of(asked.model), asked.framework or "", repr(asked.input), mode, read_format(precision))
         kept = self._read.get(key)
-        # A graph may hold for the batch alone that it was read for.
-        if kept is not None and kept.fixed_batch in (None, batch):
+        # A graph may hold for the batch alone that it was read for, or be proved up to there.
+        if kept is not None and kept.is_proved_for(batch):
             return kept
         graph = load(
             asked.model,

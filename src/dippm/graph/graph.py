@@ -37,6 +37,10 @@ class Graph:
         fixed_batch: The one batch size for which the sizes hold, or None for every batch size.
         fixed_batch_reason: Why the batch is fixed, for the message to the user.
         smallest_batch: The smallest batch size for which the sizes hold.
+        proved_batch: The largest batch size that the model was read at, of a graph that is for every batch size;
+            None where nobody noted it.
+        keeps_fp32_parts: Whether the model's code computes parts in FP32 also where its weights are of 16 bits, as that
+            of transformers does: only a reading in that format shows them.
         is_scored_in_fp32: Whether the model's own loss takes its scores in FP32, whatever type they have, as those of
             transformers' decoders do.
         unsupported_ops: Operators without a cost rule of their own: framework's name to number of nodes.
@@ -58,6 +62,8 @@ class Graph:
     fixed_batch: int | None = None
     fixed_batch_reason: str = ""
     smallest_batch: int = 1
+    proved_batch: int | None = None
+    keeps_fp32_parts: bool = False
     is_scored_in_fp32: bool = False
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -72,6 +78,11 @@ class Graph:
     def holds_for(self, batch: int) -> bool:
         """Whether the sizes hold at a batch size."""
         return self.fixed_batch == batch if self.fixed_batch is not None else batch >= self.smallest_batch
+
+    def is_proved_for(self, batch: int) -> bool:
+        """Whether the sizes hold at a batch size that is not beyond those that the model was read at."""
+        is_beyond = self.fixed_batch is None and self.proved_batch is not None and batch > self.proved_batch
+        return self.holds_for(batch) and not is_beyond
 
     @property
     def parameter_count(self) -> int:

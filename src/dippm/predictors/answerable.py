@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 
-__all__ = ["check_answerable", "name_unsupported"]
+__all__ = ["check_answerable", "name_unsupported", "warn_of_batch"]
 
 
 def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
@@ -37,6 +37,16 @@ def check_answerable(graph: Graph, batches: Sequence[int]) -> None:
             code="graph.empty",
             cure="Export the model that does the work.",
         )
+
+
+def warn_of_batch(graph: Graph, batch: int) -> tuple[str, ...]:
+    """What is said of a batch beyond those that the model was read at."""
+    if graph.is_proved_for(batch):
+        return ()
+    return (
+        f"The graph was read at batches up to {graph.proved_batch}: whether it grows on like that to {batch} was not "
+        f"looked at. Read it with batch_hint={batch} of dippm.load, or ask the model itself.",
+    )
 
 
 def name_unsupported(graph: Graph) -> str:

@@ -17,7 +17,7 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
-from dippm.predictors.answerable import check_answerable, name_unsupported
+from dippm.predictors.answerable import check_answerable, name_unsupported, warn_of_batch
 from dippm.predictors.cpu_calibration import CpuCalibration, CpuMachine
 from dippm.predictors.prediction import Interval, ModelInfo, Prediction, PredictorInfo
 from dippm.units import BYTES_PER_MIB
@@ -122,7 +122,7 @@ class CpuPredictor:
                     name=_NAME,
                     version=self._calibration.version,
                     labels=self._calibration.labels,
-                    warnings=self._warnings(graph, rates, beyond=float(past)),
+                    warnings=(*self._warnings(graph, rates, beyond=float(past)), *warn_of_batch(graph, batch)),
                 ),
             )
             for batch, macs, latency, latency_interval, (parts, memory_interval), past in zip(

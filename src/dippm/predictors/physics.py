@@ -312,7 +312,7 @@ class PhysicsPredictor:
         predictions = []
         infos: dict[tuple[str, ...], PredictorInfo] = {}
         for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
-            of_row = warn_of_answer(device, busy_share=busy, memory_interval_mb=memory_in)
+            of_row = warn_of_answer(compiled.source, batch, device, busy_share=busy, memory_interval_mb=memory_in)
             if of_row not in infos:
                 infos[of_row] = PredictorInfo(
                     name=grounds.predictor,

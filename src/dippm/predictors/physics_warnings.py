@@ -8,8 +8,8 @@ from collections.abc import Set as AbstractSet
 from dippm.costs.conditions import Mode, Optimizer, Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import DeviceSpec
-from dippm.graph import OpKind
-from dippm.predictors.answerable import name_unsupported
+from dippm.graph import Graph, OpKind
+from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
 __all__ = ["warn_of_answer", "warn_of_question"]
@@ -61,6 +61,12 @@ def warn_of_question(
             f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
             "what it holds in float32."
         )
+    if compiled.misses_fp32_parts:
+        warnings.append(
+            f"The model was read in float32: what its own code computes in float32 is taken for "
+            f"{conditions.precision.value} as well, and time and memory may be off for that. Read it with "
+            f'precision="{conditions.precision.value}" of dippm.load, or give the module in that type.'
+        )
     if not prepared.has_format(device):
         warnings.append(
             f"{device.name} has no unit for {conditions.precision.value}: FP32 arithmetic on 16-bit tensors is assumed."
@@ -79,16 +85,18 @@ def warn_of_question(
 
 
 def warn_of_answer(
-    device: DeviceSpec, *, busy_share: float, memory_interval_mb: tuple[float, float]
+    graph: Graph, batch: int, device: DeviceSpec, *, busy_share: float, memory_interval_mb: tuple[float, float]
 ) -> tuple[str, ...]:
-    """What follows from the figures of one batch.
+    """What follows from one batch and its figures.
 
     Args:
+        graph: The model.
+        batch: Samples per call.
         device: The device.
         busy_share: Share of the time for which the device is busy.
         memory_interval_mb: Ends of the memory interval, MiB.
     """
-    warnings = []
+    warnings = [*warn_of_batch(graph, batch)]
     if busy_share < _BUSY:
         warnings.append(
             f"The device waits for the host {100 * (1 - busy_share):.0f} % of the time: the latency depends on the CPU "

@@ -19,7 +19,7 @@ from dippm.features.pmgns import OPERATOR_CLASSES, STATIC_COLUMNS, PmgnsSample, 
 from dippm.features.scaling import Scaling
 from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy, choose_mig
-from dippm.predictors.answerable import check_answerable, name_unsupported
+from dippm.predictors.answerable import check_answerable, name_unsupported, warn_of_batch
 from dippm.predictors.network_artefact import NetworkArtefact, read_weights
 from dippm.predictors.pmgns_forward import forward
 from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo, format_figure
@@ -138,7 +138,7 @@ class PmgnsPredictor:
                 metric: (figures[metric] / math.exp(spread), figures[metric] * math.exp(spread))
                 for metric, spread in spreads.items()
             }
-            notes = []
+            notes = [*warn_of_batch(graph, batch)]
             if outside:
                 notes.append(f"Outside what the training saw, and so without intervals: {'; '.join(outside)}.")
             if self._lacks_slice("memory_mb" in figures, "memory_mb" in intervals, mig_policy):

@@ -19,7 +19,7 @@ __all__ = ["GraphReader", "answer"]
 
 _MOST_GRAPHS = 64
 _MOST_NODES = 100_000
-# Batches up to which graphs are proved to hold for every batch; the first is what readers prove at least.
+# One reading at the second proves a graph for all batches between the first, which readers prove at least, and it.
 _PROOF_BATCHES = (64, 4096)
 
 
@@ -32,8 +32,7 @@ class GraphReader:
 
     def __init__(self, *, unpacked_mb: int) -> None:
         self._unpacked_mb = unpacked_mb
-        # With the batch up to which each is proved.
-        self._kept: OrderedDict[tuple[object, ...], tuple[api.Graph, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], api.Graph] = OrderedDict()
 
     def read(self, job: Job, *, batch: int) -> api.Graph:
         """The graph of a job's model, under the name that the client knows.
@@ -45,9 +44,8 @@ class GraphReader:
         framework, shapes = job.options.get("framework"), job.options.get("input")
         mode, precision = job.options.get("mode", "inference"), job.options.get("precision") or "fp32"
         key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision))
-        graph, proved = self._kept.pop(key, (None, 0))
-        if graph is None or proved < batch or not graph.holds_for(batch):
-            proved = next(proof for proof in (*_PROOF_BATCHES, batch) if batch <= proof)
+        graph = self._kept.pop(key, None)
+        if graph is None or not graph.is_proved_for(batch):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
 
             if job.path is not None:
@@ -59,12 +57,13 @@ class GraphReader:
                     model, framework=framework, input=shapes, mode=mode, batch_hint=hint, precision=precision
                 )
 
-            hint = batch if proved == _PROOF_BATCHES[0] else proved
+            proved, most = _PROOF_BATCHES
+            hint = most if proved < batch < most else batch
             graph = load(hint)
             if hint != batch and not graph.holds_for(batch):
-                graph, proved = load(batch), batch
+                graph = load(batch)
             graph = replace(graph, source=job.name, warnings=tuple(map(job.as_known, graph.warnings)))
-        self._keep(key, graph, proved)
+        self._keep(key, graph)
         return graph
 
     def _find(self, path: Path, *, name: str) -> str:
@@ -72,9 +71,9 @@ class GraphReader:
             path = unpack_model(path, path.with_name("unpacked"), name=name, most_bytes=self._unpacked_mb * 2**20)
         return str(path)
 
-    def _keep(self, key: tuple[object, ...], graph: api.Graph, proved: int) -> None:
-        self._kept[key] = graph, proved
-        while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each, _ in self._kept.values()) > _MOST_NODES:
+    def _keep(self, key: tuple[object, ...], graph: api.Graph) -> None:
+        self._kept[key] = graph
+        while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each in self._kept.values()) > _MOST_NODES:
             self._kept.popitem(last=False)
 
 

@@ -12,9 +12,10 @@ from dippm.costs.conditions import Mode
 from dippm.costs.precision import Precision
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.frontends import zoo
-from dippm.frontends.inputs import InputShapes
+from dippm.frontends.inputs import InputShapes, parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.frontends.torch.own_loss import is_scored_in_fp32
+from dippm.frontends.torch.reader import read_module
 from dippm.graph import DType, OpKind
 
 _needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
@@ -82,3 +83,12 @@ def test_a_graph_says_so_where_it_is_trained() -> None:
     assert [node.kind for node in loss[:3]] == [OpKind.CAST, OpKind.VIEW, OpKind.LOG_SOFTMAX]
     before, after = (step.tensors[index].dtype for index in (loss[0].inputs[0], loss[0].outputs[0]))
     assert (before, after) == (DType.BFLOAT16, DType.FLOAT32)
+
+
+@_needs_transformers
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_reader_notes_code_that_has_parts_in_fp32(is_wrapped: bool) -> None:
+    module, inputs = zoo.build("hf:LlamaModel", options={"num_hidden_layers": 1, "hidden_size": 64})
+    graph = read_module(_Around(module) if is_wrapped else module, input=inputs)
+    assert graph.keeps_fp32_parts
+    assert not read_module(nn.Linear(8, 8), input=parse_input_shapes("8")).keeps_fp32_parts

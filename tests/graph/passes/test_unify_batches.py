@@ -56,7 +56,8 @@ def test_an_attribute_that_follows_the_batch_is_refused() -> None:
 
 
 def test_a_straight_line_is_proved_at_a_third_batch() -> None:
-    check_batch(unify_batches(at_batch(2), at_batch(3), batches=(2, 3)), at_batch(64), 64)
+    graph = unify_batches(at_batch(2), at_batch(3), batches=(2, 3))
+    assert check_batch(graph, at_batch(64), 64) == replace(graph, proved_batch=64)
 
 
 def _with_storage(batch: int, storage: int) -> Graph:

@@ -209,8 +209,7 @@ def _unify(run_at: Callable[[int, int], Evaluator], *, name: str, batch_hint: in
         proof = run_at(proof_batch, fixed + per_sample * proof_batch).graph(name)
         if len(proof.nodes) == len(graph.nodes) or is_last:
             break
-    check_batch(graph, proof, proof_batch)
-    return replace(graph, smallest_batch=smallest)
+    return replace(check_batch(graph, proof, proof_batch), smallest_batch=smallest)
 
 
 def _smallest_sliced(first: Evaluator, second: Evaluator, *, is_one_asked: bool) -> int:

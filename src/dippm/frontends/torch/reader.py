@@ -131,8 +131,7 @@ class _Reading:
                     except UnsupportedError as exc:
                         reason = str(exc)
                         break
-                check_batch(graph, readings[proof], proof)
-                return graph
+                return check_batch(graph, readings[proof], proof)
             except UnsupportedError as exc:
                 if exc.code != "graph.batch_dependent":
                     raise
@@ -220,6 +219,7 @@ class _Reading:
             outputs=outputs,
             has_lifetimes=True,
             fixed_batch=batch,
+            keeps_fp32_parts=_is_of_transformers(self.module),
             is_scored_in_fp32=self.mode is Mode.TRAINING and is_scored_in_fp32(self.module),
             unsupported_ops=dict(recorder.unsupported),
             warnings=tuple(dict.fromkeys(recorder.assumptions)),
@@ -275,6 +275,10 @@ def _check_initialised(module: nn.Module, *, source: str) -> None:
             code="torch.lazy",
             cure="Call the module once on an example before it is given or saved, as in module(torch.zeros(1, 20)).",
         )
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    return any(type(part).__module__.startswith("transformers.") for part in module.modules())
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

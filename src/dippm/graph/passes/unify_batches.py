@@ -48,8 +48,8 @@ def unify_batches(first: Graph, second: Graph, *, batches: tuple[int, int]) -> G
     return replace(first, tensors=tensors, fixed_batch=None, fixed_batch_reason="")
 
 
-def check_batch(graph: Graph, concrete: Graph, batch: int) -> None:
-    """Prove that a graph with its batch left open is the model at one more batch.
+def check_batch(graph: Graph, concrete: Graph, batch: int) -> Graph:
+    """Prove that a graph with its batch left open is the model at one more batch, and note that in it.
 
     Two readings always lie on some straight line, whatever the sizes do: ``min(N, 4)`` is N at 2 and at 3, and
     ``N // 4`` is 0 at both. A third reading at a batch far larger tells.
@@ -77,6 +77,7 @@ def check_batch(graph: Graph, concrete: Graph, batch: int) -> None:
         raise batch_dependent("its inputs or outputs are others")
     for mixed, fixed in zip(graph.tensors, concrete.tensors, strict=True):
         _check_tensor(mixed, fixed, batch=batch)
+    return replace(graph, proved_batch=batch)
 
 
 def _without_scalar(node: Node) -> Mapping[str, Attribute]:
