@@ -93,13 +93,31 @@ def test_onnxruntime_is_not_predicted_on_a_processor(
     assert run_json("measure", net)["measurements"][0]["predicted"] is None
 
 
+def test_a_row_that_failed_is_told_by_the_status_and_keeps_no_other(
+    net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["measure", net, "--device", "cuda", "--batch"]
+    assert main([*asked, "2", "--json"]) == 0
+    capsys.readouterr()
+    assert main([*asked, "2,128,4", "--json"]) == 1
+    measured = [each["measured"] for each in json.loads(capsys.readouterr().out)["measurements"]]
+    assert [(each["outcome"], each["latency_ms"]) for each in measured] == [
+        ("ok", 2.5),
+        ("out-of-memory", None),
+        ("ok", 5.0),
+    ]
+    assert main([*asked, "128,4"]) == 1
+    header, *rows = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert [row[header.index("outcome")] for row in rows] == ["out-of-memory", "ok"]
+
+
 def test_the_table_shows_both_and_what_failed(
     net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "120")
-    assert main(["measure", net, "--batch", "2,128", "--device", "cuda"]) == 0
+    assert main(["measure", net, "--batch", "2,128", "--device", "cuda"]) == 1
     text = capsys.readouterr().out
     assert "2.5 ± 0.125" in text
     assert "predicted" in text

@@ -108,3 +108,10 @@ def test_private_memory_is_counted() -> None:
     # A mapping of its own: the heap would serve it from what earlier tests gave back to it.
     with mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
         assert worker._private_mb() - before > 32
+
+
+def test_no_cure_asks_for_what_the_service_never_gives() -> None:
+    error = json.loads(reply_to(None, device="A10000").body)["error"]
+    assert error["cure"] == "GET /v1/devices lists all devices."
+    assert error["message"].endswith(f". {error['cure']}")
+    assert "`dippm devices`" not in error["message"]

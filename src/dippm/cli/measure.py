@@ -55,6 +55,7 @@ def measure(
 ) -> None:
     """Run ``dippm measure``."""
     from dippm import api
+    from dippm.measuring.measurement import Outcome
 
     bar = CountBar("measurements", "building and running the model")
     try:
@@ -84,6 +85,8 @@ def measure(
             print_note(f"! {results[0].prediction_note}")
         for warning in _warnings(results):
             print_note(f"! predicted: {warning}")
+    if any(result.measurement.outcome is not Outcome.OK for result in results):
+        raise typer.Exit(1)
 
 
 def _row(result: Measured) -> list[object]:

@@ -48,17 +48,18 @@ def http_status(error: DippmError) -> int:
     return error.status if isinstance(error, ServiceError) else _HTTP_STATUSES.get(error.exit_status, _INTERNAL)
 
 
-def error_body(error: DippmError, *, message: str | None = None) -> bytes:
+def error_body(error: DippmError, *, message: str | None = None, cure: str | None = None) -> bytes:
     """The body of an error's answer.
 
     Args:
         error: The error.
-        message: Another wording of its message.
+        message: Another wording of its message, the cure with it.
+        cure: Another wording of its cure.
     """
     content = {
         "code": error.code,
         "message": str(error) if message is None else message,
-        "cure": error.cure,
+        "cure": error.cure if cure is None else cure,
         "exit_status": error.exit_status,
     }
     return json.dumps({"schema": SCHEMA, "error": content}).encode()

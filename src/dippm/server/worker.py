@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 
 from dippm.api import DippmError, UnsupportedError
+from dippm.server.client_cures import client_cure
 from dippm.server.errors import ServiceError, error_body, http_status
 from dippm.server.jobs import FRAME_HEAD, LARGEST_BODY, Job, Reply
 from dippm.server.verbs import GraphReader, answer
@@ -100,7 +101,9 @@ def _report(exc: Exception, job: Job) -> Reply:
 
 
 def _body(exc: DippmError, job: Job) -> bytes:
-    return error_body(exc, message=job.as_known(str(exc)))
+    cure = job.as_known(client_cure(exc) or "")
+    told = str(exc).removesuffix(exc.cure or "").rstrip()
+    return error_body(exc, message=f"{job.as_known(told)} {cure}".rstrip(), cure=cure or None)
 
 
 def _warm_up() -> None:
