@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ def _inspection(builder: Any) -> Inspection:
     return dippm.inspect(graph, batch=8)
 
 
-def operator(scope: str, time_ms: float, live_mb: float = 1.0) -> OperatorCost:
+def operator(scope: str, time_ms: float, live_mb: float = 1.0, *, kind: str = "relu") -> OperatorCost:
     return OperatorCost(
         position=0,
-        kind="relu",
+        kind=kind,
         source_op="Relu",
         phase="forward",
         scope=scope,
@@ -42,6 +43,8 @@ def test_modules_hold_the_sums_of_what_is_below(inspection: Inspection) -> None:
         weights_mb=0.0,
     ).tree()
     assert (tree.time_ms, tree.macs, tree.peak_mb, tree.operators) == (7.0, 6.0, 7.0, 3)
+    seen = replace(inspection, operators=(operator("a", 1.0), operator("a", 0.5, kind="view"))).tree()
+    assert (seen.time_ms, seen.operators) == (1.5, 1)
     assert (tree.children["a"].time_ms, tree.children["a"].peak_mb) == (3.0, 7.0)
     assert list(tree.children) == ["a", "(relu)"]
     assert [(depth, module.name) for depth, module in tree.walk()] == [

@@ -47,6 +47,13 @@ def test_a_device_counts_once_whatever_it_is_called(names: str | None, found: li
     assert [spec.name for spec in find_devices(names, None)] == found
 
 
+@pytest.mark.parametrize("names", ["", ",", "A100,,T4", "A100,"])
+def test_devices_are_joined_by_single_commas(names: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_devices(names, None)
+    assert caught.value.code == "device.invalid"
+
+
 def test_one_device_under_two_names_is_one() -> None:
     assert find_one_device("A100,A100-SXM4-40GB", None).name == "A100-SXM4-40GB"
     with pytest.raises(UsageError) as caught:

@@ -458,3 +458,11 @@ def test_unreadable_device_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             load_device_file(path)
         assert caught.value.code == "device_file.unreadable"
+
+
+def test_names_joined_by_commas_are_told_to_be_a_list() -> None:
+    with pytest.raises(UnsupportedError, match="a list of names"):
+        find_device("A100,T4")
+    with pytest.raises(UnsupportedError) as caught:
+        find_device("T44")
+    assert "a list of names" not in str(caught.value)

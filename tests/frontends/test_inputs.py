@@ -32,11 +32,22 @@ def test_nothing_given_is_empty() -> None:
     assert parse_input_shapes(None).is_empty
 
 
+def test_a_comma_may_end_a_shape_and_nothing_is_a_number() -> None:
+    assert [parse_input_shapes(text).entries[0].shape for text in ("3,", "3,4,", "", ":int64")] == [
+        (3,),
+        (3, 4),
+        (),
+        (),
+    ]
+
+
 def test_several_by_position() -> None:
     assert [entry.shape for entry in parse_input_shapes([(3, 4), "5"]).positional] == [(3, 4), (5,)]
 
 
-@pytest.mark.parametrize("given", ["3,-1", "0", "a,b", 7.5, (3, True), "9" * 30, [None], {"x": 1.5j}, [1.5]])
+@pytest.mark.parametrize(
+    "given", ["3,-1", "0", "a,b", "x", ",", "3,,4", "3,4,,", 7.5, (3, True), "9" * 30, [None], {"x": 1.5j}, [1.5]]
+)
 def test_what_is_no_shape_is_refused(given: object) -> None:
     with pytest.raises(UsageError) as caught:
         parse_input_shapes(given)

@@ -74,7 +74,7 @@ class ModuleCost:
         time_ms: Part of ``latency_ms``.
         macs: Multiply-accumulates.
         peak_mb: Highest live memory while any of its operators runs, MiB.
-        operators: Operators within, those of submodules included.
+        operators: Operators within, those of submodules included; views, which take the host's time alone, apart.
         children: Submodules in execution order.
     """
 
@@ -90,7 +90,7 @@ class ModuleCost:
         self.time_ms += operator.time_ms
         self.macs += operator.macs
         self.peak_mb = max(self.peak_mb, operator.live_mb)
-        self.operators += 1
+        self.operators += operator.kind != OpKind.VIEW
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, ModuleCost]]:
         """This module and those below it, depth first, each with its depth."""
@@ -118,7 +118,7 @@ class Inspection:
 
     Args:
         prediction: The prediction that the operators explain.
-        operators: Operators in execution order, views left out.
+        operators: Operators in execution order; of views those alone that take the host's time.
         weights_mb: Weights on the device, MiB.
     """
 

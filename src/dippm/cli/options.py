@@ -243,8 +243,8 @@ def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
     found = [] if file is None else [api.load_device_file(file)]
     if names is None:
         return found or [api.find_device("A100")]
-    parts = [part.strip() for part in names.split(",") if part.strip()]
-    if not parts:
+    parts = [part.strip() for part in names.split(",")]
+    if not all(parts):
         raise UsageError(
             f"Devices must be names joined by commas. Got '{names}' instead.",
             code="device.invalid",

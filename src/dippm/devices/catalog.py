@@ -60,6 +60,7 @@ _IDLE_WORDS = frozenset({"nvidia", "tesla", "geforce", "gpu"})
 _MAX_DEVICE_FILE_BYTES = 1_000_000
 _SUGGESTIONS = 5
 _LONGEST_NAME = 120
+_SEVERAL = "; several devices are a list of names"
 
 
 @functools.cache
@@ -272,7 +273,8 @@ def _find_card(name: str) -> DeviceSpec:
     spec = _devices_by_key().get(_name_key(name))
     if spec is None:
         raise UnsupportedError(
-            f"No device is named {name[:_LONGEST_NAME]!r}. The nearest are: {', '.join(_nearest_names(name))}.",
+            f"No device is named {name[:_LONGEST_NAME]!r}{_SEVERAL if ',' in name else ''}. The nearest are: "
+            f"{', '.join(_nearest_names(name))}.",
             code="device.unknown",
             cure="List all devices with `dippm devices`, or describe your own with `--device-file`.",
         )

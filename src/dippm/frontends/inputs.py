@@ -243,8 +243,9 @@ def _parse_entry(given: object) -> InputEntry:
         return given
     if isinstance(given, str):
         sizes, *words = given.split(":")
-        parts = [part.strip() for part in sizes.replace("x", ",").split(",") if part.strip()]
-        return _make_entry(parts, words, given=given)
+        parts = [part.strip() for part in sizes.replace("x", ",").split(",")]
+        # Nothing is the shape of a number per sample, and a comma may stand at the end as in Python's tuples.
+        return _make_entry(parts if parts[-1] else parts[:-1], words, given=given)
     if isinstance(given, Sequence):
         if len(given) > 1 and isinstance(given[0], Sequence) and not isinstance(given[0], str):
             return _make_entry(given[0], given[1:], given=given)
