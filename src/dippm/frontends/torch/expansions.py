@@ -127,10 +127,20 @@ def _bilinear(
     return result if bias is None else result + bias
 
 
+def _euclidean_distance(x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+    """Distances of all rows to all others, ``cdist`` of many rows: by one product of what they are extended to."""
+    squares = [x.pow(2).sum(-1, keepdim=True) for x in (x1, x2)]
+    ones = [torch.ones_like(square) for square in squares]
+    left = torch.cat([x1 * -2, squares[0], ones[0]], dim=-1)
+    right = torch.cat([x2, ones[1], squares[1]], dim=-1)
+    return left.matmul(right.mT).clamp_min_(0).sqrt_()
+
+
 EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
     "bilinear": _bilinear,
     "addbmm": _addbmm,
+    "_euclidean_dist": _euclidean_distance,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
 }
