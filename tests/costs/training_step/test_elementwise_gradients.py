@@ -157,3 +157,31 @@ def test_reductions_expand_their_gradient(builder: Any, gradients_of: Any, funct
     nodes = gradients_of(builder.graph(), 1)
     assert [node.kind for node in nodes] == kinds
     assert any(x in node.inputs for node in nodes) == (function == "norm")
+
+
+@pytest.mark.parametrize(("cell", "sums"), [("lstm_cell", 1), ("gru_cell", 2)])
+def test_a_step_of_a_recurrent_layer_goes_back_in_one_kernel(builder: Any, cell: str, sums: int) -> None:
+    n, width = builder.N, 64 * (4 if cell == "lstm_cell" else 3)
+    x = builder.input(n, 64)
+    gates = [builder.node(OpKind.LINEAR, [x, builder.weight(width, 64)], n, width) for _ in range(2)]
+    state, biases = builder.input(n, 64), [builder.weight(width) for _ in range(2)]
+    after, kept = builder.tensor(n, 64), builder.tensor(n, width)
+    builder.nodes.append(
+        Node(
+            kind=OpKind.BINARY,
+            inputs=(*gates, state, *biases),
+            outputs=(after, kept),
+            attributes={"function": cell},
+        )
+    )
+    graph = builder.graph(builder.node(OpKind.LINEAR, [after, builder.weight(10, 64)], n, 10))
+    step = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.SGD, precision=Precision.FP32))
+    (back,) = (node for node in step.graph.nodes if node.attributes.get("function") == cell and kept in node.inputs)
+    assert back.kind is OpKind.ELEMENTWISE_GRAD
+    assert len(back.outputs) == sums + 1
+    reduced = [node for node in step.graph.nodes if node.kind is OpKind.REDUCE and node.inputs[0] in back.outputs]
+    assert len(reduced) == sums
+    assert set(biases) <= set(step.trained)
+    # Autograd keeps the gates, too, which the kernel does not read.
+    position = step.graph.nodes.index(back)
+    assert not any(set(gates) & set(node.releases) for node in step.graph.nodes[: position - 3])

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.autograd.function import FunctionCtx  # noqa: E402
+from torch.autograd.function import _SingleLevelFunction as _Beneath  # noqa: E402
 from torch.utils import checkpoint as checkpoint_module  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -62,9 +63,27 @@ def test_nothing_is_marked_of_a_function_that_keeps_more_nor_at_inference() -> N
 
 
 def test_pytorch_is_as_before_after_a_reading() -> None:
-    before = torch.autograd.Function.__dict__["apply"], FunctionCtx.save_for_backward
+    def functions() -> tuple[Any, ...]:
+        return torch.autograd.Function.__dict__["apply"], _Beneath.apply, FunctionCtx.save_for_backward
+
+    before = functions()
     _marks(_KeepsArgument, Mode.TRAINING)
-    assert (torch.autograd.Function.__dict__["apply"], FunctionCtx.save_for_backward) == before
+    assert functions() == before
+    assert "apply" not in _Beneath.__dict__
+
+
+def test_a_function_is_followed_by_whatever_name_it_is_called() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.wave = nn.Linear(8, 8), _KeepsArgument.apply
+
+        def forward(self, x: Any) -> Any:
+            return self.wave(self.first(x))
+
+    graph = read_module(Net(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
+    marks = [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes]
+    assert marks == [None, *["_KeepsArgument_1"] * 3]
 
 
 def test_what_another_thread_runs_meanwhile_is_not_the_models() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from dippm.costs import Workload  # noqa: E402
 from dippm.frontends.torch.expansions import EXPANSIONS, is_attention_fused  # noqa: E402
+from dippm.graph import Dim, Graph, OpKind  # noqa: E402
 
 
 def test_multi_head_attention() -> None:
@@ -59,6 +64,35 @@ def test_bilinear(leading: tuple[int, ...], has_bias: bool) -> None:
     a, b = torch.randn(*leading, 4), torch.randn(*leading, 5)
     with torch.inference_mode():
         torch.testing.assert_close(EXPANSIONS["bilinear"](a, b, layer.weight, layer.bias), layer(a, b))
+
+
+def test_distances_are_one_product() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 30, 4, dtype=torch.float64), torch.randn(2, 40, 4, dtype=torch.float64)
+    torch.testing.assert_close(EXPANSIONS["_euclidean_dist"](a, b), torch.cdist(a, b))
+
+
+def test_distances_are_known(read: Callable[..., Graph]) -> None:
+    class Distances(nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return torch.cdist(a, b)
+
+    graph = read(Distances(), ["30,4", "40,4"])
+    assert not graph.unsupported_ops
+    assert float(Workload.from_graph(graph).at([2]).macs.sum()) == 2 * 30 * 40 * (4 + 2)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTMCell, 4), (nn.GRUCell, 3)])
+def test_a_step_of_a_recurrent_layer_is_two_products_and_one_kernel(
+    cell: type[nn.Module], gates: int, bias: bool, read: Callable[..., Graph]
+) -> None:
+    graph = read(cell(6, 8, bias=bias), ["6", "8" if cell is nn.GRUCell else ("8", ((8,), "float32"))])
+    computing = [node for node in graph.nodes if node.kind is not OpKind.VIEW]
+    assert [node.kind for node in computing] == [OpKind.LINEAR, OpKind.LINEAR, OpKind.BINARY]
+    assert len([index for index in computing[-1].inputs if index >= 0]) == (5 if bias else 3)
+    assert float(Workload.from_graph(graph).at([3]).macs.sum()) == 3 * gates * 8 * (6 + 8)
+    assert {graph.tensors[index].shape for index in graph.outputs} == {(Dim(1, 0), Dim(0, 8))}
 
 
 def test_softmax_gives_nothing_where_no_key_may_be_looked_at() -> None:

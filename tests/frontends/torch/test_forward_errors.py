@@ -222,3 +222,51 @@ def test_a_gpu_that_is_asked_for_and_is_not_there_is_no_wrong_shape(error: Excep
     assert caught.value.code == "torch.needs_gpu"
     assert caught.value.cure is not None
     assert "torch.cuda.is_available()" in caught.value.cure
+
+
+class Forces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.requires_grad_(True)
+            return torch.autograd.grad(self.layer(x).sum(), x)[0]
+
+
+class Nested(nn.Module):
+    def __init__(self, layout: torch.layout) -> None:
+        super().__init__()
+        self.layout = layout
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nested.nested_tensor(list(x), layout=self.layout).to_padded_tensor(0.0)
+
+
+class Sparse(nn.Module):
+    def __init__(self, layout: torch.layout) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.eye(8).to_sparse(layout=layout))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.mm(self.matrix, x.reshape(8, -1))
+
+
+@pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage|invariant checks).*:UserWarning")
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (Forces, "torch.differentiates"),
+        (lambda: Nested(torch.jagged), "torch.sparse"),
+        (lambda: Nested(torch.strided), "torch.sparse"),
+        (lambda: Sparse(torch.sparse_coo), "torch.sparse"),
+        (lambda: Sparse(torch.sparse_csr), "torch.sparse"),
+        (lambda: Sparse(torch.sparse_csc), "torch.sparse"),
+    ],
+)
+def test_what_cannot_be_recorded_is_no_wrong_shape(make: Callable[[], nn.Module], code: str, mode: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"test_forward_errors\.py:\d+") as caught:
+        dippm.load(make(), input="8", mode=mode)
+    assert caught.value.code == code

@@ -64,11 +64,19 @@ class _MovingMean(_Net):
 class _Asking(_Net):
     def hand_over(self, x: Any) -> Any:
         features = self.body(x)
-        assert features.requires_grad == torch.is_grad_enabled() == self.training
-        with torch.no_grad():
-            assert not self.body(x).requires_grad
-        assert not features.detach().requires_grad
+        assert torch.is_grad_enabled() == self.training
+        features.register_hook(lambda gradient: 2 * gradient).remove()
+        features.retain_grad()
         return features
+
+
+class _Hooked(_Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.register_full_backward_hook(lambda *_: None)
+
+    def hand_over(self, x: Any) -> Any:
+        return self.body(self.body[0](x)[:, :8])
 
 
 class _InAFunction(torch.autograd.Function):
@@ -96,7 +104,7 @@ def test_weights_behind_a_cut_are_not_trained(kind: type[_Net]) -> None:
     assert _trained(kind()) == _HEAD
 
 
-@pytest.mark.parametrize("kind", [_StraightThrough, _MovingMean, _Asking, _ThroughAFunction])
+@pytest.mark.parametrize("kind", [_StraightThrough, _MovingMean, _Asking, _Hooked, _ThroughAFunction])
 def test_weights_with_another_way_to_the_loss_are_trained(kind: type[_Net]) -> None:
     assert _trained(kind()) == _ALL
 

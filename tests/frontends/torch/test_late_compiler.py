@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.util import find_spec
+from threading import Thread
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.frontends.torch.late_compiler import compiler_off  # noqa: E402
 
 _SETUP = """
 import sys, torch, types
@@ -61,3 +67,36 @@ for name in ("torchvision:resnet18", "timm:vit_base_patch16_224"):
     module, _ = zoo.build(name)
     assert all(parameter.is_meta for parameter in module.parameters()) and not is_there()
 """)
+
+
+def test_what_a_model_compiles_runs_as_it_was_written_and_is_compiled_later() -> None:
+    seen: list[str] = []
+
+    def backend(program: Any, _: Any) -> Any:
+        seen.append("compiled")
+        return program.forward
+
+    def double(x: Any) -> Any:
+        return x * 2
+
+    earlier, x = torch.compile(double, backend=backend), torch.ones(2)
+    original = torch.compile
+    with compiler_off():
+        assert torch.compile is not original
+        direct, named = torch.compile(double, backend=backend), torch.compile(backend=backend)(double)
+        for function in (earlier, direct, named):
+            assert torch.equal(function(x), x * 2)
+    assert seen == []
+    assert torch.compile is original
+    assert torch.equal(direct(x), x * 2)
+    assert seen == ["compiled"]
+
+
+def test_what_another_thread_compiles_meanwhile_is_its_own() -> None:
+    made: list[Any] = []
+    double = nn.Linear(2, 2)
+    with compiler_off():
+        thread = Thread(target=lambda: made.append(torch.compile(double, backend="eager")))
+        thread.start()
+        thread.join()
+    assert made[0]._orig_mod is double

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import pytest
 
@@ -120,3 +121,26 @@ def test_views_of_tensors_that_a_module_only_keeps(place: str, view: str, read: 
     graph = read(Keeping(), "3,2,2")
     assert [node.kind for node in graph.nodes if node.kind is not OpKind.VIEW] == [OpKind.MUL]
     assert graph.fixed_batch is None
+
+
+@pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage|invariant checks).*:UserWarning")
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr", "sparse_csc"])
+def test_sparse_buffers_that_nothing_reads_take_the_memory_of_their_parts(
+    layout: str, read: Callable[..., Graph]
+) -> None:
+    module = nn.Linear(8, 8)
+    module.register_buffer("heads", torch.eye(100).to_sparse(layout=getattr(torch, layout)))
+    graph = read(module, "8")
+    sizes = {
+        spec.name.partition(".")[2]: prod(dim.fixed for dim in spec.shape)
+        for spec in graph.tensors
+        if spec.role is TensorRole.BUFFER
+    }
+    assert (
+        sizes
+        == {
+            "sparse_coo": {"indices": 200, "values": 100},
+            "sparse_csr": {"rows": 101, "columns": 100, "values": 100},
+            "sparse_csc": {"columns": 101, "rows": 100, "values": 100},
+        }[layout]
+    )

@@ -20,6 +20,7 @@ _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
 _REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean"})
 _REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min", "median", "mode"})
+_CELLS = frozenset({"lstm_cell", "gru_cell"})
 _CHOOSING_FUNCTIONS = frozenset({"max", "min", "median", "mode"})
 
 
@@ -153,12 +154,44 @@ def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
         for index in node.inputs:
             gradients.give(index, first_of(taken))
         return
+    if function in _CELLS:
+        _cell(gradients, node, taken)
+        return
     kept: Sequence[int] = node.inputs
     if function == "polar":
         kept = node.outputs
     elif function in _MASK_FUNCTIONS:
         kept = [index for index in kept if index >= 0 and not gradients.builder.dtype(index).is_differentiable]
     gradients_of_inputs(gradients, node, first_of(taken), kept=kept)
+
+
+def _cell(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    """A step of a recurrent layer: one kernel of what its forward pass kept, and the sums for the biases.
+
+    The gates of an LSTM are sums, whose parts share one gradient; a GRU's are not.
+    """
+    builder = gradients.builder
+    of_input, of_hidden, state, *biases = node.inputs
+    is_shared = function_of(node) == "lstm_cell"
+    gates = [of_input] if is_shared else [of_input, of_hidden]
+    results = [builder.new_like(index) for index in (*gates, state)]
+    kept = (state, *node.outputs[1:]) if is_shared else node.outputs[1:]
+    present = [gradient for gradient in taken if gradient is not None]
+    for index in dict.fromkeys((of_input, of_hidden, state)):
+        # Autograd keeps them for a second derivative.
+        builder.view(index, builder.shape(index))
+    builder.run(OpKind.ELEMENTWISE_GRAD, (*present, *kept), results, function=function_of(node))
+    by_gates = [results[0], results[0] if is_shared else results[1]]
+    sums: dict[int, int] = {}
+    for bias, gradient in zip(biases, by_gates, strict=False):
+        if gradients.wants(bias) and gradient not in sums:
+            sums[gradient] = builder.new_like(bias)
+            builder.run(OpKind.REDUCE, (gradient,), (sums[gradient],), function="sum")
+    for index, gradient in zip((of_input, of_hidden, state), (*by_gates, results[-1]), strict=True):
+        gradients.give(index, gradient)
+    for bias, gradient in zip(biases, by_gates, strict=False):
+        if gradients.wants(bias):
+            gradients.give(bias, sums[gradient])
 
 
 def _dropout(gradients: Gradients, node: Node, taken: Outputs) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx, _SingleLevelFunction
 from torch.utils import checkpoint
 
 from dippm.frontends.torch.gradient_flow import GradientFlow
@@ -34,20 +34,21 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
         recorder: Where the operators are recorded.
         flow: Its gradients.
     """
-    apply = torch.autograd.Function.__dict__["apply"]
+    # Below ``Function``, whose ``apply`` models may have taken under another name before.
+    base: Any = _SingleLevelFunction
     save: Callable[..., None] = FunctionCtx.save_for_backward
     kept: list[list[torch.Tensor | None]] = []
     reader = threading.get_ident()
 
     def follow(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != reader:
-            return apply.__get__(None, cls)(*args, **kwargs)
+            return super(base, cls).apply(*args, **kwargs)
         kept.append([])
         start, is_on = recorder.step_count, flow.is_on
         try:
             # As PyTorch runs it; it would keep what the function saves, which tensors of a recording do not allow.
             with flow.inside_function(), torch.no_grad():
-                result = apply.__get__(None, cls)(*args, **kwargs)
+                result = super(base, cls).apply(*args, **kwargs)
         finally:
             saved = kept.pop()
         arguments = {id(value) for value in (*args, *kwargs.values())}
@@ -60,12 +61,12 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
             kept[-1].extend(tensors)
         save(self, *tensors)
 
-    torch.autograd.Function.apply = classmethod(follow)  # type: ignore[assignment]
+    base.apply = classmethod(follow)
     FunctionCtx.save_for_backward = note  # type: ignore[method-assign]
     try:
         yield
     finally:
-        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+        del base.apply
         FunctionCtx.save_for_backward = save  # type: ignore[method-assign]
 
 

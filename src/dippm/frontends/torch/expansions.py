@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -127,10 +127,52 @@ def _bilinear(
     return result if bias is None else result + bias
 
 
+def _euclidean_distance(x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+    """Distances of all rows to all others, ``cdist`` of many rows: by one product of what they are extended to."""
+    squares = [x.pow(2).sum(-1, keepdim=True) for x in (x1, x2)]
+    ones = [torch.ones_like(square) for square in squares]
+    left = torch.cat([x1 * -2, squares[0], ones[0]], dim=-1)
+    right = torch.cat([x2, ones[1], squares[1]], dim=-1)
+    return left.matmul(right.mT).clamp_min_(0).sqrt_()
+
+
+def _lstm_cell(
+    x: torch.Tensor,
+    states: Sequence[torch.Tensor],
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One step of an LSTM on a GPU: two products, and one kernel for all gates."""
+    hidden, cell = states
+    gates = x.matmul(w_ih.t()), hidden.matmul(w_hh.t())
+    after: torch.Tensor
+    after, cell, _ = torch.ops.aten._thnn_fused_lstm_cell.default(*gates, cell, b_ih, b_hh)
+    return after, cell
+
+
+def _gru_cell(
+    x: torch.Tensor,
+    hidden: torch.Tensor,
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One step of a GRU on a GPU, likewise."""
+    gates = x.matmul(w_ih.t()), hidden.matmul(w_hh.t())
+    after: torch.Tensor = torch.ops.aten._thnn_fused_gru_cell.default(*gates, hidden, b_ih, b_hh)[0]
+    return after
+
+
 EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
     "bilinear": _bilinear,
     "addbmm": _addbmm,
+    "lstm_cell": _lstm_cell,
+    "gru_cell": _gru_cell,
+    "_euclidean_dist": _euclidean_distance,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
 }

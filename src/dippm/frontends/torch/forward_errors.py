@@ -17,6 +17,8 @@ __all__ = ["forward_error"]
 # Operators that read one value for Python to decide by; of all others the size of the result depends on values.
 _DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 _NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|NVIDIA driver on your system")
+_NO_STORAGE = re.compile(r"SparseTensorImpl|SparseCsrTensorImpl|NestedTensorImpl|NestedIntNode")
+_NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 
@@ -45,6 +47,19 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
         return _data_dependent(str(cause), place=place, source=source, is_script=is_script)
     kind, text = script_message(error) if is_script and cause is error else (type(cause).__name__, _first_line(cause))
     text = text[:500].rstrip(".") + "."
+    if _NO_STORAGE.search(text):
+        return UnsupportedError(
+            f"{source} has sparse or nested tensors at {place}; how much they hold depends on values, and what it "
+            "costs cannot be known from shapes alone.",
+            code="torch.sparse",
+            cure="Give the model with dense tensors: a matrix, or sequences that are padded to one length.",
+        )
+    if _NO_HISTORY.search(text):
+        return UnsupportedError(
+            f"{source} differentiates in its forward pass, at {place}, which cannot be recorded.",
+            code="torch.differentiates",
+            cure="Give the model that it differentiates; a backward pass costs about twice what a forward pass does.",
+        )
     if isinstance(cause, NotImplementedError):
         return UnsupportedError(
             f"{source} runs an operator whose output shape PyTorch cannot tell without data, at {place}: {text}",

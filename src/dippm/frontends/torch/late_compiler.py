@@ -1,18 +1,19 @@
-"""Lets libraries of models be imported without PyTorch's compiler, which takes longer to import than all of them."""
+"""Lets models be imported and read without PyTorch's compiler, which takes longer to import than all of them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from importlib import import_module
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 import torch
 
-__all__ = ["compiler_postponed"]
+__all__ = ["compiler_off", "compiler_postponed"]
 
 _COMPILER = "torch._dynamo"
 _FUNCTIONS = "torch._dynamo.utils"
@@ -38,6 +39,40 @@ def compiler_postponed() -> Iterator[None]:
         torch.compiler.disable = disable
         if sys.modules.get(_FUNCTIONS) is stand_in:
             del sys.modules[_FUNCTIONS]
+
+
+@contextmanager
+def compiler_off() -> Iterator[None]:
+    """Have what is compiled run as it was written, in this thread, and compile it where it runs again later.
+
+    A recording would be compiled itself otherwise, and count among the few programs that are kept for a function.
+    """
+    compiler = torch.compile
+    reader = get_ident()
+    is_off = [True]
+
+    def compile_late(model: Any = None, **options: Any) -> Any:
+        if get_ident() != reader or not callable(model) or isinstance(model, torch.nn.Module):
+            return compiler(model, **options) if model is not None else partial(torch.compile, **options)
+        compiled: list[Callable[..., Any]] = []
+
+        @wraps(model)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_off and get_ident() == reader:
+                return model(*args, **kwargs)
+            if not compiled:
+                compiled.append(compiler(model, **options))
+            return compiled[0](*args, **kwargs)
+
+        return call
+
+    torch.compile = compile_late
+    try:
+        with torch.compiler.set_stance("force_eager") if _COMPILER in sys.modules else nullcontext():
+            yield
+    finally:
+        is_off.clear()
+        torch.compile = compiler
 
 
 def _disable_late(

@@ -145,6 +145,16 @@ OPERATORS: Mapping[str, OpRule] = {
     **_plain(OpKind.POW, "pow"),
     **_named(OpKind.BINARY, "addcmul addcdiv threshold _weight_norm_interface"),
     **{name: OpRule(kind=OpKind.BINARY, function=function) for name, function in _BINARY_FUNCTIONS.items()},
+    "_thnn_fused_lstm_cell": OpRule(
+        kind=OpKind.BINARY,
+        function="lstm_cell",
+        inputs=("input_gates", "hidden_gates", "cx", "input_bias", "hidden_bias"),
+    ),
+    "_thnn_fused_gru_cell": OpRule(
+        kind=OpKind.BINARY,
+        function="gru_cell",
+        inputs=("input_gates", "hidden_gates", "hx", "input_bias", "hidden_bias"),
+    ),
     **_named(
         OpKind.UNARY,
         "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal abs neg sign sgn sin cos tan asin acos atan "

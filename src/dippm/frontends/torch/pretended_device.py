@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 from dippm.frontends.torch.recorder import DataDependentError, Recorder
 
@@ -18,8 +20,8 @@ __all__ = ["PretendedDevice"]
 class PretendedDevice(TorchFunctionMode):
     """Answers questions about a tensor's device and values as an ordinary device would.
 
-    It is every device in one: what a module puts on a GPU by name stays where it is. In training a tensor also says
-    whether it needs a gradient, which tensors of a recording do not know of themselves.
+    It is every device in one: what a module puts on a GPU by name stays where it is. What is to be
+    done with a tensor's gradient in training is left out: there is none in a recording.
 
     Args:
         recorder: The recorder that knows the values.
@@ -40,8 +42,8 @@ class PretendedDevice(TorchFunctionMode):
         if answer is not None:
             return answer
         recorder = self._recorder
-        if func == _REQUIRES_GRAD:
-            return args[0].requires_grad or recorder.requires_grad(args[0])
+        if func in _GRADIENT_HOOKS and recorder.flow is not None:
+            return RemovableHandle(OrderedDict())
         if func == _DATA:
             return args[0].detach()
         if func is torch.Tensor.__contains__ and isinstance(args[0], torch.Tensor):
@@ -96,6 +98,7 @@ _DEVICE_ANSWERS: dict[Any, Any] = {
     _getter("is_cpu"): True,
     _getter("is_cuda"): False,
 }
-_REQUIRES_GRAD, _DATA = _getter("requires_grad"), _getter("data")
+_GRADIENT_HOOKS = frozenset({torch.Tensor.register_hook, torch.Tensor.retain_grad})
+_DATA = _getter("data")
 _MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

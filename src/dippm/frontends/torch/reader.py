@@ -23,6 +23,7 @@ from dippm.frontends.torch.autograd_functions import checkpoints_followed, funct
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
+from dippm.frontends.torch.late_compiler import compiler_off
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.own_loss import is_scored_in_fp32
 from dippm.frontends.torch.pretended_device import PretendedDevice
@@ -200,7 +201,7 @@ class _Reading:
             default=default_dtype(self.module),
             integer_inputs=self.integer_inputs,
         )
-        with collection_paused():
+        with collection_paused(), compiler_off():
             # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
             random.seed(0)
             np.random.seed(0)

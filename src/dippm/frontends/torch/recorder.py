@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dippm.costs.precision import RAISED
@@ -28,13 +29,8 @@ from dippm.frontends.torch.expansions import (
     linear_of_copy,
 )
 from dippm.frontends.torch.gradient_flow import GradientFlow
-from dippm.frontends.torch.meta_tensors import (
-    is_differentiable,
-    map_tensors,
-    run_on_meta,
-    tensors_in,
-    without_values,
-)
+from dippm.frontends.torch.higher_order import run_eagerly
+from dippm.frontends.torch.meta_tensors import is_differentiable, map_tensors, run_on_meta, tensors_in, without_values
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
@@ -95,6 +91,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flow: Which tensors a gradient goes back from; None where no backward pass follows.
         raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
     """
+
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -198,6 +196,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return run_eagerly(func, args, kwargs)
         plan = plan_for(func)
         self._count += 1
         if self._count > _OPERATOR_LIMIT:

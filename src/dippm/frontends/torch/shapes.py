@@ -129,6 +129,18 @@ def _recurrent(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     return (output, *(empty_like(state) for state in states))
 
 
+def _lstm_cell(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Hidden state, cell state, and the gates for the backward pass."""
+    cell = arguments["cx"]
+    return empty_like(cell), empty_like(cell), empty_like(arguments["input_gates"])
+
+
+def _gru_cell(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Hidden state, and five numbers for each of its own for the backward pass."""
+    hidden = arguments["hx"]
+    return empty_like(hidden), _new(hidden, (hidden.shape[0], 5 * hidden.shape[1]))
+
+
 def _group_norm(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     x = arguments["input"]
     statistics = (arguments["N"], arguments["group"])
@@ -378,6 +390,8 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "adaptive_avg_pool1d": _adaptive_pool,
     "adaptive_avg_pool2d": _adaptive_pool,
     "adaptive_avg_pool3d": _adaptive_pool,
+    "_thnn_fused_lstm_cell": _lstm_cell,
+    "_thnn_fused_gru_cell": _gru_cell,
     "lstm": _recurrent,
     "gru": _recurrent,
     "rnn_tanh": _recurrent,

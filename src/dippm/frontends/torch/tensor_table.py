@@ -31,6 +31,19 @@ def may_keep_values(tensor: torch.Tensor) -> bool:
     return repeats or is_small(tensor)
 
 
+def _stored_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What a tensor lies in memory as: itself, or the indices and values of a sparse one."""
+    if tensor.layout is torch.strided:
+        return {"": tensor}
+    if tensor.layout is torch.sparse_coo:
+        return {".indices": tensor._indices(), ".values": tensor._values()}
+    if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
+        return {".rows": tensor.crow_indices(), ".columns": tensor.col_indices(), ".values": tensor.values()}
+    if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
+        return {".columns": tensor.ccol_indices(), ".rows": tensor.row_indices(), ".values": tensor.values()}
+    return {}
+
+
 @dataclass(slots=True, eq=False)
 class Storage:
     """A piece of memory.
@@ -98,7 +111,8 @@ class TensorTable:
         for name, parameter in module.named_parameters():
             self.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
         for name, buffer in module.named_buffers():
-            self.add_weight(buffer, name=name, role=TensorRole.BUFFER)
+            for part, tensor in _stored_parts(buffer).items():
+                self.add_weight(tensor, name=f"{name}{part}", role=TensorRole.BUFFER)
 
     def add_weight(self, tensor: torch.Tensor, *, name: str, role: TensorRole) -> None:
         """Register a parameter or buffer of the module before the module runs."""

@@ -1,0 +1,72 @@
+"""Operators that take functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn.attention.flex_attention import flex_attention  # noqa: E402
+
+from dippm.costs import Workload  # noqa: E402
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends.torch.higher_order import run_eagerly  # noqa: E402
+from dippm.graph import Graph, OpKind  # noqa: E402
+
+
+class _Net(nn.Module):
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer, self.run = nn.Linear(8, 8), run
+
+    def forward(self, x: Any) -> Any:
+        return self.run(self.layer, x)
+
+
+def _attend(layer: nn.Module, x: Any) -> Any:
+    heads = layer(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    return flex_attention(heads, heads, heads, score_mod=lambda score, b, h, q, k: score + (q - k))
+
+
+def test_flexible_attention_has_its_products_and_its_scores(read: Callable[..., Graph]) -> None:
+    graph = read(_Net(_attend), "16,8")
+    assert graph.fixed_batch is None
+    assert not graph.unsupported_ops
+    per_sample = 16 * 8 * 8 + 2 * 2 * 16 * 16 * 4
+    assert float(Workload.from_graph(graph).at([3]).macs.sum()) == 3 * per_sample
+    assert sum(node.kind is OpKind.MATMUL for node in graph.nodes) == 2
+
+
+def test_a_branch_is_taken_where_the_program_decides_and_refused_where_the_input_does(
+    read: Callable[..., Graph],
+) -> None:
+    def branch(asked: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda layer, x: torch.cond(asked(x), lambda y: layer(y).relu(), lambda y: layer(y).tanh(), (x,))
+
+    graph = read(_Net(branch(lambda _: torch.arange(2).sum() > 5)), "8")
+    assert [node.kind for node in graph.nodes if node.kind in {OpKind.RELU, OpKind.TANH}] == [OpKind.TANH]
+    with pytest.raises(UnsupportedError) as caught:
+        read(_Net(branch(lambda x: x.sum() > 0)), "8")
+    assert caught.value.code == "torch.data_dependent"
+
+
+def test_a_loop_runs_as_often_as_the_program_says(read: Callable[..., Graph]) -> None:
+    def repeat(layer: nn.Module, x: Any) -> Any:
+        return torch._higher_order_ops.while_loop(
+            lambda i, _: i < 3, lambda i, y: (i + 1, layer(y)), (torch.tensor(0), x)
+        )[1]
+
+    graph = read(_Net(repeat), "8")
+    assert sum(node.kind is OpKind.LINEAR for node in graph.nodes) == 3
+
+
+def test_what_only_compiled_models_run_is_refused_by_its_name() -> None:
+    operator = SimpleNamespace(name=lambda: "something_compiled", py_kernels={})
+    with pytest.raises(UnsupportedError, match="something_compiled") as caught:
+        run_eagerly(operator, (), {})
+    assert caught.value.code == "torch.higher_order"
