@@ -62,10 +62,10 @@ $(VENV)/.core: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet --editable .
 	@touch $@
 
-# torchvision, timm and transformers are installed without what they ask for: torchvision pins the torch that it was
-# built with, and would replace the one pinned here; the few packages that they really need stand in the file.
+# torchvision, timm, transformers and diffusers are installed without what they ask for: torchvision pins the torch that
+# it was built with, and would replace the one pinned here; the few packages that they really need stand in the file.
 $(VENV)/.test: pyproject.toml constraints-test.txt requirements-test.txt | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints-test.txt --editable '.[dev,torch,tensorflow,paddle,train,measure,postgresql,serve,sweep,explore,ray]' \
 	  --requirement requirements-test.txt
-	$(PIP) install --quiet --constraint constraints-test.txt --no-deps torchvision timm transformers
+	$(PIP) install --quiet --constraint constraints-test.txt --no-deps torchvision timm transformers diffusers
 	@touch $@ $(VENV)/.core

@@ -226,6 +226,33 @@ def test_only_the_files_of_the_model_count(folder: Path) -> None:
     assert doubts(folder, 500) == ()
 
 
+def test_a_model_of_diffusers_has_files_of_its_own(tmp_path: Path) -> None:
+    settings = {"_class_name": "WanModel", "_diffusers_version": "0.30.0", "model_type": "t2v", "dim": 5}
+    folder = write(tmp_path / "transformer", settings)
+    found = find_checkpoint(folder)
+    assert found is not None
+    assert found.library == "diffusers"
+    assert found.weights is None
+    stem = "diffusion_pytorch_model"
+    for name, count in ((f"{stem}.non_ema", 40), (f"{stem}.fp16", 30), ("model", 20)):
+        write_weights(folder / f"{name}.safetensors", {"a": (count,)})
+    assert "hold 30 weights" in doubts(folder, 1)[0]
+    write_weights(folder / f"{stem}.safetensors", {"a": (10,)})
+    assert "hold 10 weights" in doubts(folder, 1)[0]
+    shards = {f"w{number}": f"{stem}.fp16-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    for name, file in shards.items():
+        write_weights(folder / file, {name: (500,)})
+    (folder / f"{stem}.safetensors.index.fp16.json").write_text(json.dumps({"weight_map": shards}))
+    assert "hold 10 weights" in doubts(folder, 1)[0]
+    (folder / f"{stem}.safetensors").unlink()
+    assert "hold 1,000 weights" in doubts(folder, 1)[0]
+
+
+def test_a_model_of_diffusers_without_sizes_is_told(tmp_path: Path) -> None:
+    folder = write(tmp_path / "vae", {"_class_name": "AutoencoderKL", "_diffusers_version": "0.30.0"})
+    assert "the library's own for AutoencoderKL" in doubts(folder, 5)[0]
+
+
 def test_a_tied_head_may_be_stored_twice(folder: Path) -> None:
     write_weights(folder / "model.safetensors", {"embed": (400,), "layers": (600,), "lm_head.weight": (400,)})
     assert doubts(folder, 1000) == doubts(folder, 1400) == ()
@@ -330,7 +357,7 @@ def test_a_large_file_of_another_kind_is_not_read(tmp_path: Path, monkeypatch: p
 def test_a_folder_may_be_named_like_a_step(tmp_path: Path) -> None:
     found = find_checkpoint(write(tmp_path / "tiny#decode=4", _LLAMA))
     assert found is not None
-    assert found.step is None
+    assert found.asked is None
 
 
 def test_where_it_lies_does_not_count(folder: Path, tmp_path: Path) -> None:

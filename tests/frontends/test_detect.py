@@ -57,7 +57,7 @@ def test_content_tells_the_framework(tmp_path: Path, name: str, content: bytes, 
         (["model_index.json"], "pipeline of diffusers"),
         (["adapter_config.json", "adapter_model.safetensors"], "adapter"),
         (["snapshots/abc"], "snapshot"),
-        (["config.json", "diffusion_pytorch_model.safetensors"], "names no model of transformers or timm"),
+        (["config.json", "diffusion_pytorch_model.safetensors"], "names no model of transformers, diffusers or timm"),
         (["model-00001-of-00002.safetensors"], "weights alone"),
         (["pytorch_model.bin"], "weights alone"),
         (["readme.txt"], "no config.json"),
@@ -70,6 +70,23 @@ def test_folders_that_are_no_model_say_what_they_are(tmp_path: Path, names: list
     with pytest.raises(ModelReadError, match=words) as caught:
         detect_framework(tmp_path)
     assert caught.value.code == "model.unrecognised"
+
+
+def test_a_pipeline_names_its_parts(tmp_path: Path) -> None:
+    index = tmp_path / "model_index.json"
+    index.write_text('{"_class_name": "StableDiffusionPipeline", "_diffusers_version": "0.6.0"}')
+    for part in ("vae", "unet", "scheduler"):
+        (tmp_path / part).mkdir()
+    (tmp_path / "scheduler" / "scheduler_config.json").write_text("{}")
+    for path in (tmp_path, index):
+        with pytest.raises(ModelReadError, match="such as its unet or transformer"):
+            detect_framework(path)
+    for part in ("vae", "unet"):
+        (tmp_path / part / "config.json").write_text('{"_class_name": "AutoencoderKL", "_diffusers_version": "0.6.0"}')
+    for path in (tmp_path, index):
+        with pytest.raises(ModelReadError) as caught:
+            detect_framework(path)
+        assert caught.value.cure == f"Give one of them at a time: '{tmp_path / 'unet'}', '{tmp_path / 'vae'}'."
 
 
 @pytest.mark.parametrize(

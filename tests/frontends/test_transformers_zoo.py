@@ -5,16 +5,16 @@ import pytest
 
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends import zoo
-from dippm.frontends.transformers_zoo import load_checkpoints
+from dippm.frontends.named_checkpoints import load_checkpoints
 
 if find_spec("torch") is None or find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
 
 
-@pytest.mark.parametrize("name", list(load_checkpoints()))
+@pytest.mark.parametrize("name", list(load_checkpoints("hf")))
 def test_a_checkpoint_has_the_weights_that_it_is_published_with(name: str) -> None:
     module, _ = zoo.build(f"hf:{name}")
-    assert sum(parameter.numel() for parameter in module.parameters()) == load_checkpoints()[name].parameters
+    assert sum(parameter.numel() for parameter in module.parameters()) == load_checkpoints("hf")[name].parameters
 
 
 @pytest.mark.parametrize("name", ["hf:openai-community/gpt2-medium", "hf:GPT2-Medium"])
@@ -27,7 +27,7 @@ def test_a_checkpoint_needs_neither_owner_nor_case(name: str) -> None:
 def test_short_names_are_unique_and_no_model_types() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    short = [name.rpartition("/")[2].lower() for name in load_checkpoints()]
+    short = [name.rpartition("/")[2].lower() for name in load_checkpoints("hf")]
     assert len(set(short)) == len(short)
     # What both name is the same model.
     assert set(short) & set(CONFIG_MAPPING) == {"gpt2"}

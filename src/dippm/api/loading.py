@@ -42,8 +42,8 @@ def load(
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
 
     Args:
-        model: A path, also of a checkpoint's folder; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, a
-            ``torch.nn.Module``, an ``onnx.ModelProto`` or a graph.
+        model: A path, also of a checkpoint's folder; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``,
+            ``diffusers:CLASS``, a ``torch.nn.Module``, an ``onnx.ModelProto`` or a graph.
         path: The same as a path, as the DIPPM paper's example calls it.
         framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
         input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
@@ -54,8 +54,8 @@ def load(
             statistics and the heads that only training has. A graph holds for one of the two.
         batch_hint: The batch to read a model for that cannot be read for every batch, and up to which it is proved,
             where it is more than 64, that the model grows with its batch as it does at small ones.
-        precision: What it will be predicted in. ``fp16`` and ``bf16`` build a model of transformers in that format, so
-            that what its own code makes FP32 is seen; all other graphs hold for every precision.
+        precision: What it will be predicted in. ``fp16`` and ``bf16`` build a model of transformers or diffusers in
+            that format, so that what its own code makes FP32 is seen; all other graphs hold for every precision.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.

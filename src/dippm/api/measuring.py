@@ -125,7 +125,8 @@ def measure(
     measurement. The weights of a model given by name are random.
 
     Args:
-        model: A path (ONNX, TorchScript, ``torch.export``), or ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``.
+        model: A path (ONNX, TorchScript, ``torch.export``), or ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``,
+            ``diffusers:CLASS``.
             Unlike a prediction this runs the model, and with TorchScript the code in it.
         batch: Samples per call, 1 or more, or a list of them.
         input: Shape of one sample; see :func:`dippm.load`. May be left out where the file or the library fixes it.

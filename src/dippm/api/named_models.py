@@ -54,6 +54,7 @@ SHIPPED_NAMES = (
 )  # fmt: skip
 _MOST_ENTRIES = 256
 _DISTRIBUTIONS = ("torch", "torchvision")
+_BUILT_IN_FORMAT = ("transformers", "diffusers")
 PROOF_BATCH = 64
 """A reader proves a graph at this batch or at the caller's, whichever is larger."""
 
@@ -77,7 +78,7 @@ def read_kept(
     it builds, and neither is used.
 
     Args:
-        name: ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``.
+        name: ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` or ``diffusers:CLASS``.
         read: Reads it.
         shapes: Shapes that the caller gave.
         mode: What it is read for.
@@ -98,7 +99,7 @@ def read_kept(
     if folder is None:
         return read()
     # What other libraries build, every precision finds alike.
-    stored = whole_model_type(precision) if library == "transformers" else None
+    stored = whole_model_type(precision) if library in _BUILT_IN_FORMAT else None
     described = (
         name,
         repr(shapes),

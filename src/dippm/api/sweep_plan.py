@@ -24,7 +24,7 @@ _ROWS_PER_TASK = 4096
 _ROWS_PER_PART = 8192
 _TASKS_PER_PART = 128
 # What builds models by name decides what is read.
-_LIBRARIES = ("torch", "torchvision", "timm", "transformers")
+_LIBRARIES = ("torch", "torchvision", "timm", "transformers", "diffusers")
 _DIFFERENCES_SHOWN = 3
 
 

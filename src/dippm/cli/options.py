@@ -53,7 +53,9 @@ __all__ = [
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Model file or folder, or timm:NAME, torchvision:NAME, hf:ARCH.", show_default=False
+        metavar="MODEL",
+        help="Model file or folder, or timm:NAME, torchvision:NAME, hf:ARCH, diffusers:CLASS.",
+        show_default=False,
     ),
 ]
 FrameworkOption = Annotated[

@@ -1,8 +1,9 @@
 """Checkpoints as hubs publish them: a ``config.json`` that names the model, beside weights that are not loaded.
 
-A folder, or its ``config.json`` alone, is a model of transformers where it says ``model_type``, and one of timm where
-it says ``architecture`` and ``pretrained_cfg``. Of the weights only the tables of contents are read, to say so where
-they are not those of the model.
+A folder, or its ``config.json`` alone, is a model of transformers where it says ``model_type``, one of diffusers where
+it says ``_class_name`` and ``_diffusers_version``, and one of timm where it says ``architecture`` and
+``pretrained_cfg``. Of the weights only the tables of contents are read, to say so where they are not those of the
+model. A pipeline of diffusers is a folder of such folders, and no model by itself.
 """
 
 from __future__ import annotations
@@ -22,20 +23,37 @@ from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format
 
 __all__ = [
     "CONFIG_NAME",
+    "PIPELINE_NAME",
     "StoredCheckpoint",
     "StoredWeights",
     "find_checkpoint",
     "is_checkpoint_config",
     "is_checkpoint_folder",
+    "list_parts",
 ]
 
 #: Name of the file in a checkpoint's folder that names the model.
 CONFIG_NAME = "config.json"
-_WEIGHTS_NAME, _INDEX_NAME = "model.safetensors", "model.safetensors.index.json"
-_STEP_MARK = "#"
-_PREFIXES = {"transformers": "hf", "timm": "timm"}
+#: Name of the file in a folder of diffusers that lists the models of a pipeline.
+PIPELINE_NAME = "model_index.json"
+_MARK = "#"
+_PREFIXES = {"transformers": "hf", "diffusers": "diffusers", "timm": "timm"}
+# The files of the weights, or the index that names them, in the order in which they are looked for.
+_OF_TRANSFORMERS = ("model.safetensors.index.json", "model.safetensors")
+_WEIGHTS = {
+    "transformers": _OF_TRANSFORMERS,
+    "diffusers": (
+        "diffusion_pytorch_model.safetensors.index.json",
+        "diffusion_pytorch_model.safetensors",
+        "diffusion_pytorch_model.safetensors.index.*.json",
+        "diffusion_pytorch_model.*.safetensors",
+    ),
+    "timm": _OF_TRANSFORMERS,
+}
+_INDEX_SUFFIX = ".json"
 _HEAD_BYTES = 64
-_MARKS = (b"model_type", b"architecture")
+_MARKS = (b"model_type", b"_class_name", b"architecture")
+_PIPELINE = "Pipeline"
 # Those of models with 21,000 classes hold all their names.
 _MOST_CONFIG_BYTES = 32 * 2**20
 _MOST_HEADER_BYTES = 100 * 2**20
@@ -45,7 +63,8 @@ _FEWEST_STORED, _MOST_STORED = 0.9, 1.2
 _HEAD = "lm_head.weight"
 # What a configuration says that decides no size.
 _NAMING_SETTINGS = frozenset({
-    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "_name_or_path",
+    "model_type", "architectures", "transformers_version", "dtype", "torch_dtype", "_name_or_path", "_class_name",
+    "_diffusers_version",
 })  # fmt: skip
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # What a quantised model computes in where nobody says.
@@ -77,10 +96,11 @@ class StoredCheckpoint:
     """A model that its configuration describes.
 
     Args:
-        path: As the caller gave it, without the step.
-        library: Package that builds it: ``"transformers"`` or ``"timm"``.
+        path: As the caller gave it, without what is asked for.
+        library: Package that builds it: ``"transformers"``, ``"diffusers"`` or ``"timm"``.
         settings: The configuration.
-        step: Step of generation that is asked for, as ``"decode=512"``; None for the whole model.
+        asked: What stands behind the ``#``: a step of generation, as ``"decode=512"``, or of a model of diffusers the
+            side of its images, as ``"image=512"``; None for the whole model with its own inputs.
         weights: What the safetensors files beside it tell; None where there are none.
         has_gguf: Whether GGUF files lie beside it.
     """
@@ -88,20 +108,20 @@ class StoredCheckpoint:
     path: Path
     library: str
     settings: Mapping[str, Any]
-    step: str | None
+    asked: str | None
     weights: StoredWeights | None
     has_gguf: bool
 
     @property
     def name(self) -> str:
-        """The path with the step, as the caller wrote it."""
-        return str(self.path) if self.step is None else f"{self.path}{_STEP_MARK}{self.step}"
+        """The path with what is asked for, as the caller wrote it."""
+        return str(self.path) if self.asked is None else f"{self.path}{_MARK}{self.asked}"
 
     @property
     def content_name(self) -> str:
         """A model by name, as :func:`dippm.frontends.zoo.library_of` takes it, that stands for the content alone."""
         told = None if self.weights is None else (self.weights.count, self.weights.head_count, self.weights.dtype)
-        described = (self.settings, self.step, told, self.has_gguf)
+        described = (self.settings, self.asked, told, self.has_gguf)
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
         return f"{_PREFIXES[self.library]}:{digest}"
 
@@ -145,7 +165,8 @@ class StoredCheckpoint:
                 "before any quantisation.",
             )
         if self.settings.keys() <= _NAMING_SETTINGS:
-            return (f"The {CONFIG_NAME} gives no sizes: they are the library's own for {self.settings['model_type']}.",)
+            named = self.settings.get("_class_name") or self.settings["model_type"]
+            return (f"The {CONFIG_NAME} gives no sizes: they are the library's own for {named}.",)
         if self.weights is None or self.weights.may_be_of(parameters):
             return ()
         return (
@@ -155,15 +176,15 @@ class StoredCheckpoint:
 
 
 def find_checkpoint(model: Path) -> StoredCheckpoint | None:
-    """The checkpoint that a path names, ``#prefill=N`` or ``#decode=N`` behind it for a step; None where it is none.
+    """The checkpoint that a path names, ``#prefill=N``, ``#decode=N`` or ``#image=N`` behind it; None where it is none.
 
     Raises:
         ModelReadError: ``checkpoint.invalid`` where its configuration is damaged.
     """
-    path, step = model, None
+    path, asked = model, None
     try:
-        if _STEP_MARK in model.name and not model.exists():
-            name, _, step = model.name.rpartition(_STEP_MARK)
+        if _MARK in model.name and not model.exists():
+            name, _, asked = model.name.rpartition(_MARK)
             path = model.with_name(name) if name else model.parent
         config = path / CONFIG_NAME if path.is_dir() else path
         settings = None if _is_export(config.parent, path) else _read_settings(config)
@@ -172,13 +193,14 @@ def find_checkpoint(model: Path) -> StoredCheckpoint | None:
         return None
     if settings is None:
         return None
+    library = _library_of(settings) or ""
     is_beside = config.name == CONFIG_NAME
     return StoredCheckpoint(
         path=path,
-        library="transformers" if isinstance(settings.get("model_type"), str) else "timm",
+        library=library,
         settings=settings,
-        step=step,
-        weights=_read_weights(config.parent) if is_beside else None,
+        asked=asked,
+        weights=_read_weights(config.parent, library=library) if is_beside else None,
         has_gguf=is_beside and any(config.parent.glob("*.gguf")),
     )
 
@@ -188,8 +210,13 @@ def is_checkpoint_folder(folder: Path) -> bool:
     return not _is_export(folder, folder) and is_checkpoint_config(folder / CONFIG_NAME)
 
 
+def list_parts(pipeline: Path) -> list[str]:
+    """Names of the folders in a folder that are checkpoints."""
+    return sorted(part.name for part in pipeline.iterdir() if part.is_dir() and is_checkpoint_folder(part))
+
+
 def is_checkpoint_config(path: Path) -> bool:
-    """Whether a file is a configuration that names a model of transformers or timm, damaged or not."""
+    """Whether a file is a configuration that names a model of a known library, damaged or not."""
     try:
         return _read_settings(path) is not None
     except ModelReadError:
@@ -201,7 +228,7 @@ def _is_export(folder: Path, path: Path) -> bool:
 
 
 def _read_settings(path: Path) -> Mapping[str, Any] | None:
-    """The configuration in a file; None where it names no model of transformers or timm.
+    """The configuration in a file; None where it names no model of a known library.
 
     Raises:
         ModelReadError: ``checkpoint.invalid`` where it would, and is damaged.
@@ -225,25 +252,24 @@ def _read_settings(path: Path) -> Mapping[str, Any] | None:
         raise ModelReadError(
             f"'{path}' is no JSON that can be read: {exc}.", code="checkpoint.invalid", cure="Copy the file again."
         ) from exc
-    return settings if isinstance(settings, Mapping) and _names_model(settings) else None
+    return settings if isinstance(settings, Mapping) and _library_of(settings) is not None else None
 
 
-def _names_model(settings: Mapping[str, Any]) -> bool:
+def _library_of(settings: Mapping[str, Any]) -> str | None:
+    """The library whose model a configuration names; None where it names none."""
+    definition = settings.get("_class_name")
+    if isinstance(definition, str) and isinstance(settings.get("_diffusers_version"), str):
+        return None if definition.endswith(_PIPELINE) else "diffusers"
     if isinstance(settings.get("model_type"), str):
-        return True
-    return isinstance(settings.get("architecture"), str) and isinstance(settings.get("pretrained_cfg"), Mapping)
+        return "transformers"
+    is_of_timm = isinstance(settings.get("architecture"), str) and isinstance(settings.get("pretrained_cfg"), Mapping)
+    return "timm" if is_of_timm else None
 
 
-def _read_weights(folder: Path) -> StoredWeights | None:
+def _read_weights(folder: Path, *, library: str) -> StoredWeights | None:
     """What the safetensors files of a folder tell; None where there are none, or one of them cannot be read."""
     try:
-        index = folder / _INDEX_NAME
-        names = [_WEIGHTS_NAME]
-        if index.is_file():
-            names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        files = [folder / Path(name).name for name in names]
-        if not all(file.is_file() for file in files):
-            return None
+        files = _find_weights(folder, library=library)
         counts: Counter[str] = Counter()
         head_count = 0
         for file in files:
@@ -252,10 +278,25 @@ def _read_weights(folder: Path) -> StoredWeights | None:
                 head_count += count if name.endswith(_HEAD) else 0
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error):
         return None
+    if not files:
+        return None
     floating = {_DTYPES[dtype]: count for dtype, count in counts.items() if dtype in _DTYPES}
     return StoredWeights(
         count=counts.total(), head_count=head_count, dtype=max(floating, key=lambda name: floating[name], default=None)
     )
+
+
+def _find_weights(folder: Path, *, library: str) -> list[Path]:
+    """The safetensors files of one copy of a checkpoint's weights; empty where there are none.
+
+    Of diffusers there may be several copies, or only one in FP16: that without a variant's name goes first.
+    """
+    for pattern in _WEIGHTS[library]:
+        for found in sorted(folder.glob(pattern)):
+            if found.suffix != _INDEX_SUFFIX:
+                return [found]
+            return sorted({folder / Path(name).name for name in json.loads(found.read_bytes())["weight_map"].values()})
+    return []
 
 
 def _read_contents(path: Path) -> dict[str, tuple[str, int]]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dippm.errors import ModelReadError, UsageError
-from dippm.frontends.checkpoint_folder import is_checkpoint_config, is_checkpoint_folder
+from dippm.frontends.checkpoint_folder import PIPELINE_NAME, is_checkpoint_config, is_checkpoint_folder, list_parts
 from dippm.frontends.graph_file import is_graph_file
 from dippm.frontends.paddle.model_files import holds_program, is_paddle
 from dippm.frontends.tensorflow.wire_format import is_graph_def
@@ -26,12 +26,10 @@ _SAVED_MODEL = "saved_model.pb"
 # What people have in a folder that is no model by itself: a file that tells, what it is, and what to give instead.
 _KNOWN_FOLDERS = (
     ("*.onnx", "a folder with an ONNX file in it", "Give the .onnx file."),
-    ("model_index.json", "a pipeline of diffusers, which is several models", "Build one of them as a module, and give "
-     "it to dippm.predict."),
     ("adapter_config.json", "an adapter, which is no model by itself", "Give the folder of its base model."),
     ("snapshots/*", "a folder of the hub's cache", "Give the folder of a snapshot in it."),
-    ("config.json", "a folder whose config.json names no model of transformers or timm", "Build the module with its "
-     "own library, and give it to dippm.predict."),
+    ("config.json", "a folder whose config.json names no model of transformers, diffusers or timm", "Build the module "
+     "with its own library, and give it to dippm.predict."),
     ("*.safetensors", "a folder of weights alone", "Put the config.json that belongs to them beside them."),
     ("pytorch_model*.bin", "a folder of weights alone", "Put the config.json that belongs to them beside them."),
 )  # fmt: skip
@@ -49,7 +47,7 @@ class Framework(StrEnum):
 
 
 _PATTERN = "It is the shell that fills in patterns: write it without quotes, and see that something matches."
-_MISSING = "Check the path; a model by name begins with timm:, torchvision: or hf:, as in timm:resnet50."
+_MISSING = "Check the path; a model by name begins with timm:, torchvision:, hf: or diffusers:, as in timm:resnet50."
 _ALIASES = {
     "torch": Framework.PYTORCH,
     "pt": Framework.PYTORCH,
@@ -107,6 +105,8 @@ def _detect_folder(path: Path) -> Framework:
         return Framework.PADDLE
     if is_checkpoint_folder(path):
         return Framework.PYTORCH
+    if (path / PIPELINE_NAME).exists():
+        raise _pipeline(path, folder=path)
     for pattern, what, cure in _KNOWN_FOLDERS:
         if any(path.glob(pattern)):
             raise ModelReadError(f"'{path}' is {what}.", code="model.unrecognised", cure=cure)
@@ -114,7 +114,19 @@ def _detect_folder(path: Path) -> Framework:
         f"'{path}' is a folder with no saved_model.pb, no model of Paddle, and no config.json that names a model.",
         code="model.unrecognised",
         cure="Give a model file, a TensorFlow SavedModel folder, the folder that paddle.jit.save wrote to, or that of "
-        "a checkpoint of transformers or timm.",
+        "a checkpoint of transformers, diffusers or timm.",
+    )
+
+
+def _pipeline(path: Path, *, folder: Path) -> ModelReadError:
+    """The error of what names the models of a pipeline; those that lie beside it can be predicted."""
+    parts = [f"'{folder / part}'" for part in list_parts(folder)]
+    return ModelReadError(
+        f"'{path}' is a pipeline of diffusers, which is several models.",
+        code="model.unrecognised",
+        cure=f"Give one of them at a time: {', '.join(parts)}."
+        if parts
+        else "Give the folder of one of them, such as its unet or transformer, with the config.json in it.",
     )
 
 
@@ -133,11 +145,14 @@ def _detect_head(path: Path, head: bytes) -> Framework:
         raise ModelReadError(
             f"'{path}' holds weights alone, without the model that uses them.",
             code="model.weights_only",
-            cure="Give its folder, if a config.json of transformers or timm lies there; else export the model itself: "
-            "torch.onnx.export, torch.export.save or torch.jit.save.",
+            cure="Give its folder, if a config.json of transformers, diffusers or timm lies there; else export the "
+            "model itself: torch.onnx.export, torch.export.save or torch.jit.save.",
         )
-    if head.lstrip().startswith(b"{") and is_checkpoint_config(path):
-        return Framework.PYTORCH
+    if head.lstrip().startswith(b"{"):
+        if is_checkpoint_config(path):
+            return Framework.PYTORCH
+        if path.name == PIPELINE_NAME:
+            raise _pipeline(path, folder=path.parent)
     if is_graph_def(head) or path.name == _SAVED_MODEL:
         return Framework.TENSORFLOW
     if path.suffix == ".pb" and not _is_onnx(head, lowest_ir_version=_LOWEST_IR_VERSION):

@@ -30,7 +30,9 @@ __all__ = ["open_model"]
 
 _ERRORS_OF_INPUTS = frozenset({"input.dtype_wrong", "input.name_unknown", "input.shape_wrong"})
 _PLAIN_TEXT_WARNING = "The text is taken to have no padding and no other tokens with a meaning of their own."
-_ZOOS = ("timm:", "torchvision:", "hf:")
+_ZOOS = ("timm:", "torchvision:", "hf:", "diffusers:")
+# Names of these may say behind a "#" what the model takes.
+_ZOOS_OF_CHECKPOINTS = ("hf:", "diffusers:")
 
 
 def open_model(
@@ -46,9 +48,9 @@ def open_model(
     """Read a model.
 
     Args:
-        model: A path; ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``; a ``torch.nn.Module``, an
-            ``onnx.ModelProto``, a checkpoint that was found, or a :class:`~dippm.graph.Graph`, which is returned as it
-            is.
+        model: A path; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` or ``diffusers:CLASS``; a ``torch.nn.Module``,
+            an ``onnx.ModelProto``, a checkpoint that was found, or a :class:`~dippm.graph.Graph`, which is returned as
+            it is.
         input: Shapes that the caller gave.
         framework: Name of the framework, or None to tell it from the content.
         trust: Allow opening pickles, which runs code from the file.
@@ -101,11 +103,12 @@ def _open_zoo(
 ) -> Graph:
     from dippm.frontends import zoo
 
-    if name.startswith("hf:") and "#" in name:
-        _refuse_input_of_step(name, input=input)
+    is_checkpoint = name.startswith(_ZOOS_OF_CHECKPOINTS)
+    if is_checkpoint and "#" in name:
+        _refuse_input_beside_mark(name, input=input)
     module, default_input = zoo.build(name, precision=precision)
     graph = _read_built(module, default_input, input=input, source=name, mode=mode, batch_hint=batch_hint)
-    return warn_of_unread_weights(graph) if name.startswith("hf:") else graph
+    return warn_of_unread_weights(graph) if is_checkpoint else graph
 
 
 def _open_checkpoint(
@@ -118,8 +121,8 @@ def _open_checkpoint(
 ) -> Graph:
     from dippm.frontends import zoo
 
-    if checkpoint.step is not None:
-        _refuse_input_of_step(checkpoint.name, input=input)
+    if checkpoint.asked is not None:
+        _refuse_input_beside_mark(checkpoint.name, input=input)
     stored = checkpoint.weight_format
     if mode is Mode.TRAINING and stored is not None:
         raise UnsupportedError(
@@ -154,6 +157,12 @@ def _read_built(
     from dippm.frontends.torch import read_module
 
     given = default_input if input.is_empty else input
+    if given.is_empty:
+        raise UnsupportedError(
+            f"The inputs that {type(module).__name__} of '{source}' takes are not known.",
+            code="zoo.inputs_unknown",
+            cure=f"Give them ({', '.join(_inputs_of(module))}).",
+        )
     read = partial(read_module, module, source=source, mode=mode, batch_hint=batch_hint)
     try:
         try:
@@ -182,13 +191,12 @@ def _inputs_of(module: nn.Module) -> list[str]:
     return [item.name for item in parameters if "Tensor" in str(item.annotation)] or [item.name for item in parameters]
 
 
-def _refuse_input_of_step(name: str, *, input: InputShapes) -> None:  # noqa: A002
+def _refuse_input_beside_mark(name: str, *, input: InputShapes) -> None:  # noqa: A002
     if not input.is_empty:
         raise UsageError(
-            f"How many tokens '{name}' takes stands in its name.",
+            f"What '{name}' takes stands in its name, behind the #.",
             code="input.unused",
-            cure="Leave the input out. Write #prefill=512 for a prompt of 512 tokens, or #decode=512 for one token "
-            "more after 512.",
+            cure="Leave the input out, or what stands behind the #.",
         )
 
 

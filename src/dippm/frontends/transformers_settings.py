@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from dippm.errors import UsageError
+from dippm.frontends.zoo_building import option_unknown
 
 __all__ = ["refuse_unknown_settings"]
 
@@ -34,7 +34,7 @@ def _check(name: str, config: Any, options: Mapping[str, Any], *, path: str) -> 
         if not _is_known(config, option) and not any(_has_taken(part, option, value) for part in parts.values()):
             elsewhere = [f"{at}.{option}" for at, part in parts.items() if part is not None and _is_known(part, option)]
             near = difflib.get_close_matches(option, sorted(_declared(type(config))), n=_NEAREST, cutoff=0.6)
-            raise _unknown(name, path + option, [path + each for each in (*elsewhere, *near)])
+            raise option_unknown(name, path + option, [path + each for each in (*elsewhere, *near)])
         if isinstance(value, Mapping) and parts.get(option) is not None:
             _check(name, parts[option], value, path=f"{path}{option}.")
 
@@ -66,11 +66,3 @@ def _has_taken(part: Any, option: str, value: Any) -> bool:
     missing = object()
     given = getattr(part, option, missing)
     return given is not missing and _is_known(part, option) and bool(given == value)
-
-
-def _unknown(name: str, option: str, near: Sequence[str]) -> UsageError:
-    return UsageError(
-        f"The configuration of {name} has no setting '{option}'.",
-        code="zoo.option_unknown",
-        cure=f"The nearest: {', '.join(near)}." if near else "Leave it out.",
-    )

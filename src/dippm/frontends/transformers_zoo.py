@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache, partial
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import CONFIG_NAME, StoredCheckpoint
 from dippm.frontends.inputs import InputShapes
+from dippm.frontends.named_checkpoints import find_named, known_names
 from dippm.frontends.transformers_inputs import default_inputs
 from dippm.frontends.transformers_settings import refuse_unknown_settings
-from dippm.frontends.zoo_building import build_failed, harmless_settings, make_on, unknown
+from dippm.frontends.zoo_building import (
+    build_failed,
+    default_dtype,
+    harmless_settings,
+    make_on,
+    torch_type,
+    unknown,
+    without_advice,
+)
 from dippm.graph import DType
 
 if TYPE_CHECKING:
@@ -26,38 +30,12 @@ if TYPE_CHECKING:
 
     from dippm.frontends.torch.generation import GenerationStep
 
-__all__ = ["Checkpoint", "build_stored", "build_transformers", "doubts_of_stored", "load_checkpoints"]
+__all__ = ["build_stored", "build_transformers", "doubts_of_stored"]
 
-_CHECKPOINTS = Path(__file__).with_name("hf_checkpoints.toml")
 _STEP_MARK = "#"
 # Those that hold weights while a model runs; others are of its files alone.
 _TYPE_SETTINGS = ("dtype", "torch_dtype")
 _TYPES_OF_WEIGHTS = ("float16", "bfloat16", "float32", "float64")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    """A checkpoint as its architecture and size.
-
-    Args:
-        architecture: Class of transformers.
-        config: What its configuration has otherwise than the class's default.
-        parameters: Trained weights that it is published with.
-    """
-
-    architecture: str
-    parameters: int
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-
-@cache
-def load_checkpoints() -> Mapping[str, Checkpoint]:
-    """The checkpoints that are known by name, each as ``OWNER/NAME``."""
-    table = tomllib.loads(_CHECKPOINTS.read_text(encoding="utf-8"))
-    return {
-        name: Checkpoint(architecture=entry["class"], parameters=entry["parameters"], config=entry.get("config", {}))
-        for name, entry in table.items()
-    }
 
 
 def build_transformers(
@@ -74,12 +52,12 @@ def build_transformers(
     """
     name = f"hf:{model}"
     architecture, mark, asked = model.partition(_STEP_MARK)
-    checkpoint = _find_checkpoint(architecture)
+    checkpoint = find_named("hf", architecture)
     published: Mapping[str, Any] = {}
     if checkpoint is not None:
         architecture, published = checkpoint.architecture, checkpoint.config
     definition, config_class = _find_definition(transformers, architecture, is_decoder=bool(mark))
-    with _without_advice(transformers):
+    with without_advice(transformers.logging):
         try:
             config = config_class(**{**published, **options})
         except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
@@ -93,7 +71,7 @@ def build_transformers(
         device=device,
         options=options,
         step=asked if mark else None,
-        dtype=_torch_type(stored),
+        dtype=torch_type(stored),
     )
 
 
@@ -117,21 +95,21 @@ def build_stored(
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model_type not in mapping:
         raise _foreign_code(checkpoint) if is_foreign else unknown("hf", model_type, mapping.keys())
-    with _without_advice(transformers):
+    with without_advice(transformers.logging):
         try:
             described = {**_with_backbone_config(settings), "architectures": [architecture] if architecture else None}
             config = mapping[model_type].from_dict(described)
             definition = _find_model_class(transformers, architecture, config)
             # What finds the class by itself asks the configuration, which may say what no weights can be made in.
             named = _dtype_of(config, otherwise=checkpoint.weight_dtype)
-            config.dtype = dtype = _torch_type(stored) or named
+            config.dtype = dtype = torch_type(stored) or named
             if stored is not None:
                 _store_parts_in(config, dtype)
         except Exception as exc:  # the library's own code, whose errors of validation have a class of their own
             raise build_failed(checkpoint.name, exc, None) from exc
     if definition is None and architecture and is_foreign:
         raise _foreign_code(checkpoint)
-    is_decoder = checkpoint.step is not None
+    is_decoder = checkpoint.asked is not None
     if definition is None or (is_decoder and architecture.endswith("Model")):
         definition = _automatic(transformers, type(config), is_decoder=is_decoder, name=checkpoint.name)
     return _build(
@@ -141,7 +119,7 @@ def build_stored(
         name=checkpoint.name,
         device=device,
         options=None,
-        step=checkpoint.step,
+        step=checkpoint.asked,
         dtype=dtype,
     )
 
@@ -154,8 +132,10 @@ def doubts_of_stored(checkpoint: StoredCheckpoint, module: Any) -> tuple[str, ..
         module: What ``build_stored`` made of it.
     """
     architecture = _architecture_of(checkpoint.settings)
-    built = type(module if checkpoint.step is None else module.model).__name__
-    if checkpoint.library != "transformers" or architecture in {"", built}:
+    if checkpoint.library != "transformers":
+        return ()
+    built = type(module if checkpoint.asked is None else module.model).__name__
+    if architecture in {"", built}:
         return ()
     return (
         f"The checkpoint's {CONFIG_NAME} names {architecture}. Predicted is {built}, which transformers has for models "
@@ -229,12 +209,6 @@ def _dtype_of(config: Any, *, otherwise: str | None) -> torch.dtype | None:
     return None if otherwise is None else known[otherwise]
 
 
-def _torch_type(dtype: DType | None) -> torch.dtype | None:
-    from dippm.frontends.torch.dtypes import to_torch_dtype
-
-    return None if dtype is None else to_torch_dtype(dtype)
-
-
 def _store_parts_in(config: Any, dtype: torch.dtype | None) -> None:
     """Have every part of a model that has a configuration of its own made in a type, as ``from_pretrained`` does."""
     for name in getattr(config, "sub_configs", {}):
@@ -267,7 +241,7 @@ def _build(
         step: As ``"decode=512"``; None for the whole model.
         dtype: Type of its weights; None for PyTorch's own.
     """
-    with _without_advice(transformers), _default_dtype(dtype):
+    with without_advice(transformers.logging), default_dtype(dtype):
         module = make_on(device, lambda: definition(config), name=name, options=options)
         if step is None:
             try:
@@ -279,39 +253,6 @@ def _build(
         which, tokens = _parse_step(step, name=name)
         at_step = GenerationModule(module, step=which, tokens=tokens)
     return at_step.eval(), at_step.default_input
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
-    """What is made in here has this type where nothing says another, as ``from_pretrained`` makes it."""
-    import torch
-
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(before if dtype is None else dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
-def _without_advice(transformers: ModuleType) -> Iterator[None]:
-    """Keep the library from printing advice to those who load weights; what of it matters here, an error says."""
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(max(level, logging.ERROR))
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(level)
-
-
-def _find_checkpoint(name: str) -> Checkpoint | None:
-    """A checkpoint by its full name or by what stands behind the owner's, whatever the case."""
-    lowered = name.lower()
-    for known, checkpoint in load_checkpoints().items():
-        if lowered in {known.lower(), known.rpartition("/")[2].lower()}:
-            return checkpoint
-    return None
 
 
 def _find_definition(
@@ -330,8 +271,7 @@ def _find_definition(
         classes = [
             name for name in dir(transformers) if name[0].isupper() and ("For" in name or name.endswith("Model"))
         ]
-        short = [known.rpartition("/")[2] for known in load_checkpoints()]
-        raise unknown("hf", model, [*mapping.keys(), *load_checkpoints(), *short, *classes])
+        raise unknown("hf", model, [*mapping.keys(), *known_names("hf"), *classes])
     return definition, config_class
 
 

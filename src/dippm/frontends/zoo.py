@@ -1,6 +1,6 @@
-"""Models by name, ``timm:resnet50``, ``torchvision:vgg16``, ``hf:bert``, or by a checkpoint's configuration.
+"""Models by name or by a checkpoint's configuration.
 
-Nothing is downloaded.
+The names are ``timm:resnet50``, ``torchvision:vgg16``, ``hf:bert``, ``diffusers:UNet2DModel``. Nothing is downloaded.
 
 Models are built from their library's own definition, with the library's default configuration; on PyTorch's ``meta``
 device, where nothing else is asked for, a model of any size takes no memory. Importing this module imports none of the
@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from dippm.costs.precision import Precision, whole_model_type
 from dippm.errors import MissingExtraError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint
+from dippm.frontends.diffusers_zoo import build_diffusers
+from dippm.frontends.diffusers_zoo import build_stored as build_stored_diffusers
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.transformers_zoo import build_stored as build_stored_transformers
@@ -40,7 +42,7 @@ _OFFLINE = "HF_HUB_OFFLINE"
 
 def is_zoo_name(name: str) -> bool:
     """Whether a model is named by a library's prefix rather than by a path."""
-    return name.partition(":")[0] in _BUILDERS and ":" in name
+    return name.partition(":")[0] in _PACKAGES and ":" in name
 
 
 def library_of(name: str) -> str | None:
@@ -58,37 +60,40 @@ def build(
     """Build a model of a library without its trained weights.
 
     Args:
-        name: ``timm:NAME``, ``torchvision:NAME``, or ``hf:ARCH`` where ARCH is a model type of transformers
-            (``bert``, ``gpt2``, ``llama``) or one of its classes (``BertForMaskedLM``).
+        name: ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` where ARCH is a model type of transformers (``bert``,
+            ``gpt2``, ``llama``) or one of its classes (``BertForMaskedLM``), or ``diffusers:CLASS``; of the last two
+            libraries also checkpoints that are known by name.
         device: A torch device. On ``meta`` the weights have shapes and no values; on any other they are random and
             are made there from the start.
         options: What is not to be as the library has it by default: keyword arguments of timm's or torchvision's
-            constructor, or entries of transformers' configuration.
-        precision: What it will run in. Where that is a format of 16 bits, a model of transformers is given it: its code
-            computes parts in FP32 all the same, which only then can be told from the others.
+            constructor, or entries of the configuration of transformers or diffusers.
+        precision: What it will run in. Where that is a format of 16 bits, a model of transformers or diffusers is given
+            it: its code computes parts in FP32 all the same, which only then can be told from the others.
 
     Returns:
         The module, its parameters on the device, and the input shapes that its library takes by default: the image
-        size of its training recipe, 128 tokens for language models.
+        size of its training recipe, 128 tokens for language models; empty where those of a class of diffusers are not
+        known.
 
     Raises:
-        UsageError: ``zoo.option_unknown`` where the configuration of a model of transformers has no such entry.
+        UsageError: ``zoo.option_unknown`` where the configuration of a model has no such entry;
+            ``generation.step`` and ``zoo.image_invalid`` where what stands behind the ``#`` cannot be had.
         UnsupportedError: ``zoo.unknown`` where the library has no such model, with the nearest names;
             ``zoo.build_failed`` where the library cannot build it from its defaults and the options.
         MissingExtraError: where the library or PyTorch is not installed.
     """
     prefix, _, model = name.partition(":")
-    builder = _BUILDERS.get(prefix)
-    if builder is None or not model:
+    if prefix not in _PACKAGES or not model:
         raise UnsupportedError(
             f"'{name}' names no model of a known library.",
             code="zoo.unknown",
-            cure=f"Write it as one of {', '.join(f'{known}:NAME' for known in _BUILDERS)}.",
+            cure=f"Write it as one of {', '.join(f'{known}:NAME' for known in _PACKAGES)}.",
         )
     with _imported(_PACKAGES[prefix], purpose=f"build {name}") as library:
-        if builder is build_transformers:
-            return build_transformers(library, model, device, dict(options or {}), stored=whole_model_type(precision))
-        return builder(library, model, device, dict(options or {}))
+        if prefix in _TYPED_BUILDERS:
+            typed = _TYPED_BUILDERS[prefix]
+            return typed(library, model, device, dict(options or {}), stored=whole_model_type(precision))
+        return _BUILDERS[prefix](library, model, device, dict(options or {}))
 
 
 def build_stored(
@@ -107,12 +112,14 @@ def build_stored(
     Raises:
         UnsupportedError: ``zoo.unknown``, ``zoo.build_failed``, or ``checkpoint.foreign_code`` where the model needs
             code that lies beside it.
-        UsageError: ``generation.step`` where the model has no such step.
+        UsageError: ``generation.step`` or ``zoo.image_invalid`` where what stands behind the ``#`` cannot be had.
         MissingExtraError: where the library or PyTorch is not installed.
     """
     with _imported(checkpoint.library, purpose=f"build the model of {checkpoint.name}") as library:
         if checkpoint.library == "transformers":
             return build_stored_transformers(library, checkpoint, device, stored=whole_model_type(precision))
+        if checkpoint.library == "diffusers":
+            return build_stored_diffusers(library, checkpoint, device, stored=whole_model_type(precision))
         return _build_stored_timm(library, checkpoint, device)
 
 
@@ -167,7 +174,7 @@ def _build_timm(timm: ModuleType, model: str, device: str, options: Mapping[str,
 def _build_stored_timm(timm: ModuleType, checkpoint: StoredCheckpoint, device: str) -> tuple[nn.Module, InputShapes]:
     settings = harmless_settings(checkpoint.settings, name=checkpoint.name)
     model = settings["architecture"].partition(".")[0]
-    if checkpoint.step is not None:
+    if checkpoint.asked is not None:
         raise UsageError(
             f"'{checkpoint.path}' is a model of timm, which has no steps of generation.", code="generation.step"
         )
@@ -240,6 +247,10 @@ def _torchvision_size(models: ModuleType, model: str) -> int:
 _BUILDERS: Mapping[str, Callable[[ModuleType, str, str, Mapping[str, Any]], tuple[Any, InputShapes]]] = {
     "timm": _build_timm,
     "torchvision": _build_torchvision,
-    "hf": build_transformers,
 }
-_PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+# These build a model in the format that it will run in.
+_TYPED_BUILDERS: Mapping[str, Callable[..., tuple[Any, InputShapes]]] = {
+    "hf": build_transformers,
+    "diffusers": build_diffusers,
+}
+_PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers", "diffusers": "diffusers"}

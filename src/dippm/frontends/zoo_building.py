@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import UnsupportedError
+from dippm.errors import UnsupportedError, UsageError
+from dippm.graph import DType
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
-__all__ = ["META", "build_failed", "harmless_settings", "make_on", "unknown"]
+__all__ = [
+    "META",
+    "build_failed",
+    "default_dtype",
+    "harmless_settings",
+    "make_on",
+    "option_unknown",
+    "torch_type",
+    "unknown",
+    "without_advice",
+]
 
 #: PyTorch's device for tensors that have shapes and no values.
 META = "meta"
@@ -120,6 +134,41 @@ def make_on(
     return (module if device == META else module.to(device)).eval()
 
 
+def torch_type(dtype: DType | None) -> torch.dtype | None:
+    """The type as PyTorch has it; None for None."""
+    from dippm.frontends.torch.dtypes import to_torch_dtype
+
+    return None if dtype is None else to_torch_dtype(dtype)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+    """What is made in here has this type where nothing says another, as ``from_pretrained`` makes it."""
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(before if dtype is None else dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def without_advice(log: Any) -> Iterator[None]:
+    """Keep a library from printing advice to those who load weights; what of it matters here, an error says.
+
+    Args:
+        log: The module of transformers or diffusers that sets how much they print.
+    """
+    level = log.get_verbosity()
+    log.set_verbosity(max(level, logging.ERROR))
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+
+
 def build_failed(name: str, error: Exception, options: Mapping[str, Any] | None = _DEFAULTS) -> UnsupportedError:
     """The error of a model that its library's constructor does not make.
 
@@ -177,4 +226,13 @@ def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
         f"{prefix} has no model '{model}' ({len(known)} names are known).",
         code="zoo.unknown",
         cure=" ".join(cures) or None,
+    )
+
+
+def option_unknown(name: str, option: str, near: Sequence[str]) -> UsageError:
+    """The error of an option that a model's configuration does not have, with the nearest that it has."""
+    return UsageError(
+        f"The configuration of {name} has no setting '{option}'.",
+        code="zoo.option_unknown",
+        cure=f"The nearest: {', '.join(near)}." if near else "Leave it out.",
     )

@@ -28,7 +28,7 @@ def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooS
     """A model to measure, as people name it.
 
     Args:
-        model: ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` or a path.
+        model: ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, ``diffusers:CLASS`` or a path.
         inputs: Shapes of one sample; empty to take the library's or the file's own.
         trust: See :class:`FileSource`.
 
@@ -53,7 +53,7 @@ class ZooSource:
     """A model of a library, built with random weights.
 
     Args:
-        name: ``timm:NAME``, ``torchvision:NAME`` or ``hf:ARCH``.
+        name: ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` or ``diffusers:CLASS``.
         inputs: Shapes of one sample; empty to take the library's.
     """
 

@@ -45,13 +45,14 @@ _PART = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,150}"
 ModelName = Annotated[
     str,
     Field(
-        pattern=rf"^((timm|torchvision):{_PART}|hf:{_PART}(/{_PART})?(#(prefill|decode)(=[0-9]{{1,9}})?)?)$",
+        pattern=rf"^((timm|torchvision):{_PART}|hf:{_PART}(/{_PART})?(#(prefill|decode)(=[0-9]{{1,9}})?)?"
+        rf"|diffusers:{_PART}(/{_PART}){{0,2}}(#image=[0-9]{{1,5}})?)$",
         description="A model by name; nothing is downloaded.",
         examples=["timm:resnet50"],
     ),
 ]
 
-_NAMES = "a name begins with timm:, torchvision: or hf:, as in timm:resnet50"
+_NAMES = "a name begins with timm:, torchvision:, hf: or diffusers:, as in timm:resnet50"
 
 _DEVICE = Field(
     default="A100", description="Device or MIG slice, or a list.", examples=["A100", ["A100", "1g.5gb@A100-SXM4-40GB"]]

@@ -232,7 +232,7 @@ def test_a_file_that_is_not_sent_stays_explained(visit: Visits, name: str, part:
     assert page.locator("#error").inner_text() == text
     page.fill("#name", "resnet50")
     page.get_by_role("button", name="Predict").click()
-    assert "Names begin with timm:, torchvision: or hf:" in page.locator("#error").inner_text()
+    assert "Names begin with timm:, torchvision:, hf: or diffusers:" in page.locator("#error").inner_text()
     assert page.evaluate("document.activeElement.id") == "name"
     assert visited.count("predict") == 0
 

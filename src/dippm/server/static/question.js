@@ -33,8 +33,8 @@ export class WrongQuestion extends Error {
 
 /** Throws `WrongQuestion` where no library's prefix stands before a model's name. */
 export function checkName(name) {
-  if (/^(timm|torchvision|hf):./.test(name)) return;
-  throw new WrongQuestion("name", `Names begin with timm:, torchvision: or hf: – timm:resnet50, for example. Got '${name}' instead.`);
+  if (/^(timm|torchvision|hf|diffusers):./.test(name)) return;
+  throw new WrongQuestion("name", `Names begin with timm:, torchvision:, hf: or diffusers: – timm:resnet50, for example. Got '${name}' instead.`);
 }
 
 /** The sizes in "1, 8, 32", each once, in order. */

@@ -1,0 +1,66 @@
+"""Checkpoints that are known by name: of each its class, its sizes and how many weights it is published with."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Checkpoint", "find_named", "known_names", "load_checkpoints"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A checkpoint as its architecture and size.
+
+    Args:
+        architecture: Class of the library.
+        config: What its configuration has otherwise than the class's default.
+        parameters: Trained weights that it is published with.
+    """
+
+    architecture: str
+    parameters: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def load_checkpoints(prefix: str) -> Mapping[str, Checkpoint]:
+    """The checkpoints of a library that are known by name.
+
+    Args:
+        prefix: What stands before the names: ``"hf"``, where they are ``OWNER/NAME``, or ``"diffusers"``, where the
+            part of the pipeline follows, as ``OWNER/NAME/unet``.
+    """
+    table = tomllib.loads(Path(__file__).with_name(f"{prefix}_checkpoints.toml").read_text(encoding="utf-8"))
+    return {
+        name: Checkpoint(architecture=entry["class"], parameters=entry["parameters"], config=entry.get("config", {}))
+        for name, entry in table.items()
+    }
+
+
+def find_named(prefix: str, name: str) -> Checkpoint | None:
+    """A checkpoint by its full name or by what stands behind the owner's, whatever the case; None for any other name.
+
+    Args:
+        prefix: See :func:`load_checkpoints`.
+        name: What stands behind the prefix.
+    """
+    lowered = name.lower()
+    for known, checkpoint in load_checkpoints(prefix).items():
+        if lowered in {known.lower(), _without_owner(known).lower()}:
+            return checkpoint
+    return None
+
+
+def known_names(prefix: str) -> list[str]:
+    """All names that :func:`find_named` knows, with the owner and without."""
+    known = load_checkpoints(prefix)
+    return [*known, *map(_without_owner, known)]
+
+
+def _without_owner(name: str) -> str:
+    return name.partition("/")[2]
