@@ -7,7 +7,7 @@ from typing import Any, Unpack, get_type_hints
 import pytest
 
 import dippm
-from dippm.api.question import Options, Question, spelled_out
+from dippm.api.question import ModelByBatch, Options, Question, spelled_out
 
 OPTIONS = [each.name for each in fields(Question)]
 VERBS = (dippm.predict, dippm.inspect, dippm.fits, dippm.max_batch, dippm.sweep)
@@ -71,3 +71,11 @@ def test_a_slip_in_a_name_is_refused_before_anything_is_done(verb: Any, tmp_path
         verb("nowhere.onnx", **given, presicion="amp")
     with pytest.raises(TypeError, match=r"argument 'xyzzy'$"):
         verb("nowhere.onnx", **given, xyzzy=1)
+
+
+def test_a_model_of_a_holder_is_read_for_the_batch_asked() -> None:
+    asked: list[int] = []
+    model = ModelByBatch(lambda batch: asked.append(batch) or "graph")  # type: ignore[arg-type,func-returns-value]
+    for hint in (None, 8):
+        assert Question(framework="onnx").read(model, mode="inference", batch_hint=hint) == "graph"
+    assert asked == [1, 8]
