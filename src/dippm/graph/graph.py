@@ -40,7 +40,7 @@ class Graph:
         proved_batch: The largest batch size that the model was read at, of a graph that is for every batch size;
             None where nobody noted it.
         keeps_fp32_parts: Whether the model's code computes parts in FP32 also where its weights are of 16 bits, as that
-            of transformers does: only a reading in that format shows them.
+            of transformers and diffusers does: only a reading in that format shows them.
         is_scored_in_fp32: Whether the model's own loss takes its scores in FP32, whatever type they have, as those of
             transformers' decoders do.
         unsupported_ops: Operators without a cost rule of their own: framework's name to number of nodes.

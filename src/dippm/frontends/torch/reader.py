@@ -37,6 +37,7 @@ __all__ = ["read_module"]
 
 _BATCHES = ((2, 3), (2, 4))
 _PROOF_BATCH = 64
+_WITH_FP32_PARTS = ("diffusers.", "transformers.")
 _COMPILER = "torch._dynamo"
 
 
@@ -220,7 +221,7 @@ class _Reading:
             outputs=outputs,
             has_lifetimes=True,
             fixed_batch=batch,
-            keeps_fp32_parts=_is_of_transformers(self.module),
+            keeps_fp32_parts=_keeps_fp32_parts(self.module),
             is_scored_in_fp32=self.mode is Mode.TRAINING and is_scored_in_fp32(self.module),
             unsupported_ops=dict(recorder.unsupported),
             warnings=tuple(dict.fromkeys(recorder.assumptions)),
@@ -278,8 +279,9 @@ def _check_initialised(module: nn.Module, *, source: str) -> None:
         )
 
 
-def _is_of_transformers(module: nn.Module) -> bool:
-    return any(type(part).__module__.startswith("transformers.") for part in module.modules())
+def _keeps_fp32_parts(module: nn.Module) -> bool:
+    """Whether it is of a library, or has a part of one, whose code computes in FP32 beside weights of 16 bits."""
+    return any(type(part).__module__.startswith(_WITH_FP32_PARTS) for part in module.modules())
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
