@@ -138,7 +138,7 @@ def max_batch(
         raise UnsupportedError(
             f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}",
             code="graph.fixed_batch",
-            cure="Export the model with a dynamic batch.",
+            cure="Export a file with a dynamic batch; a model that is read for each batch can be asked with fits.",
         )
     searches = [_search(graph, spec, asked, bound_ms=bound_ms) for spec in asked.devices]
     largest = max(1, *(found.at_most for found in searches))
