@@ -1,4 +1,5 @@
 import io
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.errors import ModelReadError, UsageError
+from dippm.frontends.checkpoint_folder import find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 
 
@@ -122,6 +124,20 @@ def test_missing_files_and_plain_folders(tmp_path: Path) -> None:
     assert caught.value.code == "model.unrecognised"
     (tmp_path / "saved_model.pb").write_bytes(b"x")
     assert detect_framework(tmp_path) is Framework.TENSORFLOW
+
+
+@pytest.mark.parametrize("place", ["pipe", "config.json", "model.pdmodel"])
+def test_no_one_waits_for_the_writer_of_a_pipe(tmp_path: Path, place: str) -> None:
+    pipe = tmp_path / place
+    os.mkfifo(pipe)
+    assert find_checkpoint(pipe) is None
+    assert find_checkpoint(tmp_path) is None
+    with pytest.raises(ModelReadError, match="a pipe or a device") as caught:
+        detect_framework(pipe)
+    assert caught.value.code == "model.unreadable"
+    with pytest.raises(ModelReadError) as caught:
+        detect_framework(tmp_path)
+    assert caught.value.code == "model.unrecognised"
 
 
 def test_a_name_that_no_file_system_takes_is_refused() -> None:

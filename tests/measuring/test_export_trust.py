@@ -70,3 +70,14 @@ def test_what_pytorch_writes_runs_nothing(tmp_path: Path) -> None:
         torch.export.save(torch.export.export(torch.nn.Linear(4, 4).eval(), (torch.zeros(2, 4),)), path)
     with zipfile.ZipFile(path) as archive:
         assert not loading_runs_code(archive)
+
+
+def test_a_table_that_does_not_unpack_is_answered_with_yes(tmp_path: Path) -> None:
+    path, name = tmp_path / "m.pt2", "m/data/weights/model_weights_config.json"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, config())
+    content = bytearray(path.read_bytes())
+    content[zipfile.sizeFileHeader + len(name)] = 0xFF
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as archive:
+        assert loading_runs_code(archive)

@@ -234,6 +234,8 @@ def _read_settings(path: Path) -> Mapping[str, Any] | None:
         ModelReadError: ``checkpoint.invalid`` where it would, and is damaged.
     """
     try:
+        if not path.is_file():  # opening a pipe waits for its writer
+            return None
         with path.open("rb") as stream:
             # Files of models are large, and few of them are JSON.
             head = stream.read(_HEAD_BYTES)

@@ -89,6 +89,12 @@ def detect_framework(path: Path) -> Framework:
             raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure=cure)
         if path.is_dir():
             return _detect_folder(path)
+        if not path.is_file():  # opening a pipe waits for its writer
+            raise ModelReadError(
+                f"'{path}' is a pipe or a device.",
+                code="model.unreadable",
+                cure="Write the model to a file, and give that.",
+            )
         with path.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
     except (OSError, ValueError) as exc:

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 
+from dippm.frontends.torch.archive import DAMAGES
 from dippm.frontends.torch.pickle_scan import scan_pickles
 
 __all__ = ["loading_runs_code"]
@@ -26,7 +27,7 @@ def loading_runs_code(archive: zipfile.ZipFile) -> bool:
         return True  # the format before these tables, pickled throughout
     try:
         return any(_is_unsafe(archive, name) for name in names)
-    except (ValueError, KeyError, AttributeError, zipfile.BadZipFile):
+    except (*DAMAGES, KeyError, TypeError, AttributeError):
         return True
 
 

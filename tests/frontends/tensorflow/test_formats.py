@@ -1,5 +1,6 @@
 """What needs no TensorFlow."""
 
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from dippm.errors import MissingExtraError, ModelReadError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.tensorflow import conversion
-from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, find_format, list_files
+from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, check_graph, find_format, list_files
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,19 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelReadError, match="description"):
         check_archive(path, most_mb=1000)
     assert path.stat().st_size < 2**18
+
+
+@pytest.mark.parametrize("name", ["frozen.pb", "saved_model.pb"])
+def test_a_graph_larger_than_any_message_is_refused_unread(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with path.open("wb") as stream:
+        stream.truncate(2**31 - 1)  # sparse: it takes no room
+    given = tmp_path if name == "saved_model.pb" else path
+    check_graph(given)
+    os.truncate(path, 2**31)
+    with pytest.raises(ModelReadError) as caught:
+        check_graph(given)
+    assert caught.value.code == "model.too_large"
 
 
 def test_an_archive_that_is_cut_off_is_told(tmp_path: Path) -> None:

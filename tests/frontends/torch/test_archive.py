@@ -96,3 +96,23 @@ def test_a_damaged_archive_says_so(archive_of: Callable[..., zipfile.ZipFile], t
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(ModelReadError, match="no readable directory"):
         open_archive(path)
+
+
+def test_an_entry_that_does_not_unpack_is_told(archive_of: Callable[..., zipfile.ZipFile], tmp_path: Path) -> None:
+    archive_of(entry=bytes(range(256)) * 40).close()
+    path = tmp_path / "m.zip"
+    content = bytearray(path.read_bytes())
+    content[zipfile.sizeFileHeader + len("entry")] = 0xFF
+    path.write_bytes(content)
+    with open_archive(path) as archive, pytest.raises(ModelReadError, match="'entry'") as caught:
+        read_entry(archive, "entry")
+    assert caught.value.code == "model.truncated"
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_an_entry_that_pytorch_could_not_unpack_is_not_unpacked(
+    archive_of: Callable[..., zipfile.ZipFile], compression: int
+) -> None:
+    with archive_of(compression, entry=b"content") as archive, pytest.raises(ModelReadError) as caught:
+        read_entry(archive, "entry")
+    assert caught.value.code == "model.truncated"

@@ -103,7 +103,9 @@ def _programs_in(folder: Path) -> list[Path]:
 
 def _holds_program(path: Path) -> bool:
     try:
+        if not path.is_file():  # opening a pipe waits for its writer
+            return False
         with path.open("rb") as stream:
             return _is_program(stream.read(_HEAD_BYTES))
-    except OSError:  # a folder, or nobody may read it
+    except OSError:  # nobody may read it
         return False

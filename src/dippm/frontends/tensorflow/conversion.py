@@ -12,7 +12,14 @@ from dippm.errors import MissingExtraError
 from dippm.frontends.conversion.convert import ConvertedModel, convert
 from dippm.frontends.conversion.limits import ConversionLimits
 from dippm.frontends.inputs import InputEntry, InputShapes
-from dippm.frontends.tensorflow.formats import ModelFormat, check_archive, check_lite, find_format, list_files
+from dippm.frontends.tensorflow.formats import (
+    ModelFormat,
+    check_archive,
+    check_graph,
+    check_lite,
+    find_format,
+    list_files,
+)
 from dippm.frontends.tensorflow.objects import save_object
 
 __all__ = ["convert_tensorflow"]
@@ -68,6 +75,8 @@ def _convert_path(
     hints: dict[str, object] = {}
     if found is ModelFormat.KERAS:
         check_archive(path, most_mb=limits.output_mb)
+    if found in (ModelFormat.GRAPH_DEF, ModelFormat.SAVED_MODEL):
+        check_graph(path)
     if found is ModelFormat.TFLITE:
         check_lite(path)
     if found in (ModelFormat.KERAS, ModelFormat.HDF5):

@@ -10,12 +10,15 @@ from pathlib import Path
 from dippm.errors import ModelReadError
 from dippm.frontends.tensorflow.lite_file import is_cut_short
 
-__all__ = ["ModelFormat", "check_archive", "check_lite", "find_format", "list_files"]
+__all__ = ["ModelFormat", "check_archive", "check_graph", "check_lite", "find_format", "list_files"]
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _ZIP = b"PK\x03\x04"
 _TFLITE = b"TFL3"
 _GRAPH_NAME = "saved_model.pb"
+_MOST_SETTINGS = 64 * 2**20
+# Protobuf counts a message's bytes in 31 bits.
+_MOST_GRAPH = 2**31 - 1
 
 
 class ModelFormat(StrEnum):
@@ -93,6 +96,25 @@ def check_archive(path: Path, *, most_mb: int) -> None:
         )
 
 
+def check_graph(path: Path) -> None:
+    """Refuse a graph in a file of its own, or the ``saved_model.pb`` of a folder, that no protobuf message can fill.
+
+    Raises:
+        ModelReadError: ``model.too_large``, ``model.unreadable``.
+    """
+    file = path / _GRAPH_NAME if path.is_dir() else path
+    try:
+        size = file.stat().st_size
+    except OSError as exc:
+        raise ModelReadError(f"'{file}' cannot be read: {exc}.", code="model.unreadable") from exc
+    if size > _MOST_GRAPH:
+        raise ModelReadError(
+            f"'{file}' is no graph of TensorFlow: it has {size / 2**20:,.0f} MiB, and none is larger than 2,048.",
+            code="model.too_large",
+            cure="Save the model as a SavedModel folder, which keeps the weights beside the graph.",
+        )
+
+
 def check_lite(path: Path) -> None:
     """Refuse a TensorFlow Lite file that ends before what it refers to.
 
@@ -114,6 +136,3 @@ def check_lite(path: Path) -> None:
             code="model.truncated",
             cure="Save or copy it again.",
         )
-
-
-_MOST_SETTINGS = 64 * 2**20

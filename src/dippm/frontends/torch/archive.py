@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from pathlib import Path
 
 from dippm.errors import ModelReadError
 
-__all__ = ["EntryReader", "open_archive", "read_entry"]
+__all__ = ["DAMAGES", "EntryReader", "open_archive", "read_entry"]
+
+#: What Python raises for an archive that is cut short, damaged, encrypted or packed in a way that it does not know.
+DAMAGES = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError)
 
 _ENTRY_LIMIT = 2**30
 _FREE_SIZE = 2**24  # an entry up to this size may be compressed as far as it likes
 _RATIO_LIMIT = 200
 _UNPACKED_LIMIT = 2**26  # what an archive may unpack to beyond its own size
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # PyTorch's own reader knows no other
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
@@ -24,7 +29,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
     """
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError) as exc:
+    except DAMAGES as exc:
         raise ModelReadError(
             f"'{path}' begins as a zip archive and has no readable directory: {exc}.",
             code="model.truncated",
@@ -47,8 +52,10 @@ def read_entry(archive: zipfile.ZipFile, name: str) -> bytes:
             cure="Files written by PyTorch are not compressed; this one is not what it seems.",
         )
     try:
+        if info.compress_type not in _METHODS:
+            raise NotImplementedError("it is packed in a way that PyTorch does not read")
         return archive.read(info)
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError) as exc:
+    except DAMAGES as exc:
         raise ModelReadError(
             f"'{archive.filename}' cannot be read at '{name}': {exc}.",
             code="model.truncated",
