@@ -4,7 +4,7 @@ All tensors live on PyTorch's ``meta`` device: its kernels compute shapes, strid
 make modules believe that they run on an ordinary device: ``PretendedDevice`` answers questions about the device, and
 small tensors whose values follow from the program alone (``torch.arange(4)``, masks, index tables) carry those
 values along, so that ``.item()`` and ``if`` on them work. What depends on the values of the model's inputs cannot be
-known and raises :class:`DataDependentError`.
+known and raises :class:`~dippm.frontends.torch.asked_values.DataDependentError`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.costs.precision import RAISED
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
+from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
@@ -38,7 +39,7 @@ from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
 
-__all__ = ["DataDependentError", "FloatIndicesError", "Recorder"]
+__all__ = ["Recorder"]
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
@@ -47,22 +48,6 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
 _MASK_TYPES = frozenset({torch.bool, torch.uint8})
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
-
-
-class DataDependentError(Exception):
-    """The program asks for a value that only the model's real input would give."""
-
-
-class FloatIndicesError(Exception):
-    """An embedding was asked for rows by numbers that are no integers.
-
-    Args:
-        tensor: Index of the tensor that owns the storage of the indices.
-    """
-
-    def __init__(self, tensor: int) -> None:
-        super().__init__("an embedding takes integer indices and got floating-point numbers")
-        self.tensor = tensor
 
 
 @dataclass(slots=True)
@@ -307,7 +292,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values = self._compute_values(func, plan, args, kwargs, inputs)
             result = self._pick_by_masks(func, arguments) if values is None and is_mask_index else None
             if values is None and result is None:
-                raise DataDependentError(plan.source_op)
+                raise DataDependentError(plan.source_op, tuple(self.table.slot(tensor).index for tensor in inputs))
             if values is not None and not isinstance(values, (torch.Tensor, tuple, list)):
                 return values
             if values is not None:
