@@ -95,3 +95,38 @@ def test_models_of_transformers_take_their_attention_mask(kind: str, mode: str) 
     )
     assert graph.fixed_batch is None
     assert any("attention_mask" in warning for warning in graph.warnings)
+
+
+_DRAWS = {
+    "a share": lambda: torch.rand(1).item() == 0.5,
+    "a share in place": lambda: torch.empty(1).uniform_(2, 6).item() == 4,
+    "a place": lambda: torch.randint(0, 9, (1,)).item() == 4,
+    "a place in a tensor": lambda: int(torch.randint(5, (1,))) == 2,
+}
+
+
+@pytest.mark.parametrize("name", _DRAWS)
+def test_a_random_number_is_its_mean_where_the_model_asks_and_a_warning_says_so(
+    name: str, read: Callable[..., Graph]
+) -> None:
+    class Draws(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.tanh() if _DRAWS[name]() else x.relu()
+
+    graph = read(Draws(), "8")
+    kinds = {node.kind for node in graph.nodes}
+    assert OpKind.TANH in kinds
+    assert OpKind.RELU not in kinds
+    assert any("its mean" in warning for warning in graph.warnings)
+
+
+def test_several_random_numbers_are_not_guessed(read: Callable[..., Graph]) -> None:
+    class Draws(nn.Module):
+        def forward(self, x: Any) -> Any:
+            drawn = torch.empty(2)
+            drawn[:1].uniform_()
+            return x.tanh() if drawn[:1].item() > 0 else x.relu()
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Draws(), "8")
+    assert caught.value.code == "torch.data_dependent"

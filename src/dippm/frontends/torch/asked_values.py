@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from dippm.graph import DType, Node, OpKind, TensorRole, TensorSpec
 
-__all__ = ["DataDependentError", "FloatIndicesError", "masks_behind"]
+__all__ = ["DRAWN_MEANS", "DataDependentError", "FloatIndicesError", "masks_behind"]
+
+
+DRAWN_MEANS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "rand": lambda _: 0.5,
+    "uniform": lambda bounds: (bounds["from"] + bounds["to"]) / 2,
+    "randint": lambda bounds: (bounds.get("low", 0) + bounds["high"] - 1) // 2,
+}
+"""What the operators that draw a number draw in the mean, by their arguments."""
 
 
 class DataDependentError(Exception):

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.costs.precision import RAISED
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
-from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError
+from dippm.frontends.torch.asked_values import DRAWN_MEANS, DataDependentError, FloatIndicesError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
@@ -307,8 +307,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = list(tensors_in((result,)))
         if values is None and all(may_keep_values(output) for output in outputs):
             values = self._compute_values(func, plan, args, kwargs, inputs)
-        if plan.name == "rand" and outputs[0].numel() == 1:
-            values = self._assume_draw(outputs[0])
+        if plan.name in DRAWN_MEANS and outputs[0].numel() == 1:
+            values = self._assume_draw(plan, arguments, outputs[0])
         if plan.name == "_is_all_true" and values is None:
             values = self._assume_check()
         if values is None and func._schema.is_mutable:
@@ -316,10 +316,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
 
-    def _assume_draw(self, drawn: torch.Tensor) -> torch.Tensor:
-        """The mean in place of one random number, by which models decide whether to leave out a layer."""
-        self.assumptions.append("A random number of the forward pass is taken as 0.5, where it decides what runs.")
-        return torch.full(drawn.shape, 0.5, dtype=drawn.dtype)
+    def _assume_draw(self, plan: OpPlan, arguments: Mapping[str, Any], drawn: torch.Tensor) -> torch.Tensor | None:
+        """The mean in place of one random number, by which models decide which layers run or where to cut."""
+        if plan.is_in_place:
+            storage = self.table.slot(drawn).storage
+            if drawn.untyped_storage().nbytes() != drawn.element_size():
+                return None
+            storage.has_values = True
+        self.assumptions.append("A random number of the forward pass is taken as its mean, where it decides what runs.")
+        return torch.full(drawn.shape, DRAWN_MEANS[plan.name](arguments), dtype=drawn.dtype)
 
     def _pick_by_masks(self, func: Any, arguments: Mapping[str, Any]) -> torch.Tensor | None:
         """What masks of known values pick of a tensor of unknown ones; None where a mask is not known."""
