@@ -223,8 +223,8 @@ def _first_taken(module: Any, function: Callable[..., Any], ways: Iterator[_Entr
 
     Where that depends on values, None in its place, and reading the module says so. No inputs where it takes none.
     """
+    from dippm.frontends.torch.asked_values import DataDependentError
     from dippm.frontends.torch.recorded_call import call_without_data
-    from dippm.frontends.torch.recorder import DataDependentError
 
     arguments = inspect.signature(function).parameters.values()
     takes_any = any(item.kind is item.VAR_KEYWORD for item in arguments)

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dippm.frontends.inputs import InputEntry  # noqa: E402
+from dippm.frontends.torch.asked_values import DataDependentError  # noqa: E402
 from dippm.frontends.torch.recorded_call import call_without_data  # noqa: E402
-from dippm.frontends.torch.recorder import DataDependentError  # noqa: E402
 from dippm.graph import DType  # noqa: E402
 
 

@@ -18,7 +18,10 @@ _RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "ex
 _FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real"})
 _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
-_REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean"})
+_LOSSES = frozenset(
+    {"mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
+)
+_REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean", *_LOSSES})
 _REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min", "median", "mode"})
 _CELLS = frozenset({"lstm_cell", "gru_cell"})
 _CHOOSING_FUNCTIONS = frozenset({"max", "min", "median", "mode"})
@@ -212,7 +215,7 @@ def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function == "norm":
         _chain(gradients, node, "norm", taken)
         return
-    kept: Sequence[int] = (x,) if function in _REDUCE_INPUT_FUNCTIONS else ()
+    kept: Sequence[int] = node.inputs if function in _REDUCE_INPUT_FUNCTIONS else ()
     if function in _REDUCE_BOTH_FUNCTIONS:
         kept = (x, node.outputs[0])
     if function in _CHOOSING_FUNCTIONS and len(node.outputs) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -91,7 +92,13 @@ def default_dtype(module: nn.Module) -> torch.dtype:
 
 
 def make_inputs(
-    recorder: Recorder, given: InputShapes, *, batch: int, default: torch.dtype, integer_inputs: frozenset[int]
+    recorder: Recorder,
+    given: InputShapes,
+    *,
+    batch: int,
+    default: torch.dtype,
+    integer_inputs: frozenset[int],
+    full_masks: frozenset[int] = frozenset(),
 ) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[int, ...]]:
     """Make the model's input tensors.
 
@@ -101,6 +108,7 @@ def make_inputs(
         batch: Size of the first dimension.
         default: Element type where the caller gave none.
         integer_inputs: Positions of inputs without a given type that are int64 instead.
+        full_masks: Positions of inputs that are taken to be masks which leave nothing out.
 
     Returns:
         Positional arguments, keyword arguments, and the inputs' indices in the graph.
@@ -118,7 +126,11 @@ def make_inputs(
                     cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
                 )
             dtype = wanted
-        tensor = recorder.table.add_input(name=name, shape=entry.at(batch), dtype=dtype, values=entry.values)
+        shape, values = entry.at(batch), entry.values
+        if len(tensors) in full_masks:
+            values = (1,) * prod(shape[1:])
+            recorder.assumptions.append(f"The mask '{name}' is taken to leave nothing out, as the model decides by it.")
+        tensor = recorder.table.add_input(name=name, shape=shape, dtype=dtype, values=values)
         tensors.append(tensor)
 
     count = len(given.positional)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from dippm.errors import DippmError, UnsupportedError, UsageError
-from dippm.frontends.torch.recorder import DataDependentError, FloatIndicesError
+from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError
 from dippm.frontends.torch.script_traceback import is_script_error, script_message, script_place
 
 __all__ = ["forward_error"]
@@ -33,8 +33,8 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
         shapes: The inputs' shapes that it was called with.
 
     Returns:
-        A :class:`~dippm.errors.DippmError`, or the :class:`~dippm.frontends.torch.recorder.FloatIndicesError` that an
-        operator of TorchScript raised.
+        A :class:`~dippm.errors.DippmError`, or the
+        :class:`~dippm.frontends.torch.asked_values.FloatIndicesError` that an operator of TorchScript raised.
     """
     if isinstance(raised, DippmError):
         return raised

@@ -118,6 +118,21 @@ OPERATORS: Mapping[str, OpRule] = {
         name: OpRule(kind=OpKind.REDUCE, function=function, inputs=("self",), attributes="axes")
         for name, function in _REDUCE_FUNCTIONS.items()
     },
+    # The loss of a model that takes its labels.
+    **{
+        name: OpRule(kind=OpKind.GATHER, function="nll_loss", inputs=("self", "target"))
+        for name in ("nll_loss_forward", "nll_loss2d_forward")
+    },
+    **{
+        name: OpRule(kind=OpKind.REDUCE, function=name, inputs=("self", "target"))
+        for name in (
+            "mse_loss",
+            "smooth_l1_loss",
+            "huber_loss",
+            "binary_cross_entropy",
+            "binary_cross_entropy_with_logits",
+        )
+    },
     **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
     **_named(
         OpKind.SORT,

@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
-from dippm.frontends.torch.recorder import DataDependentError, Recorder
+from dippm.frontends.torch.asked_values import DataDependentError
+from dippm.frontends.torch.recorder import Recorder
 
 __all__ = ["PretendedDevice"]
 
@@ -67,7 +68,7 @@ class PretendedDevice(TorchFunctionMode):
     def _known_value(self, tensor: torch.Tensor, *, asked: str) -> torch.Tensor:
         value = self._recorder.known_value(tensor)
         if value is None:
-            raise DataDependentError(asked)
+            raise DataDependentError(asked, (self._recorder.index_of(tensor),))
         return value
 
     def _with_numbers(self, data: Any) -> Any:

@@ -19,6 +19,7 @@ from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
+from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, masks_behind
 from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
 from dippm.frontends.torch.forward_errors import forward_error
@@ -27,7 +28,7 @@ from dippm.frontends.torch.late_compiler import compiler_off
 from dippm.frontends.torch.module_state import ModuleState
 from dippm.frontends.torch.own_loss import is_scored_in_fp32
 from dippm.frontends.torch.pretended_device import PretendedDevice
-from dippm.frontends.torch.recorder import FloatIndicesError, Recorder
+from dippm.frontends.torch.recorder import Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
 from dippm.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
@@ -104,6 +105,18 @@ def read_module(
             state.restore()
 
 
+class _MasksAskedError(Exception):
+    """The module decides by what masks among its inputs hold.
+
+    Args:
+        positions: Which of the inputs they are.
+    """
+
+    def __init__(self, positions: frozenset[int]) -> None:
+        super().__init__("a decision by a mask")
+        self.positions = positions
+
+
 @dataclasses.dataclass(kw_only=True)
 class _Reading:
     """One module with its inputs, and what was learned about their types."""
@@ -114,6 +127,7 @@ class _Reading:
     mode: Mode
     state: ModuleState
     integer_inputs: frozenset[int] = frozenset()
+    full_masks: frozenset[int] = frozenset()
 
     def read_any_batch(self, *, batch_hint: int | None, choices: tuple[tuple[int, ...], ...]) -> Graph:
         reason = ""
@@ -163,7 +177,7 @@ class _Reading:
         return graph
 
     def read_at(self, batch: int) -> Graph:
-        for _ in range(len(self.input.entries) + 1):
+        for _ in range(2 * len(self.input.entries) + 1):
             recorder = None
             try:
                 with ScopeTracker(self.module) as scopes:
@@ -187,7 +201,9 @@ class _Reading:
                         cure='Give the element type with the shape, as in "128:int64".',
                     ) from exc
                 self.integer_inputs |= {position}
-        raise AssertionError("every retry makes one more input an integer")
+            except _MasksAskedError as exc:
+                self.full_masks |= exc.positions
+        raise AssertionError("every retry makes one more input an integer or a mask")
 
     def _record(self, recorder: Recorder, *, batch: int) -> Graph:
         recorder.table.add_weights_of(self.module)
@@ -201,6 +217,7 @@ class _Reading:
             batch=batch,
             default=default_dtype(self.module),
             integer_inputs=self.integer_inputs,
+            full_masks=self.full_masks,
         )
         with collection_paused(), compiler_off():
             # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
@@ -247,9 +264,19 @@ class _Reading:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise
+        except DataDependentError as exc:
+            masks = masks_behind(exc.tensors, recorder.nodes(), recorder.tensors)
+            inputs = [i for i, tensor in enumerate(recorder.tensors) if tensor.role is TensorRole.INPUT]
+            positions = frozenset(map(inputs.index, masks)) - self.full_masks
+            if positions:
+                raise _MasksAskedError(positions) from exc
+            raise self._error(exc, recorder, batch=batch) from exc
         except Exception as exc:
-            shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
-            raise forward_error(exc, raised=recorder.raised, source=self.source, shapes=shapes) from exc
+            raise self._error(exc, recorder, batch=batch) from exc
+
+    def _error(self, error: Exception, recorder: Recorder, *, batch: int) -> Exception:
+        shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
+        return forward_error(error, raised=recorder.raised, source=self.source, shapes=shapes)
 
 
 def _mark_cache(

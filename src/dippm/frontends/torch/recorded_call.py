@@ -32,7 +32,7 @@ def call_without_data(
 
     Raises:
         Exception: Whatever the function raises;
-            :class:`~dippm.frontends.torch.recorder.DataDependentError` where it decides by values.
+            :class:`~dippm.frontends.torch.asked_values.DataDependentError` where it decides by values.
     """
     recorder = Recorder(scope=str)
     with PROCESS_LOCK:

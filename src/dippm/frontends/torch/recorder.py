@@ -4,7 +4,7 @@ All tensors live on PyTorch's ``meta`` device: its kernels compute shapes, strid
 make modules believe that they run on an ordinary device: ``PretendedDevice`` answers questions about the device, and
 small tensors whose values follow from the program alone (``torch.arange(4)``, masks, index tables) carry those
 values along, so that ``.item()`` and ``if`` on them work. What depends on the values of the model's inputs cannot be
-known and raises :class:`DataDependentError`.
+known and raises :class:`~dippm.frontends.torch.asked_values.DataDependentError`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.costs.precision import RAISED
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
+from dippm.frontends.torch.asked_values import DRAWN_MEANS, DataDependentError, FloatIndicesError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
@@ -38,7 +39,7 @@ from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
 
-__all__ = ["DataDependentError", "FloatIndicesError", "Recorder"]
+__all__ = ["Recorder"]
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
@@ -47,22 +48,6 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
 _MASK_TYPES = frozenset({torch.bool, torch.uint8})
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
-
-
-class DataDependentError(Exception):
-    """The program asks for a value that only the model's real input would give."""
-
-
-class FloatIndicesError(Exception):
-    """An embedding was asked for rows by numbers that are no integers.
-
-    Args:
-        tensor: Index of the tensor that owns the storage of the indices.
-    """
-
-    def __init__(self, tensor: int) -> None:
-        super().__init__("an embedding takes integer indices and got floating-point numbers")
-        self.tensor = tensor
 
 
 @dataclass(slots=True)
@@ -307,7 +292,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             values = self._compute_values(func, plan, args, kwargs, inputs)
             result = self._pick_by_masks(func, arguments) if values is None and is_mask_index else None
             if values is None and result is None:
-                raise DataDependentError(plan.source_op)
+                raise DataDependentError(plan.source_op, tuple(self.table.slot(tensor).index for tensor in inputs))
             if values is not None and not isinstance(values, (torch.Tensor, tuple, list)):
                 return values
             if values is not None:
@@ -322,8 +307,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = list(tensors_in((result,)))
         if values is None and all(may_keep_values(output) for output in outputs):
             values = self._compute_values(func, plan, args, kwargs, inputs)
-        if plan.name == "rand" and outputs[0].numel() == 1:
-            values = self._assume_draw(outputs[0])
+        if plan.name in DRAWN_MEANS and outputs[0].numel() == 1:
+            values = self._assume_draw(plan, arguments, outputs[0])
         if plan.name == "_is_all_true" and values is None:
             values = self._assume_check()
         if values is None and func._schema.is_mutable:
@@ -331,10 +316,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
 
-    def _assume_draw(self, drawn: torch.Tensor) -> torch.Tensor:
-        """The mean in place of one random number, by which models decide whether to leave out a layer."""
-        self.assumptions.append("A random number of the forward pass is taken as 0.5, where it decides what runs.")
-        return torch.full(drawn.shape, 0.5, dtype=drawn.dtype)
+    def _assume_draw(self, plan: OpPlan, arguments: Mapping[str, Any], drawn: torch.Tensor) -> torch.Tensor | None:
+        """The mean in place of one random number, by which models decide which layers run or where to cut."""
+        if plan.is_in_place:
+            storage = self.table.slot(drawn).storage
+            if drawn.untyped_storage().nbytes() != drawn.element_size():
+                return None
+            storage.has_values = True
+        self.assumptions.append("A random number of the forward pass is taken as its mean, where it decides what runs.")
+        return torch.full(drawn.shape, DRAWN_MEANS[plan.name](arguments), dtype=drawn.dtype)
 
     def _pick_by_masks(self, func: Any, arguments: Mapping[str, Any]) -> torch.Tensor | None:
         """What masks of known values pick of a tensor of unknown ones; None where a mask is not known."""

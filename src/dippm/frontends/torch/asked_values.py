@@ -1,0 +1,80 @@
+"""What a program asks of its input that shapes do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from dippm.graph import DType, Node, OpKind, TensorRole, TensorSpec
+
+__all__ = ["DRAWN_MEANS", "DataDependentError", "FloatIndicesError", "masks_behind"]
+
+
+DRAWN_MEANS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "rand": lambda _: 0.5,
+    "uniform": lambda bounds: (bounds["from"] + bounds["to"]) / 2,
+    "randint": lambda bounds: (bounds.get("low", 0) + bounds["high"] - 1) // 2,
+}
+"""What the operators that draw a number draw in the mean, by their arguments."""
+
+
+class DataDependentError(Exception):
+    """The program asks for a value that only the model's real input would give.
+
+    Args:
+        asked: The operator or function that asks.
+        tensors: Indices of the tensors that it asks.
+    """
+
+    def __init__(self, asked: str, tensors: tuple[int, ...] = ()) -> None:
+        super().__init__(asked)
+        self.tensors = tensors
+
+
+class FloatIndicesError(Exception):
+    """An embedding was asked for rows by numbers that are no integers.
+
+    Args:
+        tensor: Index of the tensor that owns the storage of the indices.
+    """
+
+    def __init__(self, tensor: int) -> None:
+        super().__init__("an embedding takes integer indices and got floating-point numbers")
+        self.tensor = tensor
+
+
+def masks_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[TensorSpec]) -> frozenset[int]:
+    """The masks among a model's inputs that alone decide what some tensors hold.
+
+    A mask is an input of booleans, or one that the model makes booleans of.
+
+    Args:
+        asked: Indices of the tensors.
+        nodes: What ran so far.
+        tensors: All tensors so far.
+
+    Returns:
+        Their indices; none where something else that is not known decides as well.
+    """
+    makers = {output: node for node in nodes for output in node.outputs}
+    to_bool = [
+        node.inputs[0] for node in nodes if node.kind is OpKind.CAST and tensors[node.outputs[0]].dtype is DType.BOOL
+    ]
+    owners = ((index, tensors[index].alias_of) for index in to_bool)
+    masks = {index if owner is None else owner for index, owner in owners}
+    found: set[int] = set()
+    waiting = list(asked)
+    seen = set(waiting)
+    while waiting:
+        index = waiting.pop()
+        maker = makers.get(index)
+        role, is_bool = tensors[index].role, tensors[index].dtype is DType.BOOL
+        if maker is not None and maker.kind is not OpKind.RANDOM:
+            new = {source for source in maker.inputs if source >= 0} - seen
+            seen |= new
+            waiting += new
+        elif role is TensorRole.INPUT and (is_bool or index in masks):
+            found.add(index)
+        elif maker is not None or role in {TensorRole.INPUT, TensorRole.PARAMETER}:
+            return frozenset()
+    return frozenset(found)

@@ -1,0 +1,132 @@
+"""Decisions by what is in a model's input: those by masks are taken, all others refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import dippm  # noqa: E402
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends.torch.torchvision_ops import import_torchvision_ops  # noqa: E402
+from dippm.graph import Graph, OpKind  # noqa: E402
+
+
+class _Masked(nn.Module):
+    """Leaves out what it does about a mask where the mask leaves nothing out."""
+
+    def __init__(self, decide: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.decide = nn.Linear(8, 8), decide
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        y = self.layer(x)
+        return y if self.decide(y, mask) else y.relu()
+
+
+_BY_THE_MASK = {
+    "booleans": ("5:bool", lambda _, mask: mask.all()),
+    "made booleans": ("5:int64", lambda _, mask: mask.bool().all()),
+    "made booleans as a view": ("5:int64", lambda _, mask: mask.view(-1).to(torch.bool).all()),
+    "counted": ("5:int64", lambda _, mask: mask.bool().sum() == mask.numel()),
+    "as numbers": ("5:bool", lambda _, mask: mask.sum(1).tolist()[0] == 5),
+}
+
+
+@pytest.mark.parametrize("name", _BY_THE_MASK)
+def test_a_mask_leaves_nothing_out_where_the_model_asks_and_a_warning_says_so(
+    name: str, read: Callable[..., Graph]
+) -> None:
+    shape, decide = _BY_THE_MASK[name]
+    graph = read(_Masked(decide), {"x": "5,8", "mask": shape})
+    assert graph.fixed_batch is None
+    assert OpKind.RELU not in {node.kind for node in graph.nodes}
+    (warning,) = graph.warnings
+    assert "'mask'" in warning
+
+
+_BY_MORE = {
+    "a number": ("5:int64", lambda _, mask: (mask == 1).all()),
+    "a weight": ("5:bool", lambda y, mask: (mask & (y[..., 0] > 0)).all()),
+    "another input": ("5", lambda y, mask: (y.detach() * mask[..., None]).bool().all()),
+    "chance": ("5:bool", lambda _, mask: (mask & torch.bernoulli(torch.full((2,), 0.5)).bool()[:1]).all()),
+}
+
+
+@pytest.mark.parametrize("name", _BY_MORE)
+def test_nothing_is_assumed_of_anything_else(name: str, read: Callable[..., Graph]) -> None:
+    shape, decide = _BY_MORE[name]
+    with pytest.raises(UnsupportedError) as caught:
+        read(_Masked(decide), {"x": "5,8", "mask": shape})
+    assert caught.value.code == "torch.data_dependent"
+
+
+def test_a_mask_that_nothing_asks_for_stays_as_unknown_as_it_is(read: Callable[..., Graph]) -> None:
+    class Multiplies(nn.Module):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return x * mask.bool()[..., None]
+
+    assert read(Multiplies(), {"x": "5,8", "mask": "5:int64"}).warnings == ()
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("kind", ["Bert", "Llama", "GPT2"])
+def test_models_of_transformers_take_their_attention_mask(kind: str, mode: str) -> None:
+    import_torchvision_ops()
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=50, bos_token_id=None, eos_token_id=None, **({} if kind == "GPT2" else sizes)
+    )
+    if kind == "GPT2":
+        config.n_embd, config.n_layer, config.n_head = 32, 1, 2
+    graph = dippm.load(
+        getattr(transformers, f"{kind}Model")(config),
+        input={"input_ids": "16:int64", "attention_mask": "16:int64"},
+        mode=mode,
+    )
+    assert graph.fixed_batch is None
+    assert any("attention_mask" in warning for warning in graph.warnings)
+
+
+_DRAWS = {
+    "a share": lambda: torch.rand(1).item() == 0.5,
+    "a share in place": lambda: torch.empty(1).uniform_(2, 6).item() == 4,
+    "a place": lambda: torch.randint(0, 9, (1,)).item() == 4,
+    "a place in a tensor": lambda: int(torch.randint(5, (1,))) == 2,
+}
+
+
+@pytest.mark.parametrize("name", _DRAWS)
+def test_a_random_number_is_its_mean_where_the_model_asks_and_a_warning_says_so(
+    name: str, read: Callable[..., Graph]
+) -> None:
+    class Draws(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.tanh() if _DRAWS[name]() else x.relu()
+
+    graph = read(Draws(), "8")
+    kinds = {node.kind for node in graph.nodes}
+    assert OpKind.TANH in kinds
+    assert OpKind.RELU not in kinds
+    assert any("its mean" in warning for warning in graph.warnings)
+
+
+def test_several_random_numbers_are_not_guessed(read: Callable[..., Graph]) -> None:
+    class Draws(nn.Module):
+        def forward(self, x: Any) -> Any:
+            drawn = torch.empty(2)
+            drawn[:1].uniform_()
+            return x.tanh() if drawn[:1].item() > 0 else x.relu()
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Draws(), "8")
+    assert caught.value.code == "torch.data_dependent"
