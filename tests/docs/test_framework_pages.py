@@ -13,6 +13,7 @@ import pytest
 _HERE = Path(__file__).parent
 _PAGES = sorted((_HERE.parents[1] / "docs" / "frameworks").glob("*.md"))
 _NEEDED = {
+    "diffusers": ("torch", "transformers", "diffusers"),
     "onnx": ("torch", "onnxruntime"),
     "paddle": ("paddle", "paddle2onnx"),
     "pytorch": ("torch", "torchvision", "transformers"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dippm.costs.conditions import Mode, Optimizer, Runtime
+from dippm.costs.conditions import Layout, Mode, Optimizer, Runtime
+from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.datasets.published import PublishedRow, read_configurations
 from dippm.evaluation import published_runs
@@ -101,6 +102,11 @@ def test_a_step_of_a_decoder_is_one_token(monkeypatch: pytest.MonkeyPatch) -> No
         ({"source": "litgpt-lora"}, "own code"),
         ({"model": "nobody/nothing"}, "not stated in full"),
         ({"device": "Voodoo 2"}, "the catalogue has no Voodoo 2"),
+        ({"source": "diffusers-benchmarks-l40"}, "which card it was"),
+        (
+            {"model": "segmind/SSD-1B", "model_class": "UNet2DConditionModel", "image": (1024, 1024)},
+            "not stated in full",
+        ),
     ],
 )
 def test_what_no_question_describes_is_left_out_with_the_reason(
@@ -109,6 +115,33 @@ def test_what_no_question_describes_is_left_out_with_the_reason(
     found = run_of(replace(ROW, **changes), monkeypatch)  # type: ignore[arg-type]
     assert isinstance(found, str)
     assert reason in found
+
+
+DIFFUSION = replace(
+    ROW, source="diffusers-torch2-docs", model="runwayml/stable-diffusion-v1-5", model_class="UNet2DConditionModel",
+    attention="sdpa", mode="inference", optimizer="", batch=8, sequence=None, image=(512, 512),
+)  # fmt: skip
+
+
+def test_a_step_of_diffusion_is_one_call_of_the_unet(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(DIFFUSION, monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert not run.is_fitted
+    assert (run.conditions.layout, run.conditions.precision) == (Layout.NHWC, Precision.FP16)
+    run = run_of(replace(DIFFUSION, source="mlenergy-diffusion", precision=""), monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert (run.conditions.layout, run.conditions.precision) == (Layout.NCHW, Precision.FP16)
+
+
+def test_the_unet_is_read_at_the_size_of_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    if any(find_spec(package) is None for package in ("torch", "diffusers")):
+        pytest.skip("diffusers is not installed")
+    run = run_of(replace(DIFFUSION, image=(768, 768)), monkeypatch)
+    assert isinstance(run, PublishedRun)
+    graph = run.build_graph({})
+    shapes = {graph.tensors[index].name: graph.tensors[index].shape for index in graph.inputs}
+    assert [size.fixed for size in shapes["sample"]] == [0, 4, 96, 96]
+    assert graph.parameter_count == 859_520_964
 
 
 def test_software_that_is_not_known_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,3 +72,15 @@ def test_values_that_are_given_are_those_of_every_sample() -> None:
     inputs = make_inputs(nn.Linear(8, 8), InputShapes(named={"grid": entry, "patches": patches}), batch=2, device="cpu")
     assert inputs.kwargs["grid"].tolist() == [[1, 20, 30]] * 2
     assert inputs.kwargs["patches"].shape == (12, 8)
+
+
+def test_tensors_inside_an_argument_are_named_by_their_path() -> None:
+    class Conditioned(nn.Module):
+        def forward(self, sample: torch.Tensor, beside: dict[str, torch.Tensor]) -> torch.Tensor:
+            return sample + beside["text"] + beside["size"]
+
+    shapes = parse_input_shapes({"beside.text": (3,), "sample": (3,), "beside.size": (3,)})
+    inputs = make_inputs(Conditioned(), shapes, batch=2, device="cpu").to_dtype(torch.float64)
+    args, kwargs = inputs.arguments
+    assert Conditioned()(*args, **kwargs).dtype == torch.float64
+    assert kwargs["beside"]["size"] is inputs.kwargs["beside.size"]

@@ -91,7 +91,16 @@ def test_any_bytes_are_read_or_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["hf:Llama-3.1-8B", "hf:meta-llama/Llama-3.1-8B", "hf:gpt2#decode=64", "hf:gpt2#prefill"]
+    "name",
+    [
+        "hf:Llama-3.1-8B",
+        "hf:meta-llama/Llama-3.1-8B",
+        "hf:gpt2#decode=64",
+        "hf:gpt2#prefill",
+        "diffusers:UNet2DModel#image=64",
+        "diffusers:FLUX.1-dev/transformer",
+        "diffusers:black-forest-labs/FLUX.1-dev/transformer#image=512",
+    ],
 )
 def test_names_are_those_of_the_command_line(name: str) -> None:
     assert parse_question(NAMED[Verb.PREDICT], json.dumps({"model": name}).encode())["model"] == name

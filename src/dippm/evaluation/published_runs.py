@@ -23,6 +23,7 @@ from dippm.datasets.published import PublishedRow, read_configurations, read_pub
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.named_checkpoints import find_named
 from dippm.graph import DType, Graph
 
 if TYPE_CHECKING:
@@ -78,12 +79,15 @@ _LEFT_OUT = {
     "litgpt": "a model's own code, not transformers'",
     "gpt-fast": "compiled",
     "segment-anything-fast": "a loop over the objects of each image is inside",
-    "diffusers": "diffusers is not among the libraries that models are built with",
+    "diffusers-benchmarks-l40": "which card it was is in doubt",
     "ort-stable-diffusion": "a pipeline of many models",
-    "mlenergy-diffusion": "diffusers is not among the libraries that models are built with",
     "torchtune": "the configuration is not stated",
 }
 _WITHOUT_TF32 = "optimum-bge"
+# Its rate leaves no format but one of 16 bits.
+_FORMAT_NOT_STATED = "mlenergy-diffusion"
+_CHANNELS_LAST = "diffusers-torch2-docs"
+_UNET_CLASS = "UNet2DConditionModel"
 _TOKENS = "input_ids"
 _POSITIONS_OF_PYTHIA = 2048
 
@@ -138,7 +142,7 @@ class PublishedRun:
         from dippm.frontends.torch import read_module
 
         row, options = self.row, {}
-        if ":" not in row.model:
+        if self._built_name.startswith("hf:"):
             options = {
                 name: tuple(value) if isinstance(value, list) else value
                 for name, value in configurations[row.model].items()
@@ -146,7 +150,8 @@ class PublishedRun:
             if row.attention:
                 options["attn_implementation"] = row.attention
         module, inputs = zoo.build(self._built_name, options=options, precision=self.conditions.precision)
-        if not self._step:
+        # A step of diffusion takes what the library's own pipeline gives it.
+        if not self._step and row.model_class != _UNET_CLASS:
             inputs = self._inputs
         if self.conditions.mode is Mode.TRAINING and row.optimizer == "none" and row.image is None:
             module = _with_summed_scores(module)
@@ -154,7 +159,10 @@ class PublishedRun:
 
     @property
     def _built_name(self) -> str:
-        return self.row.model if ":" in self.row.model else f"hf:{self.row.model_class}{self._step}"
+        row = self.row
+        if row.model_class == _UNET_CLASS:
+            return f"diffusers:{_unet_of(row)}#image={row.image[0] if row.image else ''}"
+        return row.model if ":" in row.model else f"hf:{row.model_class}{self._step}"
 
     @property
     def _step(self) -> str:
@@ -207,7 +215,11 @@ def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
         return "rounded to 8 %"
     if row.source.startswith("lambda-ngc2020") and row.model == "torchvision:resnet50":
         return "may be bound by the loading of images"
-    if ":" not in row.model and (row.model not in known or not row.model_class):
+    if row.model_class == _UNET_CLASS:
+        is_known = find_named("diffusers", _unet_of(row)) is not None and row.image is not None
+    else:
+        is_known = ":" in row.model or (row.model in known and bool(row.model_class))
+    if not is_known:
         return "what was built is not stated in full"
     if row.model.startswith("EleutherAI") and (row.past_tokens or 0) >= _POSITIONS_OF_PYTHIA:
         return "more tokens than the model has positions"
@@ -220,6 +232,11 @@ def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
     return ""
 
 
+def _unet_of(row: PublishedRow) -> str:
+    """The network of a pipeline that takes the noise out, whoever has published the checkpoint."""
+    return f"{row.model.rpartition('/')[2]}/unet"
+
+
 def _is_compiled(row: PublishedRow) -> bool:
     return "compile" in row.software or row.source.endswith("-compiled")
 
@@ -227,8 +244,10 @@ def _is_compiled(row: PublishedRow) -> bool:
 def _run(row: PublishedRow) -> PublishedRun:
     device = find_device(_DEVICES.get(row.device, row.device))
     is_training = row.mode == Mode.TRAINING.value
+    precision = "fp32-strict" if row.source.startswith(_WITHOUT_TF32) else row.precision
     conditions = Conditions.parse(
-        precision="fp32-strict" if row.source.startswith(_WITHOUT_TF32) else row.precision,
+        precision="fp16" if row.source == _FORMAT_NOT_STATED else precision,
+        layout="nhwc" if row.source == _CHANNELS_LAST else "nchw",
         mode="training" if is_training else "inference",
         runtime="compile" if _is_compiled(row) else "eager",
         optimizer=(row.optimizer or "none") if is_training else None,

@@ -43,11 +43,12 @@ def inference_call(
     module, inputs = converted(module, inputs, configuration)
     if conditions.runtime is Runtime.COMPILE:
         module = torch.compile(module)  # type: ignore[assignment]
+    args, kwargs = inputs.arguments
 
     def call() -> object:
         # Entered in each call: autocast keeps its casts of the weights for one pass and not longer.
         with torch.inference_mode(), autocast(conditions.precision, device):
-            return module(*inputs.args, **inputs.kwargs)
+            return module(*args, **kwargs)
 
     try:
         if conditions.runtime is Runtime.CUDA_GRAPH:

@@ -68,17 +68,18 @@ def module_call(
             path = Path(folder, "model.onnx")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
+                args, kwargs = inputs.arguments
                 torch.onnx.export(
                     module,
-                    inputs.args,
+                    args,
                     str(path),
-                    kwargs=dict(inputs.kwargs),
+                    kwargs=kwargs,
                     dynamo=True,
                     verbose=False,
                     optimize=True,
                 )
             arrays = [tensor.cpu().numpy() for tensor in (*inputs.args, *inputs.kwargs.values())]
-            del inputs  # its tensors are on the device
+            del inputs, args, kwargs  # their tensors are on the device
             until_measured.enter_context(_off_device(module, device))
             session = _open_session(path, configuration, device)
         feeds = {item.name: array for item, array in zip(session.get_inputs(), arrays, strict=True)}

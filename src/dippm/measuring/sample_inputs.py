@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
 from dippm.errors import UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.call_structure import CallStructure
+from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names
 from dippm.frontends.torch.dtypes import to_torch_dtype
 
 __all__ = ["Inputs", "make_inputs"]
@@ -25,11 +27,20 @@ class Inputs:
 
     Args:
         args: By position.
-        kwargs: By name.
+        kwargs: By name; those inside another argument by their path, parts joined by dots.
+        structure: How those by name make up the arguments, where some are inside others.
     """
 
     args: tuple[torch.Tensor, ...]
     kwargs: Mapping[str, torch.Tensor]
+    structure: CallStructure | None = None
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the model is called with, by position and by name."""
+        if self.structure is None:
+            return self.args, dict(self.kwargs)
+        return self.structure.fill(tuple(self.kwargs.values()))
 
     def to_dtype(self, dtype: torch.dtype) -> Inputs:
         """The same with all floating tensors in another format."""
@@ -94,6 +105,7 @@ def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: s
             for position, entry in enumerate(shapes.positional)
         ),
         kwargs={name: make(name, entry) for name, entry in (shapes.named or {}).items()},
+        structure=nest_dotted_names(shapes, names).structure,
     )
 
 

@@ -66,10 +66,11 @@ def training_call(
     scaler = torch.amp.GradScaler(torch.device(device).type, init_scale=_FIRST_LOSS_SCALE, enabled=is_scaled)
     loss_of = Loss(is_in_fp32=is_scored_in_fp32(module))
     forward = torch.compile(module) if conditions.runtime is Runtime.COMPILE else module
+    args, kwargs = inputs.arguments
 
     def step() -> object:
         with autocast(conditions.precision, device):
-            loss = loss_of(forward(*inputs.args, **inputs.kwargs))
+            loss = loss_of(forward(*args, **kwargs))
         # Without scaling these are the loss's own backward and the optimizer's own step.
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         if conditions.optimizer is not Optimizer.NONE:
