@@ -4,10 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,55 +84,39 @@ def test_a_killed_worker_costs_nothing(
     assert out.read_bytes() == undisturbed.read_bytes()
 
 
+# What a Python process does at its start where this lies on its path.
+AT_START = """
+import os, signal, sys, time
+
+def on_event(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("killer.json.gz"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if event == "open" and str(arguments[0]).endswith("sleeper.json.gz"):
+        time.sleep(60)
+
+sys.addaudithook(on_event)
+"""
+
+
 @pytest.mark.slow
 def test_what_a_model_does_to_its_worker_is_a_row(
     graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two models that stand still until their worker is killed or their time is up, between others."""
+    """Two models, the first of which kills the worker that opens it and the other stands still, between others."""
     monkeypatch.setattr(sweep_pool, "_ENDING_S", 5.0)
+    (tmp_path / "sitecustomize.py").write_text(AT_START)
+    path = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *([path] if path else [])]))
     killer, sleeper = tmp_path / "killer.json.gz", tmp_path / "sleeper.json.gz"
-    for pipe in (killer, sleeper):
-        os.mkfifo(pipe)
-    done = threading.Event()
-
-    def kill() -> None:
-        """Whoever opens the first pipe is killed."""
-        while not done.is_set():
-            try:
-                descriptor = os.open(killer, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # nobody reads
-                time.sleep(0.05)
-                continue
-            # A reader whose ``open`` is about to return does not hold it yet, and would find its end if this closed.
-            readers: list[int] = []
-            while not (readers or done.is_set()):
-                readers = [pid for pid in _workers(os.getpid()) if _holds(pid, killer)]
-            for pid in readers:
-                os.kill(pid, signal.SIGKILL)
-            os.close(descriptor)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        models = [graph_files[0], str(killer), graph_files[1], str(sleeper), graph_files[2]]
-        report = sweep(models, out=tmp_path / "t.parquet", jobs=2, model_limit_s=4.0)
-    finally:
-        done.set()
-        thread.join()
+    for model in (killer, sleeper):
+        model.write_bytes(Path(graph_files[0]).read_bytes())
+    models = [graph_files[0], str(killer), graph_files[1], str(sleeper), graph_files[2]]
+    report = sweep(models, out=tmp_path / "t.parquet", jobs=2, model_limit_s=4.0)
     rows = read(tmp_path / "t.parquet")
     assert [row["error_code"] for row in rows] == [None, "worker.died", None, "worker.timeout", None]
     assert "signal 9" in rows[1]["error"]
     assert "4 s" in rows[3]["error"]
     assert report.errors == 2
-
-
-def _holds(pid: int, path: Path) -> bool:
-    with suppress(OSError):
-        for each in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
-                if os.readlink(each) == str(path):
-                    return True
-    return False
 
 
 def _children(pid: int) -> list[int]:
