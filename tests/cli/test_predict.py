@@ -82,6 +82,11 @@ def test_one_prediction_shows_figures_intervals_parts_and_warnings() -> None:
         assert part in text
 
 
+def test_an_input_that_all_samples_share_is_shown_whole() -> None:
+    text = show(make_table([make_prediction(inputs={"image": (8, 3, 32, 32), "places": (1024, 3)})]))
+    assert "; image 3×32×32, places 1024×3" in text
+
+
 def test_energy_that_is_not_known_is_a_dash() -> None:
     known = make_prediction()
     intervals = {name: interval for name, interval in known.intervals.items() if name != "energy_j"}

@@ -234,7 +234,11 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
         step += f", {conditions.accumulation} batches a step"
     if conditions.is_checkpointed:
         step += ", checkpointed"
-    inputs = ", ".join(f"{make_printable(name)} {format_shape(shape[1:])}" for name, shape in prediction.inputs.items())
+    # An input that all samples share, or whose batch is not in front, is shown whole.
+    inputs = ", ".join(
+        f"{make_printable(name)} {format_shape(shape[1:] if shape[:1] == (prediction.batch,) else shape)}"
+        for name, shape in prediction.inputs.items()
+    )
     return (
         make_printable(model.source),
         f"{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
