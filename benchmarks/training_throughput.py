@@ -1,81 +1,172 @@
-"""Graphs per second in training: batches of graphs, against one graph at a time as the code published with DIPPM does.
+"""Graphs per second in training: batches against one graph at a time; writes ``docs/reports/training_throughput.md``.
 
-    .venv/bin/python benchmarks/training_throughput.py [--data LABELS.parquet --cache FOLDER]
+    .venv/bin/python benchmarks/training_throughput.py --data LABELS --cache FOLDER [--precision amp --device NAME]
 
-The same network, loss, optimizer and graphs on one device in one process; both loops are dippm's own, the slow one with
-a batch of one. Rounds alternate, and the medians are printed as a Markdown table. Without labels the graphs are made
-up: chains with a skip over every fourth operator, of 20 to 200 operators.
+The same network, loss, optimizer and graphs on one device in one process. One at a time, every operator has a row of
+its own, as in the code that was published with DIPPM; so it is in the batches beside it, which tell how much comes of
+batches alone. ``dippm train`` keeps operators that are alike in one row of a batch. Rounds alternate.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from dippm.api.datasets import open_labels
 from dippm.costs.conditions import Conditions
+from dippm.costs.precision import Precision
+from dippm.datasets.graph_samples import GraphSamples
 from dippm.datasets.selection import LabelSelection
-from dippm.datasets.store.parquet import read_parquet
 from dippm.features.scaling import Scaling
+from dippm.models.message_rounds import whole_graphs
 from dippm.models.registry import make_network
-from dippm.training.graph_batches import EpochBatches, GraphTensors
+from dippm.training.graph_batches import EpochBatches, GraphBatch, GraphTensors, gather_rows
 from dippm.training.graph_network import masked_huber_loss
 from dippm.training.train_model import load_samples
 
+HERE = Path(__file__).resolve().parent
 GRAPHS_APART = 64
+WIDTHS = (32, 128, 512)
+BATCH_SIZES = (64, 256)
+
+GetBatch = Callable[[list[int]], GraphBatch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeGraphs:
+    """Samples whose every operator is a row."""
+
+    node_features: Tensor
+    edge_index: Tensor
+    node_offsets: Tensor
+    edge_offsets: Tensor
+    static_features: Tensor
+    targets: Tensor
+
+    @classmethod
+    def of(cls, samples: GraphSamples, scaling: Scaling, device: str) -> WholeGraphs:
+        """Scale the samples."""
+        arrays = {
+            "node_features": scaling.scale_nodes(samples.node_features),
+            "edge_index": samples.edge_index.astype(np.int64),
+            "node_offsets": samples.node_offsets,
+            "edge_offsets": samples.edge_offsets,
+            "static_features": scaling.scale_statics(samples.static_features),
+            "targets": scaling.scale_targets(samples.targets),
+        }
+        return cls(**{name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+
+    def __getitem__(self, chosen: list[int]) -> GraphBatch:
+        index = torch.as_tensor(chosen, device=self.targets.device)
+        graph_ids, nodes, first_node = gather_rows(self.node_offsets, index)
+        graph_of_edge, edges, _ = gather_rows(self.edge_offsets, index)
+        rounds, members = whole_graphs(self.edge_index[:, edges] + first_node[graph_of_edge], graph_ids)
+        return GraphBatch(self.node_features[nodes], rounds, members, self.static_features[index], self.targets[index])
 
 
 def main() -> None:
-    """Measure at every width and batch size, and print the table."""
+    """Measure at every width and batch size, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="labels; made-up graphs when left out")
+    parser.add_argument("--data", type=Path, required=True, help="labels: a store or a Parquet file")
     parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
-    parser.add_argument("--hidden", type=int, nargs="+", default=[32, 128, 512])
-    parser.add_argument("--batch-size", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--precision", type=Precision, default=Precision.FP32, help="of the labels")
+    parser.add_argument("--device", help="of the labels, where they are of several")
+    parser.add_argument("--source", help="of the labels, where there are several")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--report", type=Path, default=HERE.parent / "docs/reports/training_throughput.md")
     options = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    tensors = (_made_up() if options.data is None else _measured(options.data, options.cache)).to(device)
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} processor"
-    print(
-        f"{len(tensors):,} graphs of {len(tensors.node_features) / len(tensors):.0f} operators on average, {name}, "
-        f"{torch.get_num_threads()} host threads, torch {torch.__version__}, medians of {options.rounds} rounds\n"
+    selection = LabelSelection(
+        conditions=Conditions(precision=options.precision), device=options.device, source=options.source
     )
-    print("| hidden | one at a time, graphs/s | batch | graphs/s | times |")
-    print("|---:|---:|---:|---:|---:|")
-    for hidden in options.hidden:
-        sizes = [1, *options.batch_size]
-        for size in sizes:
-            _graphs_per_second(tensors, hidden=hidden, batch_size=size, graphs=2 * size)
-        found: dict[int, list[float]] = {size: [] for size in sizes}
-        for _ in range(options.rounds):
-            for size in sizes:
-                graphs = GRAPHS_APART if size == 1 else len(tensors)
-                found[size].append(_graphs_per_second(tensors, hidden=hidden, batch_size=size, graphs=graphs))
-        apart = statistics.median(found[1])
-        for size in options.batch_size:
-            together = statistics.median(found[size])
-            print(f"| {hidden} | {apart:,.0f} | {size} | {together:,.0f} | {together / apart:.1f} |", flush=True)
+    with open_labels(options.data) as labels:
+        samples = load_samples(labels, selection, options.cache)
+    lines = list(_lines(samples, selection, rounds=options.rounds))
+    options.report.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _graphs_per_second(tensors: GraphTensors, *, hidden: int, batch_size: int, graphs: int) -> float:
+def _lines(samples: GraphSamples, selection: LabelSelection, *, rounds: int) -> Iterator[str]:
+    scaling = Scaling.fit(samples.node_features, samples.static_features, samples.targets)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} processor"
+    whole = WholeGraphs.of(samples, scaling, device)
+    began = time.perf_counter()
+    alike = GraphTensors.of(samples, scaling).to(device)
+    found_s = time.perf_counter() - began
+    yield "# Throughput of training\n"
+    yield "Written by `python benchmarks/training_throughput.py --data LABELS --cache FOLDER`. PMGNS, Adam, float32."
+    yield "One graph at a time, every operator a row, is as the code published with DIPPM does. Figures come from one run"
+    yield "on one machine, in turn: compare the ratios.\n"
+    yield f"{len(samples):,} graphs of {samples.node_counts.mean():.0f} operators on average ({selection}), {name},"
+    yield f"{torch.get_num_threads()} threads, torch {version('torch')}, medians of {rounds} rounds; load average when it"
+    yield f"began {os.getloadavg()[0]:.1f}. Finding the operators that are alike, once in a training: {found_s:.1f} s.\n"
+    yield from _rows_of_batches(samples, alike)
+    yield ""
+    yield (
+        "| width | one at a time, graphs/s | batch | whole graphs, graphs/s | times "
+        "| alike operators in one row, graphs/s | times |"
+    )
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
+    for hidden in WIDTHS:
+        loops = {(1, "whole"): (whole, GRAPHS_APART)}
+        for size in BATCH_SIZES:
+            loops[size, "whole"] = (whole, 512)
+            loops[size, "alike"] = (alike, len(samples))
+        found: dict[tuple[int, str], list[float]] = {key: [] for key in loops}
+        for turn in range(rounds + 1):
+            for (size, rows), (batches, graphs) in loops.items():
+                rate = _graphs_per_second(
+                    batches.__getitem__, len(samples), device=device, hidden=hidden, batch_size=size, graphs=graphs
+                )
+                if turn:  # The first one warms up.
+                    found[size, rows].append(rate)
+        medians = {key: statistics.median(rates) for key, rates in found.items()}
+        apart = medians[1, "whole"]
+        for size in BATCH_SIZES:
+            of_whole, of_alike = medians[size, "whole"], medians[size, "alike"]
+            line = (
+                f"| {hidden} | {apart:,.0f} | {size} | {of_whole:,.0f} | {of_whole / apart:.1f} "
+                f"| {of_alike:,.0f} | {of_alike / apart:.1f} |"
+            )
+            print(line, flush=True)
+            yield line
+
+
+def _rows_of_batches(samples: GraphSamples, alike: GraphTensors) -> Iterator[str]:
+    yield "| batch | operators | rows before any message | after one round | two | three | as members of graphs |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
+    for size in BATCH_SIZES:
+        chosen = np.random.default_rng(0).permutation(len(samples))[:size]
+        batch = alike[chosen]
+        counts = [len(batch.node_features), *(len(each.own) for each in batch.rounds), len(batch.members.rows)]
+        cells = [size, int(samples.node_counts[chosen].sum()), *counts]
+        yield f"| {' | '.join(f'{cell:,}' for cell in cells)} |"
+
+
+def _graphs_per_second(
+    get_batch: GetBatch, count: int, *, device: str, hidden: int, batch_size: int, graphs: int
+) -> float:
     torch.manual_seed(0)
-    device = tensors.targets.device
     network = make_network("pmgns", hidden=hidden).to(device).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=2.754e-5)
     # The same draw for every batch size, so that the graphs are alike.
-    chosen = np.random.default_rng(0).permutation(len(tensors))[:graphs]
+    chosen = np.random.default_rng(0).permutation(count)[:graphs]
     order = EpochBatches(chosen, batch_size=batch_size, seed=0)
     _synchronize(device)
     began = time.perf_counter()
     for batch_of in order:
-        batch = tensors[batch_of]
-        loss = masked_huber_loss(network(*batch[:4]), batch.targets)
+        batch = get_batch(batch_of)
+        loss = masked_huber_loss(network(*batch[:-1]), batch.targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -83,34 +174,9 @@ def _graphs_per_second(tensors: GraphTensors, *, hidden: int, batch_size: int, g
     return len(chosen) / (time.perf_counter() - began)
 
 
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
+def _synchronize(device: str) -> None:
+    if device == "cuda":
         torch.cuda.synchronize()
-
-
-def _measured(labels: Path, cache: Path) -> GraphTensors:
-    samples = load_samples(read_parquet(labels), LabelSelection(conditions=Conditions()), cache)
-    return GraphTensors.of(samples, Scaling.fit(samples.node_features, samples.static_features, samples.targets))
-
-
-def _made_up(count: int = 1024) -> GraphTensors:
-    random = np.random.default_rng(0)
-    nodes = random.integers(20, 200, count)
-    edges = [_skip_chain(int(size)) for size in nodes]
-    return GraphTensors(
-        node_features=torch.from_numpy(random.standard_normal((nodes.sum(), 32)).astype(np.float32)),
-        edge_index=torch.from_numpy(np.concatenate(edges, axis=1)),
-        node_offsets=torch.from_numpy(np.r_[0, np.cumsum(nodes)]),
-        edge_offsets=torch.from_numpy(np.r_[0, np.cumsum([each.shape[1] for each in edges])]),
-        static_features=torch.from_numpy(random.standard_normal((count, 5)).astype(np.float32)),
-        targets=torch.from_numpy(random.standard_normal((count, 3)).astype(np.float32)),
-    )
-
-
-def _skip_chain(size: int) -> np.ndarray:
-    places = np.arange(size, dtype=np.int64)
-    skips = places[: max(size - 4, 0) : 4]
-    return np.concatenate([np.stack([places[:-1], places[1:]]), np.stack([skips, skips + 4])], axis=1)
 
 
 if __name__ == "__main__":

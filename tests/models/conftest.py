@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JoinedGraphs:
-    """What a network takes, in its order."""
+    """Graphs as they are; gives what a network takes, in its order."""
 
     node_features: torch.Tensor
     edge_index: torch.Tensor
@@ -22,7 +22,14 @@ class JoinedGraphs:
     static_features: torch.Tensor
 
     def __iter__(self):
-        return iter((self.node_features, self.edge_index, self.graph_ids, self.static_features))
+        from dippm.models.message_rounds import whole_graphs
+
+        rounds, members = whole_graphs(self.edge_index, self.graph_ids)
+        return iter((self.node_features, rounds, members, self.static_features))
+
+    def convolve(self, network, convolution, values):
+        """Values of all operators after a graph block of the network."""
+        return network.convolve(convolution, values, list(self)[1][0])
 
     def adjacency(self) -> torch.Tensor:
         """Ones where a message goes from column to row."""

@@ -22,5 +22,5 @@ def test_the_convolution_by_matrices(graphs):
         scores = torch.nn.functional.leaky_relu(of_target[:, None] + of_source, 0.2)
         weights = scores.masked_fill(joined == 0, -torch.inf).softmax(dim=1)
         expected = weights @ projected + convolution.bias
-        torch.testing.assert_close(convolution(values, graphs.edge_index), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(graphs.convolve(network, convolution, values), expected, rtol=1e-5, atol=1e-5)
         values = expected.relu()

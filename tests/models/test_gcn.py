@@ -18,5 +18,5 @@ def test_the_convolution_by_matrices(graphs):
         joined = adjacency + torch.eye(len(values))
         scale = joined.sum(dim=1).rsqrt()
         expected = (scale[:, None] * joined * scale) @ values @ convolution.lin.weight.T + convolution.bias
-        torch.testing.assert_close(convolution(values, graphs.edge_index), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(graphs.convolve(network, convolution, values), expected, rtol=1e-5, atol=1e-5)
         values = expected.relu()

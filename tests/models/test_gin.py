@@ -18,5 +18,5 @@ def test_the_convolution_by_matrices(graphs):
         first, _, second = convolution.nn
         hidden = ((values + adjacency @ values) @ first.weight.T + first.bias).relu()
         expected = hidden @ second.weight.T + second.bias
-        torch.testing.assert_close(convolution(values, graphs.edge_index), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(graphs.convolve(network, convolution, values), expected, rtol=1e-5, atol=1e-5)
         values = expected.relu()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import pytest
 
@@ -36,7 +37,9 @@ def test_one_row_of_results_per_graph(network, graphs):
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_every_width_is_free(name, graphs):
     network = make_network(name, hidden=7, outputs=2, node_features=11, static_features=4)
-    results = network(graphs.node_features[:, :11], graphs.edge_index, graphs.graph_ids, graphs.static_features[:, :4])
+    results = network(
+        *replace(graphs, node_features=graphs.node_features[:, :11], static_features=graphs.static_features[:, :4])
+    )
     assert results.shape == (4, 2)
 
 
@@ -45,20 +48,22 @@ def test_numbering_of_nodes_and_order_of_edges_do_not_matter(network, graphs):
     place = torch.randperm(len(graphs.node_features))
     back = torch.argsort(place)
     shuffled = torch.randperm(graphs.edge_index.shape[1])
-    results = network(
-        graphs.node_features[back],
-        place[graphs.edge_index][:, shuffled],
-        graphs.graph_ids[back],
-        graphs.static_features,
+    numbered = replace(
+        graphs,
+        node_features=graphs.node_features[back],
+        edge_index=place[graphs.edge_index][:, shuffled],
+        graph_ids=graphs.graph_ids[back],
     )
+    results = network(*numbered)
     torch.testing.assert_close(results, network(*graphs), **_CLOSE)
 
 
 def test_order_of_graphs_does_not_matter(network, graphs):
     swapped = torch.tensor([2, 0, 3, 1])
-    results = network(
-        graphs.node_features, graphs.edge_index, swapped[graphs.graph_ids], graphs.static_features[swapped.argsort()]
+    moved = replace(
+        graphs, graph_ids=swapped[graphs.graph_ids], static_features=graphs.static_features[swapped.argsort()]
     )
+    results = network(*moved)
     torch.testing.assert_close(results[swapped], network(*graphs), **_CLOSE)
 
 
@@ -70,7 +75,14 @@ def test_a_batch_of_graphs_equals_one_by_one(network, graphs):
         edges = graphs.edge_index[:, is_own[graphs.edge_index[0]]] - first
         nodes = graphs.node_features[is_own]
         ids = torch.zeros(len(nodes), dtype=torch.int64)
-        alone = network(nodes, edges, ids, graphs.static_features[graph : graph + 1])
+        single = replace(
+            graphs,
+            node_features=nodes,
+            edge_index=edges,
+            graph_ids=ids,
+            static_features=graphs.static_features[graph : graph + 1],
+        )
+        alone = network(*single)
         torch.testing.assert_close(alone, together[graph : graph + 1], **_CLOSE)
 
 
@@ -84,9 +96,11 @@ def test_gradients_reach_every_parameter(network, graphs):
 
 def test_graphs_without_edges_and_without_nodes(network, graphs):
     none = torch.zeros((2, 0), dtype=torch.int64)
-    without_edges = network(graphs.node_features, none, graphs.graph_ids, graphs.static_features)
+    without_edges = network(*replace(graphs, edge_index=none))
     assert torch.isfinite(without_edges).all()
-    nothing = network(graphs.node_features[:0], none, graphs.graph_ids[:0], graphs.static_features)
+    nothing = network(
+        *replace(graphs, node_features=graphs.node_features[:0], edge_index=none, graph_ids=graphs.graph_ids[:0])
+    )
     assert nothing.shape == (4, 3)
     assert torch.isfinite(nothing).all()
 
@@ -96,19 +110,19 @@ def test_edges_decide(on_graphs, graphs):
     places = torch.arange(len(graphs.node_features))
     is_same = graphs.graph_ids[1:] == graphs.graph_ids[:-1]
     chain = torch.stack([places[:-1], places[1:]])[:, is_same]
-    changed = on_graphs(graphs.node_features, chain, graphs.graph_ids, graphs.static_features)
+    changed = on_graphs(*replace(graphs, edge_index=chain))
     assert (changed - results).abs().amax(dim=1).min() > 1e-5
 
 
 def test_messages_flow_from_source_to_target(on_graphs, new_graphs):
     """Only what lies downstream of a node notices it."""
-    nodes, _, _, _ = new_graphs(3)
-    edges = torch.tensor([[0, 1], [1, 2]])
+    chain = replace(new_graphs(3), edge_index=torch.tensor([[0, 1], [1, 2]]))
+    nodes = chain.node_features
     changed = nodes.clone()
     changed[1] += 1.0
     before, after = nodes, changed
     for convolution in on_graphs.convolutions:
-        before, after = torch.relu(convolution(before, edges)), torch.relu(convolution(after, edges))
+        before, after = (torch.relu(chain.convolve(on_graphs, convolution, values)) for values in (before, after))
         assert torch.equal(before[0], after[0])
         assert not torch.equal(before[2], after[2])
 
@@ -120,16 +134,25 @@ def test_three_convolutions_and_three_fully_connected_blocks(on_graphs):
 
 def test_the_number_of_operators_counts(on_graphs, graphs):
     """The same operators twice are another model: a mean alone would not tell."""
-    once = graphs.node_features[:9], graphs.edge_index[:, graphs.edge_index[1] < 9]
-    statics = graphs.static_features[:1]
-    twice = torch.cat([once[0]] * 2), torch.cat([once[1], once[1] + 9], dim=1)
-    single = on_graphs(*once, torch.zeros(9, dtype=torch.int64), statics)
-    double = on_graphs(*twice, torch.zeros(18, dtype=torch.int64), statics)
-    assert (single - double).abs().max() > 1e-4
+    nodes, edges = graphs.node_features[:9], graphs.edge_index[:, graphs.edge_index[1] < 9]
+    once = replace(
+        graphs,
+        node_features=nodes,
+        edge_index=edges,
+        graph_ids=torch.zeros(9, dtype=torch.int64),
+        static_features=graphs.static_features[:1],
+    )
+    twice = replace(
+        once,
+        node_features=torch.cat([nodes, nodes]),
+        edge_index=torch.cat([edges, edges + 9], dim=1),
+        graph_ids=torch.zeros(18, dtype=torch.int64),
+    )
+    assert (on_graphs(*once) - on_graphs(*twice)).abs().max() > 1e-4
 
 
 def test_static_features_decide(network, graphs):
-    changed = network(graphs.node_features, graphs.edge_index, graphs.graph_ids, graphs.static_features + 1.0)
+    changed = network(*replace(graphs, static_features=graphs.static_features + 1.0))
     assert (changed - network(*graphs)).abs().amax(dim=1).min() > 1e-5
 
 
@@ -155,8 +178,8 @@ def test_mixed_precision_pools_in_full(name, new_graphs):
     """The sum over many large nodes would drown what each adds in the eight bits of bfloat16."""
     torch.manual_seed(3)
     network = make_network(name, hidden=24).eval()
-    nodes, edges, ids, statics = new_graphs(3000)
-    large = 100.0 * nodes, edges, ids, statics
+    drawn = new_graphs(3000)
+    large = replace(drawn, node_features=100.0 * drawn.node_features)
     with torch.no_grad():
         full = network(*large)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -176,4 +199,4 @@ def test_all_networks_are_made_alike(network):
     }
     assert all(given.kind is given.KEYWORD_ONLY for name, given in made.items() if name != "self")
     taken = inspect.signature(type(network).forward).parameters
-    assert list(taken) == ["self", "node_features", "edge_index", "graph_ids", "static_features"]
+    assert list(taken) == ["self", "node_features", "rounds", "members", "static_features"]

@@ -17,7 +17,7 @@ def test_the_convolution_by_matrices(graphs):
     for convolution in network.convolutions:
         mean = adjacency @ values / adjacency.sum(dim=1, keepdim=True).clamp(min=1)
         expected = mean @ convolution.lin_l.weight.T + convolution.lin_l.bias + values @ convolution.lin_r.weight.T
-        torch.testing.assert_close(convolution(values, graphs.edge_index), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(graphs.convolve(network, convolution, values), expected, rtol=1e-5, atol=1e-5)
         values = expected.relu()
 
 
@@ -26,7 +26,7 @@ def test_the_whole_network_by_matrices(graphs):
     network = PMGNS(hidden=8).eval()
     values = graphs.node_features
     for convolution in network.convolutions:
-        values = convolution(values, graphs.edge_index).relu()
+        values = graphs.convolve(network, convolution, values).relu()
     rows = []
     for graph, statics in enumerate(graphs.static_features):
         own = values[graphs.graph_ids == graph]

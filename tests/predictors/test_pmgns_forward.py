@@ -45,8 +45,11 @@ def _graphs(sizes, *, seed=0):
 def _on_torch(network, arrays):
     import torch
 
+    from dippm.models.message_rounds import whole_graphs
+
+    nodes, edges, graph_ids, statics = (torch.from_numpy(array) for array in arrays)
     with torch.no_grad():
-        return network(*(torch.from_numpy(array) for array in arrays)).numpy()
+        return network(nodes, *whole_graphs(edges, graph_ids), statics).numpy()
 
 
 @pytest.mark.parametrize("sizes", [(1,), (40,), (9, 30, 1, 17), (2, 0, 3), (3000,), (0,)])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dippm.features.scaling import Scaling
+from dippm.models.message_rounds import whole_graphs
 from dippm.models.registry import NETWORKS, make_network
 from dippm.training.graph_batches import EpochBatches, GraphTensors
 
@@ -16,22 +17,64 @@ from dippm.training.graph_batches import EpochBatches, GraphTensors
 _CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
+@pytest.fixture(name="scaling")
+def _scaling(samples) -> Scaling:
+    return Scaling.fit(samples.node_features, samples.static_features, samples.targets)
+
+
 @pytest.fixture(name="tensors")
-def _tensors(samples) -> GraphTensors:
-    return GraphTensors.of(samples, Scaling.fit(samples.node_features, samples.static_features, samples.targets))
+def _tensors(samples, scaling) -> GraphTensors:
+    return GraphTensors.of(samples, scaling)
 
 
 def test_batch_by_hand(samples, tensors) -> None:
     batch = tensors[[5, 2]]
-    nodes, edges = samples.node_counts[[5, 2]], np.diff(samples.edge_offsets)[[5, 2]]
-    assert batch.graph_ids.tolist() == [0] * nodes[0] + [1] * nodes[1]
-    own = [samples.edge_index[:, samples.edge_offsets[i] : samples.edge_offsets[i + 1]] for i in (5, 2)]
-    assert batch.edge_index.tolist() == np.concatenate([own[0], own[1] + nodes[0]], axis=1).tolist()
-    assert batch.edge_index.shape == (2, edges.sum())
+    assert (
+        torch.bincount(batch.members.graph_ids, batch.members.counts).tolist() == samples.node_counts[[5, 2]].tolist()
+    )
     assert batch.static_features.shape == (2, 5)
     assert batch.targets.shape == (2, 3)
-    first = tensors.node_features[samples.node_offsets[2] : samples.node_offsets[3]]
-    assert torch.equal(batch.node_features[nodes[0] :], first)
+    before = len(batch.node_features)
+    for messages in batch.rounds:
+        assert len(messages.degrees) == before
+        assert messages.own.max() < before
+        assert messages.edge_index[0].max() < before
+        assert messages.edge_index[1].max() < len(messages.own)
+        before = len(messages.own)
+    assert batch.members.rows.unique().tolist() == list(range(before))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_alike_operators_in_one_row_give_what_whole_graphs_give(samples, tensors, scaling, name: str) -> None:
+    torch.manual_seed(0)
+    network = make_network(name, hidden=16, dropout=0.0)
+    chosen = [5, 2, 0, 1]
+    batch = tensors[chosen]
+    results = network(*batch[:4])
+    results.square().sum().backward()
+    gradients = {key: parameter.grad for key, parameter in network.named_parameters()}
+    assert len(batch.node_features) < samples.node_counts[chosen].sum()
+    network.zero_grad()
+    whole = network(*_whole(samples, scaling, chosen))
+    whole.square().sum().backward()
+    torch.testing.assert_close(results, whole, **_CLOSE)
+    for key, parameter in network.named_parameters():
+        torch.testing.assert_close(gradients[key], parameter.grad, **_CLOSE)
+
+
+def _whole(samples, scaling, chosen):
+    nodes, edges, first = [], [], 0
+    for sample in chosen:
+        nodes.append(samples.node_features[samples.node_offsets[sample] : samples.node_offsets[sample + 1]])
+        start, end = samples.edge_offsets[[sample, sample + 1]]
+        edges.append(samples.edge_index[:, start:end] + first)
+        first += len(nodes[-1])
+    graph_ids = torch.repeat_interleave(torch.arange(len(chosen)), torch.from_numpy(samples.node_counts[chosen]))
+    return (
+        torch.from_numpy(scaling.scale_nodes(np.concatenate(nodes))),
+        *whole_graphs(torch.from_numpy(np.concatenate(edges, axis=1)), graph_ids),
+        torch.from_numpy(scaling.scale_statics(samples.static_features[chosen])),
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -43,6 +86,12 @@ def test_batch_is_one_by_one(samples, tensors, name: str) -> None:
         apart = torch.cat([network(*tensors[[index]][:4]) for index in range(len(samples))])
     torch.testing.assert_close(together, apart, **_CLOSE)
     assert apart.std(dim=0).min() > 0
+
+
+def test_tensors_move_whole(tensors) -> None:
+    moved = tensors.to("meta")
+    assert {part.device.type for classes in moved.rounds for part in classes} == {"meta"}
+    assert {moved.node_features.device.type, moved.members.device.type, moved.targets.device.type} == {"meta"}
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from dippm.models.geometric import global_add_pool, global_max_pool, global_mean_pool
+from dippm.models.geometric import global_add_pool, global_max_pool
+from dippm.models.message_rounds import ROUNDS, Members, MessageRound
 
 __all__ = ["SHARPNESS", "FullyConnectedBlocks", "GraphNetwork", "pool_nodes"]
 
 #: Of the soft maximum in :func:`pool_nodes`. Chosen on a validation split among 4, 8 and ``ln(1 + sum)`` in its place.
 SHARPNESS = 8.0
 
-_BLOCKS = 3
+_LAYERS = 3
 
 
-def pool_nodes(embeddings: Tensor, graph_ids: Tensor, *, graphs: int) -> Tensor:
+def pool_nodes(embeddings: Tensor, members: Members, *, graphs: int) -> Tensor:
     """Read a graph out of its nodes: their mean, and the logarithm of the sum of their exponentials.
 
     The paper says that node embeddings are pooled, not how. Time and energy are sums over operators whose costs span
@@ -28,19 +30,22 @@ def pool_nodes(embeddings: Tensor, graph_ids: Tensor, *, graphs: int) -> Tensor:
     Pooling is in float32 under mixed precision too, since float16 ends at 65,504.
 
     Args:
-        embeddings: Node embeddings, none negative.
-        graph_ids: Graph of each node.
+        embeddings: Embeddings of rows, none negative.
+        members: The rows of each graph.
         graphs: Number of graphs; one without nodes gets zeros.
 
     Shapes:
-        embeddings: [N, F]; graph_ids: [N]; result: [G, 2 F].
+        embeddings: [N, F]; result: [G, 2 F].
     """
-    embeddings = embeddings.float()
-    mean: Tensor = global_mean_pool(embeddings, graph_ids, graphs)
+    graph_ids, rows, counts = members
+    # Not by indexing, whose gradient is slower.
+    embeddings = embeddings.float().index_select(0, rows)
+    share = counts / global_add_pool(counts, graph_ids, graphs).index_select(0, graph_ids)
+    mean: Tensor = global_add_pool(share[:, None] * embeddings, graph_ids, graphs)
     sharp = SHARPNESS * embeddings
     # The largest is taken out before and put back after, so that no exponential overflows; gradients are the same.
     top: Tensor = global_max_pool(sharp.detach(), graph_ids, graphs).clamp(min=0.0)
-    total = global_add_pool(torch.exp(sharp - top[graph_ids]), graph_ids, graphs)
+    total = global_add_pool(counts[:, None] * torch.exp(sharp - top.index_select(0, graph_ids)), graph_ids, graphs)
     return torch.cat([mean, (top + torch.log(torch.exp(-top) + total)) / SHARPNESS], dim=1)
 
 
@@ -59,7 +64,7 @@ class FullyConnectedBlocks(nn.Module):
 
     def __init__(self, *, inputs: int, hidden: int, dropout: float, outputs: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(inputs if block == 0 else hidden, hidden) for block in range(_BLOCKS))
+        self.layers = nn.ModuleList(nn.Linear(inputs if block == 0 else hidden, hidden) for block in range(_LAYERS))
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(hidden, outputs)
 
@@ -97,7 +102,7 @@ class GraphNetwork(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList(
-            self.make_convolution(node_features if block == 0 else hidden, hidden) for block in range(_BLOCKS)
+            self.make_convolution(node_features if block == 0 else hidden, hidden) for block in range(ROUNDS)
         )
         self.dropout = nn.Dropout(dropout)
         self.head = FullyConnectedBlocks(
@@ -107,24 +112,31 @@ class GraphNetwork(nn.Module, ABC):
     @staticmethod
     @abstractmethod
     def make_convolution(inputs: int, outputs: int) -> nn.Module:
-        """A graph convolution between these widths, called with node values and edges."""
+        """A graph convolution between these widths, for :meth:`convolve`."""
 
-    def forward(self, node_features: Tensor, edge_index: Tensor, graph_ids: Tensor, static_features: Tensor) -> Tensor:
-        """Predict for a batch of graphs joined into one graph without edges between them.
+    @staticmethod
+    def convolve(convolution: nn.Module, values: Tensor, messages: MessageRound) -> Tensor:
+        """Apply a convolution to the rows before a graph block; gives the rows after it."""
+        result: Tensor = convolution((values, values.index_select(0, messages.own)), messages.edge_index)
+        return result
+
+    def forward(
+        self, node_features: Tensor, rounds: Sequence[MessageRound], members: Members, static_features: Tensor
+    ) -> Tensor:
+        """Predict for a batch of graphs.
 
         Args:
-            node_features: Scaled node features of all graphs.
-            edge_index: Source and target of each edge, rows of ``node_features``.
-            graph_ids: Graph of each node.
+            node_features: Scaled node features of the rows before the first graph block.
+            rounds: What each graph block makes of the rows before it.
+            members: Rows after the last of them that make up each graph.
             static_features: Scaled static features of each graph.
 
         Shapes:
-            node_features: [N, node_features]; edge_index: [2, E]; graph_ids: [N];
-            static_features: [G, static_features]; result: [G, outputs].
+            node_features: [N, node_features]; static_features: [G, static_features]; result: [G, outputs].
         """
         values = node_features
-        for convolution in self.convolutions:
-            values = self.dropout(torch.relu(convolution(values, edge_index)))
-        pooled = pool_nodes(values, graph_ids, graphs=len(static_features))
+        for convolution, messages in zip(self.convolutions, rounds, strict=True):
+            values = self.dropout(torch.relu(self.convolve(convolution, values, messages)))
+        pooled = pool_nodes(values, members, graphs=len(static_features))
         result: Tensor = self.head(torch.cat([pooled, static_features], dim=1))
         return result

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from dippm.models.blocks import FullyConnectedBlocks
+from dippm.models.message_rounds import Members, MessageRound
 
 __all__ = ["MLP"]
 
@@ -37,8 +40,8 @@ class MLP(nn.Module):
     def forward(
         self,
         node_features: Tensor,  # noqa: ARG002
-        edge_index: Tensor,  # noqa: ARG002
-        graph_ids: Tensor,  # noqa: ARG002
+        rounds: Sequence[MessageRound],  # noqa: ARG002
+        members: Members,  # noqa: ARG002
         static_features: Tensor,
     ) -> Tensor:
         """Predict from the static features; the graph is taken and left unread.

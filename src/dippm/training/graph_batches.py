@@ -1,10 +1,14 @@
-"""Batches of graphs from arrays: no object per graph anywhere in the loop of a training."""
+"""Batches of graphs from arrays: no object per graph anywhere in the loop of a training.
+
+A row of a batch is a class of operators that the networks cannot tell apart, see
+:mod:`dippm.training.alike_operators`: a third to a seventh of the operators that its graphs have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +18,8 @@ from torch.utils.data import Dataset, Sampler
 
 from dippm.datasets.graph_samples import GraphSamples
 from dippm.features.scaling import Scaling
+from dippm.models.message_rounds import ROUNDS, Members, MessageRound
+from dippm.training.alike_operators import find_alike
 
 __all__ = ["BatchedSamples", "EpochBatches", "GraphBatch", "GraphTensors", "gather_rows"]
 
@@ -31,30 +37,39 @@ class BatchedSamples(Protocol):
         """Number of samples."""
         ...
 
-    def __getitem__(self, chosen: IndexArray | list[int]) -> tuple[Tensor, ...]:
+    def __getitem__(self, chosen: IndexArray | list[int]) -> tuple[Any, ...]:
         """The arguments of a network in its order, and as the last one the scaled targets, NaN where there is none."""
         ...
 
 
 class GraphBatch(NamedTuple):
-    """Some graphs as one graph of separate parts.
+    """Some graphs, their alike operators in one row.
 
     Args:
-        node_features: Scaled node features.
-        edge_index: Edges as (source, target), counted over the batch.
-        graph_ids: Graph of each node, ascending.
+        node_features: Scaled node features of the rows before any message.
+        rounds: Rows after each round of messages.
+        members: Rows after the last one that make up each graph.
         static_features: Scaled static features.
         targets: Scaled targets, NaN where there is none.
 
     Shapes:
-        node_features: [N, 32]; edge_index: [2, E]; graph_ids: [N]; static_features: [G, 5]; targets: [G, 3].
+        node_features: [N, 32]; static_features: [G, 5]; targets: [G, 3].
     """
 
     node_features: Tensor
-    edge_index: Tensor
-    graph_ids: Tensor
+    rounds: tuple[MessageRound, ...]
+    members: Members
     static_features: Tensor
     targets: Tensor
+
+
+class _Classes(NamedTuple):
+    """:class:`dippm.training.alike_operators.ClassRound` as tensors."""
+
+    own: Tensor
+    producer_offsets: Tensor
+    producers: Tensor
+    degrees: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -62,48 +77,69 @@ class GraphTensors(Dataset[GraphBatch]):
     """Scaled samples; indexed by a list of samples it gives their batch.
 
     Args:
-        node_features: Features of all operators of all samples.
-        edge_index: Edges, counted within their sample.
-        node_offsets: Where the nodes of each sample begin, and the end.
-        edge_offsets: Where its edges begin, and the end.
+        node_features: Features of each class of operators before any message.
+        rounds: Classes after each round.
+        members: The last classes of all samples, each once in a sample.
+        counts: How many operators of the sample are in the class, float32.
+        member_offsets: Where the members of each sample begin, and the end.
         static_features: Static features.
         targets: Targets.
     """
 
     node_features: Tensor
-    edge_index: Tensor
-    node_offsets: Tensor
-    edge_offsets: Tensor
+    rounds: tuple[_Classes, ...]
+    members: Tensor
+    counts: Tensor
+    member_offsets: Tensor
     static_features: Tensor
     targets: Tensor
 
     @classmethod
     def of(cls, samples: GraphSamples, scaling: Scaling) -> GraphTensors:
-        """Scale the samples."""
+        """Scale the samples, and find the operators that are alike."""
+        first_nodes = np.repeat(samples.node_offsets[:-1], np.diff(samples.edge_offsets))
+        alike = find_alike(samples.node_features, samples.edge_index.astype(np.int64) + first_nodes, rounds=ROUNDS)
+        owner = np.repeat(np.arange(len(samples)), samples.node_counts)
+        last = int(alike.classes.max(initial=0)) + 1
+        members, counts = np.unique(owner * last + alike.classes, return_counts=True)
+        ends = np.searchsorted(members, last * np.arange(len(samples) + 1))
         return cls(
-            node_features=torch.from_numpy(scaling.scale_nodes(samples.node_features)),
-            edge_index=torch.from_numpy(samples.edge_index.astype(np.int64)),
-            node_offsets=torch.from_numpy(samples.node_offsets),
-            edge_offsets=torch.from_numpy(samples.edge_offsets),
+            node_features=torch.from_numpy(scaling.scale_nodes(samples.node_features[alike.first])),
+            rounds=tuple(
+                _Classes(*(torch.from_numpy(getattr(found, name)) for name in _Classes._fields))
+                for found in alike.rounds
+            ),
+            members=torch.from_numpy(members % last),
+            counts=torch.from_numpy(counts.astype(np.float32)),
+            member_offsets=torch.from_numpy(ends),
             static_features=torch.from_numpy(scaling.scale_statics(samples.static_features)),
             targets=torch.from_numpy(scaling.scale_targets(samples.targets)),
         )
 
     def to(self, device: torch.device | str) -> GraphTensors:
         """The same on another device."""
-        return GraphTensors(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
+        moved: dict[str, Any] = {
+            field.name: getattr(self, field.name).to(device) for field in fields(self) if field.name != "rounds"
+        }
+        rounds = tuple(_Classes(*(part.to(device) for part in classes)) for classes in self.rounds)
+        return GraphTensors(rounds=rounds, **moved)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def __getitem__(self, chosen: IndexArray | list[int]) -> GraphBatch:
         index = torch.as_tensor(chosen, dtype=torch.int64, device=self.targets.device)
-        graph_ids, nodes, first_node = gather_rows(self.node_offsets, index)
-        graph_of_edge, edges, _ = gather_rows(self.edge_offsets, index)
+        graph_ids, places, _ = gather_rows(self.member_offsets, index)
+        kept, (rows,) = _keep([self.members[places]], count=len(self.rounds[-1].own))
+        rounds = []
+        for classes in reversed(self.rounds):
+            listeners, heard, _ = gather_rows(classes.producer_offsets, kept)
+            kept, (own, producers) = _keep([classes.own[kept], classes.producers[heard]], count=len(classes.degrees))
+            rounds.append(MessageRound(own, torch.stack([producers, listeners]), classes.degrees[kept]))
         return GraphBatch(
-            node_features=self.node_features[nodes],
-            edge_index=self.edge_index[:, edges] + first_node[graph_of_edge],
-            graph_ids=graph_ids,
+            node_features=self.node_features[kept],
+            rounds=tuple(reversed(rounds)),
+            members=Members(graph_ids, rows, self.counts[places]),
             static_features=self.static_features[index],
             targets=self.targets[index],
         )
@@ -168,3 +204,15 @@ def gather_rows(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]
     owner = torch.repeat_interleave(torch.arange(len(index), device=index.device), count, output_size=total)
     place = torch.arange(total, device=index.device) + (start - first)[owner]
     return owner, place, first
+
+
+def _keep(used: Sequence[Tensor], *, count: int) -> tuple[Tensor, list[Tensor]]:
+    """Which of ``count`` classes are used, ascending, and the uses by their place among those."""
+    device = used[0].device
+    is_used = torch.zeros(count, dtype=torch.bool, device=device)
+    for classes in used:
+        is_used[classes] = True
+    kept = is_used.nonzero()[:, 0]
+    place = torch.empty(count, dtype=torch.int64, device=device)
+    place[kept] = torch.arange(len(kept), device=device)
+    return kept, [place[classes] for classes in used]

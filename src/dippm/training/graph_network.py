@@ -87,17 +87,17 @@ class NetworkModule(pl.LightningModule):
         self._spread = torch.from_numpy(scaling.target_std).float()
         self._errors = torch.zeros(2, len(METRICS))
 
-    def forward(self, batch: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, batch: tuple[Any, ...]) -> Tensor:
         """Scaled outputs of a batch, [G, 3]."""
         outputs: Tensor = self.network(*batch[:-1])
         return outputs
 
-    def on_train_batch_start(self, _batch: tuple[Tensor, ...], _index: int) -> None:
+    def on_train_batch_start(self, _batch: tuple[Any, ...], _index: int) -> None:
         """Draw the dropout of a step from seed and step alone: a resume needs no stored state."""
         mixed = np.random.SeedSequence((self._seed, self.global_step, self.global_rank)).generate_state(1)
         torch.manual_seed(int(mixed[0]))
 
-    def training_step(self, batch: tuple[Tensor, ...], _index: int) -> Tensor:
+    def training_step(self, batch: tuple[Any, ...], _index: int) -> Tensor:
         """Loss of a batch."""
         loss = masked_huber_loss(self(batch).float(), batch[-1])
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch[-1]), sync_dist=True)
@@ -107,7 +107,7 @@ class NetworkModule(pl.LightningModule):
         """Begin to count."""
         self._errors = torch.zeros(2, len(METRICS), device=self.device)
 
-    def validation_step(self, batch: tuple[Tensor, ...], _index: int) -> None:
+    def validation_step(self, batch: tuple[Any, ...], _index: int) -> None:
         """Loss and errors of a batch."""
         outputs = self(batch).float()
         loss = masked_huber_loss(outputs, batch[-1])
@@ -167,15 +167,15 @@ class GraphData(pl.LightningDataModule):
         self._batch_size = batch_size
         self._seed = seed
 
-    def train_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+    def train_dataloader(self) -> DataLoader[tuple[Any, ...]]:
         """Batches in an order of their own each epoch."""
         return self._load(Part.TRAINING, batch_size=self._batch_size, seed=self._seed)
 
-    def val_dataloader(self) -> DataLoader[tuple[Tensor, ...]]:
+    def val_dataloader(self) -> DataLoader[tuple[Any, ...]]:
         """Large batches, the same in every process: it is a small part, and an empty share would block the others."""
         return self._load(Part.VALIDATION, batch_size=self._graphs_per_pass, seed=None)
 
-    def _load(self, part: Part, *, batch_size: int, seed: int | None) -> DataLoader[tuple[Tensor, ...]]:
+    def _load(self, part: Part, *, batch_size: int, seed: int | None) -> DataLoader[tuple[Any, ...]]:
         trainer: Any = self.trainer
         is_shared = seed is not None
         batches = EpochBatches(
@@ -211,10 +211,10 @@ def predict_samples(
     Shapes:
         Result: [S, 3].
     """
-    network = network.to(device).eval()
+    network, samples = network.to(device).eval(), samples.to(device)
     outputs = []
     with torch.inference_mode():
         for start in range(0, len(samples), graphs_per_pass):
             batch = samples[list(range(start, min(start + graphs_per_pass, len(samples))))]
-            outputs.append(network(*(part.to(device) for part in batch[:-1])).float().cpu())
+            outputs.append(network(*batch[:-1]).float().cpu())
     return scaling.unscale_targets(torch.cat(outputs).numpy())
