@@ -105,11 +105,12 @@ def _lines(samples: GraphSamples, selection: LabelSelection, *, rounds: int) -> 
     found_s = time.perf_counter() - began
     yield "# Throughput of training\n"
     yield "Written by `python benchmarks/training_throughput.py --data LABELS --cache FOLDER`. PMGNS, Adam, float32."
-    yield "One graph at a time, every operator a row, is as the code published with DIPPM does. Figures come from one run"
-    yield "on one machine, in turn: compare the ratios.\n"
-    yield f"{len(samples):,} graphs of {samples.node_counts.mean():.0f} operators on average ({selection}), {name},"
-    yield f"{torch.get_num_threads()} threads, torch {version('torch')}, medians of {rounds} rounds; load average when it"
-    yield f"began {os.getloadavg()[0]:.1f}. Finding the operators that are alike, once in a training: {found_s:.1f} s.\n"
+    yield "One graph at a time, every operator a row, is as the code published with DIPPM does. Figures come from one"
+    yield "run on one machine, in turn: compare the ratios.\n"
+    yield f"{len(samples):,} graphs of {samples.node_counts.mean():.0f} operators on average ({selection});"
+    yield f"{name}, {torch.get_num_threads()} threads, torch {version('torch')}, medians of {rounds} rounds."
+    yield f"Load average when it began: {os.getloadavg()[0]:.1f}."
+    yield f"Finding the operators that are alike, once in a training: {found_s:.1f} s.\n"
     yield from _rows_of_batches(samples, alike)
     yield ""
     yield (
