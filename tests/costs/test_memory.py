@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
 from dippm.costs.allocator import CachingAllocator
-from dippm.costs.conditions import Layout
+from dippm.costs.conditions import Layout, Optimizer
 from dippm.costs.context import context_mb
 from dippm.costs.memory import Headroom
 from dippm.costs.software import Software
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.devices import find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.graph import OpKind
@@ -194,6 +195,24 @@ def test_a_graph_without_matrix_products_has_no_blas_workspace(builder):
     (estimate,) = estimate_memory(_timeline(builder.graph()), [1], [find_device("A100")])
     assert estimate.parts_mb["workspace"].tolist() == [0]
     assert estimate.memory_mb.tolist() == [pytest.approx(context_mb(find_device("A100")) + 2)]
+
+
+def test_the_backward_pass_has_a_blas_workspace_of_its_own(builder):
+    """PyTorch has one for each thread: two share a segment of 20 MiB, those of Hopper do not."""
+    step = make_training_graph(_network(builder), TrainingSettings(optimizer=Optimizer.SGD, precision=Precision.FP32))
+    timeline = _timeline(step.graph)
+    devices = [find_device("V100"), find_device("H100")]
+    old = estimate_memory(timeline, [4], devices, software=Software.parse("torch 1.12+cu113"))
+    v100, h100 = (
+        today.parts_mb["workspace"] - before.parts_mb["workspace"]
+        for today, before in zip(estimate_memory(timeline, [4], devices), old, strict=True)
+    )
+    assert v100.tolist() == [pytest.approx(2 * 8.125)]
+    assert h100.tolist() == [pytest.approx(2 * 32)]
+    for device, without, segments in zip(devices, old, (20, 64), strict=True):
+        (estimate,) = estimate_memory(timeline, [4], [device])
+        held = estimate.memory_mb - estimate.parts_mb["context"] - without.memory_mb + without.parts_mb["context"]
+        assert held.tolist() == [pytest.approx(segments)]
 
 
 def test_a_graph_without_nodes(builder):

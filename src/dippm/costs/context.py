@@ -38,7 +38,7 @@ _EAGER_MARGIN_MB = 700.0
 
 
 def blas_workspace_bytes(device: DeviceSpec, software: Software = DEFAULT_SOFTWARE) -> int:
-    """Workspace that PyTorch takes from its caching allocator for cuBLAS, once per stream, bytes."""
+    """Workspace that PyTorch takes from its caching allocator for cuBLAS, once per thread and stream, bytes."""
     if not software.has_blas_workspace:
         return 0
     return _BLAS_BYTES_NEW if device.compute_capability[0] in _NEW_MAJORS else _BLAS_BYTES

@@ -236,7 +236,7 @@ def _squeeze(
     """
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
     capacity = int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
-    capacity -= _blas_segment(timeline, device, software)
+    capacity -= _blas_bytes(timeline, device, software)[1]
     held, fits = reserved.copy(), reserved <= capacity
     replay = _replay_of(timeline, without)
     if headroom is not None:
@@ -255,13 +255,18 @@ def _squeeze(
     return held, fits
 
 
-def _blas_segment(timeline: MemoryTimeline, device: DeviceSpec, software: Software) -> int:
-    """Bytes of the segment that holds cuBLAS's workspace.
+def _blas_bytes(timeline: MemoryTimeline, device: DeviceSpec, software: Software) -> tuple[int, int]:
+    """Bytes of cuBLAS's workspaces, and of the segments that hold them.
 
-    It is taken once, at the first matrix product, and kept; nearly always from memory that activations do not need.
+    PyTorch keeps one for each thread and stream that calls cuBLAS, and runs the backward pass in a thread of its own.
+    It takes them at the first matrix product of each; nearly always from memory that activations do not need.
     """
     workspace = blas_workspace_bytes(device, software)
-    return segment_bytes(workspace) if timeline.runs_blas and workspace else 0
+    if not (timeline.runs_blas and workspace):
+        return 0, 0
+    threads = 2 if timeline.has_gradients else 1
+    segment = segment_bytes(workspace)
+    return threads * workspace, -(-threads // (segment // workspace)) * segment
 
 
 def _assemble(
@@ -272,12 +277,12 @@ def _assemble(
     device: DeviceSpec,
     software: Software,
 ) -> MemoryEstimate:
-    blas = blas_workspace_bytes(device, software) if timeline.runs_blas else 0
-    held = reserved + _blas_segment(timeline, device, software)
+    blas, segments = _blas_bytes(timeline, device, software)
+    held = reserved + segments
     workspace = live.workspace_bytes + blas
     context = np.full(len(live.batches), context_mb(device, software))
     kept = {}
-    if (timeline.purpose == Purpose.GRADIENT).any():
+    if timeline.has_gradients:
         kept = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
     if (timeline.purpose == Purpose.CACHE).any():
         kept["kv_cache"] = live.cache_bytes / BYTES_PER_MIB

@@ -98,6 +98,11 @@ class MemoryTimeline:
     steps: int
     runs_blas: bool
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether this is a training step."""
+        return bool((self.purpose == Purpose.GRADIENT).any())
+
     @classmethod
     def from_workload(cls, workload: Workload) -> MemoryTimeline:
         """Lay out the pieces and events of a workload of one graph, in time linear in the graph."""
