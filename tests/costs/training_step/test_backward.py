@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from dippm.costs.training_step.backward import Gradients
 from dippm.costs.training_step.step_builder import StepBuilder
@@ -39,6 +40,30 @@ def test_a_gradient_of_two_consumers_is_added_in_place(builder, train):
     training = train(builder.graph(z))
     (added,) = (node for node in training.graph.nodes if node.source_op == "accumulate")
     assert training.graph.tensors[added.outputs[0]].alias_of == added.inputs[0]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_gradient_that_came_as_a_view_is_added_out_of_place(builder, train, rank):
+    """A product writes a matrix, of which a gradient with more dimensions is a view: its base is held."""
+    n, middle = builder.N, (5,) * (rank - 2)
+    x = builder.node(OpKind.LINEAR, [builder.input(n, *middle, 16), builder.weight(16, 16)], n, *middle, 16)
+    y = builder.node(OpKind.TANH, [x], n, *middle, 16)
+    z = builder.node(OpKind.LINEAR, [x, builder.weight(16, 16)], n, *middle, 16)
+    training = train(builder.graph(builder.node(OpKind.MUL, [y, z], n, *middle, 16)))
+    (added,) = (node for node in training.graph.nodes if node.source_op == "accumulate")
+    assert training.graph.tensors[added.outputs[0]].alias_of == (added.inputs[0] if rank == 2 else None)
+
+
+def test_a_tied_weight_has_both_gradients_and_their_sum_at_once(builder, train, live):
+    n, table = builder.N, builder.weight(1000, 16)
+    words = builder.input(n, 4, dtype=DType.INT64)
+    x = builder.node(OpKind.EMBEDDING, [table, words], n, 4, 16)
+    x = builder.node(OpKind.TANH, [x], n, 4, 16)
+    training = train(builder.graph(builder.node(OpKind.LINEAR, [x, table], n, 4, 1000)))
+    (added,) = (node for node in training.graph.nodes if node.source_op == "accumulate")
+    assert training.graph.tensors[added.outputs[0]].alias_of is None
+    # The weight and three tensors of its size, the words and the classes.
+    assert live(training, 1).peak_bytes.tolist() == [4 * 64_000 + 2 * 32]
 
 
 def test_twice_the_same_gradient_is_added_out_of_place(builder, train):

@@ -138,7 +138,8 @@ class Gradients:
             return
         base = builder.base(old)
         is_own = self._users[base] == 1 and base != builder.base(gradient)
-        if is_own and builder.is_whole(old):
+        # Autograd sums in place what a kernel wrote, and not what it was handed as a view, whose base is held.
+        if is_own and builder.is_whole(old) and old not in builder.views:
             total = builder.new_tensor(builder.shape(old), builder.dtype(old), alias_of=old)
         else:
             total = builder.new_like(tensor)

@@ -73,6 +73,7 @@ def _linear(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if gradients.wants(x):
         result = builder.new_like(x)
         builder.run(OpKind.MATMUL, (gradient, weight), (result,))
+        _note_folded(gradients, result)
         results.append((x, result))
     if gradients.wants(weight):
         result = builder.new_like(weight)
@@ -81,8 +82,16 @@ def _linear(gradients: Gradients, node: Node, taken: Outputs) -> None:
             builder.run(OpKind.UNKNOWN, (gradient, x), (result,), "linear_backward")
         else:
             builder.run(OpKind.MATMUL, (builder.transposed(rows), columns), (result,))
+        # The weight was turned for the product, and its gradient is turned back.
+        builder.views.add(result)
         results.append((weight, result))
     _give_all(gradients, results + _bias(gradients, node, gradient))
+
+
+def _note_folded(gradients: Gradients, result: int) -> None:
+    """The gradient of more than a matrix is a view of what the product wrote, which knows no more dimensions."""
+    if len(gradients.builder.shape(result)) > 2:
+        gradients.builder.views.add(result)
 
 
 def _matmul(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -98,6 +107,7 @@ def _matmul(gradients: Gradients, node: Node, taken: Outputs) -> None:
         shape = (*builder.shape(gradient)[:-1], builder.shape(left)[-1])
         result = builder.new_tensor(shape, builder.dtype(left))
         builder.run(OpKind.MATMUL, (gradient, builder.transposed(right)), (result,))
+        _note_folded(gradients, result)
         results.append((left, result))
     if gradients.wants(right):
         rows: int | None = left
@@ -111,6 +121,7 @@ def _matmul(gradients: Gradients, node: Node, taken: Outputs) -> None:
         shape = (*product[:-2], builder.shape(rows)[-1], product[-1])
         result = builder.new_tensor(shape, builder.dtype(right))
         builder.run(OpKind.MATMUL, (builder.transposed(rows), columns), (result,))
+        _note_folded(gradients, result)
         results.append((right, result))
     _give_all(gradients, results + _bias(gradients, node, gradient))
 

@@ -88,6 +88,7 @@ class StepBuilder:
         self.phases: list[int] = []
         self.twins: list[int] = []
         self.permuted: set[int] = set()
+        self.views: set[int] = set()
         self.saved_inputs: dict[int, int] = {}
         self.chain_ends: dict[int, int] = {}
         self.phase = 0
@@ -176,6 +177,7 @@ class StepBuilder:
             shape, self.dtype(tensor) if dtype is None else dtype, name=self.tensors[tensor].name, alias_of=tensor
         )
         self.run(OpKind.VIEW, (tensor,), (result,), function=function)
+        self.views.add(result)
         if (tensor in self.permuted) != (function in PERMUTING):
             self.permuted.add(result)
         return result
