@@ -115,6 +115,14 @@ def test_a_mask_leaves_recurrent_layers_whole(tensorflow_files: Path, kind: str,
     assert dippm.load(tensorflow_files / f"masked{ending}").warnings == masked.warnings  # from the cache
 
 
+def test_layers_that_share_weights_have_them_once(tensorflow_files: Path) -> None:
+    """A copy that has the same values is a network of its own."""
+    encoder, head = 8 * 27 + 8 * 4 + 4, 4 * 2 + 2
+    # The convolution's bias is zero and reshaped for each reader.
+    assert dippm.load(tensorflow_files / "shared.keras").parameter_count == encoder + 2 * 8 + head
+    assert dippm.load(tensorflow_files / "copied.keras").parameter_count == 2 * (encoder + 8) + head
+
+
 @pytest.mark.parametrize("name", ["mixed.keras", "mixed"])
 def test_mixed_precision_keeps_its_weights_whole(tensorflow_files: Path, name: str) -> None:
     graph = dippm.load(tensorflow_files / name)

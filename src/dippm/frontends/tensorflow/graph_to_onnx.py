@@ -4,7 +4,8 @@ tf2onnx would make a graph faster, which changes the architecture that the file 
 
 - TensorFlow's own graph optimizer (grappler) multiplies constants into the weights of convolutions.
 - ``back_to_back`` folds batch normalizations into convolutions: their parameters and kernels would be gone.
-- ``merge_duplication`` keeps one of several weights of equal value, such as biases that are all zero.
+- ``merge_duplication`` keeps one of several weights of equal value, such as biases that are all zero; only readers of
+  one variable share it, see :mod:`dippm.frontends.tensorflow.shared_weights`.
 - ``global_pool`` calls every mean over the last dimensions a pooling, those of layer normalizations too.
 - ``fold_constants`` is left to the reader, which knows shapes without values.
 
@@ -18,12 +19,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Set
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dippm.errors import UnsupportedError
 from dippm.frontends.tensorflow.function_calls import inline_calls
 from dippm.frontends.tensorflow.graph_rewrites import find_cast_weights, node_name, rewrite_graph
 from dippm.frontends.tensorflow.loading import FrozenGraph
+from dippm.frontends.tensorflow.shared_weights import find_variables, merge_shared
 
 __all__ = ["convert_frozen", "convert_tflite"]
 
@@ -52,6 +55,7 @@ def convert_frozen(frozen: FrozenGraph, path: Path) -> None:
             graph,
             path,
             left=left,
+            variables=find_variables(graph_def),
             input_names=list(frozen.inputs),
             output_names=list(frozen.outputs),
             tensors_to_rename=dict(frozen.names),
@@ -70,7 +74,14 @@ def convert_tflite(source: Path, path: Path) -> None:
         _convert(graph, path, tflite_path=str(source))
 
 
-def _convert(graph: Any, path: Path, *, left: Set[str] = frozenset(), **settings: Any) -> None:
+def _convert(
+    graph: Any,
+    path: Path,
+    *,
+    left: Set[str] = frozenset(),
+    variables: Mapping[str, str] = MappingProxyType({}),
+    **settings: Any,
+) -> None:
     tfonnx: Any = import_module("tf2onnx.tfonnx")
     optimizer: Any = import_module("tf2onnx.optimizer")
     graph_module: Any = import_module("tf2onnx.graph")
@@ -94,6 +105,7 @@ def _convert(graph: Any, path: Path, *, left: Set[str] = frozenset(), **settings
     known = optimizer._get_optimizers()
     wanted = OrderedDict((name, known[name]) for name in _OPTIMIZERS if name in known)
     converted = optimizer.optimize_graph(converted, False, optimizers=wanted)
+    merge_shared(converted, variables)
     _drop_values(converted, storage)
     model = converted.make_model("model", external_tensor_storage=storage)
     if "tflite_path" in settings:
