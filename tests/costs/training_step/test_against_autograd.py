@@ -341,6 +341,58 @@ def test_embedding_of_tokens():
     )
 
 
+class _Of(nn.Module):
+    """A function of some values that depend on a weight, and of a layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.scale, self.layer, self._function = nn.Parameter(torch.ones(64)), nn.Linear(64, 64), function
+
+    def forward(self, x):
+        return self._function(torch.tanh(x * self.scale), self.layer)
+
+
+class _Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.scores = nn.Embedding(50, 64), nn.Linear(64, 50, bias=False)
+        self.scores.weight = self.words.weight
+
+    def forward(self, x):
+        return self.scores(torch.tanh(self.words(x)))
+
+
+_SUMS = {
+    "of kernels": (lambda h, layer: torch.sigmoid(h) * torch.tanh(h), _TOKENS),
+    "of three kernels": (lambda h, layer: torch.sigmoid(h) * torch.tanh(h) * torch.exp(h), _TOKENS),
+    "linear layer of vectors": (lambda h, layer: torch.tanh(h) * layer(h), (64,)),
+    "linear layer of tokens": (lambda h, layer: torch.tanh(h) * layer(h), _TOKENS),
+    "linear layer of tokens first": (lambda h, layer: layer(h) * torch.tanh(h), _TOKENS),
+    "product of tokens": (lambda h, layer: h @ h.transpose(1, 2), _TOKENS),
+    "other order": (lambda h, layer: torch.tanh(h) * torch.sigmoid(h.transpose(0, 1)).transpose(0, 1), _TOKENS),
+    "norm": (lambda h, layer: torch.tanh(h) * functional.layer_norm(h, (64,)), _TOKENS),
+}
+
+
+@pytest.mark.parametrize("name", [*_SUMS, "tied weight"])
+def test_gradients_are_added_in_place_where_autograd_does(name):
+    """By what runs without anything in between: to a dispatch mode PyTorch shows sums out of place alone."""
+    function, shape = _SUMS.get(name, (None, (8,)))
+    make, dtype = (_Tied, DType.INT64) if function is None else (lambda: _Of(function), DType.FLOAT32)
+    module = make()
+    values = torch.ones((_BATCH, *shape), dtype=getattr(torch, dtype.value))
+    loss = module(values).square().mean()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        loss.backward()
+    sums = [event.name == "aten::add_" for event in profiled.events() if event.name in ("aten::add", "aten::add_")]
+    graph = read_module(
+        module, input=InputShapes(positional=(InputEntry(shape=shape, dtype=dtype),)), mode=Mode.TRAINING
+    )
+    step = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.SGD)).graph
+    added = [node for node in step.nodes if node.source_op == "accumulate"]
+    assert [step.tensors[node.outputs[0]].alias_of is not None for node in added] == sums
+
+
 @pytest.mark.parametrize("optimizer", [Optimizer.MOMENTUM, Optimizer.ADAM])
 def test_complex_weights(optimizer):
     _assert_alike(lambda: _Spectral(64), (32, 64), optimizer)
