@@ -81,6 +81,15 @@ class Software:
         return self.torch >= (2, 0)
 
     @property
+    def raises_attention(self) -> bool:
+        """Whether attention that no fused kernel takes computes in FP32 where its operands have 16 bits.
+
+        Since 2.5 (github.com/pytorch/pytorch, pull request 128922), which also looks for queries that may look at no
+        key; before, such attention ran in 16 bits.
+        """
+        return self.torch >= (2, 5)
+
+    @property
     def keeps_gradients(self) -> bool:
         """Whether ``zero_grad()`` fills gradients with zeros and keeps their memory.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.costs.software_graph import graph_of_release
 from dippm.errors import UsageError
 from dippm.graph import Graph
-from dippm.graph.passes.unfuse_attention import unfuse_attention
 
 __all__ = ["as_measured", "software_of"]
 
@@ -26,10 +26,8 @@ def software_of(framework: str) -> Software:
 def as_measured(graph: Graph, framework: str) -> Graph:
     """The graph that was measured, where the model was read by newer software.
 
-    Models that were measured before attention was fused wrote their scores to memory.
-
     Args:
         graph: The model's graph, as it is read today.
         framework: As for :func:`software_of`.
     """
-    return graph if software_of(framework).fuses_attention else unfuse_attention(graph)
+    return graph_of_release(graph, software_of(framework))

@@ -19,12 +19,12 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
+from dippm.costs.software_graph import graph_of_release
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import RECURRENT_KINDS, DType, Graph, OpKind
-from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.predictors.prediction import ModelInfo
 
 __all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs", "group_graphs"]
@@ -109,7 +109,7 @@ class CompiledGraphs:
     @classmethod
     def of(cls, sources: Sequence[Graph], conditions: Conditions, software: Software) -> CompiledGraphs:
         """Lay out graphs for the software that runs them under these conditions."""
-        graphs = [source if software.fuses_attention else unfuse_attention(source) for source in sources]
+        graphs = [graph_of_release(source, software) for source in sources]
         steps: list[TrainingGraph] = []
         precision = conditions.precision
         if conditions.mode is Mode.TRAINING:

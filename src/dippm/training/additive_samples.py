@@ -139,14 +139,15 @@ def build_additive_samples(
         cache: Folder of the graph cache.
         folder: Where the arrays are kept.
         parameters_m: Weights of the measured models by architecture, millions, where they are known.
-        rates: Sustained rates of the plain sum; those of the shipped calibration where None are given.
+        rates: Sustained rates of the plain sum; where None are given, those of the shipped calibration, but for what
+            narrow rows take, which the networks learn.
         device: What all labels were measured on; where None is given, what the catalogue has under each label's name.
 
     Raises:
         UsageError: ``samples.empty`` where no label has a graph.
     """
     labels = [label for label in labels if label.measurement.latency_ms is not None]
-    rates = rates or Calibration.read().rates
+    rates = rates or replace(Calibration.read().rates, row_cycles=0.0)
     key = _key_of(labels, rates, device)
     path = Path(folder) / f"additive-{key}.npz"
     arrays = _read(path)

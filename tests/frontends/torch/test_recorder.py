@@ -167,13 +167,35 @@ def test_attention_that_no_kernel_takes_is_written_out_for_every_sample(
     assert Workload.from_graph(graph).at([1, 8]).macs.sum(axis=1).tolist() == [macs, 8 * macs]
     found = kinds(graph)
     assert [found.count(kind) for kind in (OpKind.ATTENTION, OpKind.MATMUL, OpKind.SOFTMAX)] == [0, 2, 1]
-    # Rows without a key: PyTorch looks for them and puts zeros there, in memory of its own.
+    # Rows without a key: PyTorch looks for them and puts zeros there, in the memory of the weights.
     functions = [node.attributes.get("function") for node in graph.nodes]
     assert [functions.count(name) for name in ("isneginf", "all", "where")] == [1, 1, 1]
+    (weights,) = (node.outputs[0] for node in graph.nodes if node.kind is OpKind.SOFTMAX)
+    zeroed = graph.nodes[functions.index("where")].outputs[0]
+    assert graph.tensors[zeroed].alias_of == weights
     assert all(node.attributes.get(RAISED) is True for node in graph.nodes if node.kind is OpKind.MATMUL)
     trained = read(module, given, mode=Mode.TRAINING)
     assert not {"isneginf", "where"} & {node.attributes.get("function") for node in trained.nodes}
     assert not graph.unsupported_ops
+
+
+class _WritesTo(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty_like(x)
+        torch.add(x, x, out=y)
+        torch.where(x > 0, x, y, out=y)
+        return y * 2
+
+
+def test_what_is_given_to_write_to_is_written_in_place(read: Callable[..., Graph]) -> None:
+    graph = read(_WritesTo(), "8")
+    empty, add, _, where, mul = graph.nodes
+    # What is written alone is not read.
+    assert add.inputs == (graph.inputs[0],) * 2
+    assert len(where.inputs) == 3
+    assert where.inputs[2:] == add.outputs
+    assert mul.inputs == where.outputs
+    assert [graph.tensors[node.outputs[0]].alias_of for node in (add, where)] == [empty.outputs[0]] * 2
 
 
 @pytest.mark.parametrize(

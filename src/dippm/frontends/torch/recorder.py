@@ -298,9 +298,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if values is not None:
                 result = map_tensors(without_values, values)
         else:
-            rule = SHAPE_RULES.get(plan.name)
+            # The rules make a new tensor; what is given to write to is the result itself.
+            is_given = arguments.get("out") is not None
+            rule = None if is_given else SHAPE_RULES.get(plan.name)
             result = None if rule is None else rule(arguments)
-            if result is None:
+            if result is None and not is_given:
                 result = elementwise_result(plan.name, arguments, is_in_place=plan.is_in_place)
             if result is None:
                 result = run_on_meta(func, args, meta_kwargs)
@@ -410,6 +412,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operands: Iterable[Any] = inputs
         if not is_view and rule is not None and rule.inputs is not None:
             operands = (arguments.get(name) for name in rule.inputs)
+        elif not is_view and arguments.get("out") is not None:
+            # What is written alone stands last, as keyword arguments do.
+            operands = inputs[:-1]
         indices = [self.table.slot(item).index if isinstance(item, torch.Tensor) else -1 for item in operands]
         while indices and indices[-1] == -1:
             indices.pop()
