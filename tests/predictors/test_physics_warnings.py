@@ -53,3 +53,23 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
     for keeps, expected in ((True, is_said), (False, False)):
         warnings = dippm.predict(replace(graph, keeps_fp32_parts=keeps), precision=precision).warnings
         assert any("was read in float32" in warning for warning in warnings) is expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "software", "is_said"),
+    [("amp", None, True), ("amp", "torch 2.5", True), ("amp", "torch 2.4", False), ("fp32", None, False)],
+)
+def test_attention_that_computes_in_fp32_is_told(
+    builder: Any, precision: str, software: str | None, is_said: bool
+) -> None:
+    value = builder.input(builder.N, 3, 4, 16, 16)
+    for _ in range(2):
+        value = builder.node(OpKind.MATMUL, [value, value], builder.N, 3, 4, 16, 16, is_raised=True)
+    (answer,) = dippm.predict_each(
+        [builder.graph()],
+        batch=4,
+        device="RTX 3090",
+        precision=precision,
+        **({"software": software} if software else {}),
+    )
+    assert any(warning.startswith("2 products of attention run in FP32") for warning in answer.warnings) == is_said

@@ -10,7 +10,7 @@ from dippm.graph import Graph, Node, OpKind
 from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 
-__all__ = ["graph_of_release"]
+__all__ = ["count_raised_products", "graph_of_release"]
 
 # Between the softmax of attention that is written out and the product that reads it.
 _CARRIERS = frozenset({OpKind.VIEW, OpKind.COPY, OpKind.DROPOUT})
@@ -30,9 +30,14 @@ def graph_of_release(graph: Graph, software: Software) -> Graph:
     """
     if not software.fuses_attention:
         graph = unfuse_attention(graph)
-    if software.raises_attention or not any(_is_raised(node) for node in graph.nodes):
+    if software.raises_attention or not count_raised_products(graph):
         return graph
     return _in_format_of_operands(graph, is_one_operator=software.fuses_attention)
+
+
+def count_raised_products(graph: Graph) -> int:
+    """Products of attention that is written out, which compute in FP32 where their operands have 16 bits."""
+    return sum(map(_is_raised, graph.nodes))
 
 
 def _in_format_of_operands(graph: Graph, *, is_one_operator: bool) -> Graph:

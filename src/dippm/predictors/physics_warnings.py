@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from dippm.costs.conditions import Mode, Optimizer, Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.costs.software_graph import count_raised_products
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
@@ -67,6 +68,14 @@ def warn_of_question(
             f"{conditions.precision.value} as well, and time and memory may be off for that. Read it with "
             f'precision="{conditions.precision.value}" of dippm.load, or give the module in that type.'
         )
+    if conditions.precision.is_autocast and OpKind.MATMUL in compiled.kinds:
+        raised = count_raised_products(compiled.graph)
+        if raised:
+            warnings.append(
+                f"{raised} products of attention run in FP32 and write their scores to memory: no fused kernel takes "
+                "heads in other than four dimensions, or one head of keys for all, and PyTorch raises such products "
+                "since 2.5."
+            )
     if not prepared.has_format(device):
         warnings.append(
             f"{device.name} has no unit for {conditions.precision.value}: FP32 arithmetic on 16-bit tensors is assumed."

@@ -11,6 +11,9 @@ measured tables:
 4. *Networks*: some members on the training part; their times are averaged.
 5. *Interval*: split conformal prediction, by the distance from what was trained on, on families that were left out in
    turn and on the validation part. Errors and coverage are those of the test part.
+
+Graphs and features are kept by the names of the models: after a change of a reader or of a cost rule, begin with empty
+folders.
 """
 
 from __future__ import annotations
