@@ -56,20 +56,24 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
 
 
 @pytest.mark.parametrize(
-    ("precision", "software", "is_said"),
-    [("amp", None, True), ("amp", "torch 2.5", True), ("amp", "torch 2.4", False), ("fp32", None, False)],
+    ("precision", "software", "said"),
+    [
+        ("amp", None, "run in FP32"),
+        ("amp", "torch 2.5", "run in FP32"),
+        ("amp", "torch 2.4", None),
+        ("fp16", None, "are taken to run in fp16"),
+        ("fp16", "torch 2.4", None),
+        ("fp32", None, None),
+    ],
 )
-def test_attention_that_computes_in_fp32_is_told(
-    builder: Any, precision: str, software: str | None, is_said: bool
+def test_attention_that_pytorch_computes_in_fp32_is_told(
+    builder: Any, precision: str, software: str | None, said: str | None
 ) -> None:
     value = builder.input(builder.N, 3, 4, 16, 16)
     for _ in range(2):
         value = builder.node(OpKind.MATMUL, [value, value], builder.N, 3, 4, 16, 16, is_raised=True)
-    (answer,) = dippm.predict_each(
-        [builder.graph()],
-        batch=4,
-        device="RTX 3090",
-        precision=precision,
-        **({"software": software} if software else {}),
-    )
-    assert any(warning.startswith("2 products of attention run in FP32") for warning in answer.warnings) == is_said
+    given = {"software": software} if software else {}
+    (answer,) = dippm.predict_each([builder.graph()], batch=4, device="RTX 3090", precision=precision, **given)
+    told = [warning for warning in answer.warnings if "products of attention" in warning]
+    assert len(told) == (said is not None)
+    assert all(warning.startswith(f"2 products of attention {said}") for warning in told)

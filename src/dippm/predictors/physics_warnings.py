@@ -6,6 +6,7 @@ from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
 from dippm.costs.conditions import Mode, Optimizer, Runtime
+from dippm.costs.precision import Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
 from dippm.devices import DeviceSpec
@@ -68,14 +69,7 @@ def warn_of_question(
             f"{conditions.precision.value} as well, and time and memory may be off for that. Read it with "
             f'precision="{conditions.precision.value}" of dippm.load, or give the module in that type.'
         )
-    if conditions.precision.is_autocast and OpKind.MATMUL in compiled.kinds:
-        raised = count_raised_products(compiled.graph)
-        if raised:
-            warnings.append(
-                f"{raised} products of attention run in FP32 and write their scores to memory: no fused kernel takes "
-                "heads in other than four dimensions, or one head of keys for all, and PyTorch raises such products "
-                "since 2.5."
-            )
+    warnings += _attention_warning(compiled, conditions.precision)
     if not prepared.has_format(device):
         warnings.append(
             f"{device.name} has no unit for {conditions.precision.value}: FP32 arithmetic on 16-bit tensors is assumed."
@@ -116,6 +110,26 @@ def warn_of_answer(
         verb = "does not fit" if least > device.capacity_mb else "may not fit"
         warnings.append(f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.")
     return tuple(warnings)
+
+
+def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[str, ...]:
+    """What is said of attention that no fused kernel takes, where operands have 16 bits."""
+    is_whole = whole_model_type(precision) is not None
+    if not (is_whole or precision.is_autocast) or OpKind.MATMUL not in compiled.kinds:
+        return ()
+    count = count_raised_products(compiled.graph)
+    if not count:
+        return ()
+    reason = "no fused kernel takes heads in other than four dimensions, or one head of keys for all"
+    if is_whole:
+        return (
+            f"{count} products of attention are taken to run in {precision}, and PyTorch computes them in FP32 since "
+            f"2.5, which takes longer: {reason}.",
+        )
+    return (
+        f"{count} products of attention run in FP32 and write their scores to memory: {reason}, and PyTorch raises "
+        "such products since 2.5.",
+    )
 
 
 def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
