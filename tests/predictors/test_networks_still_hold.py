@@ -2,7 +2,8 @@
 
 A network learns what its inputs look like. Where a reader or a cost rule changes, models move away from what it was
 trained on, and no test of either notices: attention that is written out was read in FP32 one day, and the networks
-called NesT twice as slow as it is. Each figure here is a row that a network was trained on; the cure for a failure is
+called NesT twice as slow as it is. The rows are of the tables that the networks were made from, most of them of the
+part that they were trained on: this shows that nothing moved, not how good they are. The cure for a failure is
 ``python -m dippm.training.additive``, unless the change is wrong.
 """
 

@@ -56,20 +56,23 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
 
 
 @pytest.mark.parametrize(
-    ("precision", "software", "said"),
+    ("stored", "precision", "software", "said"),
     [
-        ("amp", None, "run in FP32"),
-        ("amp", "torch 2.5", "run in FP32"),
-        ("amp", "torch 2.4", None),
-        ("fp16", None, "are taken to run in fp16"),
-        ("fp16", "torch 2.4", None),
-        ("fp32", None, None),
+        (DType.FLOAT32, "amp", None, "run in FP32"),
+        (DType.FLOAT32, "amp", "torch 2.5", "run in FP32"),
+        (DType.FLOAT32, "amp", "torch 2.4", None),
+        (DType.FLOAT32, "fp16", None, "are taken to run in fp16"),
+        (DType.FLOAT32, "fp16", "torch 2.4", None),
+        # A model that was read in its 16 bits has PyTorch's casts in its graph.
+        (DType.FLOAT16, "fp16", None, "run in FP32"),
+        (DType.FLOAT32, "fp32", None, None),
     ],
 )
 def test_attention_that_pytorch_computes_in_fp32_is_told(
-    builder: Any, precision: str, software: str | None, said: str | None
+    builder: Any, stored: DType, precision: str, software: str | None, said: str | None
 ) -> None:
-    value = builder.input(builder.N, 3, 4, 16, 16)
+    value, weight = builder.input(builder.N, 3, 4, 16, 16), builder.weight(16, 16, dtype=stored)
+    value = builder.node(OpKind.LINEAR, [value, weight], builder.N, 3, 4, 16, 16)
     for _ in range(2):
         value = builder.node(OpKind.MATMUL, [value, value], builder.N, 3, 4, 16, 16, is_raised=True)
     given = {"software": software} if software else {}

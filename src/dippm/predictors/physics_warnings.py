@@ -63,7 +63,7 @@ def warn_of_question(
             f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
             "what it holds in float32."
         )
-    if compiled.misses_fp32_parts:
+    if compiled.is_halved and graph.keeps_fp32_parts:
         warnings.append(
             f"The model was read in float32: what its own code computes in float32 is taken for "
             f"{conditions.precision.value} as well, and time and memory may be off for that. Read it with "
@@ -114,14 +114,14 @@ def warn_of_answer(
 
 def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[str, ...]:
     """What is said of attention that no fused kernel takes, where operands have 16 bits."""
-    is_whole = whole_model_type(precision) is not None
-    if not (is_whole or precision.is_autocast) or OpKind.MATMUL not in compiled.kinds:
+    has_16_bits = precision.is_autocast or whole_model_type(precision) is not None
+    if not has_16_bits or OpKind.MATMUL not in compiled.kinds:
         return ()
     count = count_raised_products(compiled.graph)
     if not count:
         return ()
     reason = "no fused kernel takes heads in other than four dimensions, or one head of keys for all"
-    if is_whole:
+    if compiled.is_halved:
         return (
             f"{count} products of attention are taken to run in {precision}, and PyTorch computes them in FP32 since "
             f"2.5, which takes longer: {reason}.",

@@ -63,8 +63,8 @@ class CompiledGraph:
         timeline: Its memory, that of the whole step in training.
         kept_half: The 16-bit format that most weights are stored in, and keep at a precision of 32 bits; None where
             they are not, or the precision is another.
-        misses_fp32_parts: Whether it was read in FP32 for a precision of 16 bits, and so does not show what the model's
-            code computes in FP32 beside them.
+        is_halved: Whether it was read in FP32 for a precision of 16 bits, and so does not show what runs in FP32 beside
+            them.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
         model: What is said of the model.
@@ -74,7 +74,7 @@ class CompiledGraph:
     graph: Graph
     timeline: MemoryTimeline
     kept_half: DType | None
-    misses_fp32_parts: bool
+    is_halved: bool
     nodes: slice
     kinds: frozenset[OpKind]
     model: ModelInfo
@@ -143,7 +143,7 @@ class CompiledGraphs:
                     graph=graph,
                     timeline=timeline,
                     kept_half=stored_half(parameters) if keeps_formats else None,
-                    misses_fp32_parts=source.keeps_fp32_parts and not keeps_formats and stored_half(parameters) is None,
+                    is_halved=not keeps_formats and stored_half(parameters) is None,
                     nodes=nodes,
                     kinds=frozenset(_by_kind(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),
