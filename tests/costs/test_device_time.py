@@ -350,3 +350,89 @@ def test_tensor_cores_of_another_format_alone_have_a_rate(builder: Any) -> None:
         for each in (device, replace(device, peak_tflops=peaks))
     ]
     assert times[1] == pytest.approx(times[0])
+
+
+def depthwise(builder: Any, *, kernel: int = 7, channels: int = 256) -> Graph:
+    x = builder.input(builder.N, channels, 28, 28)
+    builder.node(
+        OpKind.CONV, [x, builder.weight(channels, 1, kernel, kernel)], builder.N, channels, 28, 28,
+        groups=channels, kernel=(kernel, kernel), stride=(1, 1), dilation=(1, 1), padding=(kernel // 2, kernel // 2),
+    )  # fmt: skip
+    return builder.graph()
+
+
+@pytest.mark.parametrize(("device", "issued"), [("A100", 2.0), ("RTX 4090", 1.0), ("P100", 1.0), ("T4", 2.0)])
+@pytest.mark.parametrize(
+    ("kernel", "precision", "layout", "rate"),
+    [
+        (3, Precision.AMP, Layout.NCHW, "direct_conv"),
+        (7, Precision.AMP, Layout.NCHW, "own_depthwise"),
+        (3, Precision.FP32, Layout.NCHW, "own_depthwise"),
+        (3, Precision.AMP_BF16, Layout.NCHW, "own_depthwise"),
+        (7, Precision.AMP, Layout.NHWC, "direct_conv_nhwc"),
+        (9, Precision.AMP, Layout.NHWC, "wide_depthwise_nhwc"),
+    ],
+)
+def test_each_depthwise_kernel_has_its_rate(
+    builder: Any, kernel: int, precision: Precision, layout: Layout, rate: str, device: str, issued: float
+) -> None:
+    """PyTorch's own is held up by what is not arithmetic: by schedulers, of which there are as many as elsewhere."""
+    graph = depthwise(builder, kernel=kernel)
+    slow = dict.fromkeys(("direct_conv", "direct_conv_nhwc", "own_depthwise", "wide_depthwise_nhwc"), 1.0)
+    rates = replace(Rates(), **{**slow, rate: 1e-4})
+    peak = find_device(device).peak_tflops["fp32"] * 1e9 * (issued if rate == "own_depthwise" else 1.0)
+    flops = 2.0 * 64 * 256 * 28 * 28 * kernel**2
+    expected = flops / (1e-4 * peak) + rates.gap_us / 1e3
+    given: Any = {"batches": [64], "device": device, "precision": precision, "layout": layout}
+    own = time_of(graph, **given, rates=rates)[0, 0]
+    casts = time_of(graph, **given, rates=replace(rates, **slow))[0, 0]
+    # Casts of autocast come on top, and are little beside this.
+    assert own == pytest.approx(expected, rel=0.01)
+    assert casts < 0.01 * own
+
+
+def test_a_group_norm_in_nhwc_copies_its_image_and_the_next_convolution_copies_it_back(builder: Any) -> None:
+    n = builder.N
+    point = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.GROUP_NORM, [builder.input(n, 64, 56, 56), builder.weight(64)], n, 64, 56, 56)
+    x = builder.node(OpKind.RELU, [x], n, 64, 56, 56)
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 64, 1, 1)], n, 64, 56, 56, **point)
+    # Of a single pixel both orders are the same.
+    x = builder.node(OpKind.REDUCE, [x], n, 64, 1, 1, function="mean", axes=(2, 3))
+    builder.node(OpKind.CONV, [x, builder.weight(64, 64, 1, 1)], n, 64, 1, 1, **point)
+    graph = builder.graph()
+    rates = replace(Rates(), nchw_shuffle=0.0, move=0.5, stream=1.0, cache_gain=1.0)
+    plain, turned = (
+        time_of(graph, batches=[256], device="P100", precision=Precision.FP32_STRICT, layout=layout, rates=rates)[0]
+        for layout in (Layout.NCHW, Layout.NHWC)
+    )
+    moved = 2 * 4 * 256 * 64 * 56 * 56
+    least_ms = 1e3 * moved / (find_device("P100").bandwidth_gb_s * 1e9)
+    norm, relu, conv, mean, gate = (turned - plain).tolist()
+    assert least_ms < norm < 4 * least_ms
+    assert conv == pytest.approx(norm)
+    assert (relu, mean, gate) == (0.0, 0.0, 0.0)
+
+
+def test_a_convolution_on_permuted_tokens_needs_no_shuffle(builder: Any, new_builder: Callable[[], Any]) -> None:
+    weight = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+
+    def image(of: Any, *, is_permuted: bool) -> Graph:
+        n = of.N
+        if is_permuted:
+            own = of.node(OpKind.COPY, [of.input(n, 28, 28, 256)], n, 28, 28, 256, function="clone")
+            x = of.node(OpKind.VIEW, [own], n, 256, 28, 28, alias_of=own, function="permute", perm=(0, 3, 1, 2))
+        else:
+            x = of.node(OpKind.COPY, [of.input(n, 256, 28, 28)], n, 256, 28, 28, function="clone")
+        of.node(OpKind.CONV, [x, of.weight(256, 256, 3, 3)], n, 256, 28, 28, **weight)
+        return of.graph()
+
+    rates = replace(Rates(), nchw_shuffle=1.0)
+    permuted, plain = (
+        time_of(graph, batches=[64], precision=Precision.AMP, rates=rates)[0, -1]
+        for graph in (image(builder, is_permuted=True), image(new_builder(), is_permuted=False))
+    )
+    assert permuted < plain
+    without = replace(rates, nchw_shuffle=0.0)
+    graph = image(new_builder(), is_permuted=False)
+    assert permuted == pytest.approx(time_of(graph, batches=[64], precision=Precision.AMP, rates=without)[0, -1])

@@ -319,9 +319,9 @@ def test_no_interval_on_an_unmeasured_card_is_narrower_than_what_was_seen_on_one
 
     sibling, other = width("A10"), width("T4")
     assert sibling >= 0.14
-    assert other >= 0.3
+    assert other >= 0.26
     # Of compiled models one card was measured: no other was ever left out.
-    assert width("RTX 3090", runtime=Runtime.COMPILE) >= 0.3
+    assert width("RTX 3090", runtime=Runtime.COMPILE) >= 0.26
 
 
 def test_software_that_cannot_run_is_refused(network: Graph) -> None:

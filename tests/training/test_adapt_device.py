@@ -96,7 +96,7 @@ def test_the_folder_predicts_its_device(
         assert card.name in found.predictor.labels
         assert not any("No whole model was measured" in note or "power" in note for note in found.warnings)
     assert np.mean(errors) < 0.1
-    assert np.mean(inside) > 0.85  # 90 % intervals, and 18 labels
+    assert sum(inside) >= 14  # of 18 by intervals of 90 %: fewer are a matter of chance once in 36 times
 
 
 def test_networks_that_know_the_device_stay_as_they_were(

@@ -6,7 +6,8 @@ import pytest
 
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
-from dippm.training.additive_samples import build_additive_samples
+from dippm.training import additive_samples
+from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
 
 
 def test_samples_are_read_back_as_they_were_made(
@@ -20,6 +21,22 @@ def test_samples_are_read_back_as_they_were_made(
     assert (made.arrays.node_features == read.arrays.node_features).all()
     assert made.measured_ms.tolist() == read.measured_ms.tolist()
     assert all(label.graph_hash for label in read.labels)
+
+
+def test_samples_made_by_other_rules_are_made_again(
+    step_labels: list[Label],
+    training_labels: tuple[list[Label], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build() -> AdditiveSamples:
+        return build_additive_samples(step_labels, cache=training_labels[1], folder=tmp_path, parameters_m={})
+
+    before = build()
+    monkeypatch.setattr(additive_samples, "_digest_of_rules", lambda: "other rules")
+    after = build()
+    assert after.key != before.key
+    assert len(list(tmp_path.glob("additive-*.npz"))) == 2
 
 
 def test_graphs_of_another_model_are_not_used(

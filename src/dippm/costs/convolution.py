@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,10 @@ class ConvolutionSizes:
     is_transposed: npt.NDArray[np.bool_]
     is_weight_gradient: npt.NDArray[np.bool_]
     has_bias: npt.NDArray[np.bool_]
+
+    def take(self, columns: IndexArray) -> ConvolutionSizes:
+        """Some of them."""
+        return ConvolutionSizes(**{each.name: getattr(self, each.name)[..., columns] for each in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -29,6 +29,9 @@ _PLAIN_PEAK = {Arithmetic.FP64: "fp64"}
 # FP16 operations per multiprocessor and clock of an architecture's tensor cores at full rate, by the first compute
 # capability that has it (NVIDIA's whitepapers of Volta to Blackwell); other formats in proportion.
 _FULL_RATE = {(7, 0): 1024.0, (8, 0): 2048.0, (8, 6): 1024.0, (9, 0): 4096.0, (10, 0): 8192.0, (12, 0): 1024.0}
+# Instructions that a multiprocessor's schedulers start in a clock over its FP32 units, by the first compute capability:
+# from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
+_ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
 _OF_FP16 = {Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0}
 # GeForce cards accumulate in FP32 at half of the rate.
 _HALF_RATE = 0.5
@@ -62,6 +65,7 @@ class DeviceSheets:
         is_tensor: Whether each arithmetic runs on tensor cores.
         peaks: Rate of each arithmetic, FLOP/s.
         fp32: FP32 peak, FLOP/s.
+        issued: What the FP32 peak would be if every instruction that can be started in a clock were one, FLOP/s.
         bandwidth: Bytes per second.
         warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
         sms: Streaming multiprocessors.
@@ -75,6 +79,7 @@ class DeviceSheets:
     is_tensor: npt.NDArray[np.bool_]
     peaks: FloatArray
     fp32: FloatArray
+    issued: FloatArray
     bandwidth: FloatArray
     warm_bytes: FloatArray
     sms: FloatArray
@@ -93,6 +98,7 @@ class DeviceSheets:
             is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
             peaks=np.array([_peaks(device, on_tensor, tensor_feed) for device in devices]),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
+            issued=column(_latest(_ISSUED, device) * device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
             sms=column(device.sm_count for device in devices),

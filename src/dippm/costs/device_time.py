@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Layout
+from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
@@ -30,7 +31,8 @@ from dippm.costs.kernels.problems import (
     Problem,
     RowProblem,
 )
-from dippm.costs.polynomial import FloatArray
+from dippm.costs.memory_format import MemoryFormats
+from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
@@ -46,8 +48,12 @@ IndexArray = npt.NDArray[np.int64]
 _MS = 1e3
 _ARITHMETICS = tuple(Arithmetic)
 _OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
+_FP16 = _ARITHMETICS.index(Arithmetic.FP16)
+# cuDNN has depthwise kernels for channels last up to this filter, for one output of each input.
+_WIDEST_FILTER = 7.0
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
+_IMAGE_RANK = 4
 # Rows of queries, keys, and width of values.
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
 # Formats in which fused attention is FlashAttention.
@@ -110,6 +116,11 @@ def busy_ms(
         for position, device in enumerate(devices):
             row_ms = rates.row_cycles / (device.sm_count * device.boost_clock_mhz * MEGA) * _MS
             busy[position][:, node] = np.maximum(busy[position][:, node], gap_ms + row_ms * rows)
+    if conditions.layout is Layout.NHWC:
+        node, moved = _reordered(plan, at)
+        if len(node):
+            timer = timer_of(tuple(range(len(devices))), frozenset())
+            busy[..., node] += gap_ms + _MS * timer.reorder(moved)
     # Nothing is launched for tensors without elements.
     busy[:, (at.bytes_written == 0.0) & (at.flops == 0.0)] = 0.0
     if len(at.casts.node):
@@ -128,6 +139,25 @@ def _layer_norms(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArr
     ]
     is_norm &= at.row.is_last
     return node[is_norm], at.row.rows[:, is_norm]
+
+
+def _reordered(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
+    """Nodes that first copy their image to another order, and what that moves, bytes, [n] and [B, n].
+
+    A group norm works on NCHW alone, and so does what follows it; a convolution whose weight has its channels last
+    brings the image back.
+    """
+    sizes, formats = plan.work.sizes, plan.formats[Layout.NHWC]
+    is_chosen = sizes.is_kind(OpKind.GROUP_NORM) & formats.is_read_last
+    is_chosen |= sizes.is_kind(OpKind.CONV) & ~formats.is_read_last & formats.is_last
+    node = np.flatnonzero(is_chosen)
+    image = sizes.inputs(node, 0)
+    # An image of one pixel or of one channel has both orders.
+    channels, height, width = (sizes.dimension(image, axis)[:, 0] != 1.0 for axis in (1, -2, -1))
+    has_orders = (sizes.rank(image) == _IMAGE_RANK) & channels & (height | width)
+    node, image = node[has_orders], image[has_orders]
+    element_bytes = plan.work.types.read_bytes[np.searchsorted(sizes.edges.read_node, node)]
+    return node, 2.0 * element_bytes * evaluate(sizes.elements[image], at.batches)
 
 
 def _alike(
@@ -205,9 +235,8 @@ class _Timer:
                 peak=peak[..., on_tensor] * self.rates.tensor_conv,
             )
         if is_thin.any():
-            rate = self.rates.direct_conv_nhwc if self._is_nhwc else self.rates.direct_conv
             flops = 2.0 * (groups * pixels * n * k)[:, is_thin]
-            result[..., is_thin] = flops / (rate * self.sheets.fp32)
+            result[..., is_thin] = flops / self._direct_rates(columns, node)[..., is_thin]
         plain = ~on_tensor & ~is_thin
         if plain.any():
             learned = self._plain_convolution(columns[plain])
@@ -216,9 +245,25 @@ class _Timer:
         result *= np.where(sizes.is_weight_gradient[columns], slower, 1.0)
         traffic = self._traffic_seconds(node)
         result = np.asarray(np.maximum(result, traffic))
-        if not self._is_nhwc:
-            result += np.where(on_tensor, self.rates.nchw_shuffle * traffic, 0.0)
+        is_last = self._formats.is_last[node]
+        result += np.where(on_tensor & ~is_last, self.rates.nchw_shuffle * traffic, 0.0)
         return result
+
+    def _direct_rates(self, columns: IndexArray, node: IndexArray) -> FloatArray:
+        """Rate of convolutions with thin groups, FLOP/s, [D, B, U]."""
+        sizes = self.at.convolution.take(columns)
+        is_last, is_gradient = self._formats.is_last[node], self.plan.is_backward[node] & sizes.is_transposed
+        is_half = self.plan.arithmetic[node] == _FP16
+        is_wide = is_depthwise(sizes, is_gradient=is_gradient) & (
+            (np.maximum(sizes.kernel_height, sizes.kernel_width) > _WIDEST_FILTER)
+            | (sizes.in_channels[0] != sizes.out_channels[0])
+        )
+        rates = self.rates
+        of_library = np.where(
+            is_last, np.where(is_wide, rates.wide_depthwise_nhwc, rates.direct_conv_nhwc), rates.direct_conv
+        )
+        is_own = runs_natively(sizes, is_half=is_half, is_last=is_last, is_gradient=is_gradient)
+        return np.where(is_own, rates.own_depthwise * self.sheets.issued, of_library * self.sheets.fp32)
 
     def _plain_convolution(self, columns: IndexArray) -> FloatArray:
         """Time of convolutions in FP32 without TF32, seconds, [D, B, U]."""
@@ -332,11 +377,16 @@ class _Timer:
         operators = np.full(len(casts.node), "relu")
         return self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
 
+    def reorder(self, moved: FloatArray) -> FloatArray:
+        """Seconds of copies that move as many bytes, [B, n] to [D, B, n]."""
+        operators = np.full(moved.shape[1], "relu")
+        return np.asarray(self._stream_seconds(moved, operators=operators) / self.rates.move)
+
     # What the families share.
 
     @property
-    def _is_nhwc(self) -> bool:
-        return self.conditions.layout is Layout.NHWC
+    def _formats(self) -> MemoryFormats:
+        return self.plan.formats[self.conditions.layout]
 
     def _empty(self, kernels: int) -> FloatArray:
         return np.empty((len(self.sheets.devices), len(self.at.flops), kernels))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.conditions import Layout
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.host import CAST_DISPATCH_US, host_dispatch_us
 from dippm.costs.kernels.problems import Family
+from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import number_rows
 from dippm.costs.polynomial import FloatArray, pad
 from dippm.costs.workload import Workload
@@ -104,6 +107,7 @@ class KernelPlan:
 
     Args:
         work: The workload.
+        formats: The order in which each node finds its image, by the layout that the models are called with.
         arithmetic: Format of each node, as a position in ``Arithmetic``.
         gemm: Distinct matrix products.
         convolution: Distinct convolutions.
@@ -118,6 +122,7 @@ class KernelPlan:
     """
 
     work: Workload
+    formats: Mapping[Layout, MemoryFormats]
     arithmetic: IndexArray
     gemm: Distinct
     convolution: Distinct
@@ -134,6 +139,8 @@ class KernelPlan:
     def from_workload(cls, work: Workload, *, is_backward: npt.NDArray[np.bool_] | None = None) -> KernelPlan:
         """Group the kernels of a workload; without ``is_backward`` no node belongs to a backward pass."""
         arithmetic = work.types.arithmetic_number
+        if is_backward is None:
+            is_backward = np.zeros(len(arithmetic), dtype=np.bool_)
         traffic_width = max(work.bytes_read.shape[1], work.bytes_written.shape[1])
         traffic = np.concatenate([pad(work.bytes_read, traffic_width), pad(work.bytes_written, traffic_width)], axis=1)
 
@@ -144,6 +151,7 @@ class KernelPlan:
             keys = np.moveaxis(sizes, 1, 0).reshape(len(node), -1)
             return Distinct.of(node, keys, arithmetic[node], traffic[node], *more)
 
+        formats = MemoryFormats.of_layouts(work.sizes)
         gemm, conv, attention, recurrent = work.gemm, work.convolution, work.attention, work.recurrent
         is_tabled = _is_tabled_row(work)
         row_node = work.row.table.node[is_tabled]
@@ -153,10 +161,17 @@ class KernelPlan:
         stream_node, group, operator = _stream_nodes(work, exclude=row_node)
         return cls(
             work=work,
+            formats=formats,
             arithmetic=arithmetic,
             gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear, gemm.is_packed),
             convolution=distinct(
-                conv.table.polynomials, conv.table.node, conv.constants.T, conv.is_transposed, conv.is_weight_gradient
+                conv.table.polynomials,
+                conv.table.node,
+                conv.constants.T,
+                conv.is_transposed,
+                conv.is_weight_gradient,
+                *(of_layout.is_last[conv.table.node] for of_layout in formats.values()),
+                is_backward[conv.table.node],
             ),
             attention=distinct(
                 attention.table.polynomials, attention.table.node, attention.is_causal, attention.products
@@ -172,7 +187,7 @@ class KernelPlan:
             stream_group=np.array(_GROUPS)[group],
             stream_operator=np.array(_OPERATORS)[operator],
             dispatch_us=_dispatch_us(work),
-            is_backward=np.zeros(len(arithmetic), dtype=np.bool_) if is_backward is None else is_backward,
+            is_backward=is_backward,
         )
 
 

@@ -23,8 +23,12 @@ class Rates:
         nchw_shuffle: How often a tensor-core convolution in NCHW moves its input and output through memory once more
             to change their order; 0 for never, 1 for once each.
         attention: Share of the peak that fused attention reaches at full tiles.
-        direct_conv: Share of the FP32 peak that depthwise and thinly grouped convolutions reach in NCHW.
+        direct_conv: Share of the FP32 peak that cuDNN's depthwise and thinly grouped convolutions reach in NCHW.
         direct_conv_nhwc: The same in NHWC.
+        own_depthwise: What PyTorch's own depthwise kernel (:mod:`dippm.costs.depthwise`) reaches of the FP32 peak that
+            would be there with FP32 units for every instruction: one in thirty is a product, the others hold it up.
+        wide_depthwise_nhwc: The same of depthwise convolutions in NHWC with a filter of more than seven pixels, or with
+            several outputs of each input.
         stream: Share of peak bandwidth of a kernel bound by memory, on devices whose element-wise kernels were not
             measured.
         norm: Speed of layer, group and batch norm, and softmax, over that of an element-wise kernel that moves as much.
@@ -48,6 +52,8 @@ class Rates:
     attention: float = 0.5
     direct_conv: float = 0.1
     direct_conv_nhwc: float = 0.1
+    own_depthwise: float = 0.03
+    wide_depthwise_nhwc: float = 0.01
     stream: float = 0.85
     norm: float = 0.75
     move: float = 0.7

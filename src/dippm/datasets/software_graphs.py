@@ -1,9 +1,13 @@
-"""The graph of a labelled model as the software of its label ran it."""
+"""The graph of a labelled model as it ran when it was measured."""
 
 from __future__ import annotations
 
+from dippm.costs.conditions import Mode
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import graph_of_release
+from dippm.datasets.fast_norms import with_fast_norms
+from dippm.datasets.imports.timm import TIMM_SOURCE
+from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
 from dippm.graph import Graph
 
@@ -23,11 +27,14 @@ def software_of(framework: str) -> Software:
         return DEFAULT_SOFTWARE
 
 
-def as_measured(graph: Graph, framework: str) -> Graph:
-    """The graph that was measured, where the model was read by newer software.
+def as_measured(graph: Graph, label: Label) -> Graph:
+    """The graph that was measured, where the model was read by newer software or its run had other norms.
 
     Args:
         graph: The model's graph, as it is read today.
-        framework: As for :func:`software_of`.
+        label: The measurement.
     """
-    return graph_of_release(graph, software_of(framework))
+    name = label.recipe.architecture
+    if label.source.startswith(TIMM_SOURCE) and label.configuration.conditions.mode is Mode.INFERENCE:
+        graph = with_fast_norms(graph, name.rpartition(":")[2])
+    return graph_of_release(graph, software_of(label.measurement.software.framework))

@@ -116,7 +116,7 @@ def inference_borders(folder: Path, cache: GraphCache) -> list[Border]:
         if cached is None or cached.graph.fixed_batch is not None or not _has_weights(cached.graph, published):
             continue
         for border in models[key]:
-            graph = as_measured(cached.graph, border.label.measurement.software.framework)
+            graph = as_measured(cached.graph, border.label)
             is_refused = refuses_batch(graph, border.failed_batch, border.layout)
             label = replace(border.label, graph_hash=cached.fingerprint)
             result.append(replace(border, label=label, is_refused=is_refused))
@@ -224,7 +224,7 @@ def _timeline_of(graph: Graph, label: Label) -> MemoryTimeline:
         precision=conditions.precision,
         keeps_gradients=software_of(label.measurement.software.framework).keeps_gradients,
     )
-    training = make_training_graph(as_measured(graph, label.measurement.software.framework), settings)
+    training = make_training_graph(as_measured(graph, label), settings)
     return MemoryTimeline.from_workload(Workload.from_graph(_as_benchmarked(training), training.precision))
 
 

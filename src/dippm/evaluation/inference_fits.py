@@ -29,7 +29,6 @@ from dippm.datasets.location import data_folder
 from dippm.datasets.software_graphs import as_measured
 from dippm.devices import find_device
 from dippm.errors import UsageError
-from dippm.evaluation.benchmarked_models import with_fast_norms
 from dippm.evaluation.border_pairs import Border, inference_borders, needed_mb
 from dippm.evaluation.training_fits import software_of_border, split_pairs
 from dippm.predictors.calibration import Calibration
@@ -114,7 +113,7 @@ def _timeline(border: Border, cache: GraphCache) -> MemoryTimeline:
     cached = cache.load(border.label.recipe.model_key, batch=border.label.recipe.batch)
     if cached is None:
         raise UsageError(f"The graph of {border.model} is not in the cache.", code="graph_cache.missing")
-    graph = as_measured(with_fast_norms(cached.graph, border.model), border.label.measurement.software.framework)
+    graph = as_measured(cached.graph, border.label)
     return MemoryTimeline.from_workload(Workload.from_graph(graph, Precision.AMP))
 
 

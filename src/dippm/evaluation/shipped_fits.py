@@ -7,10 +7,10 @@ from itertools import groupby
 
 from dippm.costs.conditions import Mode
 from dippm.costs.software import Software
+from dippm.datasets.fast_norms import with_fast_norms
 from dippm.datasets.graph_cache import GraphCache
 from dippm.devices import find_device
 from dippm.errors import UsageError
-from dippm.evaluation.benchmarked_models import with_fast_norms
 from dippm.evaluation.border_pairs import Border
 from dippm.evaluation.fit_scores import PairVerdict
 from dippm.graph import Graph

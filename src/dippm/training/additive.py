@@ -12,8 +12,8 @@ measured tables:
 5. *Interval*: split conformal prediction, by the distance from what was trained on, on families that were left out in
    turn and on the validation part. Errors and coverage are those of the test part.
 
-Graphs and features are kept by the names of the models: after a change of a reader or of a cost rule, begin with empty
-folders.
+Graphs are kept by the names of the models: after a change of a reader, begin with an empty folder of graphs. Features
+and fits are made again where a cost rule has changed.
 """
 
 from __future__ import annotations

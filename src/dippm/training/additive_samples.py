@@ -11,16 +11,21 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import dippm.costs
+import dippm.features
+import dippm.graph
 from dippm.costs.conditions import Mode, Optimizer
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.datasets import fast_norms, software_graphs
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.software_graphs import as_measured
 from dippm.datasets.store.label import Label
@@ -33,9 +38,6 @@ from dippm.predictors.calibration import Calibration
 __all__ = ["AdditiveSamples", "build_additive_samples"]
 
 _LOG = logging.getLogger(__name__)
-
-# Raise with every change of the features.
-_FORMAT = 5
 
 # The tables give millions with two digits.
 _PARAMETER_SLACK, _PARAMETER_ROUNDING = 0.02, 0.02
@@ -177,10 +179,22 @@ def _is_other_model(own_m: Float32Array, published_m: npt.NDArray[np.float64]) -
 
 
 def _key_of(labels: Sequence[Label], rates: Rates, device: DeviceSpec | None) -> str:
-    made_of = [_FORMAT, COLUMNS, asdict(rates), [label.key for label in labels]]
+    made_of = [COLUMNS, _digest_of_rules(), asdict(rates), [label.key for label in labels]]
     if device is not None:
         made_of.append(asdict(device))
     return hashlib.sha256(json.dumps(made_of, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def _digest_of_rules() -> str:
+    """Hash of the code that makes features of graphs: what was made before it changed is made again."""
+    folders = [Path(package.__path__[0]) for package in (dippm.costs, dippm.features, dippm.graph)]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    files += [Path(name) for name in (fast_norms.__file__, software_graphs.__file__, __file__)]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: DeviceSpec | None) -> SampleArrays:
@@ -243,7 +257,7 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
 def _plan(graph: Graph, label: Label) -> PhysicalPlan:
     """The graph that ran: that of the label's software, and a training step is a graph of its own."""
     conditions = label.configuration.conditions
-    graph = as_measured(graph, label.measurement.software.framework)
+    graph = as_measured(graph, label)
     if conditions.mode is Mode.TRAINING:
         settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.SGD, precision=conditions.precision)
         return PhysicalPlan.from_graph(make_training_graph(graph, settings), conditions.precision)

@@ -144,7 +144,7 @@ def host_ms(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> FloatAr
         conditions, framework = label.configuration.conditions, label.measurement.software.framework
         key = (label.recipe.model_key, cached.fingerprint, conditions, framework)
         if key not in plans:
-            plans[key] = _kernel_plan(as_measured(cached.graph, framework), conditions)
+            plans[key] = _kernel_plan(as_measured(cached.graph, label), conditions)
         result[place] = launched_ms(plans[key], conditions, rates)[-1]
     return result
 

@@ -27,21 +27,19 @@ from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
-from dippm.datasets.graph_cache import GraphCache, build_graphs
-from dippm.datasets.imports.timm import labels_of_timm_rows
+from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.location import data_folder
-from dippm.datasets.software_graphs import as_measured
-from dippm.datasets.timm_tables import TimmRow, read_timm_tables
-from dippm.devices import find_device
-from dippm.measuring.measurement import Outcome
+from dippm.datasets.store.label import Label
+from dippm.datasets.timm_tables import read_timm_tables
+from dippm.graph import Graph
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 from dippm.training.physics import (
-    Item,
     conformal_quantile,
     describe_errors,
     divide,
     fit_rates,
     log_errors,
+    read_items,
 )
 
 __all__ = ["main"]
@@ -66,33 +64,11 @@ _BOUNDS = {
 }
 
 
-def _read_items(
-    rows: Sequence[TimmRow], names: Sequence[tuple[str, int]], cache: GraphCache, *, jobs: int
-) -> dict[tuple[str, int], list[Item]]:
-    labels = {
-        (label.recipe.architecture.removeprefix("zoo:timm:"), label.recipe.inputs.positional[0].shape[-1]): label
-        for label in labels_of_timm_rows(rows)
-        if label.measurement.outcome is Outcome.OK
-    }
-    build_graphs([labels[name].recipe for name in names], cache, jobs=jobs)
-    by_model: dict[tuple[str, int], list[TimmRow]] = {}
-    for row in rows:
-        by_model.setdefault((row.model, row.image_size), []).append(row)
-    items = {}
-    settings = TrainingSettings(optimizer=Optimizer.MOMENTUM, precision=Precision.AMP)
-    for name in names:
-        label = labels[name]
-        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
-        if cached is None or cached.graph.fixed_batch is not None:
-            _LOG.warning("left out %s at %d", *name)
-            continue
-        training = make_training_graph(as_measured(cached.graph, label.measurement.software.framework), settings)
-        work = Workload.from_graph(training.graph, training.precision)
-        plan = KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
-        items[name] = [
-            Item(row=row, device=find_device(row.device), plan=plan, at=work.at([row.batch])) for row in by_model[name]
-        ]
-    return items
+def _lay_out(graph: Graph, label: Label) -> KernelPlan:
+    precision = label.configuration.conditions.precision
+    training = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.MOMENTUM, precision=precision))
+    work = Workload.from_graph(training.graph, training.precision)
+    return KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
 
 
 def build(
@@ -123,7 +99,7 @@ def build(
     rows = [row for row in read_timm_tables(folder) if row.mode == Mode.TRAINING.value]
     names = sorted({(row.model, row.image_size) for row in rows})
     random.Random(seed).shuffle(names)  # noqa: S311 - a draw of models, not a secret
-    items = _read_items(rows, names[:models], GraphCache(cache), jobs=jobs)
+    items = read_items(rows, names[:models], GraphCache(cache), jobs=jobs, lay_out=_lay_out)
     (fit, calibration, test), counts = divide(items)
     _LOG.info("fitting on %d rows", len(fit))
     start = asdict(inference.rates)

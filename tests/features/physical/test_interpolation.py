@@ -16,13 +16,13 @@ from dippm.graph import OpKind
 def test_interpolation_of_small_images_takes_one_thread_per_pixel(at: Any, new_builder: Any) -> None:
     def resize_ms(mode: str, batch: int) -> float:
         builder = new_builder()
-        x = builder.input(builder.N, 512, 7, 7)
-        graph = builder.graph(builder.node(OpKind.RESIZE, [x], builder.N, 512, 14, 14, mode=mode))
+        x = builder.input(builder.N, 1024, 7, 7)
+        graph = builder.graph(builder.node(OpKind.RESIZE, [x], builder.N, 1024, 14, 14, mode=mode))
         return float(at(PhysicalPlan.from_graph(graph, Precision.AMP), batch).kernel_ms[0, 0])
 
-    # EfficientFormerV2-S0 at batch 1024: two resizes of 512 channels, nearly all of its 754 ms (timm's table).
-    assert resize_ms("linear", 1024) == pytest.approx(377, rel=0.15)
-    assert resize_ms("nearest", 1024) < 5
+    # EfficientFormerV2-S0 at batch 1024: two resizes of 1,024 channels, most of its 754 ms (timm's table).
+    assert resize_ms("linear", 1024) == pytest.approx(350, rel=0.1)
+    assert resize_ms("nearest", 1024) < 10
     assert resize_ms("linear", 512) == pytest.approx(resize_ms("linear", 1024) / 2, rel=0.05)
 
 

@@ -29,8 +29,10 @@ def test_layout_and_mode_are_inputs(chain: Any, at: Any, column: Any) -> None:
     nchw, nhwc = (at(plan, 8, precision=Precision.AMP, layout=layout) for layout in (Layout.NCHW, Layout.NHWC))
     assert not column(nchw, "nhwc").any()
     assert column(nhwc, "nhwc").all()
+    assert not column(nchw, "channels_last").any()
+    assert (column(nhwc, "channels_last") == (column(nhwc, "is_linear") == 0)).all()
     is_convolution = column(nhwc, "is_conv") == 1
-    assert (column(nhwc, "nhwc_convolution") == is_convolution).all()
+    assert (column(nhwc, "channels_last_convolution") == is_convolution).all()
     assert column(at(plan, 8, mode=Mode.TRAINING), "training").all()
 
 

@@ -21,11 +21,13 @@ from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 
-__all__ = ["LADDER", "import_timm_tables", "labels_of_timm_rows"]
+__all__ = ["LADDER", "TIMM_SOURCE", "import_timm_tables", "labels_of_timm_rows"]
 
 LADDER = (1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Batches that the benchmark tries, one after the other."""
 
+#: How the source of labels of these tables begins; PyTorch's release follows.
+TIMM_SOURCE = "timm torch "
 _WARMUP_RUNS, _TIMED_RUNS = 10, 40
 # First words of timm names that say where weights come from, or which variant it is, and not the architecture.
 _ORIGINS = frozenset(
@@ -98,7 +100,7 @@ def _label(row: TimmRow, *, batch: int, is_refused: bool) -> Label:
             latency_ms=None if is_refused else row.step_time_ms,
             software=SoftwareStack(framework=f"torch {release}", cuda=_cuda_release(row.cuda_version)),
         ),
-        source=f"timm torch {release}",
+        source=f"{TIMM_SOURCE}{release}",
     )
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import number_rows, number_stretches
-from dippm.costs.workload import Workload
 from dippm.features.physical.links import Links
 
 __all__ = ["ROUNDS", "colours_of"]
@@ -18,25 +18,25 @@ ROUNDS = 2
 """Rounds of messages for which classes of operators are exact."""
 
 
-def colours_of(work: Workload, static: Float32Array, links: Links) -> IndexArray:
+def colours_of(kernels: KernelPlan, static: Float32Array, links: Links) -> IndexArray:
     """Numbers that are equal for operators of a graph of equal work whose neighbours are alike, [n_nodes].
 
     They ascend in the order in which they first appear, so that those of one graph are lower than those of the next.
 
     Args:
-        work: The work of the graph.
+        kernels: The kernels of the graph.
         static: Features of each node that do not change.
         links: Which operators read from which.
     """
-    colours = _own_colours(work, static)
+    colours = _own_colours(kernels, static)
     for _ in range(ROUNDS):
         colours = _refine(colours, links)
     return colours
 
 
-def _own_colours(work: Workload, static: Float32Array) -> IndexArray:
-    """Numbers that are equal for operators of equal work."""
-    count = len(static)
+def _own_colours(kernels: KernelPlan, static: Float32Array) -> IndexArray:
+    """Numbers that are equal for operators of equal work on images in the same order."""
+    work, count = kernels.work, len(static)
     cast = np.zeros((count, work.cast_elements.shape[1]))
     np.add.at(cast, work.types.casts.node, work.cast_elements)
     of_all = np.concatenate([work.flops, work.bytes_read, work.bytes_written, cast], axis=1)
@@ -49,7 +49,10 @@ def _own_colours(work: Workload, static: Float32Array) -> IndexArray:
             in_family[sizes.node] = number_rows(rows.reshape(len(sizes.node), -1))
     start = work.sizes.arrays.node_start
     graph = np.repeat(np.arange(len(start) - 1), np.diff(start))
-    return number_rows(np.stack([graph, number_rows(static), number_rows(of_all), in_family], axis=1))
+    order = np.zeros(count, dtype=np.int64)
+    for formats in kernels.formats.values():
+        order = 4 * order + 2 * formats.is_read_last + formats.is_last
+    return number_rows(np.stack([graph, number_rows(static), number_rows(of_all), in_family, order], axis=1))
 
 
 def _refine(colours: IndexArray, links: Links) -> IndexArray:

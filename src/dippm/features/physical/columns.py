@@ -86,7 +86,7 @@ _DYNAMIC = (
     "row_width",
     "window",
 )
-_CONDITIONS = ("nhwc", "nhwc_image", "nhwc_convolution", "training")
+_CONDITIONS = ("nhwc", "channels_last", "channels_last_convolution", "training")
 
 COLUMNS: tuple[str, ...] = (*STATIC, *_DYNAMIC, *_CONDITIONS)
 """Columns of the node features."""

@@ -84,7 +84,6 @@ class PhysicalPlan:
         producers: What each class hears from the operators that it reads from.
         consumers: What each class hears from the operators that read it.
         static: Features that do not change.
-        is_image: Whether each class writes a tensor of four dimensions.
         serial: Nodes that interpolate with one thread per pixel.
         weight_bytes: Bytes of weights that an operator of each class reads.
         first_elements: Elements of its first input, as polynomials of the batch.
@@ -92,7 +91,7 @@ class PhysicalPlan:
         out_elements: Elements of its first output, as polynomials of the batch.
 
     Shapes:
-        class_start: [G + 1]; class_of, times: [n_nodes]; node, count, launches, is_image, weight_bytes,
+        class_start: [G + 1]; class_of, times: [n_nodes]; node, count, launches, weight_bytes,
         first_bytes: [C]; static: [C, len(STATIC)]; first_elements, out_elements: [C, D].
     """
 
@@ -106,7 +105,6 @@ class PhysicalPlan:
     producers: Messages
     consumers: Messages
     static: Float32Array
-    is_image: npt.NDArray[np.bool_]
     serial: IndexArray
     weight_bytes: FloatArray
     first_elements: FloatArray
@@ -146,7 +144,7 @@ class PhysicalPlan:
         times = np.ones(count) if times is None else times
         links = Links.of(work.sizes)
         static = static_features(work, kernels, links, phase)
-        colours = colours_of(work, static, links)
+        colours = colours_of(kernels, static, links)
         operators = np.flatnonzero(~work.sizes.is_kind(OpKind.VIEW))
         _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
         class_of = np.full(count, -1, dtype=np.int64)
@@ -166,7 +164,6 @@ class PhysicalPlan:
             producers=messages_of(node, class_of, links.consumer, links.producer),
             consumers=messages_of(node, class_of, links.producer, links.consumer),
             static=static[node],
-            is_image=static[node, AT["output_rank"]] == 4,
             serial=serial_resizes(work.sizes, links, phase),
             weight_bytes=_weight_bytes(work)[node],
             first_elements=work.sizes.elements[first_input],
@@ -217,8 +214,9 @@ class PhysicalPlan:
         self._fill_dynamic(changing, at, busy, device)
         if conditions.layout is Layout.NHWC:
             changing[:, :, _AT["nhwc"]] = 1.0
-            changing[:, :, _AT["nhwc_image"]] = self.is_image
-            changing[:, :, _AT["nhwc_convolution"]] = self.static[:, AT["kernel"]] > 0
+        is_last = self.kernels.formats[conditions.layout].is_last[self.node]
+        changing[:, :, _AT["channels_last"]] = is_last
+        changing[:, :, _AT["channels_last_convolution"]] = is_last & (self.static[:, AT["kernel"]] > 0)
         changing[:, :, _AT["training"]] = conditions.mode is Mode.TRAINING
         return PhysicalSamples(static=self.static, changing=changing, kernel_ms=busy[:, self.node])
 
