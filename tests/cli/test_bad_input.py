@@ -170,7 +170,6 @@ def test_wrong_batch(batch: str, net: Path, fail: Fail) -> None:
         ("--layout", "nwhc", 2, "layout.unknown"),
         ("--runtime", "tvm", 2, "runtime.unknown"),
         ("--accumulation", "4", 2, "training.unused"),
-        ("--runtime", "compile", 4, "runtime.unsupported"),
         ("--optimizer", "adam", 2, "optimizer.unused"),
         ("--device-file", "none.toml", 2, "device_file.unreadable"),
     ],

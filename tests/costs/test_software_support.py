@@ -46,5 +46,13 @@ def test_what_can_run_is_not(given, device, runtime):
 
 def test_what_is_assumed_runs_everywhere():
     for device in load_catalog():
-        for runtime in Runtime:
+        for runtime in set(Runtime) - {Runtime.COMPILE}:
             check_software(DEFAULT_SOFTWARE, device, runtime)
+
+
+@pytest.mark.parametrize(("device", "capability"), [("P100", "6.0"), ("GTX 1080 Ti", "6.1")])
+def test_compiled_code_needs_volta(device, capability):
+    check_software(DEFAULT_SOFTWARE, find_device("V100-PCIE-32GB"), Runtime.COMPILE)
+    with pytest.raises(UnsupportedError, match=f"7.0 and later.* has {capability}") as caught:
+        check_software(DEFAULT_SOFTWARE, find_device(device), Runtime.COMPILE)
+    assert caught.value.code == "runtime.unsupported"

@@ -97,7 +97,6 @@ def test_a_step_of_a_decoder_is_one_token(monkeypatch: pytest.MonkeyPatch) -> No
     ("changes", "reason"),
     [
         ({"latency_ms": None}, "no time"),
-        ({"software": "torch 2.2.0 torch.compile"}, "compiled, in another format"),
         ({"attention": "flash2"}, "another library"),
         ({"source": "litgpt-lora"}, "own code"),
         ({"model": "nobody/nothing"}, "not stated in full"),
@@ -161,9 +160,10 @@ def test_a_model_is_fitted_on_or_held_out_wherever_it_stands() -> None:
     assert {found for part in parts.values() for found in part} == {False, True}
 
 
-def test_compiled_runs_in_amp_are_asked_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["amp", "fp32", "bf16"])
+def test_compiled_runs_are_asked_as_such(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     row = replace(
-        ROW, model="timm:resnet18", model_class="", software="torch 2.9.1 torch.compile", precision="amp",
+        ROW, model="timm:resnet18", model_class="", software="torch 2.9.1 torch.compile", precision=precision,
         attention="", mode="inference", optimizer="", image=(224, 224), sequence=None,
     )  # fmt: skip
     run = run_of(row, monkeypatch)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from dippm.costs.conditions import Runtime
 from dippm.evaluation.whole_models import (
     WholeModelReport,
     WholeModelScore,
@@ -10,12 +11,13 @@ from dippm.evaluation.whole_models import (
 )
 
 
-def score(*, measured: float, predicted: float, source: str = "a") -> WholeModelScore:
+def score(*, measured: float, predicted: float, source: str = "a", runtime: Runtime = Runtime.EAGER) -> WholeModelScore:
     return WholeModelScore(
         source=source,
         model="m",
         device="d",
-        how="inference, fp32, nchw",
+        how=f"inference, fp32, nchw, {runtime}",
+        runtime=runtime,
         batch=1,
         measured_ms=measured,
         predicted_ms=predicted,
@@ -25,14 +27,16 @@ def score(*, measured: float, predicted: float, source: str = "a") -> WholeModel
 
 
 def test_errors_and_coverage() -> None:
-    report = WholeModelReport(scores=(score(measured=10, predicted=10.5), score(measured=10, predicted=20, source="b")))
+    compiled = score(measured=10, predicted=20, source="b", runtime=Runtime.COMPILE)
+    report = WholeModelReport(scores=(score(measured=10, predicted=10.5), compiled))
     assert report.mape_percent() == pytest.approx(52.5)
+    assert report.mape_percent(runtime=Runtime.COMPILE) == pytest.approx(100.0)
     assert report.mape_percent(source="a") == pytest.approx(5.0)
     assert report.coverage_percent() == 50.0
     assert json.loads(json.dumps(report.to_dict()))["mape_percent"] == 52.5
     page = render_markdown(report)
-    assert "| a | m | d | inference, fp32, nchw | 1 | 10 | 10.5 | +5.0 | yes |" in page
-    assert "| b | m | d | inference, fp32, nchw | 1 | 10 | 20 | +100.0 | no |" in page
+    assert "| a | m | d | inference, fp32, nchw, eager | 1 | 10 | 10.5 | +5.0 | yes |" in page
+    assert "| b | m | d | inference, fp32, nchw, compile | 1 | 10 | 20 | +100.0 | no |" in page
 
 
 @pytest.mark.data
@@ -41,6 +45,7 @@ def test_the_shipped_predictor_keeps_its_error() -> None:
     pytest.importorskip("transformers")
     report = evaluate_whole_models()
     # Its hosts are slower than the usual one.
-    assert report.mape_percent(source="huggingface") < 20.0
-    assert report.mape_percent(source="neusight") < 12.0
+    for runtime in (Runtime.EAGER, Runtime.COMPILE):
+        assert report.mape_percent(source="huggingface", runtime=runtime) < 20.0
+        assert report.mape_percent(source="neusight", runtime=runtime) < 14.0
     assert report.coverage_percent() > 80.0

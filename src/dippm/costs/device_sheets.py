@@ -41,9 +41,9 @@ _FLASH_FROM = (8, 0)
 _SUSTAINED = 0.85
 # Board power for each TFLOP/s of the FP16 peak below which the power limit holds tensor cores back, by the first
 # compute capability made in a process: 12 nm from the T4, which keeps 0.61 of what others keep in large FP32 products;
-# 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and, with large tiles and HBM, from the H100 PCIe, all
-# three by hand from the rows of data/published.
-_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 1.2}
+# 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and, with large tiles and HBM, from the H100 PCIe, and
+# of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all four by hand from the rows of data/published.
+_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 0.87}
 _WORTHWHILE = 1.2
 # Share of the L2 cache that a chain of kernels finds warm.
 _WARM_CACHE = 0.5

@@ -108,15 +108,15 @@ def busy_ms(
         if len(part.node):
             formats = [_ARITHMETICS[code] for code in np.unique(plan.arithmetic[part.node]).tolist()]
             for chosen, on_tensor in _alike(devices, formats):
-                time_ms = gap_ms + _MS * seconds(timer_of(chosen, on_tensor), part)
+                time_ms = _MS * seconds(timer_of(chosen, on_tensor), part)
                 for position, own_ms in zip(chosen, time_ms, strict=True):
-                    busy[position][:, part.node] = own_ms[:, part.inverse]
-    if rates.row_cycles:
+                    busy[position][:, part.node] = own_ms[:, part.inverse] + gap_ms * plan.is_launched[part.node]
+    if rates.row_cycles and plan.work.fusion is None:
         node, rows = _layer_norms(plan, at)
         for position, device in enumerate(devices):
             row_ms = rates.row_cycles / (device.sm_count * device.boost_clock_mhz * MEGA) * _MS
             busy[position][:, node] = np.maximum(busy[position][:, node], gap_ms + row_ms * rows)
-    if conditions.layout is Layout.NHWC:
+    if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = _reordered(plan, at)
         if len(node):
             timer = timer_of(tuple(range(len(devices))), frozenset())

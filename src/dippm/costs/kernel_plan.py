@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.compiled_layout import runs_channels_last
 from dippm.costs.conditions import Layout
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
-from dippm.costs.host import CAST_DISPATCH_US, host_dispatch_us
+from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, host_dispatch_us
 from dippm.costs.kernels.problems import Family
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import number_rows
@@ -108,6 +109,7 @@ class KernelPlan:
     Args:
         work: The workload.
         formats: The order in which each node finds its image, by the layout that the models are called with.
+        is_launched: Nodes that launch a kernel; of those that run as one it is the last one.
         arithmetic: Format of each node, as a position in ``Arithmetic``.
         gemm: Distinct matrix products.
         convolution: Distinct convolutions.
@@ -123,6 +125,7 @@ class KernelPlan:
 
     work: Workload
     formats: Mapping[Layout, MemoryFormats]
+    is_launched: npt.NDArray[np.bool_]
     arithmetic: IndexArray
     gemm: Distinct
     convolution: Distinct
@@ -151,7 +154,7 @@ class KernelPlan:
             keys = np.moveaxis(sizes, 1, 0).reshape(len(node), -1)
             return Distinct.of(node, keys, arithmetic[node], traffic[node], *more)
 
-        formats = MemoryFormats.of_layouts(work.sizes)
+        formats = _formats(work)
         gemm, conv, attention, recurrent = work.gemm, work.convolution, work.attention, work.recurrent
         is_tabled = _is_tabled_row(work)
         row_node = work.row.table.node[is_tabled]
@@ -162,6 +165,7 @@ class KernelPlan:
         return cls(
             work=work,
             formats=formats,
+            is_launched=np.ones(len(arithmetic), dtype=np.bool_) if work.fusion is None else work.fusion.is_launched,
             arithmetic=arithmetic,
             gemm=distinct(gemm.table.polynomials, gemm.table.node, gemm.is_linear, gemm.is_packed),
             convolution=distinct(
@@ -191,16 +195,29 @@ class KernelPlan:
         )
 
 
+def _formats(work: Workload) -> dict[Layout, MemoryFormats]:
+    formats = MemoryFormats.of_layouts(work.sizes)
+    if work.fusion is None:
+        return formats
+    is_turned = np.repeat(runs_channels_last(work), np.diff(work.sizes.arrays.node_start))
+    called, turned = formats[Layout.NCHW], formats[Layout.NHWC]
+    return {**formats, Layout.NCHW: called.where(~is_turned, turned)}
+
+
 def _dispatch_us(work: Workload) -> FloatArray:
     dispatch = host_dispatch_us(work.sizes)
+    if work.fusion is not None:
+        is_loop = work.fusion.is_loop
+        dispatch[is_loop] = np.where(work.fusion.is_launched, FUSED_DISPATCH_US, 0.0)[is_loop]
+        dispatch[work.sizes.is_kind(OpKind.VIEW)] = 0.0
     np.add.at(dispatch, work.types.casts.node, CAST_DISPATCH_US)
     return dispatch
 
 
 def _is_tabled_row(work: Workload) -> npt.NDArray[np.bool_]:
-    """Which of the softmax and norm nodes a table covers: FP32 in and out, over the last dimension."""
+    """Which of the softmax and norm nodes a table covers: FP32 in and out, over the last dimension, and not fused."""
     node = work.row.table.node
-    is_tabled = work.sizes.is_kind(*ROW_TABLES)[node]
+    is_tabled = work.sizes.is_kind(*ROW_TABLES)[node] & (work.fusion is None)
     if not is_tabled.any():
         return is_tabled
     is_fp32 = work.types.tensor_bytes == 4.0

@@ -32,7 +32,7 @@ FloatArray = npt.NDArray[np.float64]
 _US_PER_MS = 1e3
 # A captured graph is launched as a whole. Compiled code launches fewer kernels, without Python's dispatch: half of the
 # eager runtime's host time is an assumption, no measured model was small enough to tell.
-_HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 0.5, Runtime.CUDA_GRAPH: 0.0}
+_HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 1.0, Runtime.CUDA_GRAPH: 0.0}
 
 
 #: By what a user's host may be faster or slower than the usual one: assumed. Of the machines of published measurements

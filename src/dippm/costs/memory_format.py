@@ -71,6 +71,13 @@ class MemoryFormats:
         is_read_last = chains.follow(is_settled, is_last=is_input & is_called_last)[chains.image]
         return cls(is_read_last=is_read_last, is_last=is_settled | (is_read_last & chains.is_kept))
 
+    def where(self, is_own: BoolArray, other: MemoryFormats) -> MemoryFormats:
+        """These for some nodes, others for the rest."""
+        return MemoryFormats(
+            is_read_last=np.where(is_own, self.is_read_last, other.is_read_last),
+            is_last=np.where(is_own, self.is_last, other.is_last),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Chains:

@@ -172,6 +172,16 @@ class Casts:
         """Number of cast kernels."""
         return len(self.node)
 
+    def take(self, chosen: npt.NDArray[np.bool_]) -> Casts:
+        """Some of them."""
+        return Casts(
+            node=self.node[chosen],
+            tensor=self.tensor[chosen],
+            from_bytes=self.from_bytes[chosen],
+            to_bytes=self.to_bytes[chosen],
+            is_cached=self.is_cached[chosen],
+        )
+
 
 _NO_CASTS = Casts(
     node=np.zeros(0, dtype=np.int64),

@@ -34,13 +34,15 @@ _NEEDS = {
 }
 # torch.compile came with PyTorch 2.0, torch.cuda.graph with 1.10 (their release notes).
 _RUNTIME_SINCE: dict[Runtime, Release] = {Runtime.COMPILE: (2, 0), Runtime.CUDA_GRAPH: (1, 10)}
+# Triton, in which inductor writes kernels, starts with Volta (GPUTooOldForTriton in torch/_inductor).
+_COMPILED_FROM = (7, 0)
 
 
 def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> None:
     """Refuse software that cannot run like that, or not on the device.
 
     Raises:
-        UnsupportedError: ``software.impossible``.
+        UnsupportedError: ``software.impossible``, or ``runtime.unsupported`` where no software could.
     """
     since = _RUNTIME_SINCE.get(runtime)
     if since is not None and software.torch < since:
@@ -48,6 +50,13 @@ def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> 
             f"The runtime '{runtime}' came with torch {_text(since)}. Got {software} instead.",
             code="software.impossible",
             cure=f"Use the eager runtime, or torch {_text(since)} or later.",
+        )
+    if runtime is Runtime.COMPILE and device.compute_capability < _COMPILED_FROM:
+        raise UnsupportedError(
+            f"torch.compile makes kernels for GPUs of compute capability {_text(_COMPILED_FROM)} and later. "
+            f"{device.name} has {_text(device.compute_capability)}.",
+            code="runtime.unsupported",
+            cure="Use the eager runtime, or another device.",
         )
     needs = _NEEDS.get(device.compute_capability[0])
     if needs is None:

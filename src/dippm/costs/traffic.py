@@ -66,27 +66,38 @@ class Reads:
     limit: FloatArray
 
     @classmethod
-    def build(cls, sizes: GraphSizes, types: TypePlan) -> Reads:
-        """Collect the reads of a graph."""
+    def build(cls, sizes: GraphSizes, types: TypePlan, *, read_bytes: FloatArray | None = None) -> Reads:
+        """Collect the reads of a graph.
+
+        Args:
+            sizes: The graph's arrays.
+            types: Its number formats.
+            read_bytes: Bytes for each element of each read, 0 where it comes from no memory; None for what the format
+                says.
+
+        Shapes:
+            read_bytes: [E].
+        """
         edges = sizes.edges
         node, tensor = edges.read_node, edges.read_tensor
-        whole = pad(sizes.elements[tensor] * types.read_bytes[:, None], 2)
+        read_bytes = types.read_bytes if read_bytes is None else read_bytes
+        whole = pad(sizes.elements[tensor] * read_bytes[:, None], 2)
         limit = np.full_like(whole, np.inf)
 
         # A tensor expanded over a dimension repeats its storage; one that is a piece of its storage does not.
         shared = np.flatnonzero(sizes.arrays.storage[tensor] != tensor)
         if len(shared):
-            scale = types.read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
+            scale = read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
             limit[shared] = storage_polynomials(sizes, types.tensor_bytes)[tensor[shared]] * scale[:, None]
         is_fetching = sizes.is_kind(*_FETCHING_KINDS)
         fetched = np.flatnonzero(is_fetching[node] & (edges.read_position == 0))
         if len(fetched):
-            returned = sizes.elements[sizes.outputs(node[fetched])] * types.read_bytes[fetched, None]
+            returned = sizes.elements[sizes.outputs(node[fetched])] * read_bytes[fetched, None]
             limit[fetched] = pad(returned, whole.shape[1])
         expert = np.flatnonzero(_chooses_matrices(sizes)[node] & (edges.read_position == 1))
         if len(expert):
             width = sizes.dimension(sizes.inputs(node[expert], 0), -1)[:, :1]
-            chosen = sizes.elements[sizes.outputs(node[expert])] * width * types.read_bytes[expert, None]
+            chosen = sizes.elements[sizes.outputs(node[expert])] * width * read_bytes[expert, None]
             limit[expert] = pad(chosen, whole.shape[1])
         is_limit = is_at_most(limit, whole)
         whole[is_limit] = limit[is_limit]
@@ -135,15 +146,21 @@ class Reads:
         return result
 
 
-def write_polynomials(sizes: GraphSizes, types: TypePlan) -> FloatArray:
+def write_polynomials(sizes: GraphSizes, types: TypePlan, *, written_bytes: FloatArray | None = None) -> FloatArray:
     """Bytes written by every node.
 
+    Args:
+        sizes: The graph's arrays.
+        types: Its number formats.
+        written_bytes: Bytes for each element of each write; None for what the format says.
+
     Shapes:
-        result: [n_nodes, D].
+        written_bytes: [W]; result: [n_nodes, D].
     """
     edges = sizes.edges
     node, tensor = edges.write_node, edges.write_tensor
-    written = pad(sizes.elements[tensor] * types.tensor_bytes[tensor][:, None], 2)
+    written_bytes = types.tensor_bytes[tensor] if written_bytes is None else written_bytes
+    written = pad(sizes.elements[tensor] * written_bytes[:, None], 2)
     written[sizes.is_kind(OpKind.VIEW)[node]] = 0.0
     # Scattering in place touches as much as the updates hold.
     partial = np.flatnonzero(_scatters_in_place(sizes)[node] & (edges.write_position == 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol, Self, TypeVar
 
@@ -21,6 +21,7 @@ from dippm.costs.convolution import ConvolutionSizes, ConvolutionTable
 from dippm.costs.edges import IndexArray
 from dippm.costs.elementary import flops_per_element
 from dippm.costs.families import FAMILY_NUMBER_OF_KIND, FAMILY_OF_KIND, WorkFamily
+from dippm.costs.fusion import Fusion
 from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad
 from dippm.costs.precision import Precision, TypePlan
 from dippm.costs.sizes import GraphSizes
@@ -135,6 +136,7 @@ class Workload:
         row: Softmax and norms.
         reduction: Reductions.
         pool: Pooling.
+        fusion: Which nodes run as one kernel; None where each runs its own.
     """
 
     sizes: GraphSizes
@@ -154,6 +156,7 @@ class Workload:
     row: RowTable
     reduction: ReductionTable
     pool: PoolTable
+    fusion: Fusion | None = None
 
     @classmethod
     def from_graph(
@@ -214,6 +217,21 @@ class Workload:
             row=row,
             reduction=table_of(ReductionTable, WorkFamily.REDUCTION),
             pool=table_of(PoolTable, WorkFamily.POOL),
+        )
+
+    def fused(self) -> Workload:
+        """The same work as a compiled model does it: less traffic and fewer kernels."""
+        sizes, fusion = self.sizes, Fusion.of(self.sizes, self.types)
+        casts = self.types.casts.take(fusion.is_cast)
+        dropped = np.where(fusion.is_loop[:, None], 0.0, self.dropped)
+        written = write_polynomials(sizes, self.types, written_bytes=fusion.written_bytes)
+        return replace(
+            self,
+            types=replace(self.types, casts=casts),
+            reads=Reads.build(sizes, self.types, read_bytes=fusion.read_bytes),
+            bytes_written=_trim(pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])),
+            cast_elements=sizes.elements[casts.tensor],
+            fusion=fusion,
         )
 
     @property

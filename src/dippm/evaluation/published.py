@@ -125,9 +125,10 @@ def render_markdown(report: PublishedReport) -> str:
         f"Models whose name holds {', '.join(f'`{name}`' for name in FITTED_MODELS)} were fitted on, for how fast "
         "hosts are and how much of their peak full-rate tensor cores reach "
         "(`python -m dippm.training.published_rates`). All other models are held out from that fit, and the "
-        "networks, which answer in amp, were fitted on none of it. The form of the laws behind these rates, and what a "
-        "board's power allows its tensor cores, were settled with all rows in view: the errors below are no test of "
-        "those on cards that are not among these. The laptop's card has clocks and a power limit of its own.",
+        "networks, which answer in amp, were fitted on none of it. The form of the laws behind these rates, what a "
+        "board's power allows its tensor cores, and how long compiled code takes to launch, were settled with all rows "
+        "in view: the errors below are no test of those on cards that are not among these. The laptop's card has "
+        "clocks and a power limit of its own.",
         "",
         "## Held out and fitted",
         "",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.costs.conditions import Conditions, Mode
-from dippm.costs.precision import Precision, whole_model_type
+from dippm.costs.precision import whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.datasets.published import PublishedRow, read_configurations, read_published
@@ -77,7 +77,7 @@ _LEFT_OUT = {
     "u39kun-dlbench": "releases of PyTorch before 1.2 are not known",
     "optimum-llama-lora": "low-rank adapters",
     "litgpt": "a model's own code, not transformers'",
-    "gpt-fast": "compiled",
+    "gpt-fast": "a model's own code, not transformers'",
     "segment-anything-fast": "a loop over the objects of each image is inside",
     "diffusers-benchmarks-l40": "which card it was is in doubt",
     "ort-stable-diffusion": "a pipeline of many models",
@@ -205,8 +205,6 @@ def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
             return reason
     if row.latency_ms is None:
         return "no time is stated, or it ran out of memory"
-    if _is_compiled(row) and row.precision != Precision.AMP.value:
-        return "compiled, in another format than amp"
     if row.attention == "flash2":
         return "another library's attention"
     if (row.source, row.mode) == ("transformers-docs-bert", "inference"):

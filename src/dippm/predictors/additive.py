@@ -303,7 +303,9 @@ class AdditivePredictor:
                 code="additive.graph",
                 cure="Make the graph of the step with make_training_graph.",
             )
-        plans = self._plans_of(graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision))
+        plans = self._plans_of(
+            graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
+        )
         at, host = plans.physical.kernels.work.at(list(batches)), self.artefact(conditions).rates
         (breakdown,) = self._time_operators(plans, at, device, conditions, host=host)
         return breakdown

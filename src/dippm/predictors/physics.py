@@ -141,6 +141,7 @@ class PhysicsPredictor:
         Raises:
             UnsupportedError: As :meth:`predict`.
         """
+        _check_runtime(conditions)
         for device in devices:
             check_software(software, device, conditions.runtime)
         result = []
@@ -172,6 +173,7 @@ class PhysicsPredictor:
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
+        _check_runtime(conditions)
         check_software(software, device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
@@ -231,8 +233,6 @@ class PhysicsPredictor:
     def _break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
         """On each device the time of each graph."""
         is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
-        if prepared.conditions.runtime is Runtime.COMPILE and not all(is_covered):
-            raise _no_compiled(prepared.conditions, devices[is_covered.index(False)])
         summed = break_down_each(
             prepared.compiled.plan,
             prepared.at,
@@ -345,10 +345,10 @@ class PhysicsPredictor:
         return predictions
 
 
-def _no_compiled(conditions: Conditions, device: DeviceSpec) -> UnsupportedError:
-    return UnsupportedError(
-        f"Compiled models were measured in inference, amp, channels first, on a device with tensor cores for half "
-        f"precision. Got {conditions.mode}, {conditions.precision}, {conditions.layout} on {device.name} instead.",
-        code="runtime.unsupported",
-        cure="Use the eager runtime, or amp, nchw and inference on a device with tensor cores.",
-    )
+def _check_runtime(conditions: Conditions) -> None:
+    if conditions.runtime is Runtime.COMPILE and conditions.mode is Mode.TRAINING:
+        raise UnsupportedError(
+            "No compiled training step was measured, and a compiler decides anew what it keeps for the backward pass.",
+            code="runtime.unsupported",
+            cure="Use the eager runtime, or inference.",
+        )

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode, Optimizer
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_model_type
@@ -126,6 +126,7 @@ class CompiledGraphs:
         count = len(sizes.nodes)
         phase = np.concatenate([step.phase for step in steps] or [np.full(count, Phase.FORWARD, dtype=np.int8)])
         work = Workload.from_sizes(sizes, precision)
+        timed = work.fused() if conditions.runtime is Runtime.COMPILE else work
         nodes_of = _by_kind(sizes.arrays.kind)
         keeps_formats = whole_model_type(conditions.precision) is None
         rows = zip(
@@ -152,7 +153,7 @@ class CompiledGraphs:
             ),
             conditions=conditions,
             software=software,
-            plan=KernelPlan.from_workload(work, is_backward=phase == Phase.BACKWARD),
+            plan=KernelPlan.from_workload(timed, is_backward=phase == Phase.BACKWARD),
             is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=count),
             is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             phase=phase,
@@ -165,8 +166,9 @@ class CompiledGraphs:
         return _is_any(self.nodes_of, kinds, count=len(self.times))
 
     def is_for(self, sources: Sequence[Graph], conditions: Conditions, software: Software) -> bool:
-        """Whether it is of these graphs under these conditions: layout and runtime change nothing of it."""
-        if len(sources) != len(self.members):
+        """Whether it is of these graphs under these conditions: layout and whether it is captured change nothing."""
+        is_compiled, was_compiled = (each.runtime is Runtime.COMPILE for each in (conditions, self.conditions))
+        if len(sources) != len(self.members) or is_compiled != was_compiled:
             return False
         alike = replace(conditions, layout=self.conditions.layout, runtime=self.conditions.runtime)
         is_same = all(member.source is source for member, source in zip(self.members, sources, strict=True))

@@ -199,12 +199,11 @@ def _digest_of_rules() -> str:
 
 def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: DeviceSpec | None) -> SampleArrays:
     kernels = load_kernel_model()
-    groups: dict[tuple[str, Mode, str, Optimizer | None], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, Mode, str, str, Optimizer | None], list[int]] = defaultdict(list)
     for position, label in enumerate(labels):
         conditions = label.configuration.conditions
-        groups[label.recipe.model_key, conditions.mode, conditions.precision.value, conditions.optimizer].append(
-            position
-        )
+        precision, runtime = conditions.precision.value, conditions.runtime.value
+        groups[label.recipe.model_key, conditions.mode, precision, runtime, conditions.optimizer].append(position)
     parts: dict[str, list[npt.NDArray[Any]]] = defaultdict(list)
     order: list[int] = []
     for done, members in enumerate(groups.values()):
@@ -261,7 +260,7 @@ def _plan(graph: Graph, label: Label) -> PhysicalPlan:
     if conditions.mode is Mode.TRAINING:
         settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.SGD, precision=conditions.precision)
         return PhysicalPlan.from_graph(make_training_graph(graph, settings), conditions.precision)
-    return PhysicalPlan.from_graph(graph, conditions.precision)
+    return PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
 
 
 def _offsets(counts: Sequence[int]) -> IndexArray:

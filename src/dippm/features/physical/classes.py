@@ -52,7 +52,8 @@ def _own_colours(kernels: KernelPlan, static: Float32Array) -> IndexArray:
     order = np.zeros(count, dtype=np.int64)
     for formats in kernels.formats.values():
         order = 4 * order + 2 * formats.is_read_last + formats.is_last
-    return number_rows(np.stack([graph, number_rows(static), number_rows(of_all), in_family, order], axis=1))
+    of_each = [graph, number_rows(static), number_rows(of_all), in_family, order, kernels.is_launched]
+    return number_rows(np.stack(of_each, axis=1))
 
 
 def _refine(colours: IndexArray, links: Links) -> IndexArray:

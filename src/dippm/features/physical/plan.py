@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
@@ -43,6 +43,10 @@ _MS_PER_S = 1e3
 # Places among the columns that change.
 _AT = {name: place - len(STATIC) for name, place in AT.items()}
 _TINY = 1e-9
+# What runs inside of another's kernel takes next to no time: less than any launch, and not so little that its logarithm
+# would stand apart from all others.
+_FUSED_MS = 1e-4
+_NO_NODES = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -112,15 +116,19 @@ class PhysicalPlan:
     out_elements: FloatArray
 
     @classmethod
-    def from_graph(cls, graph: Graph | TrainingGraph, precision: Precision) -> PhysicalPlan:
+    def from_graph(
+        cls, graph: Graph | TrainingGraph, precision: Precision, runtime: Runtime = Runtime.EAGER
+    ) -> PhysicalPlan:
         """Lay out the work of a graph and merge what is alike.
 
         Args:
             graph: A forward graph, or a whole training step.
             precision: Arithmetic of a forward graph; a training step knows its own.
+            runtime: Runtime of a forward graph.
         """
         if not isinstance(graph, TrainingGraph):
-            return cls.from_kernels(KernelPlan.from_workload(Workload.from_graph(graph, precision)))
+            work = Workload.from_graph(graph, precision)
+            return cls.from_kernels(KernelPlan.from_workload(work.fused() if runtime is Runtime.COMPILE else work))
         work = Workload.from_graph(graph.graph, graph.precision)
         kernels = KernelPlan.from_workload(work, is_backward=graph.phase == Phase.BACKWARD)
         return cls.from_kernels(kernels, phase=graph.phase, times=graph.times)
@@ -150,7 +158,7 @@ class PhysicalPlan:
         class_of = np.full(count, -1, dtype=np.int64)
         class_of[operators] = inverse.reshape(-1)
         node = operators[first]
-        launches = np.ones(count)
+        launches = kernels.is_launched.astype(np.float64)
         np.add.at(launches, work.types.casts.node, 1.0)
         first_input = work.sizes.inputs(node, 0)
         return cls(
@@ -164,7 +172,7 @@ class PhysicalPlan:
             producers=messages_of(node, class_of, links.consumer, links.producer),
             consumers=messages_of(node, class_of, links.producer, links.consumer),
             static=static[node],
-            serial=serial_resizes(work.sizes, links, phase),
+            serial=serial_resizes(work.sizes, links, phase) if work.fusion is None else _NO_NODES,
             weight_bytes=_weight_bytes(work)[node],
             first_elements=work.sizes.elements[first_input],
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
@@ -222,7 +230,7 @@ class PhysicalPlan:
 
     def _fill_dynamic(self, changing: Float32Array, at: WorkloadAt, busy: FloatArray, device: DeviceSpec) -> None:
         node = self.node
-        own = np.maximum(busy[:, node], _TINY)
+        own = np.maximum(busy[:, node], _TINY if self.kernels.work.fusion is None else _FUSED_MS)
         peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])[self.kernels.arithmetic[node]]
         read, written, flops = at.bytes_read[:, node], at.bytes_written[:, node], at.flops[:, node]
         call_ms = self._sum_by_graph(busy)
