@@ -62,6 +62,7 @@ def make_operator(position: int, **changes: object) -> OperatorCost:
         "traffic_mb": 12.25,
         "time_ms": 0.05 + 0.01 * (position % 7),
         "live_mb": 100.0 + 3 * abs(40 - position % 80),
+        "kernel": position,
     }
     return OperatorCost(**(values | changes))  # type: ignore[arg-type]
 

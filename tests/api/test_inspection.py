@@ -33,6 +33,7 @@ def operator(scope: str, time_ms: float, live_mb: float = 1.0, *, kind: str = "r
         traffic_mb=0.0,
         time_ms=time_ms,
         live_mb=live_mb,
+        kernel=0,
     )
 
 
@@ -50,6 +51,18 @@ def test_modules_hold_the_sums_of_what_is_below(inspection: Inspection) -> None:
     assert [(depth, module.name) for depth, module in tree.walk()] == [
         (0, ""), (1, "a"), (2, "b"), (2, "c"), (1, "(relu)"),
     ]  # fmt: skip
+
+
+def test_a_compiled_model_says_what_runs_as_one(builder: Any) -> None:
+    x = builder.node(OpKind.LINEAR, [builder.input(builder.N, 64), builder.weight(64, 64)], builder.N, 64)
+    x = builder.node(OpKind.GELU, [x], builder.N, 64)
+    builder.node(OpKind.MUL, [x], builder.N, 64)
+    graph: Graph = builder.graph()
+    eager, compiled = (dippm.inspect(graph, batch=512, runtime=runtime) for runtime in ("eager", "compile"))
+    assert [each.kernel for each in eager.operators] == [0, 1, 2]
+    assert [each.kernel for each in compiled.operators] == [0, 2, 2]
+    assert sum(each.time_ms for each in compiled.operators) == pytest.approx(compiled.prediction.latency_ms)
+    assert compiled.prediction.latency_ms < eager.prediction.latency_ms
 
 
 def test_longest_and_largest_come_first(inspection: Inspection) -> None:

@@ -34,6 +34,8 @@ class OperatorCost:
         traffic_mb: Device memory traffic at the least, MiB.
         time_ms: Its part of ``latency_ms``: the parts of all operators add up to it.
         live_mb: Live tensors while it runs, MiB.
+        kernel: Position of the operator in whose kernel it runs: its own, or in a compiled model that of the last one
+            that was fused with it.
     """
 
     position: int
@@ -47,6 +49,7 @@ class OperatorCost:
     traffic_mb: float
     time_ms: float
     live_mb: float
+    kernel: int
 
     def to_dict(self) -> dict[str, object]:
         """A row for JSON."""
@@ -62,6 +65,7 @@ class OperatorCost:
             "traffic_mb": round_figures(self.traffic_mb),
             "time_ms": round_figures(self.time_ms),
             "live_mb": round_figures(self.live_mb),
+            "kernel": self.kernel,
         }
 
 
@@ -146,6 +150,7 @@ class Inspection:
                 traffic_mb=float(explanation.traffic_mb[position]),
                 time_ms=float(explanation.time_ms[position]),
                 live_mb=float(explanation.live_mb[position]),
+                kernel=int(explanation.kernel[position]),
             )
             for position, node in enumerate(graph.nodes)
             if node.kind is not OpKind.VIEW or explanation.time_ms[position] > 0

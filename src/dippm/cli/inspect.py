@@ -37,6 +37,7 @@ _COLUMNS = (
     "traffic_mb",
     "time_ms",
     "live_mb",
+    "kernel",
 )
 _LONGEST_SCOPE = 48
 

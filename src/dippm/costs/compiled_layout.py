@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.polynomial import evaluate
+from dippm.costs.edges import IndexArray
+from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
 
@@ -34,12 +35,14 @@ def runs_channels_last(work: Workload) -> npt.NDArray[np.bool_]:
     is_small = (out <= _FEW_CHANNELS) & (of_group <= _FEW_CHANNELS)
     is_narrowing = (2.0 * out <= of_group) & (convolutions.kernel_height > 1.0)
     weight = np.select([is_grouped, is_small, is_narrowing], [_GROUPED, _SMALL, _NARROWING], _OTHER)
-    start = sizes.arrays.node_start
-    graph = np.searchsorted(start, convolutions.node, side="right") - 1
-    count = len(start) - 1
-    own, weighed, convolved = (
-        np.bincount(graph, weights=values, minlength=count) for values in (flops, weight * flops, np.ones(len(graph)))
-    )
-    operators = np.add.reduceat(~sizes.is_kind(OpKind.VIEW), start[:-1]) if len(sizes.nodes) else np.zeros(count)
+    graph = np.repeat(np.arange(len(sizes.graphs)), np.diff(sizes.arrays.node_start))
+
+    def total(node: IndexArray, values: FloatArray) -> FloatArray:
+        """The sum over some nodes of each graph, [G]."""
+        return np.bincount(graph[node], weights=values, minlength=len(sizes.graphs))
+
+    convolution, operator = convolutions.node, np.flatnonzero(~sizes.is_kind(OpKind.VIEW))
+    own, weighed = total(convolution, flops), total(convolution, weight * flops)
+    convolved, operators = total(convolution, np.ones(len(convolution))), total(operator, np.ones(len(operator)))
     result: npt.NDArray[np.bool_] = (convolved > 0) & (weighed <= own) & (operators < _MANY_OPERATORS * convolved)
     return result

@@ -58,6 +58,7 @@ class Explanation:
         macs: Multiply-accumulates of each node.
         flops: Floating-point operations of each node.
         traffic_mb: Least memory traffic of each node, MiB.
+        kernel: In whose kernel each node runs: its own, or that of the last node of those that a compiler fused.
 
     Shapes:
         All arrays: [n_nodes].
@@ -71,6 +72,7 @@ class Explanation:
     macs: FloatArray
     flops: FloatArray
     traffic_mb: FloatArray
+    kernel: npt.NDArray[np.int64]
 
 
 class PhysicsPredictor:
@@ -183,6 +185,7 @@ class PhysicsPredictor:
         )
         at, times = prepared.at, prepared.compiled.times
         (compiled,) = prepared.compiled.members
+        fusion = prepared.compiled.plan.work.fusion
         return Explanation(
             prediction=prediction,
             graph=prepared.compiled.plan.work.sizes.graph,
@@ -192,6 +195,7 @@ class PhysicsPredictor:
             macs=at.macs[0] * times,
             flops=at.flops[0] * times,
             traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) * times / 2**20,
+            kernel=np.arange(len(times)) if fusion is None else fusion.kernel,
         )
 
     def _prepare(

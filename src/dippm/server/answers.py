@@ -132,6 +132,7 @@ class Operator(BaseModel):
     traffic_mb: float
     time_ms: float
     live_mb: float
+    kernel: int
 
 
 class Module(BaseModel):
