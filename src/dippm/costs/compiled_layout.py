@@ -39,7 +39,7 @@ def runs_channels_last(work: Workload) -> npt.NDArray[np.bool_]:
 
     def total(node: IndexArray, values: FloatArray) -> FloatArray:
         """The sum over some nodes of each graph, [G]."""
-        return np.bincount(graph[node], weights=values, minlength=len(sizes.graphs))
+        return np.asarray(np.bincount(graph[node], weights=values, minlength=len(sizes.graphs)), dtype=np.float64)
 
     convolution, operator = convolutions.node, np.flatnonzero(~sizes.is_kind(OpKind.VIEW))
     own, weighed = total(convolution, flops), total(convolution, weight * flops)
