@@ -40,7 +40,7 @@ MODELS = (
 FIRST_BATCH = 16
 LATER_BATCHES = (1, 3, 5, 8, 12, 24, 33, 48, 64, 96, 128)
 SWEEP_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-SWEEP_DEVICES = ("A100", "V100", "T4", "P100", "A30", "L4", "H100", "RTX 4090")
+SWEEP_DEVICES = ("A100", "V100", "T4", "A10", "A30", "L4", "H100", "RTX 4090")
 PROCESSES = 2
 WARM_MS = 5.0
 START = """
@@ -61,19 +61,25 @@ class Question:
     device: str
     precision: str
     mode: str = "inference"
+    runtime: str = "eager"
 
     def ask(self, graph: Graph, batch: int) -> None:
         """Ask at one batch."""
-        dippm.predict(graph, batch=batch, device=self.device, precision=self.precision, mode=self.mode)
+        dippm.predict(graph, batch=batch, **self._options)
 
     def ask_each(self, graphs: Sequence[Graph], batch: int) -> None:
         """Ask about many graphs in one call."""
-        dippm.predict_each(graphs, batch=batch, device=self.device, precision=self.precision, mode=self.mode)
+        dippm.predict_each(graphs, batch=batch, **self._options)
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {"device": self.device, "precision": self.precision, "mode": self.mode, "runtime": self.runtime}
 
 
 QUESTIONS = (
     Question(name="inference, amp, RTX 3090 (network)", device="RTX 3090", precision="amp"),
     Question(name="inference, fp32, A100 (plain sum)", device="A100", precision="fp32"),
+    Question(name="compiled, amp, RTX 4090 (network)", device="RTX 4090", precision="amp", runtime="compile"),
     Question(name="training, amp, RTX 3090 (network)", device="RTX 3090", precision="amp", mode="training"),
     Question(name="training, fp32, A100 (plain sum)", device="A100", precision="fp32", mode="training"),
 )
@@ -272,7 +278,12 @@ def _sweep(task: Task) -> Done:
         question.ask(graph, FIRST_BATCH)
         started, used = time.perf_counter(), time.process_time()
         answers = dippm.predict(
-            graph, batch=SWEEP_BATCHES, device=SWEEP_DEVICES, precision=question.precision, mode=question.mode
+            graph,
+            batch=SWEEP_BATCHES,
+            device=SWEEP_DEVICES,
+            precision=question.precision,
+            mode=question.mode,
+            runtime=question.runtime,
         )
         done += len(answers)
         wall += time.perf_counter() - started

@@ -177,18 +177,18 @@ def _kernels(sizes: GraphSizes, writer: IndexArray) -> IndexArray:
         return node
 
     for node in reversed(range(count)):
-        behind = [(find(reader), is_window[reader]) for reader in readers[node]]
-        after[node] = max((after[kernel] + (waits or not is_loop[node]) for kernel, waits in behind), default=0)
-        if not is_loop[node]:
+        is_call, behind = not is_loop[node], [(find(reader), is_window[reader]) for reader in readers[node]]
+        for kernel, waits in behind:
+            after[node] = max(after[node], after[kernel] + (is_call or waits))
+        if is_call:
             continue
-        joined = sorted({kernel for kernel, waits in behind if not waits and is_loop[kernel]}, reverse=True)
-        joined = [kernel for kernel in joined if after[kernel] == after[node]]
+        joined = {kernel for kernel, waits in behind if is_loop[kernel] and not waits and after[kernel] == after[node]}
         if is_reduction[node]:
             reduced[node] = stretches[node]
             if any(reduced[kernel] not in {_NOWHERE, stretches[node]} for kernel in joined):
                 after[node] += 1
                 continue
-        for kernel in joined:
+        for kernel in sorted(joined, reverse=True):
             own = find(node)
             if _NOWHERE not in {reduced[own], reduced[kernel]} and reduced[own] != reduced[kernel]:
                 continue
@@ -209,18 +209,17 @@ def _stretches(sizes: GraphSizes) -> list[int]:
 
 def _is_repeated(flow: _Flow) -> BoolArray:
     """Which reads are of what their kernel has read already, [E]: a tensor again, or part of one that it read whole."""
-    sizes, edges = flow.sizes, flow.sizes.edges
-    kernel, owner, tensor = flow.kernel[edges.read_node].tolist(), flow.owner.tolist(), edges.read_tensor.tolist()
-    is_whole = sizes.elements[edges.read_tensor].sum(axis=1) >= sizes.elements[flow.owner].sum(axis=1)
-    result = np.zeros(len(kernel), dtype=np.bool_)
-    seen: set[tuple[int, int]] = set()
-    # Whole tensors first, so that their parts are known to be read.
-    for place in np.argsort(~is_whole, kind="stable").tolist():
-        if flow.is_read[place]:
-            own = kernel[place]
-            result[place] = (own, owner[place]) in seen or (own, tensor[place]) in seen
-            seen.add((own, owner[place] if is_whole[place] else tensor[place]))
-    return result
+    sizes, tensor = flow.sizes, flow.sizes.edges.read_tensor
+    kernel, count = flow.kernel[sizes.edges.read_node], len(sizes.arrays.storage)
+    elements = sizes.elements.sum(axis=1)
+    is_whole = elements[tensor] >= elements[flow.owner]
+    of_owner, of_tensor = kernel * count + flow.owner, kernel * count + tensor
+    whole = np.flatnonzero(flow.is_read & is_whole)
+    part = np.flatnonzero(flow.is_read & ~is_whole & ~np.isin(of_owner, of_owner[whole]))
+    is_first = np.zeros(len(tensor), dtype=np.bool_)
+    for chosen, keys in ((whole, of_owner), (part, of_tensor)):
+        is_first[chosen[np.unique(keys[chosen], return_index=True)[1]]] = True
+    return ~is_first
 
 
 def _written_bytes(flow: _Flow) -> FloatArray:

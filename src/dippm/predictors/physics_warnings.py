@@ -58,8 +58,8 @@ def warn_of_question(
         )
     if conditions.runtime is Runtime.COMPILE:
         warnings.append(
-            "Memory is that of the eager runtime: of 60 image models that filled 24 GB compiled ones fitted the same batch "
-            "in 26 cases, a larger one in 29, a smaller one in 5."
+            "Memory is that of the eager runtime: of 60 image models that filled 24 GB compiled ones fitted the same "
+            "batch in 26 cases, a larger one in 29, a smaller one in 5."
         )
     if (half := compiled.kept_half) is not None:
         warnings.append(
