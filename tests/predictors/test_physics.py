@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device, load_catalog
@@ -322,6 +322,30 @@ def test_no_interval_on_an_unmeasured_card_is_narrower_than_what_was_seen_on_one
     assert other >= 0.26
     # Of compiled models one card was measured: no other was ever left out.
     assert width("RTX 3090", runtime=Runtime.COMPILE) >= 0.26
+
+
+@pytest.mark.parametrize(
+    "changes", [{"precision": Precision.FP32}, {"precision": Precision.BF16}, {"layout": Layout.NHWC}], ids=str
+)
+def test_what_no_network_knows_of_compiled_models_is_summed(network: Graph, changes: dict[str, Any]) -> None:
+    predictor, device = PhysicsPredictor.load(), find_device("A100")
+    eager, compiled = (
+        predictor.predict(network, batches=[4096], devices=[device], conditions=Conditions(runtime=runtime, **changes))[
+            0
+        ]
+        for runtime in (Runtime.EAGER, Runtime.COMPILE)
+    )
+    assert compiled.predictor.name == eager.predictor.name == "physics-0"
+    assert compiled.latency_ms < eager.latency_ms
+    narrow, wide = (math.log(each.intervals["latency_ms"][1] / each.latency_ms) for each in (eager, compiled))
+    assert wide == pytest.approx(math.hypot(narrow, 0.27), abs=0.01)
+
+
+def test_compiled_steps_are_refused(network: Graph) -> None:
+    conditions = Conditions(mode=Mode.TRAINING, optimizer=Optimizer.SGD, runtime=Runtime.COMPILE)
+    with pytest.raises(UnsupportedError, match="backward pass") as caught:
+        PhysicsPredictor.load().predict(network, batches=[1], devices=[find_device("A100")], conditions=conditions)
+    assert caught.value.code == "runtime.unsupported"
 
 
 def test_software_that_cannot_run_is_refused(network: Graph) -> None:
