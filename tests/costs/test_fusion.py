@@ -134,6 +134,35 @@ def test_loops_write_their_part_of_a_concatenation(builder: Any) -> None:
     assert pairs[1][1] + pairs[3][1] + pairs[5][1] == 3 * ELEMENTS
 
 
+def concatenated(builder: Any, parts: int) -> list[tuple[float, float]]:
+    """What a concatenation of an image and what convolutions made, a norm and a rectifier behind it move."""
+    n, channels = builder.N, 8 * parts
+    x = image(builder)
+    made = [conv(builder, x) for _ in range(parts - 1)]
+    x = builder.node(OpKind.CONCAT, [x, *made], n, channels, 4, 4)
+    x = builder.node(OpKind.BATCH_NORM, [x, builder.weight(channels)], n, channels, 4, 4)
+    builder.node(OpKind.RELU, [x], n, channels, 4, 4)
+    return moved(builder.graph())[parts - 1 :]
+
+
+def test_what_reads_a_concatenation_of_few_parts_picks_from_them(builder: Any) -> None:
+    assert concatenated(builder, 4) == [(4 * ELEMENTS, 0.0), (32, 0.0), (0.0, 4 * ELEMENTS)]
+
+
+def test_a_concatenation_of_many_parts_is_built(builder: Any) -> None:
+    assert concatenated(builder, 5) == [(5 * ELEMENTS, 5 * ELEMENTS), (5 * ELEMENTS + 40, 0.0), (0.0, 5 * ELEMENTS)]
+
+
+def test_a_part_that_another_kernel_made_is_read_where_the_whole_is_not_built(builder: Any) -> None:
+    """As in DenseNet: the first part was written for an earlier convolution."""
+    n = builder.N
+    first = builder.node(OpKind.RELU, [conv(builder, image(builder))], n, *IMAGE)
+    x = builder.node(OpKind.CONCAT, [first, conv(builder, first)], n, 16, 4, 4)
+    builder.node(OpKind.RELU, [x], n, 16, 4, 4)
+    assert moved(builder.graph())[1] == (ELEMENTS, ELEMENTS)
+    assert moved(builder.graph())[3:] == [(2 * ELEMENTS, 0.0), (0.0, 2 * ELEMENTS)]
+
+
 def test_views_are_followed_and_launch_nothing(builder: Any) -> None:
     n = builder.N
     x = builder.node(OpKind.LINEAR, [builder.input(n, 16, 32), builder.weight(32, 32)], n, 16, 32)

@@ -45,6 +45,8 @@ _IS_REDUCTION = mark(
 )
 # What reads each of its inputs many times finds them in memory.
 _WINDOW_KINDS = (OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.RESIZE, OpKind.LOCAL_RESPONSE_NORM, OpKind.GRID_SAMPLE)
+# A concatenation of more is built in memory; what reads one of fewer picks from its parts.
+_MOST_PICKED = 4
 _NOWHERE = -1
 
 
@@ -122,8 +124,9 @@ class _Flow:
         kernel = _kernels(sizes, writer)
         by_loop, from_loop = is_loop[edges.read_node], (writer >= 0) & is_loop[writer]
         is_inside = by_loop & from_loop & (kernel[edges.read_node] == kernel[writer])
-        # Loops write what they make for a concatenation to its place in it at once.
-        is_joined = sizes.is_kind(OpKind.CONCAT)[edges.read_node] & from_loop
+        # Loops write what they make for a concatenation that is built to its place in it at once.
+        is_built = sizes.is_kind(OpKind.CONCAT) & (kernel == np.arange(len(kernel)))
+        is_joined = is_built[edges.read_node] & from_loop
         is_view = sizes.is_kind(OpKind.VIEW)[edges.read_node]
         return cls(
             sizes=sizes,
@@ -159,6 +162,7 @@ def _kernels(sizes: GraphSizes, writer: IndexArray) -> IndexArray:
     edges, kind = sizes.edges, sizes.arrays.kind
     is_view, is_loop = sizes.is_kind(OpKind.VIEW).tolist(), _IS_LOOP[kind].tolist()
     is_reduction, is_window = _IS_REDUCTION[kind].tolist(), sizes.is_kind(*_WINDOW_KINDS).tolist()
+    is_built = (sizes.is_kind(OpKind.CONCAT) & (np.diff(edges.input_start) > _MOST_PICKED)).tolist()
     stretches, writers = _stretches(sizes), writer.tolist()
     count = len(is_view)
     readers: list[list[int]] = [[] for _ in range(count)]
@@ -177,10 +181,11 @@ def _kernels(sizes: GraphSizes, writer: IndexArray) -> IndexArray:
         return node
 
     for node in reversed(range(count)):
-        is_call, behind = not is_loop[node], [(find(reader), is_window[reader]) for reader in readers[node]]
+        is_alone = not is_loop[node] or is_built[node]
+        behind = [(find(reader), is_alone or is_window[reader]) for reader in readers[node]]
         for kernel, waits in behind:
-            after[node] = max(after[node], after[kernel] + (is_call or waits))
-        if is_call:
+            after[node] = max(after[node], after[kernel] + waits)
+        if not is_loop[node]:
             continue
         joined = {kernel for kernel, waits in behind if is_loop[kernel] and not waits and after[kernel] == after[node]}
         if is_reduction[node]:
