@@ -12,6 +12,7 @@ import pytest
 
 from dippm.server.errors import ServiceError
 from dippm.server.jobs import Reply
+from dippm.server.result_cache import ResultCache
 
 Form = Callable[..., tuple[bytes, str]]
 
@@ -69,7 +70,15 @@ def test_a_worker_without_room_is_asked_again_later(setup: Any, monkeypatch: pyt
     setup.run(use)
 
 
-def test_who_waits_with_another_is_answered_though_that_one_leaves(setup: Any) -> None:
+def test_who_waits_with_another_is_answered_though_that_one_leaves(setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, asked = ResultCache.answer, []
+
+    async def noted(cache: ResultCache, key: str, make: Any) -> Any:
+        asked.append(key)
+        return await answer(cache, key, make)
+
+    monkeypatch.setattr(ResultCache, "answer", noted)
+
     async def use(client: Any) -> None:
         setup.pool.hold = asyncio.Event()
         first = asyncio.create_task(client.post("/v1/fits", **setup.uploaded(b"content")))
@@ -77,8 +86,10 @@ def test_who_waits_with_another_is_answered_though_that_one_leaves(setup: Any) -
             await asyncio.sleep(0.001)
         (job,) = setup.pool.jobs
         second = asyncio.create_task(client.post("/v1/fits", **setup.uploaded(b"content")))
-        while len(list(setup.folder.iterdir())) < 2:
+        # Its file is there before it waits.
+        while len(asked) < 2:
             await asyncio.sleep(0.001)
+        assert len(list(setup.folder.iterdir())) == 2
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -86,8 +97,8 @@ def test_who_waits_with_another_is_answered_though_that_one_leaves(setup: Any) -
         # The worker reads it still.
         assert Path(job.path).read_bytes() == b"content"
         setup.pool.hold.set()
-        answer = await second
-        assert (answer.status_code, answer.headers["x-dippm-cache"]) == (200, "shared")
+        shared = await second
+        assert (shared.status_code, shared.headers["x-dippm-cache"]) == (200, "shared")
         assert (len(setup.pool.jobs), list(setup.folder.iterdir())) == (1, [])
 
     setup.run(use)
