@@ -85,9 +85,9 @@ def write_report(
                 "each fold is predicted by a network that was trained on the others. Choices were made on the "
                 "validation part of seed 0; rules of the plain sum were corrected after the worst rows of earlier runs "
                 "had been looked at: which resizes interpolate in parallel and how long they take, which kernel a "
-                "depthwise convolution runs, in which order images lie in memory, and that norms of the tables of "
-                "inference were in 16 bits. They follow from PyTorch's sources and from what memory can move, but "
-                "these rows are no untouched test of them.",
+                "depthwise convolution runs, in which order images lie in memory, that norms of the tables of "
+                "inference were in 16 bits, and which concatenations compiled models build in memory. They follow from "
+                "PyTorch's sources and from what memory can move, but these rows are no untouched test of them.",
                 "The interval's width follows from the distance to the nearest row that was trained on "
                 "(`dippm.predictors.additive_novelty`). Its curve is calibrated on families that were left out: for "
                 "each fold on the other folds, for devices on rows of other models, for random splits on those and on "
