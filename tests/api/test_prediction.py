@@ -53,7 +53,7 @@ def test_a_wrong_batch_is_refused(graph: Graph, batch: Any) -> None:
         ({"mode": "training", "accumulation": 0}, "accumulation.invalid"),
         ({"accumulation": 4}, "training.unused"),
         ({"checkpointing": True}, "training.unused"),
-        ({"runtime": "compile", "mode": "training"}, "runtime.unsupported"),
+        ({"runtime": "compile", "mode": "training", "device": "P100"}, "runtime.unsupported"),
         ({"runtime": "compile", "device": "P100"}, "runtime.unsupported"),
         ({"device": "A1000000"}, "device.unknown"),
         ({"software": "tensorflow 2.4"}, "software.unknown"),

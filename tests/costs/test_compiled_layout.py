@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dippm.costs.compiled_layout import runs_channels_last
@@ -65,6 +66,44 @@ def test_few_convolutions_among_many_operators_are_left(builder: Any) -> None:
     assert is_turned(builder.graph()) == [True]
     builder.node(OpKind.RELU, [x], builder.N, 128, 8, 8)
     assert is_turned(builder.graph()) == [False]
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ({"channels": 128, "out": 128}, True),
+        ({"channels": 128, "out": 128, "groups": 128}, True),
+        ({"channels": 128, "out": 128, "groups": 2}, False),
+        ({"channels": 128, "out": 64}, False),
+        ({"channels": 128, "out": 64, "kernel": 1}, True),
+    ],
+    ids=str,
+)
+def test_in_training_one_convolution_that_loses_keeps_all_as_they_are(
+    builder: Any, second: dict[str, int], expected: bool
+) -> None:
+    x = conv(builder, builder.input(builder.N, 128, 8, 8), channels=128, out=128)
+    conv(builder, x, **second)
+    # What the backward pass convolves does not count.
+    conv(builder, builder.input(builder.N, 64, 8, 8), channels=64, out=64, groups=2)
+    work = Workload.from_graph(builder.graph())
+    assert runs_channels_last(work, np.array([False, False, True])).tolist() == [expected]
+
+
+def test_in_training_convolutions_of_few_channels_are_left(builder: Any) -> None:
+    x = conv(builder, builder.input(builder.N, 64, 8, 8), channels=64, out=64)
+    builder.node(OpKind.RELU, [x], builder.N, 64, 8, 8)
+    work = Workload.from_graph(builder.graph())
+    assert runs_channels_last(work, np.array([False, True])).tolist() == [False]
+    assert runs_channels_last(work).tolist() == [True]
+
+
+def test_a_release_without_the_rule_turns_nothing(builder: Any) -> None:
+    conv(builder, builder.input(builder.N, 128, 8, 8), channels=128, out=128)
+    work = Workload.from_graph(builder.graph()).fused()
+    assert KernelPlan.from_workload(work).is_turned.tolist() == [True]
+    plan = KernelPlan.from_workload(work, may_turn=False)
+    assert (plan.is_turned.tolist(), plan.formats[Layout.NCHW].is_last.tolist()) == ([False], [False])
 
 
 def test_a_model_without_convolutions_is_left(builder: Any) -> None:

@@ -341,11 +341,40 @@ def test_what_no_network_knows_of_compiled_models_is_summed(network: Graph, chan
     assert wide == pytest.approx(math.hypot(narrow, 0.27), abs=0.01)
 
 
-def test_compiled_steps_are_refused(network: Graph) -> None:
-    conditions = Conditions(mode=Mode.TRAINING, optimizer=Optimizer.SGD, runtime=Runtime.COMPILE)
-    with pytest.raises(UnsupportedError, match="backward pass") as caught:
-        PhysicsPredictor.load().predict(network, batches=[1], devices=[find_device("A100")], conditions=conditions)
-    assert caught.value.code == "runtime.unsupported"
+@pytest.mark.parametrize("name", ["RTX 3090", "A100", "H100", "T4"])
+@pytest.mark.parametrize("precision", [Precision.AMP, Precision.FP32])
+def test_a_compiled_step_is_the_eager_one_less_what_fusion_saves(
+    network: Graph, name: str, precision: Precision
+) -> None:
+    """Where networks correct the eager step, both are corrected by the same factor."""
+    predictor, device = PhysicsPredictor.load(), find_device(name)
+    eager, compiled = (
+        predictor.predict(
+            network,
+            batches=[1024, 4096],
+            devices=[device],
+            conditions=Conditions(
+                mode=Mode.TRAINING, optimizer=Optimizer.SGD, runtime=runtime, precision=precision, layout=Layout.NHWC
+            ),
+        )
+        for runtime in (Runtime.EAGER, Runtime.COMPILE)
+    )
+    for slow, fast in zip(eager, compiled, strict=True):
+        assert 0.3 * slow.latency_ms < fast.latency_ms < slow.latency_ms
+        assert fast.memory_mb == slow.memory_mb
+        low, high = fast.intervals["latency_ms"]
+        assert math.log(high / fast.latency_ms) >= 0.27
+        assert low < fast.latency_ms
+        assert any("No compiled training step was measured" in warning for warning in fast.predictor.warnings)
+
+
+def test_a_compiled_step_is_explained_by_its_kernels(network: Graph) -> None:
+    conditions = Conditions(
+        mode=Mode.TRAINING, optimizer=Optimizer.ADAM, runtime=Runtime.COMPILE, precision=Precision.AMP, accumulation=2
+    )
+    explained = PhysicsPredictor.load().explain(network, batch=256, device=find_device("A100"), conditions=conditions)
+    assert explained.time_ms.sum() == pytest.approx(explained.prediction.latency_ms)
+    assert len(set(explained.kernel.tolist())) < len(explained.kernel)
 
 
 def test_software_that_cannot_run_is_refused(network: Graph) -> None:

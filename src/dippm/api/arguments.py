@@ -114,15 +114,15 @@ def parse_conditions(
 
     Raises:
         UsageError: A name is unknown, or an optimizer is given without training.
-        UnsupportedError: The compiled runtime is asked for, or training by any other runtime than eager.
+        UnsupportedError: ``runtime.unsupported`` for a training step that is captured as a CUDA graph.
     """
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
     if conditions.mode is Mode.TRAINING:
-        if conditions.runtime is not Runtime.EAGER:
+        if conditions.runtime is Runtime.CUDA_GRAPH:
             raise UnsupportedError(
-                f"A training step by the runtime {conditions.runtime.value} is not supported yet.",
+                f"A training step by the runtime {conditions.runtime.value} is not predicted.",
                 code="runtime.unsupported",
-                cure="Use eager.",
+                cure="Use eager or compile.",
             )
         if isinstance(accumulation, bool) or not isinstance(accumulation, int) or not 1 <= accumulation <= _MOST_PASSES:
             raise UsageError(

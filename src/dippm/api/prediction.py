@@ -93,7 +93,7 @@ def predict(
             - checkpointing: Whether the blocks of the model drop their activations and compute them again in the
               backward pass, in training.
             - layout: ``nchw``, as when left out, or ``nhwc``.
-            - runtime: ``eager``, as when left out, or at inference ``cuda-graph``, and ``compile`` in amp, NCHW.
+            - runtime: ``eager``, as when left out, or ``compile``, and at inference ``cuda-graph``.
             - software: Releases of PyTorch and CUDA, as ``"torch 1.12+cu113"``; those of today when left out. They
               decide what a process holds beside tensors, whether attention is fused, and whether gradients are given
               back between steps. No factor on the time between releases is known.

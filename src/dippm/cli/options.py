@@ -132,7 +132,7 @@ CheckpointingOption = Annotated[
 _LAYOUT_HELP = "Memory order of images: nchw or nhwc."
 LayoutOption = Annotated[str, typer.Option("--layout", help=_LAYOUT_HELP)]
 LayoutOrHeldOption = Annotated[str | None, typer.Option("--layout", help=_LAYOUT_HELP, show_default="nchw")]
-_RUNTIME_HELP = "eager; at inference also compile and cuda-graph."
+_RUNTIME_HELP = "eager or compile; at inference also cuda-graph."
 RuntimeOption = Annotated[str, typer.Option("--runtime", help=_RUNTIME_HELP)]
 RuntimeOrHeldOption = Annotated[str | None, typer.Option("--runtime", help=_RUNTIME_HELP, show_default="eager")]
 SoftwareOption = Annotated[

@@ -1,7 +1,8 @@
 """Whether ``torch.compile`` runs the convolutions of a model with channels last, whatever the order of its images.
 
-Inductor weighs the FLOPs of all convolutions by what channels last gained or lost on average where its authors measured
-it (``decide_layout_opt`` in ``torch/_inductor/graph.py``, PyTorch 2.4, inference), and turns all of them or none.
+Inductor turns all convolutions of a model or none (``decide_layout_opt`` in ``torch/_inductor/graph.py``, PyTorch 2.4).
+In inference it weighs the FLOPs of all by what channels last gained or lost on average where its authors measured it.
+In training one that is grouped, or that narrows, keeps all as they are.
 """
 
 from __future__ import annotations
@@ -24,9 +25,16 @@ _FEW_CHANNELS = 64
 _MANY_OPERATORS = 300
 
 
-def runs_channels_last(work: Workload) -> npt.NDArray[np.bool_]:
-    """Whether the convolutions of each graph are turned, [G]."""
+def runs_channels_last(work: Workload, is_backward: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
+    """Whether the convolutions of each graph are turned, [G].
+
+    Args:
+        work: The graphs.
+        is_backward: Which nodes are of a backward pass, [n_nodes]: where any is, it is a training step, and the others
+            decide.
+    """
     sizes, one = work.sizes, np.ones(1)
+    is_counted = np.ones(len(sizes.arrays.kind), dtype=np.bool_) if is_backward is None else ~is_backward
     convolutions = work.convolution.at(one)
     flops = evaluate(work.convolution.macs, one)[0]
     of_group = convolutions.in_channels[0] / np.maximum(convolutions.groups, 1.0)
@@ -35,14 +43,20 @@ def runs_channels_last(work: Workload) -> npt.NDArray[np.bool_]:
     is_small = (out <= _FEW_CHANNELS) & (of_group <= _FEW_CHANNELS)
     is_narrowing = (2.0 * out <= of_group) & (convolutions.kernel_height > 1.0)
     weight = np.select([is_grouped, is_small, is_narrowing], [_GROUPED, _SMALL, _NARROWING], _OTHER)
+    counts = is_counted[convolutions.node].astype(np.float64)
     graph = np.repeat(np.arange(len(sizes.graphs)), np.diff(sizes.arrays.node_start))
 
     def total(node: IndexArray, values: FloatArray) -> FloatArray:
         """The sum over some nodes of each graph, [G]."""
         return np.asarray(np.bincount(graph[node], weights=values, minlength=len(sizes.graphs)), dtype=np.float64)
 
-    convolution, operator = convolutions.node, np.flatnonzero(~sizes.is_kind(OpKind.VIEW))
-    own, weighed = total(convolution, flops), total(convolution, weight * flops)
-    convolved, operators = total(convolution, np.ones(len(convolution))), total(operator, np.ones(len(operator)))
-    result: npt.NDArray[np.bool_] = (convolved > 0) & (weighed <= own) & (operators < _MANY_OPERATORS * convolved)
+    convolution, operator = convolutions.node, np.flatnonzero(~sizes.is_kind(OpKind.VIEW) & is_counted)
+    convolved, operators = total(convolution, counts), total(operator, np.ones(len(operator)))
+    if is_counted.all():
+        gains = total(convolution, weight * flops) <= total(convolution, flops)
+    else:
+        gains = (total(convolution, counts * (is_grouped | is_narrowing)) == 0) & (
+            total(convolution, counts * is_small) < convolved
+        )
+    result: npt.NDArray[np.bool_] = (convolved > 0) & gains & (operators < _MANY_OPERATORS * convolved)
     return result

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` makes one kernel of: inductor's default mode, in inference.
+"""What ``torch.compile`` makes one kernel of: inductor's default mode.
 
 Matrix products, convolutions and fused attention stay calls of libraries. All else becomes loops, and loops that follow
 one another run as one kernel: what passes between them stays in registers, a tensor that several of them read is read
@@ -6,14 +6,19 @@ once, and what autocast would cast on the way is written in the format that its 
 what a library call reads and what that call's result goes into, and of two reductions over different stretches the
 later one waits for the whole of the earlier.
 
-Rules after ``torch/_inductor`` (``lowering.py``, ``scheduler.py``), PyTorch 2.4. Left out: written-out attention that a
-pattern turns into a fused kernel, loops that share no more than an input, and constants that are folded.
+Of a training step the forward and the backward pass are compiled, each by itself. What loops of the forward pass have
+made and nothing but loops of the backward pass reads is made again there, from what the first of them read; what takes
+a reduction is kept. A norm goes over what it reduces once more to use it, and so does what is fused before it.
+
+Rules after PyTorch 2.4: ``torch/_inductor`` (``lowering.py``, ``scheduler.py``), ``torch/_functorch/partitioners.py``.
+Left out: written-out attention that a pattern turns into a fused kernel, loops that share no more than an input, and
+constants that are folded.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +29,8 @@ from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import TypePlan
 from dippm.costs.sizes import GraphSizes
-from dippm.graph import OpKind
+from dippm.costs.traffic import reads_twice
+from dippm.graph import OpKind, TensorRole
 from dippm.graph.codes import mark
 
 __all__ = ["Fusion"]
@@ -45,9 +51,12 @@ _IS_REDUCTION = mark(
 )
 # What reads each of its inputs many times finds them in memory.
 _WINDOW_KINDS = (OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.RESIZE, OpKind.LOCAL_RESPONSE_NORM, OpKind.GRID_SAMPLE)
+# Of weights; what is not read again in a step is kept for the next or for the update.
+_IS_GRADIENT = mark(TensorRole, [TensorRole.GRADIENT])
 # A concatenation of more is built in memory; what reads one of fewer picks from its parts.
 _MOST_PICKED = 4
 _NOWHERE = -1
+_FORWARD, _EAGER = 0, -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -72,12 +81,19 @@ class Fusion:
     is_loop: BoolArray
 
     @classmethod
-    def of(cls, sizes: GraphSizes, types: TypePlan) -> Fusion:
-        """Fuse the operators of one or several graphs."""
-        flow = _Flow.of(sizes, types)
+    def of(cls, sizes: GraphSizes, types: TypePlan, part: IndexArray | None = None) -> Fusion:
+        """Fuse the operators of one or several graphs.
+
+        Args:
+            sizes: The graphs.
+            types: Their number formats.
+            part: Which nodes are compiled together, [n_nodes]: 0 in the forward pass, 1 in the backward pass, -1 what
+                stays as it is. None where all are of a forward pass.
+        """
+        flow = _Flow.of(sizes, types, np.zeros(len(sizes.arrays.kind), dtype=np.int64) if part is None else part)
         return cls(
             kernel=flow.kernel,
-            read_bytes=np.where(flow.is_read & ~_is_repeated(flow), flow.element_bytes, 0.0),
+            read_bytes=np.where(flow.is_read & ~_is_repeated(flow), flow.element_bytes * _passes(flow), 0.0),
             written_bytes=_written_bytes(flow),
             is_cast=_remaining_casts(flow),
             is_loop=flow.is_loop,
@@ -102,6 +118,7 @@ class _Flow:
         writer: The node that last wrote what each read reads, -1 where none did.
         owner: The tensor whose storage each read reads.
         element_bytes: Bytes for each element of each read; a loop casts what it reads by itself.
+        is_inside: Which reads are of what their own kernel has made.
         is_read: Which reads go to memory.
 
     Shapes:
@@ -115,20 +132,21 @@ class _Flow:
     writer: IndexArray
     owner: IndexArray
     element_bytes: FloatArray
+    is_inside: BoolArray
     is_read: BoolArray
 
     @classmethod
-    def of(cls, sizes: GraphSizes, types: TypePlan) -> _Flow:
-        edges, is_loop = sizes.edges, _IS_LOOP[sizes.arrays.kind]
+    def of(cls, sizes: GraphSizes, types: TypePlan, part: IndexArray) -> _Flow:
+        edges, is_loop = sizes.edges, _IS_LOOP[sizes.arrays.kind] & (part != _EAGER)
         writer = _writers(sizes)
-        kernel = _kernels(sizes, writer)
+        kernel = _kernels(sizes, writer, is_loop, part)
         by_loop, from_loop = is_loop[edges.read_node], (writer >= 0) & is_loop[writer]
         is_inside = by_loop & from_loop & (kernel[edges.read_node] == kernel[writer])
         # Loops write what they make for a concatenation that is built to its place in it at once.
         is_built = sizes.is_kind(OpKind.CONCAT) & (kernel == np.arange(len(kernel)))
         is_joined = is_built[edges.read_node] & from_loop
         is_view = sizes.is_kind(OpKind.VIEW)[edges.read_node]
-        return cls(
+        flow = cls(
             sizes=sizes,
             types=types,
             is_loop=is_loop,
@@ -136,8 +154,57 @@ class _Flow:
             writer=writer,
             owner=sizes.arrays.storage[edges.read_tensor],
             element_bytes=np.where(by_loop, types.tensor_bytes[edges.read_tensor], types.read_bytes),
+            is_inside=is_inside,
             is_read=~is_inside & ~is_joined & ~is_view,
         )
+        return _with_loops_made_again(flow, part) if part.any() else flow
+
+
+def _with_loops_made_again(flow: _Flow, part: IndexArray) -> _Flow:
+    """The same where loops of the backward pass make again what only they read of the forward pass's loops."""
+    sizes, edges = flow.sizes, flow.sizes.edges
+    is_forward = part == _FORWARD
+    is_cheap = flow.is_loop & is_forward & ~_is_reduction(sizes) & ~sizes.is_kind(*_WINDOW_KINDS, OpKind.CONCAT)
+    is_late = flow.is_read & (flow.writer >= 0) & ~is_forward[edges.read_node] & flow.is_loop[edges.read_node]
+    of_write = flow.writer * len(sizes.arrays.storage) + flow.owner
+    # What others read is in memory anyway.
+    is_kept = np.isin(of_write, of_write[flow.is_read & ~is_late & (flow.writer >= 0)])
+    is_again = (flow.writer >= 0) & is_cheap[flow.writer] & ~is_kept
+    elements, first = sizes.elements.sum(axis=1)[edges.read_tensor], _first_reads(sizes)
+    is_dropout, made = sizes.is_kind(OpKind.DROPOUT), sizes.arrays.storage[sizes.outputs(np.arange(len(part)))]
+    owner, writer = flow.owner.copy(), flow.writer.copy()
+    element_bytes, is_read = flow.element_bytes.copy(), flow.is_read.copy()
+    for edge in np.flatnonzero(is_late & is_again).tolist():
+        origin = edge
+        while origin >= 0 and is_again[origin] and (origin == edge or not flow.is_read[origin]):
+            node = int(flow.writer[origin])
+            own = range(first[node], first[node + 1])
+            # Random numbers are drawn again, and what reads nothing is filled again.
+            is_mask = is_dropout[node] and flow.owner[origin] != made[node]
+            origin = _NOWHERE if is_mask else max(own, key=elements.__getitem__, default=_NOWHERE)
+        if origin == _NOWHERE:
+            is_read[edge] = False
+        else:
+            owner[edge], writer[edge] = flow.owner[origin], flow.writer[origin]
+            element_bytes[edge] = flow.element_bytes[origin]
+    return replace(flow, writer=writer, owner=owner, element_bytes=element_bytes, is_read=is_read)
+
+
+def _first_reads(sizes: GraphSizes) -> list[int]:
+    """The first read of each node, and the end of those of the last one."""
+    first: list[int] = np.searchsorted(sizes.edges.read_node, np.arange(len(sizes.arrays.kind) + 1)).tolist()
+    return first
+
+
+def _passes(flow: _Flow) -> FloatArray:
+    """How often each read is read, [E]: twice before a norm that goes over what its own kernel has made twice."""
+    by, is_twice = flow.sizes.edges.read_node, reads_twice(flow.sizes)
+    is_before = np.zeros(len(is_twice), dtype=np.bool_)
+    inside = np.flatnonzero(flow.is_inside)[::-1]
+    for reader, writer in zip(by[inside].tolist(), flow.writer[inside].tolist(), strict=True):
+        is_before[writer] |= is_twice[reader] or is_before[reader]
+    # A norm's own reads are counted twice already.
+    return np.where((is_before & ~is_twice)[by], 2.0, 1.0)
 
 
 def _writers(sizes: GraphSizes) -> IndexArray:
@@ -147,7 +214,7 @@ def _writers(sizes: GraphSizes) -> IndexArray:
     read, written = edges.read_tensor.tolist(), edges.write_tensor.tolist()
     last = [_NOWHERE] * len(storage)
     result: list[int] = []
-    reads = pairwise(np.searchsorted(edges.read_node, np.arange(len(is_view) + 1)).tolist())
+    reads = pairwise(_first_reads(sizes))
     writes = pairwise(edges.output_start.tolist())
     for node, ((first, stop), (first_write, last_write)) in enumerate(zip(reads, writes, strict=True)):
         result += [last[storage[tensor]] for tensor in read[first:stop]]
@@ -157,11 +224,17 @@ def _writers(sizes: GraphSizes) -> IndexArray:
     return np.array(result, dtype=np.int64)
 
 
-def _kernels(sizes: GraphSizes, writer: IndexArray) -> IndexArray:
+def _is_reduction(sizes: GraphSizes) -> BoolArray:
+    """Which nodes reduce; batch norm does where it takes the statistics of the batch."""
+    result: BoolArray = _IS_REDUCTION[sizes.arrays.kind] | reads_twice(sizes)
+    return result
+
+
+def _kernels(sizes: GraphSizes, writer: IndexArray, loops: BoolArray, parts: IndexArray) -> IndexArray:
     """Kernel of each node, [n_nodes]: every loop runs as late as those that read it let it."""
-    edges, kind = sizes.edges, sizes.arrays.kind
-    is_view, is_loop = sizes.is_kind(OpKind.VIEW).tolist(), _IS_LOOP[kind].tolist()
-    is_reduction, is_window = _IS_REDUCTION[kind].tolist(), sizes.is_kind(*_WINDOW_KINDS).tolist()
+    edges = sizes.edges
+    is_view, is_loop, part = sizes.is_kind(OpKind.VIEW).tolist(), loops.tolist(), parts.tolist()
+    is_reduction, is_window = _is_reduction(sizes).tolist(), sizes.is_kind(*_WINDOW_KINDS).tolist()
     is_built = (sizes.is_kind(OpKind.CONCAT) & (np.diff(edges.input_start) > _MOST_PICKED)).tolist()
     stretches, writers = _stretches(sizes), writer.tolist()
     count = len(is_view)
@@ -187,7 +260,11 @@ def _kernels(sizes: GraphSizes, writer: IndexArray) -> IndexArray:
             after[node] = max(after[node], after[kernel] + waits)
         if not is_loop[node]:
             continue
-        joined = {kernel for kernel, waits in behind if is_loop[kernel] and not waits and after[kernel] == after[node]}
+        joined = {
+            kernel
+            for kernel, waits in behind
+            if is_loop[kernel] and not waits and after[kernel] == after[node] and part[kernel] == part[node]
+        }
         if is_reduction[node]:
             reduced[node] = stretches[node]
             if any(reduced[kernel] not in {_NOWHERE, stretches[node]} for kernel in joined):
@@ -239,11 +316,15 @@ def _written_bytes(flow: _Flow) -> FloatArray:
     is_write = ~is_view[edges.write_node]
     # Of several writes of a tensor the last one stays.
     last = dict(zip(storage[edges.write_tensor[is_write]].tolist(), edges.write_node[is_write].tolist(), strict=True))
-    for graph, before in zip(sizes.graphs, sizes.arrays.tensor_start.tolist(), strict=False):
-        for output in graph.outputs:
-            tensor = int(storage[before + output])
-            if tensor in last:
-                formats[last[tensor], tensor].add(float(types.tensor_bytes[before + output]))
+    tensor_start = sizes.arrays.tensor_start.tolist()
+    outputs = [
+        first + output for graph, first in zip(sizes.graphs, tensor_start, strict=False) for output in graph.outputs
+    ]
+    outputs += np.flatnonzero(_IS_GRADIENT[sizes.arrays.role]).tolist()
+    for output in outputs:
+        tensor = int(storage[output])
+        if tensor in last:
+            formats[last[tensor], tensor].add(float(types.tensor_bytes[output]))
     result = np.where(is_write, types.tensor_bytes[edges.write_tensor], 0.0)
     loops = np.flatnonzero(flow.is_loop[edges.write_node])
     written = zip(edges.write_node[loops].tolist(), storage[edges.write_tensor[loops]].tolist(), strict=True)

@@ -121,6 +121,7 @@ class KernelPlan:
         stream_operator: Element-wise table of each of ``stream.node``.
         dispatch_us: Host time to launch each node, casts included, microseconds.
         is_backward: Whether autograd launches each node and not the model's Python code.
+        is_turned: Whether a compiler runs the convolutions of each graph with channels last, [G].
     """
 
     work: Workload
@@ -137,11 +138,23 @@ class KernelPlan:
     stream_operator: npt.NDArray[np.str_]
     dispatch_us: FloatArray
     is_backward: npt.NDArray[np.bool_]
+    is_turned: npt.NDArray[np.bool_]
 
     @classmethod
-    def from_workload(cls, work: Workload, *, is_backward: npt.NDArray[np.bool_] | None = None) -> KernelPlan:
-        """Group the kernels of a workload; without ``is_backward`` no node belongs to a backward pass."""
+    def from_workload(
+        cls, work: Workload, *, is_backward: npt.NDArray[np.bool_] | None = None, may_turn: bool = True
+    ) -> KernelPlan:
+        """Group the kernels of a workload.
+
+        Args:
+            work: The workload.
+            is_backward: See above; without it no node belongs to a backward pass.
+            may_turn: Whether the compiler may run convolutions with channels last, where there is a compiler.
+        """
         arithmetic = work.types.arithmetic_number
+        is_turned = np.zeros(len(work.sizes.graphs), dtype=np.bool_)
+        if may_turn and work.fusion is not None:
+            is_turned = runs_channels_last(work, is_backward)
         if is_backward is None:
             is_backward = np.zeros(len(arithmetic), dtype=np.bool_)
         traffic_width = max(work.bytes_read.shape[1], work.bytes_written.shape[1])
@@ -154,7 +167,7 @@ class KernelPlan:
             keys = np.moveaxis(sizes, 1, 0).reshape(len(node), -1)
             return Distinct.of(node, keys, arithmetic[node], traffic[node], *more)
 
-        formats = _formats(work)
+        formats = _formats(work, is_turned)
         gemm, conv, attention, recurrent = work.gemm, work.convolution, work.attention, work.recurrent
         is_tabled = _is_tabled_row(work)
         row_node = work.row.table.node[is_tabled]
@@ -192,16 +205,17 @@ class KernelPlan:
             stream_operator=np.array(_OPERATORS)[operator],
             dispatch_us=_dispatch_us(work),
             is_backward=is_backward,
+            is_turned=is_turned,
         )
 
 
-def _formats(work: Workload) -> dict[Layout, MemoryFormats]:
+def _formats(work: Workload, is_turned: npt.NDArray[np.bool_]) -> dict[Layout, MemoryFormats]:
     formats = MemoryFormats.of_layouts(work.sizes)
-    if work.fusion is None:
+    if not is_turned.any():
         return formats
-    is_turned = np.repeat(runs_channels_last(work), np.diff(work.sizes.arrays.node_start))
+    of_node = np.repeat(is_turned, np.diff(work.sizes.arrays.node_start))
     called, turned = formats[Layout.NCHW], formats[Layout.NHWC]
-    return {**formats, Layout.NCHW: called.where(~is_turned, turned)}
+    return {**formats, Layout.NCHW: called.where(~of_node, turned)}
 
 
 def _dispatch_us(work: Workload) -> FloatArray:

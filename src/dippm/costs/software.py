@@ -90,6 +90,14 @@ class Software:
         return self.torch >= (2, 5)
 
     @property
+    def turns_images(self) -> bool:
+        """Whether ``torch.compile`` may run convolutions with channels last that are called with channels first.
+
+        Since 2.1 (github.com/pytorch/pytorch, pull request 99773).
+        """
+        return self.torch >= (2, 1)
+
+    @property
     def keeps_gradients(self) -> bool:
         """Whether ``zero_grad()`` fills gradients with zeros and keeps their memory.
 

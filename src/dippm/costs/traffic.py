@@ -21,7 +21,7 @@ from dippm.costs.precision import TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import OpKind
 
-__all__ = ["Reads", "storage_polynomials", "write_polynomials"]
+__all__ = ["Reads", "reads_twice", "storage_polynomials", "write_polynomials"]
 
 # Reads of the first input that cannot exceed what the node returns.
 _FETCHING_KINDS = frozenset({OpKind.EMBEDDING, OpKind.GATHER, OpKind.COPY})
@@ -106,7 +106,7 @@ class Reads:
         is_in_place = _scatters_in_place(sizes)
         # The same tensor twice among a node's inputs is read once.
         is_read = edges.is_first & ~is_silent[node] & ~(is_in_place[node] & (edges.read_position == 0))
-        is_twice = _read_twice(sizes)[node] & (edges.read_position < 2)
+        is_twice = reads_twice(sizes)[node] & (edges.read_position < 2)
         is_twice &= (edges.read_position == 0) | sizes.is_kind(OpKind.NORM_GRAD)[node]
         whole[is_twice] *= 2.0
         limit[is_twice] *= 2.0
@@ -175,7 +175,7 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan, *, written_bytes: Floa
     return result
 
 
-def _read_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+def reads_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Nodes that go over their first inputs twice."""
     nodes, result = sizes.nodes, sizes.is_kind(OpKind.NORM_GRAD)
     norms = np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM))

@@ -219,9 +219,13 @@ class Workload:
             pool=table_of(PoolTable, WorkFamily.POOL),
         )
 
-    def fused(self) -> Workload:
-        """The same work as a compiled model does it: less traffic and fewer kernels."""
-        sizes, fusion = self.sizes, Fusion.of(self.sizes, self.types)
+    def fused(self, part: IndexArray | None = None) -> Workload:
+        """The same work as a compiled model does it: less traffic and fewer kernels.
+
+        Args:
+            part: Which nodes are compiled together, see :meth:`~dippm.costs.fusion.Fusion.of`.
+        """
+        sizes, fusion = self.sizes, Fusion.of(self.sizes, self.types, part)
         casts = self.types.casts.take(fusion.is_cast)
         dropped = np.where(fusion.is_loop[:, None], 0.0, self.dropped)
         written = write_polynomials(sizes, self.types, written_bytes=fusion.written_bytes)

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each
@@ -22,12 +22,12 @@ from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_m
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
 from dippm.devices import DeviceSpec
-from dippm.errors import UnsupportedError
 from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.compiled_steps import time_compiled_steps
 from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, time_and_energy_intervals
 from dippm.predictors.physics_warnings import warn_of_answer, warn_of_question
 from dippm.predictors.prediction import Prediction, PredictorInfo
@@ -115,7 +115,7 @@ class PhysicsPredictor:
         """Predict a graph on every device at every batch, all batches of the first device first.
 
         Raises:
-            UnsupportedError: ``runtime.unsupported`` for a compiled model where none was measured like that;
+            UnsupportedError: ``runtime.unsupported`` for a compiled model on a device that no compiler writes for;
                 ``software.impossible`` where the software cannot drive the device or the runtime;
                 ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where
                 no operator runs; ``graph.too_large`` where its tensors pass a petabyte; in training also
@@ -143,7 +143,6 @@ class PhysicsPredictor:
         Raises:
             UnsupportedError: As :meth:`predict`.
         """
-        _check_runtime(conditions)
         for device in devices:
             check_software(software, device, conditions.runtime)
         result = []
@@ -175,7 +174,6 @@ class PhysicsPredictor:
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
-        _check_runtime(conditions)
         check_software(software, device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
@@ -236,6 +234,14 @@ class PhysicsPredictor:
 
     def _break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
         """On each device the time of each graph."""
+        if prepared.compiled.eager is not None:
+            return time_compiled_steps(
+                prepared,
+                devices,
+                rates=self._calibrations[prepared.conditions.mode].rates,
+                kernels=self._kernels,
+                networks=self._additive,
+            )
         is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
         summed = break_down_each(
             prepared.compiled.plan,
@@ -347,12 +353,3 @@ class PhysicsPredictor:
                 )
             )
         return predictions
-
-
-def _check_runtime(conditions: Conditions) -> None:
-    if conditions.runtime is Runtime.COMPILE and conditions.mode is Mode.TRAINING:
-        raise UnsupportedError(
-            "No compiled training step was measured, and a compiler decides anew what it keeps for the backward pass.",
-            code="runtime.unsupported",
-            cure="Use the eager runtime, or inference.",
-        )

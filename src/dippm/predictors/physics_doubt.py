@@ -16,6 +16,7 @@ from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
+from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
 
 __all__ = ["TimeGrounds", "memory_interval", "time_and_energy_intervals"]
@@ -93,6 +94,8 @@ class TimeGrounds:
             spread = np.full(
                 len(breakdown.latency_ms), sums.latency_spread if is_measured else sums.latency_spread_elsewhere
             )
+            if prepared.compiled.eager is not None:
+                labels = _with_labels_of_eager_steps(labels, prepared, device, networks)
             if conditions.runtime is Runtime.COMPILE:
                 # What is off between devices and what is off by compiling are independent.
                 spread = np.hypot(spread, _COMPILED_MODELS)
@@ -109,6 +112,16 @@ class TimeGrounds:
         doubt = _doubt_of_operators(prepared, compiled, breakdown, unseen)
         doubt += 0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION
         return cls(predictor=predictor, labels=labels, is_measured=is_measured, unseen=unseen, spread=spread + doubt)
+
+
+def _with_labels_of_eager_steps(
+    labels: str, prepared: PreparedGraphs, device: DeviceSpec, networks: AdditivePredictor
+) -> str:
+    """What the time of compiled training steps rests on."""
+    eager = eager_conditions(prepared.conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
+    if not networks.covers(device, eager):
+        return labels
+    return f"time of the eager step: {networks.artefact(eager).labels}; {labels}"
 
 
 def _doubt_of_operators(

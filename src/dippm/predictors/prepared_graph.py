@@ -38,6 +38,8 @@ UNMEASURED_KINDS = RECURRENT_KINDS | {
 # Operators of all graphs that are laid out together, times batches and devices: more take memory and save no time.
 _AT_ONCE = 2**14
 _KINDS = tuple(OpKind)
+# Which phases are compiled, each by itself: the update is not the model's.
+_PART_OF_PHASE = np.array([{Phase.FORWARD: 0, Phase.BACKWARD: 1}.get(phase, -1) for phase in Phase])
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
 _TENSOR_PEAKS = {
     Arithmetic.TF32: "tf32_tensor",
@@ -89,6 +91,7 @@ class CompiledGraphs:
         conditions: Conditions of the run.
         software: The software.
         plan: The kernels of all graphs.
+        eager: Those of the eager runtime where the plan is of compiled training steps, None elsewhere.
         is_unsupported: Nodes without a rule of their own.
         is_unmeasured: Nodes whose rule no measurement stands behind.
         phase: Phase of each node.
@@ -100,6 +103,7 @@ class CompiledGraphs:
     conditions: Conditions
     software: Software
     plan: KernelPlan
+    eager: KernelPlan | None
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
     phase: npt.NDArray[np.int8]
@@ -126,7 +130,8 @@ class CompiledGraphs:
         count = len(sizes.nodes)
         phase = np.concatenate([step.phase for step in steps] or [np.full(count, Phase.FORWARD, dtype=np.int8)])
         work = Workload.from_sizes(sizes, precision)
-        timed = work.fused() if conditions.runtime is Runtime.COMPILE else work
+        is_compiled, is_backward = conditions.runtime is Runtime.COMPILE, phase == Phase.BACKWARD
+        timed = work.fused(_PART_OF_PHASE[phase]) if is_compiled else work
         nodes_of = _by_kind(sizes.arrays.kind)
         keeps_formats = whole_model_type(conditions.precision) is None
         rows = zip(
@@ -153,7 +158,8 @@ class CompiledGraphs:
             ),
             conditions=conditions,
             software=software,
-            plan=KernelPlan.from_workload(timed, is_backward=phase == Phase.BACKWARD),
+            plan=KernelPlan.from_workload(timed, is_backward=is_backward, may_turn=software.turns_images),
+            eager=KernelPlan.from_workload(work, is_backward=is_backward) if is_compiled and steps else None,
             is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=count),
             is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             phase=phase,

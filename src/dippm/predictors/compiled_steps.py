@@ -1,0 +1,91 @@
+"""Time of compiled training steps, of which no table was published: the eager step's, and what compiling saves of it.
+
+What compiling saves is the difference of two sums of physics, of fused kernels and of the eager runtime's. Where
+networks know the eager step under the same conditions, by what they change its sum is taken for the compiled step's as
+well, so that the answers of both runtimes can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions, Layout, Runtime
+from dippm.costs.device_time import busy_ms
+from dippm.costs.kernels.model import KernelModel
+from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.rates import Rates
+from dippm.devices import DeviceSpec
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.prepared_graph import PreparedGraphs
+
+__all__ = ["eager_conditions", "time_compiled_steps"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_LEAST_MS = 1e-9
+
+
+def eager_conditions(conditions: Conditions, *, is_turned: bool) -> Conditions:
+    """Conditions of the eager run whose convolutions find their images as those of the compiled one do."""
+    layout = Layout.NHWC if is_turned else conditions.layout
+    return replace(conditions, runtime=Runtime.EAGER, layout=layout)
+
+
+def time_compiled_steps(
+    prepared: PreparedGraphs,
+    devices: Sequence[DeviceSpec],
+    *,
+    rates: Rates,
+    kernels: KernelModel,
+    networks: AdditivePredictor,
+) -> list[list[LatencyBreakdown]]:
+    """Of each device the time of each graph.
+
+    Args:
+        prepared: Compiled training steps.
+        devices: The devices.
+        rates: Rates of the plain sum of a training step, the host's among them.
+        kernels: Learned kernel times.
+        networks: What corrects eager steps where it was trained on such.
+    """
+    compiled, conditions = prepared.compiled, prepared.conditions
+    busy = busy_ms(compiled.plan, prepared.at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
+    is_turned_node = np.repeat(compiled.plan.is_turned, np.diff(compiled.plan.work.sizes.arrays.node_start))
+    for own, device in zip(busy, devices, strict=True):
+        for is_turned in np.unique(is_turned_node).tolist():
+            eager, chosen = eager_conditions(conditions, is_turned=is_turned), is_turned_node == is_turned
+            if networks.covers(device, eager):
+                correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=networks)
+                own[:, chosen] *= correction[:, chosen]
+    return [
+        LatencyBreakdown.of_each(own, compiled.plan, conditions=conditions, host=rates, times=compiled.times)
+        for own in busy
+    ]
+
+
+def _correction(
+    prepared: PreparedGraphs,
+    device: DeviceSpec,
+    conditions: Conditions,
+    *,
+    rates: Rates,
+    kernels: KernelModel,
+    networks: AdditivePredictor,
+) -> FloatArray:
+    """By what the networks change the device's time of the eager step of each graph, [B, n_nodes]."""
+    compiled = prepared.compiled
+    plan = compiled.eager or compiled.plan
+    at = plan.work.at(list(prepared.batches))
+    (summed,) = busy_ms(plan, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)
+    corrected = networks.break_down_kernels(
+        plan, at, device, conditions, phase=compiled.phase, times=compiled.times, host=rates
+    )
+    result: FloatArray = np.ones_like(summed)
+    for member, breakdown in zip(compiled.members, corrected, strict=True):
+        total = (summed[:, member.nodes] * compiled.times[member.nodes]).sum(axis=1)
+        result[:, member.nodes] = (breakdown.busy_ms.sum(axis=1) / np.maximum(total, _LEAST_MS))[:, None]
+    return result
