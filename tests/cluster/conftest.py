@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import warnings
@@ -47,22 +48,26 @@ def ray_cluster() -> Iterator[None]:
 class TwoNodes:
     """A Ray cluster of two nodes in a process of its own, and what a test may do to it.
 
+    One whose head has ended by itself is started anew when its address is asked for: what a busy machine does to Ray is
+    not what the tests are about.
+
     Args:
         environment: Variables of it, and of the programs that use it, beside those of this process.
     """
 
     def __init__(self, environment: Mapping[str, str] = MappingProxyType({})) -> None:
         self.environment = os.environ | environment
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("two_nodes.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=self.environment,
-        )
-        self.address, _, self.client_address = self._read().partition(" ")
-        assert self.address, "the cluster did not start"
+        self._start()
+
+    @property
+    def address(self) -> str:
+        self._make_answer()
+        return self._address
+
+    @property
+    def client_address(self) -> str:
+        self._make_answer()
+        return self._client_address
 
     def tell(self, command: str) -> None:
         """``remove`` the second node, ``add`` another one, or ``behead`` the cluster."""
@@ -73,6 +78,26 @@ class TwoNodes:
 
     def close(self) -> None:
         self._process.communicate(timeout=_LIMIT_S)
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("two_nodes.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self.environment,
+        )
+        self._address, _, self._client_address = self._read().partition(" ")
+        assert self._address, "the cluster did not start"
+
+    def _make_answer(self) -> None:
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_LIMIT_S).close()
+        except ConnectionRefusedError:
+            self.close()
+            self._start()
 
     def _read(self) -> str:
         assert self._process.stdout is not None

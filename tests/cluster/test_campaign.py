@@ -67,10 +67,13 @@ def measured_by(journal: Path) -> list[int]:
     return [int(line) for line in journal.read_text(encoding="utf-8").split()] if journal.exists() else []
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Until a campaign is so far; one that has ended before, or takes too long, fails with what it said."""
     until = time.monotonic() + LIMIT_S
     while not condition():
-        assert time.monotonic() < until
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            pytest.fail("\n".join(process.communicate()))
         time.sleep(0.02)
 
 
@@ -91,9 +94,9 @@ def test_a_killed_process_is_replaced_and_its_rows_are_done(
 ) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(two_nodes, store, journal)
-    wait_for(lambda: len(measured_by(journal)) > 30)
+    wait_for(process, lambda: len(measured_by(journal)) > 30)
     os.kill(measured_by(journal)[-1], signal.SIGKILL)
-    wait_for(lambda: len(set(measured_by(journal))) == 3)
+    wait_for(process, lambda: len(set(measured_by(journal))) == 3)
     hurry(journal)
     stopped, _, _, _, lost = finish(process)
     assert (stopped, lost) == ("finished", 1)
@@ -106,7 +109,7 @@ def test_a_process_that_hangs_is_found_out_by_its_silence(
 ) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(two_nodes, store, journal)
-    wait_for(lambda: len(measured_by(journal)) > 30)
+    wait_for(process, lambda: len(measured_by(journal)) > 30)
     os.kill(measured_by(journal)[-1], signal.SIGSTOP)
     hurry(journal)
     stopped, _, _, _, lost = finish(process)
@@ -119,7 +122,7 @@ def test_a_process_that_hangs_is_found_out_by_its_silence(
 def test_a_killed_driver_loses_the_rows_under_way_alone(two_nodes: Any, undisturbed: list[Any], tmp_path: Path) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(two_nodes, store, journal)
-    wait_for(lambda: len(measured_by(journal)) > 40)
+    wait_for(process, lambda: len(measured_by(journal)) > 40)
     process.kill()
     process.communicate(timeout=LIMIT_S)
     before, kept = len(measured_by(journal)), len(rows(store))
@@ -138,7 +141,7 @@ def test_a_campaign_whose_head_was_killed_goes_on_elsewhere(
 ) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(doomed_nodes, store, journal)
-    wait_for(lambda: len(measured_by(journal)) > 40)
+    wait_for(process, lambda: len(measured_by(journal)) > 40)
     doomed_nodes.tell("behead")
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode not in (None, 0), err
@@ -154,7 +157,7 @@ def test_a_campaign_whose_head_was_killed_goes_on_elsewhere(
 def test_a_signal_ends_it_with_the_report(number: signal.Signals, reason: str, two_nodes: Any, tmp_path: Path) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(two_nodes, store, journal, row_s=0.2)
-    wait_for(lambda: len(measured_by(journal)) > 6)
+    wait_for(process, lambda: len(measured_by(journal)) > 6)
     process.send_signal(number)
     stopped, measured, _, _, _ = finish(process)
     assert (stopped, measured) == (reason, len(rows(store)))
@@ -163,11 +166,11 @@ def test_a_signal_ends_it_with_the_report(number: signal.Signals, reason: str, t
 def test_a_node_may_go_and_another_come(two_nodes: Any, undisturbed: list[Any], tmp_path: Path) -> None:
     store, journal = tmp_path / "labels.sqlite", tmp_path / "journal.txt"
     process = start(two_nodes, store, journal, row_s=0.2)
-    wait_for(lambda: len(set(measured_by(journal))) == 2)
+    wait_for(process, lambda: len(set(measured_by(journal))) == 2)
     two_nodes.tell("remove")
     two_nodes.tell("add")
     # The one that joined takes its share.
-    wait_for(lambda: [*Counter(measured_by(journal)).values()][2:] > [3])
+    wait_for(process, lambda: [*Counter(measured_by(journal)).values()][2:] > [3])
     hurry(journal)
     stopped, _, _, _, lost = finish(process)
     assert (stopped, lost) == ("finished", 1)

@@ -9,28 +9,10 @@ import pytest
 
 from dippm.costs.precision import Precision
 from dippm.datasets.published_pairs import StepPair, read_step_pairs
-from dippm.errors import UsageError
 from dippm.evaluation.compiled_steps import StepScore, build_step_graph, gain_errors, score_step_pairs, sections_of
 from dippm.evaluation.report_page import render_markdown
 
 FOLDER = Path(__file__).parents[2] / "data" / "published"
-
-
-def test_the_table_is_read_whole() -> None:
-    pairs = read_step_pairs(FOLDER)
-    assert len(pairs) == 38
-    first = pairs[0]
-    assert (first.model, first.precision, first.batch, first.sequence) == (
-        "timm:convmixer_768_32", Precision.TF32, 32, None,
-    )  # fmt: skip
-    assert first.gain == pytest.approx(365.0423 / 341.3299)
-    assert {pair.sequence for pair in pairs if pair.model.startswith("hf:Albert")} == {512}
-
-
-def test_a_folder_without_the_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"compiled_steps\.csv") as caught:
-        read_step_pairs(tmp_path)
-    assert caught.value.code == "data.missing"
 
 
 @pytest.mark.parametrize("model", ["timm:tnt_s_patch16_224", "timm:res2next50", "timm:dla102", "hf:TrOCRForCausalLM"])

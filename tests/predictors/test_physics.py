@@ -341,6 +341,31 @@ def test_what_no_network_knows_of_compiled_models_is_summed(network: Graph, chan
     assert wide == pytest.approx(math.hypot(narrow, 0.27), abs=0.01)
 
 
+def test_compiled_convolutions_cost_the_same_however_their_images_are_asked_for(network: Graph) -> None:
+    """The compiler turns them to channels last itself."""
+    nchw, nhwc = (
+        predict(network, batches=[1, 256], devices=["RTX 4090"], precision=Precision.AMP, runtime=Runtime.COMPILE,
+                layout=layout)
+        for layout in Layout
+    )  # fmt: skip
+    assert [answer.predictor.name for answer in (*nchw, *nhwc)] == ["additive-1"] * 4
+    assert [answer.latency_ms for answer in nhwc] == [answer.latency_ms for answer in nchw]
+    assert nhwc[-1].intervals["latency_ms"][1] > nchw[-1].intervals["latency_ms"][1]
+
+
+def test_compiled_convolutions_in_groups_are_not_turned(builder: Any) -> None:
+    n = builder.N
+    grouped = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 32}
+    x = builder.input(n, 64, 32, 32)
+    for _ in range(3):
+        x = builder.node(OpKind.CONV, [x, builder.weight(64, 2, 3, 3)], n, 64, 32, 32, **grouped)
+    (answer,) = predict(
+        builder.graph(), batches=[256], devices=["RTX 4090"], precision=Precision.AMP, runtime=Runtime.COMPILE,
+        layout=Layout.NHWC,
+    )  # fmt: skip
+    assert answer.predictor.name == "physics-0"
+
+
 @pytest.mark.parametrize("name", ["RTX 3090", "A100", "H100", "T4"])
 @pytest.mark.parametrize("precision", [Precision.AMP, Precision.FP32])
 def test_a_compiled_step_is_the_eager_one_less_what_fusion_saves(
@@ -395,7 +420,9 @@ def test_a_release_still_to_come_is_said(network: Graph) -> None:
         {"precision": Precision.AMP},
         {"precision": Precision.AMP, "runtime": Runtime.COMPILE},
         {"precision": Precision.AMP, "mode": Mode.TRAINING, "optimizer": Optimizer.MOMENTUM},
+        {"precision": Precision.AMP, "runtime": Runtime.COMPILE, "layout": Layout.NHWC},
         {"mode": Mode.TRAINING, "optimizer": Optimizer.ADAM},
+        {"mode": Mode.TRAINING, "optimizer": Optimizer.ADAM, "runtime": Runtime.COMPILE, "layout": Layout.NHWC},
     ],
     ids=str,
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each
@@ -254,17 +254,35 @@ class PhysicsPredictor:
         )
         others = iter(summed)
         return [
-            self._corrected(prepared, device) if covered else next(others)
+            self._corrected(prepared, device, prepared.conditions)
+            if covered
+            else self._corrected_where_turned(prepared, device, next(others))
             for device, covered in zip(devices, is_covered, strict=True)
         ]
 
-    def _corrected(self, prepared: PreparedGraphs, device: DeviceSpec) -> list[LatencyBreakdown]:
+    def _corrected_where_turned(
+        self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The networks' time of graphs that a compiler runs with channels last however they are called, [G]."""
+        conditions, is_turned = prepared.conditions, prepared.compiled.plan.is_turned
+        alike = replace(conditions, layout=Layout.NCHW)
+        if conditions.layout is Layout.NCHW or not is_turned.any() or not self._additive.covers(device, alike):
+            return summed
+        corrected = self._corrected(prepared, device, alike)
+        return [
+            by_network if turned else by_sum
+            for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
+        ]
+
+    def _corrected(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions
+    ) -> list[LatencyBreakdown]:
         compiled = prepared.compiled
         return self._additive.break_down_kernels(
             compiled.plan,
             prepared.at,
             device,
-            prepared.conditions,
+            conditions,
             phase=compiled.phase,
             times=compiled.times,
             host=self._calibrations[prepared.conditions.mode].rates,

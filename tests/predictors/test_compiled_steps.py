@@ -1,0 +1,109 @@
+"""Compiled training steps take over by what networks change the eager ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
+from dippm.costs.device_time import busy_ms
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.precision import Precision
+from dippm.costs.software import DEFAULT_SOFTWARE
+from dippm.devices import find_device
+from dippm.graph import Graph, OpKind
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.compiled_steps import eager_conditions, time_compiled_steps
+from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
+
+STEP = Conditions(precision=Precision.AMP, mode=Mode.TRAINING, optimizer=Optimizer.MOMENTUM, runtime=Runtime.COMPILE)
+KNOWN = find_device("RTX 3090")
+
+
+def stacked(builder: Any, groups: int) -> Graph:
+    """Three convolutions of many channels with ReLU between; those in groups are not turned."""
+    one = type(builder)()
+    n, channels = one.N, 256
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": groups}
+    x = one.input(n, channels, 28, 28)
+    for _ in range(3):
+        x = one.node(OpKind.CONV, [x, one.weight(channels, channels // groups, 3, 3)], n, channels, 28, 28, **square)
+        x = one.node(OpKind.RELU, [x], n, channels, 28, 28)
+    return one.graph()
+
+
+def prepare(graphs: list[Graph], conditions: Conditions = STEP) -> PreparedGraphs:
+    compiled = CompiledGraphs.of(graphs, conditions, DEFAULT_SOFTWARE)
+    return PreparedGraphs.of(compiled, batches=[16, 64], conditions=conditions)
+
+
+def time_of(graphs: list[Graph], conditions: Conditions = STEP) -> list[Any]:
+    ((*result,),) = time_compiled_steps(
+        prepare(graphs, conditions),
+        [KNOWN],
+        rates=rates(),
+        kernels=load_kernel_model(),
+        networks=AdditivePredictor.load(),
+    )
+    return result
+
+
+def rates() -> Any:
+    return Calibration.read(TRAINING_ARTEFACT_PATH).rates
+
+
+def summed(prepared: PreparedGraphs, conditions: Conditions) -> Any:
+    """The plain sum of a step, [B, n_nodes]."""
+    (result,) = busy_ms(
+        prepared.compiled.plan, prepared.at, devices=[KNOWN], conditions=conditions, rates=rates(),
+        kernels=load_kernel_model(),
+    )  # fmt: skip
+    return result * prepared.compiled.times
+
+
+def test_the_eager_step_is_asked_for_in_the_layout_that_the_compiler_runs() -> None:
+    assert eager_conditions(STEP, is_turned=False) == Conditions(
+        precision=Precision.AMP, mode=Mode.TRAINING, optimizer=Optimizer.MOMENTUM
+    )
+    turned = eager_conditions(STEP, is_turned=True)
+    assert (turned.layout, turned.runtime) == (Layout.NHWC, Runtime.EAGER)
+
+
+def test_without_networks_it_is_the_sum_of_what_fusion_leaves(builder: Any) -> None:
+    graph, conditions = stacked(builder, 1), replace(STEP, precision=Precision.FP32)
+    (breakdown,) = time_of([graph], conditions)
+    assert breakdown.busy_ms == pytest.approx(summed(prepare([graph], conditions), conditions))
+
+
+@pytest.mark.parametrize(("groups", "layout"), [(1, Layout.NHWC), (32, Layout.NCHW)])
+def test_all_operators_of_a_step_are_corrected_alike(builder: Any, groups: int, layout: Layout) -> None:
+    graph = stacked(builder, groups)
+    prepared, eager = (
+        prepare([graph]),
+        Conditions(precision=Precision.AMP, mode=Mode.TRAINING, optimizer=Optimizer.MOMENTUM, layout=layout),
+    )
+    assert bool(prepared.compiled.plan.is_turned[0]) == (layout is Layout.NHWC)
+    (breakdown,) = time_of([graph])
+    plain = summed(prepared, STEP)
+    factor = breakdown.busy_ms.sum(axis=1) / plain.sum(axis=1)
+    assert breakdown.busy_ms == pytest.approx(plain * factor[:, None])
+    assert np.all(np.abs(factor - 1.0) > 1e-3)
+    step = prepare([graph], eager)
+    networks = AdditivePredictor.load()
+    (corrected,) = networks.break_down_kernels(
+        step.compiled.plan, step.at, KNOWN, eager, phase=step.compiled.phase, times=step.compiled.times, host=rates()
+    )
+    expected = corrected.busy_ms.sum(axis=1) / summed(step, eager).sum(axis=1)
+    assert factor == pytest.approx(expected, rel=1e-6)
+
+
+def test_graphs_of_both_layouts_are_timed_together_as_alone(builder: Any) -> None:
+    graphs = [stacked(builder, groups) for groups in (1, 32, 1)]
+    together = time_of(graphs)
+    for graph, breakdown in zip(graphs, together, strict=True):
+        (alone,) = time_of([graph])
+        assert breakdown.latency_ms == pytest.approx(alone.latency_ms, rel=1e-9)
