@@ -75,6 +75,20 @@ def test_attention_and_gradients_changed_with_two(given, is_new):
     assert (software.fuses_attention, software.keeps_gradients) == (is_new, not is_new)
 
 
+@pytest.mark.parametrize(
+    ("given", "turns", "reach", "scatters"),
+    [
+        ("torch 2.0", False, 3, True),
+        ("torch 2.1", True, 3, True),
+        ("torch 2.4", True, None, True),
+        ("torch 2.5", True, None, False),
+    ],
+)
+def test_what_a_compiler_does_changed_with_releases(given, turns, reach, scatters):
+    software = Software.parse(given)
+    assert (software.turns_images, software.recomputation_reach, software.scatters_losses) == (turns, reach, scatters)
+
+
 @pytest.mark.parametrize(("given", "has"), [("torch 1.12", False), ("torch 1.13", True)])
 def test_the_workspace_of_cublas_comes_from_the_allocator_since(given, has):
     assert Software.parse(given).has_blas_workspace is has

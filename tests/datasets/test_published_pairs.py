@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dippm.costs.precision import Precision
-from dippm.datasets.published_pairs import read_step_pairs
+from dippm.datasets.published_pairs import read_memory_pairs, read_step_pairs
 from dippm.errors import UsageError
 
 FOLDER = Path(__file__).parents[2] / "data" / "published"
@@ -33,7 +34,19 @@ def test_every_pair_is_of_plausible_steps() -> None:
     assert len(named) == len(pairs)
 
 
-def test_a_folder_without_the_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"compiled_steps\.csv") as caught:
-        read_step_pairs(tmp_path)
+def test_the_table_of_memory_is_read_whole() -> None:
+    pairs = read_memory_pairs(FOLDER)
+    assert len(pairs) == len({(pair.model, pair.precision) for pair in pairs}) == 26
+    assert (pairs[0].model, pairs[0].batch, pairs[0].sequence, pairs[0].ratio) == (
+        "hf:AlbertForQuestionAnswering", 4, 512, 1.2403,
+    )  # fmt: skip
+    assert {pair.sequence for pair in pairs if not pair.model.startswith("hf:")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("read", "name"), [(read_step_pairs, "compiled_steps"), (read_memory_pairs, "compiled_memory")]
+)
+def test_a_folder_without_the_table_is_named(tmp_path: Path, read: Callable[[Path], object], name: str) -> None:
+    with pytest.raises(UsageError, match=name) as caught:
+        read(tmp_path)
     assert caught.value.code == "data.missing"

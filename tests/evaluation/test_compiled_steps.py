@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from dippm.costs.precision import Precision
-from dippm.datasets.published_pairs import StepPair, read_step_pairs
-from dippm.evaluation.compiled_steps import StepScore, build_step_graph, gain_errors, score_step_pairs, sections_of
+from dippm.datasets.published_pairs import MemoryPair, StepPair, read_memory_pairs, read_step_pairs
+from dippm.evaluation.compiled_steps import (
+    MemoryScore,
+    StepScore,
+    build_step_graph,
+    gain_errors,
+    memory_section,
+    score_memory_pairs,
+    score_step_pairs,
+    sections_of,
+)
 from dippm.evaluation.report_page import render_markdown
 
 FOLDER = Path(__file__).parents[2] / "data" / "published"
@@ -41,3 +50,25 @@ def test_the_report_counts_what_it_shows() -> None:
     assert "| images, amp | 2 | 15.0 | -5.0 | 50 | +12 |" in text
     assert "text" not in text.split("## Each")[0].split("| all")[1]
     assert "| timm:a | amp | 8 | 30 | 20 | 1.50 | 33 | 20 | 1.65 | somewhere |" in text
+
+
+def test_savings_of_memory_are_met() -> None:
+    if find_spec("transformers") is None:
+        pytest.skip("transformers is not installed")
+    model = "hf:DistilBertForQuestionAnswering"
+    pairs = [pair for pair in read_memory_pairs(FOLDER) if pair.model == model]
+    scores = score_memory_pairs(pairs, {model: build_step_graph(pairs[0])})
+    assert {score.pair.precision for score in scores} == {Precision.AMP, Precision.TF32}
+    assert all(abs(score.error_percent) < 2.0 for score in scores)
+    assert all(score.error_of_eager_percent > 3.0 for score in scores)
+
+
+def test_the_report_on_memory_says_how_far_off_it_is() -> None:
+    pair = MemoryPair(source="somewhere", model="timm:a", precision=Precision.AMP, batch=8, sequence=None, ratio=1.2)
+    scores = [
+        MemoryScore(pair=pair, eager_mb=1200.0, compiled_mb=1100.0),
+        MemoryScore(pair=pair, eager_mb=1200.0, compiled_mb=950.0),
+    ]
+    text = render_markdown("Steps", [memory_section(scores)], {})
+    assert "7.5 % off on average (bias +2.5 %, 10.0 % at most); taken for both, it is 20.0 % off" in text
+    assert "| timm:a | amp | 8 | 1.20 | 1.09 | +10.0 | somewhere |" in text

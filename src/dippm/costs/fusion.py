@@ -28,12 +28,14 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import TypePlan
+from dippm.costs.recomputation import Recomputation, Value
 from dippm.costs.sizes import GraphSizes
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.traffic import reads_twice
 from dippm.graph import OpKind, TensorRole
 from dippm.graph.codes import mark
 
-__all__ = ["Fusion"]
+__all__ = ["EAGER_PART", "Fusion", "is_reduction"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -53,10 +55,20 @@ _IS_REDUCTION = mark(
 _WINDOW_KINDS = (OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.RESIZE, OpKind.LOCAL_RESPONSE_NORM, OpKind.GRID_SAMPLE)
 # Of weights; what is not read again in a step is kept for the next or for the update.
 _IS_GRADIENT = mark(TensorRole, [TensorRole.GRADIENT])
+_NORM_KINDS = (
+    OpKind.GROUP_NORM,
+    OpKind.INSTANCE_NORM,
+    OpKind.LAYER_NORM,
+    OpKind.RMS_NORM,
+)
 # A concatenation of more is built in memory; what reads one of fewer picks from its parts.
 _MOST_PICKED = 4
+# Loops with as many operators between them stay apart: what they share would be in memory for so long.
+_FAR = 64
 _NOWHERE = -1
-_FORWARD, _EAGER = 0, -1
+_FORWARD = 0
+#: Part of the nodes that are not compiled.
+EAGER_PART = -1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,9 +81,16 @@ class Fusion:
         written_bytes: The same of each write, all formats together; 0 where nothing outside of the kernel reads it.
         is_cast: Which casts of autocast are still kernels of their own.
         is_loop: Which nodes are loops, all others being calls of libraries or views.
+        part: Which nodes are compiled together, see :meth:`of`.
+        owner: The tensor whose storage each read is from: what is made again is read from where it is made.
+        writer: The node that wrote that, -1 where none did.
+        is_joined: Which reads are of what a loop has written to its place in a concatenation by itself.
+        kept_storage: Storages that nodes of a backward pass read beside, to make values again.
+        kept_reader: Those nodes.
 
     Shapes:
-        kernel, is_loop: [n_nodes]; read_bytes: [E]; written_bytes: [W]; is_cast: [C].
+        kernel, is_loop, part: [n_nodes]; read_bytes, owner, writer, is_joined: [E]; written_bytes: [W]; is_cast: [C];
+        kept_storage, kept_reader: one for each.
     """
 
     kernel: IndexArray
@@ -79,9 +98,22 @@ class Fusion:
     written_bytes: FloatArray
     is_cast: BoolArray
     is_loop: BoolArray
+    part: IndexArray
+    owner: IndexArray
+    writer: IndexArray
+    is_joined: BoolArray
+    kept_storage: IndexArray
+    kept_reader: IndexArray
 
     @classmethod
-    def of(cls, sizes: GraphSizes, types: TypePlan, part: IndexArray | None = None) -> Fusion:
+    def of(
+        cls,
+        sizes: GraphSizes,
+        types: TypePlan,
+        part: IndexArray | None = None,
+        *,
+        software: Software = DEFAULT_SOFTWARE,
+    ) -> Fusion:
         """Fuse the operators of one or several graphs.
 
         Args:
@@ -89,14 +121,23 @@ class Fusion:
             types: Their number formats.
             part: Which nodes are compiled together, [n_nodes]: 0 in the forward pass, 1 in the backward pass, -1 what
                 stays as it is. None where all are of a forward pass.
+            software: The release that compiles them.
         """
-        flow = _Flow.of(sizes, types, np.zeros(len(sizes.arrays.kind), dtype=np.int64) if part is None else part)
+        if part is None:
+            part = np.zeros(len(sizes.arrays.kind), dtype=np.int64)
+        flow = _Flow.of(sizes, types, part, software)
         return cls(
             kernel=flow.kernel,
             read_bytes=np.where(flow.is_read & ~_is_repeated(flow), flow.element_bytes * _passes(flow), 0.0),
             written_bytes=_written_bytes(flow),
             is_cast=_remaining_casts(flow),
             is_loop=flow.is_loop,
+            part=part,
+            owner=flow.owner,
+            writer=flow.writer,
+            is_joined=flow.is_joined,
+            kept_storage=np.array([storage for (_, storage), _, _ in flow.kept], dtype=np.int64),
+            kept_reader=np.array([reader for _, reader, _ in flow.kept], dtype=np.int64),
         )
 
     @property
@@ -120,6 +161,8 @@ class _Flow:
         element_bytes: Bytes for each element of each read; a loop casts what it reads by itself.
         is_inside: Which reads are of what their own kernel has made.
         is_read: Which reads go to memory.
+        is_joined: Which reads are of what is written to its place in a concatenation at once.
+        kept: What is read beside, to make values again; see :class:`~dippm.costs.recomputation.Recomputation`.
 
     Shapes:
         is_loop, kernel: [n_nodes]; the others: [E].
@@ -134,10 +177,14 @@ class _Flow:
     element_bytes: FloatArray
     is_inside: BoolArray
     is_read: BoolArray
+    is_joined: BoolArray
+    kept: tuple[tuple[Value, int, float], ...] = ()
 
     @classmethod
-    def of(cls, sizes: GraphSizes, types: TypePlan, part: IndexArray) -> _Flow:
-        edges, is_loop = sizes.edges, _IS_LOOP[sizes.arrays.kind] & (part != _EAGER)
+    def of(cls, sizes: GraphSizes, types: TypePlan, part: IndexArray, software: Software) -> _Flow:
+        edges, is_loop = sizes.edges, _IS_LOOP[sizes.arrays.kind] & (part != EAGER_PART)
+        if software.scatters_losses:
+            is_loop &= ~_is_gradient_of_loss(sizes)
         writer = _writers(sizes)
         kernel = _kernels(sizes, writer, is_loop, part)
         by_loop, from_loop = is_loop[edges.read_node], (writer >= 0) & is_loop[writer]
@@ -156,38 +203,42 @@ class _Flow:
             element_bytes=np.where(by_loop, types.tensor_bytes[edges.read_tensor], types.read_bytes),
             is_inside=is_inside,
             is_read=~is_inside & ~is_joined & ~is_view,
+            is_joined=is_joined,
         )
-        return _with_loops_made_again(flow, part) if part.any() else flow
+        return _with_loops_made_again(flow, part, software) if part.any() else flow
 
 
-def _with_loops_made_again(flow: _Flow, part: IndexArray) -> _Flow:
-    """The same where loops of the backward pass make again what only they read of the forward pass's loops."""
-    sizes, edges = flow.sizes, flow.sizes.edges
-    is_forward = part == _FORWARD
-    is_cheap = flow.is_loop & is_forward & ~_is_reduction(sizes) & ~sizes.is_kind(*_WINDOW_KINDS, OpKind.CONCAT)
-    is_late = flow.is_read & (flow.writer >= 0) & ~is_forward[edges.read_node] & flow.is_loop[edges.read_node]
-    of_write = flow.writer * len(sizes.arrays.storage) + flow.owner
-    # What others read is in memory anyway.
-    is_kept = np.isin(of_write, of_write[flow.is_read & ~is_late & (flow.writer >= 0)])
-    is_again = (flow.writer >= 0) & is_cheap[flow.writer] & ~is_kept
-    elements, first = sizes.elements.sum(axis=1)[edges.read_tensor], _first_reads(sizes)
-    is_dropout, made = sizes.is_kind(OpKind.DROPOUT), sizes.arrays.storage[sizes.outputs(np.arange(len(part)))]
-    owner, writer = flow.owner.copy(), flow.writer.copy()
-    element_bytes, is_read = flow.element_bytes.copy(), flow.is_read.copy()
-    for edge in np.flatnonzero(is_late & is_again).tolist():
-        origin = edge
-        while origin >= 0 and is_again[origin] and (origin == edge or not flow.is_read[origin]):
-            node = int(flow.writer[origin])
-            own = range(first[node], first[node + 1])
-            # Random numbers are drawn again, and what reads nothing is filled again.
-            is_mask = is_dropout[node] and flow.owner[origin] != made[node]
-            origin = _NOWHERE if is_mask else max(own, key=elements.__getitem__, default=_NOWHERE)
-        if origin == _NOWHERE:
-            is_read[edge] = False
-        else:
-            owner[edge], writer[edge] = flow.owner[origin], flow.writer[origin]
-            element_bytes[edge] = flow.element_bytes[origin]
-    return replace(flow, writer=writer, owner=owner, element_bytes=element_bytes, is_read=is_read)
+def _with_loops_made_again(flow: _Flow, part: IndexArray, software: Software) -> _Flow:
+    """The same where loops of the backward pass make again what is not kept for them."""
+    sizes = flow.sizes
+    # Of a norm mean and variance are kept, which are few.
+    is_kept = is_reduction(sizes) & ~sizes.is_kind(*_NORM_KINDS)
+    again = Recomputation.of(
+        sizes,
+        part=part,
+        is_loop=flow.is_loop,
+        is_cheap=flow.is_loop & ~is_kept & ~sizes.is_kind(*_WINDOW_KINDS, OpKind.CONCAT),
+        writer=flow.writer,
+        owner=flow.owner,
+        element_bytes=flow.element_bytes,
+        reach=software.recomputation_reach,
+    )
+    return replace(
+        flow,
+        writer=flow.writer[again.source],
+        owner=flow.owner[again.source],
+        element_bytes=flow.element_bytes[again.source],
+        is_read=flow.is_read & (again.source >= 0),
+        kept=again.kept,
+    )
+
+
+def _is_gradient_of_loss(sizes: GraphSizes) -> BoolArray:
+    """Which nodes write the gradient of a cross-entropy, one element of a row, and zeros."""
+    result = sizes.is_kind(OpKind.ELEMENTWISE_GRAD)
+    for node in np.flatnonzero(result).tolist():
+        result[node] = sizes.nodes[node].attributes.get("function") == "nll_loss"
+    return result
 
 
 def _first_reads(sizes: GraphSizes) -> list[int]:
@@ -224,7 +275,7 @@ def _writers(sizes: GraphSizes) -> IndexArray:
     return np.array(result, dtype=np.int64)
 
 
-def _is_reduction(sizes: GraphSizes) -> BoolArray:
+def is_reduction(sizes: GraphSizes) -> BoolArray:
     """Which nodes reduce; batch norm does where it takes the statistics of the batch."""
     result: BoolArray = _IS_REDUCTION[sizes.arrays.kind] | reads_twice(sizes)
     return result
@@ -234,9 +285,9 @@ def _kernels(sizes: GraphSizes, writer: IndexArray, loops: BoolArray, parts: Ind
     """Kernel of each node, [n_nodes]: every loop runs as late as those that read it let it."""
     edges = sizes.edges
     is_view, is_loop, part = sizes.is_kind(OpKind.VIEW).tolist(), loops.tolist(), parts.tolist()
-    is_reduction, is_window = _is_reduction(sizes).tolist(), sizes.is_kind(*_WINDOW_KINDS).tolist()
+    reduces, is_window = is_reduction(sizes).tolist(), sizes.is_kind(*_WINDOW_KINDS).tolist()
     is_built = (sizes.is_kind(OpKind.CONCAT) & (np.diff(edges.input_start) > _MOST_PICKED)).tolist()
-    stretches, writers = _stretches(sizes), writer.tolist()
+    stretches, writers, place = _stretches(sizes), writer.tolist(), np.cumsum(~sizes.is_kind(OpKind.VIEW)).tolist()
     count = len(is_view)
     readers: list[list[int]] = [[] for _ in range(count)]
     for node, origin in zip(edges.read_node.tolist(), writers, strict=True):
@@ -263,9 +314,13 @@ def _kernels(sizes: GraphSizes, writer: IndexArray, loops: BoolArray, parts: Ind
         joined = {
             kernel
             for kernel, waits in behind
-            if is_loop[kernel] and not waits and after[kernel] == after[node] and part[kernel] == part[node]
+            if is_loop[kernel]
+            and not waits
+            and after[kernel] == after[node]
+            and part[kernel] == part[node]
+            and place[kernel] - place[node] <= _FAR
         }
-        if is_reduction[node]:
+        if reduces[node]:
             reduced[node] = stretches[node]
             if any(reduced[kernel] not in {_NOWHERE, stretches[node]} for kernel in joined):
                 after[node] += 1
@@ -313,6 +368,8 @@ def _written_bytes(flow: _Flow) -> FloatArray:
     read = (values[chosen].tolist() for values in (flow.writer, flow.owner, flow.element_bytes))
     for node, tensor, width in zip(*read, strict=True):
         formats[node, tensor].add(width)
+    for value, _, width in flow.kept:
+        formats[value].add(width)
     is_write = ~is_view[edges.write_node]
     # Of several writes of a tensor the last one stays.
     last = dict(zip(storage[edges.write_tensor[is_write]].tolist(), edges.write_node[is_write].tolist(), strict=True))

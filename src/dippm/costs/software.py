@@ -98,6 +98,22 @@ class Software:
         return self.torch >= (2, 1)
 
     @property
+    def recomputation_reach(self) -> int | None:
+        """How many operators before the backward pass a compiled step makes a value again at most, None for any number.
+
+        The limit of 3 fell with 2.4 (github.com/pytorch/pytorch, pull request 121692).
+        """
+        return None if self.torch >= (2, 4) else 3
+
+    @property
+    def scatters_losses(self) -> bool:
+        """Whether a compiled step writes the gradient of a cross-entropy to memory, nearly all of it zeros.
+
+        No more since 2.5 (github.com/pytorch/pytorch, pull request 129043).
+        """
+        return self.torch < (2, 5)
+
+    @property
     def keeps_gradients(self) -> bool:
         """Whether ``zero_grad()`` fills gradients with zeros and keeps their memory.
 

@@ -10,6 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.compiled_buffers import CompiledBuffers
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad
 from dippm.costs.precision import Arithmetic
@@ -112,11 +113,14 @@ class MemoryTimeline:
     @classmethod
     def of_each(cls, workload: Workload) -> list[MemoryTimeline]:
         """The same for each graph of a workload; pieces, events and nodes are numbered by graph."""
-        pieces = _Pieces.of(workload)
+        buffers = None
+        if workload.fusion is not None:
+            buffers = CompiledBuffers.of(workload.sizes, workload.types, workload.fusion)
+        pieces = _Pieces.of(workload, buffers)
         arrays, runs_blas = workload.sizes.arrays, workload.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
         is_early = _is_role(arrays, TensorRole.CACHE)
         is_early[workload.sizes.edges.write_tensor] = False
-        events, steps = _events_of(workload, pieces)
+        events, steps = _events_of(workload, pieces, buffers)
         owned = [pieces.of_graph(graph) for graph in range(len(steps))]
         local = np.empty(len(pieces.purpose), dtype=np.int64)
         for own in owned:
@@ -224,10 +228,11 @@ class _Pieces:
     starts: tuple[IndexArray, IndexArray, IndexArray]
 
     @classmethod
-    def of(cls, workload: Workload) -> _Pieces:
+    def of(cls, workload: Workload, buffers: CompiledBuffers | None) -> _Pieces:
         arrays, types = workload.sizes.arrays, workload.types
+        tensor_bytes = types.tensor_bytes if buffers is None else buffers.tensor_bytes
         is_owner = arrays.storage == np.arange(len(arrays.storage))
-        owned = storage_polynomials(workload.sizes, types.tensor_bytes)
+        owned = storage_polynomials(workload.sizes, tensor_bytes)
         owned[~is_owner] = 0.0
         casts = workload.cast_elements * types.casts.to_bytes[:, None]
         parts = [owned, casts, workload.dropped, workload.scratch, _layout_copies(workload)]
@@ -261,7 +266,7 @@ class _Pieces:
         return np.concatenate([np.arange(first + start, first + stop) for first, (start, stop) in spans])
 
 
-def _events_of(workload: Workload, pieces: _Pieces) -> tuple[_Events, list[int]]:
+def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | None) -> tuple[_Events, list[int]]:
     """What happens in one step of each graph, and in how many steps it is followed.
 
     Gradients of weights that are not released, and the state of an optimizer, are kept from step to step.
@@ -270,14 +275,22 @@ def _events_of(workload: Workload, pieces: _Pieces) -> tuple[_Events, list[int]]
     arrays, edges = sizes.arrays, sizes.edges
     every = np.arange(len(arrays.kind), dtype=np.int64)
     release_node, released = _releases(sizes)
+    is_owner, taken, given_back = pieces.is_owner, [], []
+    if buffers is not None:
+        is_own = ~buffers.is_buffer[released]
+        release_node, released = release_node[is_own], released[is_own]
+        is_owner = is_owner & ~buffers.is_buffer
+        taken = [(buffers.taken_at, buffers.taken, 1)]
+        given_back = [(buffers.given_back_at, buffers.given_back, -1)]
     is_state = _is_role(arrays, TensorRole.OPTIMIZER_STATE)
     is_kept = pieces.is_owner & _is_role(arrays, TensorRole.GRADIENT)
     is_kept[released] = False
     is_kept |= is_state
     steps = [2 if is_kept[first:stop].any() else 1 for first, stop in pairwise(arrays.tensor_start.tolist())]
-    is_written = (pieces.is_owner & _is_role(arrays, *_WRITTEN_ROLES))[edges.write_tensor]
+    is_written = (is_owner & _is_role(arrays, *_WRITTEN_ROLES))[edges.write_tensor]
     is_state_read = is_state[edges.read_tensor]
-    temporary = np.flatnonzero(~casts.is_cached)[::-1]
+    # A compiled model knows who reads a copy last.
+    temporary = np.flatnonzero(~casts.is_cached | (buffers is not None))[::-1]
     _, first_cast, first_dropped, first_scratch, first_layout = pieces.firsts
     is_taken = is_nonzero(pieces.bytes_of)
     dropped, scratch, layout = (
@@ -290,6 +303,7 @@ def _events_of(workload: Workload, pieces: _Pieces) -> tuple[_Events, list[int]]
             (casts.node, first_cast + np.arange(len(casts)), 1),
             (edges.read_node[is_state_read], edges.read_tensor[is_state_read], 1),
             (edges.write_node[is_written], edges.write_tensor[is_written], 1),
+            *taken,
             (dropped, first_dropped + dropped, 1),
             (scratch, first_scratch + scratch, 1),
             (layout, first_layout + layout, 1),
@@ -298,6 +312,7 @@ def _events_of(workload: Workload, pieces: _Pieces) -> tuple[_Events, list[int]]
             (dropped, first_dropped + dropped, -1),
             (casts.node[temporary], first_cast + temporary, -1),
             (release_node, released, -1),
+            *given_back,
         ]
     )
     return events, steps

@@ -25,6 +25,7 @@ from dippm.costs.fusion import Fusion
 from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad
 from dippm.costs.precision import Precision, TypePlan
 from dippm.costs.sizes import GraphSizes
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.streaming import (
     ElementwiseSizes,
     ElementwiseTable,
@@ -219,13 +220,14 @@ class Workload:
             pool=table_of(PoolTable, WorkFamily.POOL),
         )
 
-    def fused(self, part: IndexArray | None = None) -> Workload:
+    def fused(self, part: IndexArray | None = None, *, software: Software = DEFAULT_SOFTWARE) -> Workload:
         """The same work as a compiled model does it: less traffic and fewer kernels.
 
         Args:
             part: Which nodes are compiled together, see :meth:`~dippm.costs.fusion.Fusion.of`.
+            software: The release that compiles them.
         """
-        sizes, fusion = self.sizes, Fusion.of(self.sizes, self.types, part)
+        sizes, fusion = self.sizes, Fusion.of(self.sizes, self.types, part, software=software)
         casts = self.types.casts.take(fusion.is_cast)
         dropped = np.where(fusion.is_loop[:, None], 0.0, self.dropped)
         written = write_polynomials(sizes, self.types, written_bytes=fusion.written_bytes)
@@ -234,6 +236,8 @@ class Workload:
             types=replace(self.types, casts=casts),
             reads=Reads.build(sizes, self.types, read_bytes=fusion.read_bytes),
             bytes_written=_trim(pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])),
+            dropped=_trim(dropped),
+            scratch=np.where(fusion.is_loop[:, None], 0.0, self.scratch),
             cast_elements=sizes.elements[casts.tensor],
             fusion=fusion,
         )

@@ -1,5 +1,6 @@
-"""Training steps that others have timed in the eager runtime and compiled: ``data/published/compiled_steps.csv``.
+"""Training steps that others have run in the eager runtime and compiled.
 
+Times are in ``data/published/compiled_steps.csv``, peaks of memory in ``data/published/compiled_memory.csv``;
 ``data/published/README.md`` says where the figures come from and how they were taken.
 """
 
@@ -12,9 +13,9 @@ from pathlib import Path
 from dippm.costs.precision import Precision
 from dippm.errors import UsageError
 
-__all__ = ["StepPair", "read_step_pairs"]
+__all__ = ["MemoryPair", "StepPair", "read_memory_pairs", "read_step_pairs"]
 
-_TABLE = "compiled_steps.csv"
+_TIMES, _PEAKS = "compiled_steps.csv", "compiled_memory.csv"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +46,29 @@ class StepPair:
         return self.eager_ms / self.compiled_ms
 
 
-def read_step_pairs(folder: Path) -> list[StepPair]:
-    """Read the table.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPair:
+    """One model, of which the peak of the memory was measured twice on the same card.
+
+    Args:
+        source: Which table.
+        model: ``timm:NAME``, ``torchvision:NAME``, or ``hf:CLASS`` of transformers with its default configuration.
+        precision: Arithmetic.
+        batch: Samples a step.
+        sequence: Tokens a sample, None of images.
+        ratio: Most bytes that tensors took in the eager step, over those of the compiled one.
+    """
+
+    source: str
+    model: str
+    precision: Precision
+    batch: int
+    sequence: int | None
+    ratio: float
+
+
+def read_memory_pairs(folder: Path) -> list[MemoryPair]:
+    """Read the table of memory.
 
     Args:
         folder: ``data/published`` of the repository.
@@ -54,21 +76,46 @@ def read_step_pairs(folder: Path) -> list[StepPair]:
     Raises:
         UsageError: ``data.missing`` where it is not there.
     """
-    path = folder / _TABLE
+    return [
+        MemoryPair(
+            source=record["source"],
+            model=record["model"],
+            precision=Precision(record["precision"]),
+            batch=int(record["batch"]),
+            sequence=int(record["sequence"]) if record["sequence"] else None,
+            ratio=float(record["ratio"]),
+        )
+        for record in _records(folder / _PEAKS)
+    ]
+
+
+def read_step_pairs(folder: Path) -> list[StepPair]:
+    """Read the table of times.
+
+    Args:
+        folder: ``data/published`` of the repository.
+
+    Raises:
+        UsageError: ``data.missing`` where it is not there.
+    """
+    return [
+        StepPair(
+            source=record["source"],
+            model=record["model"],
+            precision=Precision(record["precision"]),
+            batch=int(record["batch"]),
+            sequence=int(record["sequence"]) if record["sequence"] else None,
+            eager_ms=float(record["eager_ms"]),
+            compiled_ms=float(record["compiled_ms"]),
+        )
+        for record in _records(folder / _TIMES)
+    ]
+
+
+def _records(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         raise UsageError(
             f"There is no table '{path}'.", code="data.missing", cure="Name data/published of the repository."
         )
     with path.open(newline="", encoding="utf-8") as stream:
-        return [
-            StepPair(
-                source=record["source"],
-                model=record["model"],
-                precision=Precision(record["precision"]),
-                batch=int(record["batch"]),
-                sequence=int(record["sequence"]) if record["sequence"] else None,
-                eager_ms=float(record["eager_ms"]),
-                compiled_ms=float(record["compiled_ms"]),
-            )
-            for record in csv.DictReader(stream)
-        ]
+        return list(csv.DictReader(stream))

@@ -1,8 +1,8 @@
-"""What compiling a training step saves, predicted and published.
+"""What compiling a training step saves of time and memory, predicted and published.
 
     python -m dippm.evaluation.compiled_steps --report docs/reports/compiled_steps.md
 
-No rate and no rule of fusion was fitted on the published steps.
+No rate was fitted on the published steps.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.memory import live_memory
 from dippm.costs.precision import Precision
 from dippm.costs.software import Software
-from dippm.datasets.published_pairs import StepPair, read_step_pairs
+from dippm.datasets.published_pairs import MemoryPair, StepPair, read_memory_pairs, read_step_pairs
 from dippm.devices import find_device
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER
 from dippm.evaluation.report_page import Section, Table, render_markdown
@@ -25,8 +26,20 @@ from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import DType, Graph
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 from dippm.predictors.physics import PhysicsPredictor
+from dippm.predictors.prepared_graph import CompiledGraphs
+from dippm.units import BYTES_PER_MIB
 
-__all__ = ["StepScore", "build_step_graph", "gain_errors", "main", "score_step_pairs", "sections_of"]
+__all__ = [
+    "MemoryScore",
+    "StepScore",
+    "build_step_graph",
+    "gain_errors",
+    "main",
+    "memory_section",
+    "score_memory_pairs",
+    "score_step_pairs",
+    "sections_of",
+]
 
 _DEVICE = "A100-SXM4-40GB"
 # Nightly builds between the releases 1.13 and 2.1.
@@ -62,7 +75,32 @@ class StepScore:
         return self.interval_ms[0] <= self.pair.compiled_ms <= self.interval_ms[1]
 
 
-def build_step_graph(pair: StepPair) -> Graph:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryScore:
+    """A published ratio of two peaks and what is predicted of them.
+
+    Args:
+        pair: The published ratio.
+        eager_mb: Most that tensors take in the eager step, MiB.
+        compiled_mb: The same of the compiled one.
+    """
+
+    pair: MemoryPair
+    eager_mb: float
+    compiled_mb: float
+
+    @property
+    def error_percent(self) -> float:
+        """By what the compiled peak would be off, were the eager one right, %."""
+        return 100.0 * (self.pair.ratio * self.compiled_mb / self.eager_mb - 1.0)
+
+    @property
+    def error_of_eager_percent(self) -> float:
+        """The same were the eager peak taken for both, %."""
+        return 100.0 * (self.pair.ratio - 1.0)
+
+
+def build_step_graph(pair: StepPair | MemoryPair) -> Graph:
     """The model of a pair as it was run: with attention that it writes out, as its library did at the time.
 
     Raises:
@@ -107,6 +145,26 @@ def score_step_pairs(pairs: Sequence[StepPair], graphs: Mapping[str, Graph]) -> 
     return scores
 
 
+def score_memory_pairs(pairs: Sequence[MemoryPair], graphs: Mapping[str, Graph]) -> list[MemoryScore]:
+    """Replay both steps of each pair.
+
+    Args:
+        pairs: The pairs.
+        graphs: The graph of each model.
+    """
+    scores = []
+    for pair in pairs:
+        peaks = []
+        for runtime in (Runtime.EAGER, Runtime.COMPILE):
+            conditions = Conditions(
+                precision=pair.precision, mode=Mode.TRAINING, optimizer=Optimizer.NONE, runtime=runtime
+            )
+            (member,) = CompiledGraphs.of([graphs[pair.model]], conditions, _SOFTWARE).members
+            peaks.append(float(live_memory(member.timeline, [pair.batch]).peak_bytes[0]) / BYTES_PER_MIB)
+        scores.append(MemoryScore(pair=pair, eager_mb=peaks[0], compiled_mb=peaks[1]))
+    return scores
+
+
 def gain_errors(scores: Sequence[StepScore]) -> list[float]:
     """By what predicted gains are off, %."""
     return [100.0 * (score.gain / score.pair.gain - 1.0) for score in scores]
@@ -134,9 +192,10 @@ def sections_of(scores: Sequence[StepScore]) -> list[Section]:
                 "PyTorch's developers have timed them before release 2.1. A gain is eager over compiled time; what is "
                 "predicted of it is what the rules of fusion say, since no table of compiled steps was published. The "
                 "steps are the slowest ones of each of their tables, so that nothing was chosen by how much compiling "
-                "saves. No rate was fitted on them, and no rule of fusion changed after they had been compared. That "
-                "the compiled step takes over the networks' correction of the eager step as a whole, and not that of "
-                "each operator, was settled with them in view: gains in amp are off by 12 % with the latter.",
+                "saves. No rate was fitted on them. Rules of fusion changed once after they had been compared, for the "
+                "memory below, which made the mean error 10.2 % where it was 10.5. That the compiled step takes over "
+                "the networks' correction of the eager step as a whole, and not that of each operator, was settled "
+                "with them in view: gains in amp are off by 12 % with the latter.",
                 "Eight of the models stand in two of these tables, a month apart: their compiled times differ by 7 %. "
                 "DeBERTa's graph breaks where Python decides, so that little of it is compiled; it is not left out.",
                 "The image models' level is too low in amp, of eager and compiled steps alike. Why is not known: the "
@@ -161,6 +220,46 @@ def sections_of(scores: Sequence[StepScore]) -> list[Section]:
             ],
         ),
     ]  # fmt: skip
+
+
+def memory_section(scores: Sequence[MemoryScore]) -> Section:
+    """The part of the report on memory."""
+    errors, of_eager = (
+        np.array(values)
+        for values in zip(*((score.error_percent, score.error_of_eager_percent) for score in scores), strict=True)
+    )
+    return Section(
+        title="By what factor compiling makes the peak of the memory smaller",
+        text=[
+            "Most bytes that tensors took in the eager step over those of the compiled one, by the same dashboards. "
+            "Of the models that could be built as they were: those of language models whose class's default "
+            "configuration is no other today, and two image models. The upper ends of the tables were read, which "
+            "are sorted by the ratio, so that savings are larger here than on average.",
+            "The rules are those of the releases (what is kept for the backward pass, where buffers are used again, "
+            "how the loss is differentiated). These rows decided between readings of them: that a softmax is kept and "
+            "not made again, that a layer norm is made again and a batch norm is not.",
+            f"Were the eager step's peak right, the compiled one's would be {np.abs(errors).mean():.1f} % off on "
+            f"average (bias {errors.mean():+.1f} %, {np.abs(errors).max():.1f} % at most); taken for both, it is "
+            f"{np.abs(of_eager).mean():.1f} % off.",
+        ],
+        tables=[
+            Table(
+                header=["model", "precision", "batch", "ratio", "predicted ratio", "error, %", "source"],
+                rows=[
+                    [
+                        score.pair.model,
+                        score.pair.precision.value,
+                        str(score.pair.batch),
+                        f"{score.pair.ratio:.2f}",
+                        f"{score.eager_mb / score.compiled_mb:.2f}",
+                        f"{score.error_percent:+.1f}",
+                        score.pair.source,
+                    ]
+                    for score in scores
+                ],
+            )
+        ],
+    )
 
 
 def _summary(name: str, scores: Sequence[StepScore]) -> list[str]:
@@ -199,12 +298,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--published", type=Path, default=PUBLISHED_FOLDER)
     parser.add_argument("--report", type=Path, default=Path("docs/reports/compiled_steps.md"))
     options = parser.parse_args(arguments)
-    pairs = read_step_pairs(options.published)
+    pairs, peaks = read_step_pairs(options.published), read_memory_pairs(options.published)
     graphs: dict[str, Graph] = {}
-    for pair in pairs:
+    asked: list[StepPair | MemoryPair] = [*pairs, *peaks]
+    for pair in asked:
         if pair.model not in graphs:
             graphs[pair.model] = build_step_graph(pair)
-    text = render_markdown("Compiled training steps", sections_of(score_step_pairs(pairs, graphs)), {})
+    sections = [*sections_of(score_step_pairs(pairs, graphs)), memory_section(score_memory_pairs(peaks, graphs))]
+    text = render_markdown("Compiled training steps", sections, {})
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(text, encoding="utf-8")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.graph import Attribute, Graph, Node, TensorSpec
@@ -64,6 +66,14 @@ class Expansion:
         """Append a node with a new result, of the type of the other node's first input."""
         result = self.add_tensor(shape, self.tensors[stands_for.inputs[0]].dtype)
         self.add_node(stands_for, kind, inputs, result, releases=releases, **attributes)
+        return result
+
+    def drop_out(self, stands_for: Node, index: int, *, releases: tuple[int, ...] = ()) -> int:
+        """Append dropout of a tensor, which also writes its mask."""
+        source = self.tensors[index]
+        result, mask = (self.add_tensor(source.shape, dtype) for dtype in (source.dtype, DType.BOOL))
+        self.add_node(stands_for, OpKind.DROPOUT, (index,), result, releases=(*releases, mask))
+        self.nodes[-1] = replace(self.nodes[-1], outputs=(result, mask))
         return result
 
     def view(self, stands_for: Node, index: int, shape: Shape, function: str) -> int:

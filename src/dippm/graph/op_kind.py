@@ -10,7 +10,7 @@ CONV                x, weight [Co, Ci/g, *k], bias?      kernel, stride, dilatio
 CONV_TRANSPOSE      x, weight [Ci, Co/g, *k], bias?      the same
 LINEAR              x [..., K], weight, bias?            (N is the last dimension of the output)
 MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only where a's last dimension is not K)
-ATTENTION           q, k, v [B, H, L, E], mask?          is_causal (bool)
+ATTENTION           q, k, v [B, H, L, E], mask?          is_causal, has_dropout (bool)
 LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first,
                                                          is_reversed (one direction, from the end), variant (what tells
                                                          it from a plain layer, such as other activations)

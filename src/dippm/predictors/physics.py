@@ -28,7 +28,7 @@ from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
-from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, time_and_energy_intervals
+from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, memory_spreads, time_and_energy_intervals
 from dippm.predictors.physics_warnings import warn_of_answer, warn_of_question
 from dippm.predictors.prediction import Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
@@ -215,7 +215,7 @@ class PhysicsPredictor:
         calibration = self._calibrations[prepared.conditions.mode]
         headrooms = [
             Headroom(
-                share=math.exp(calibration.memory_spread) - 1.0,
+                share=math.exp(memory_spreads(prepared, calibration)[1]) - 1.0,
                 fixed_mb=calibration.context_margins_mb(device, prepared.compiled.software)[1],
             )
             for device in devices
@@ -316,7 +316,9 @@ class PhysicsPredictor:
         latency_ends, energy_ends = time_and_energy_intervals(
             breakdown, energy_j, device, spread=grounds.spread, power_spread=calibration.power_spread
         )
-        memory_ends = memory_interval(memory, device, software, calibration=calibration)
+        memory_ends = memory_interval(
+            memory, device, software, calibration=calibration, spreads=memory_spreads(prepared, calibration)
+        )
         warnings = warn_of_question(
             prepared,
             compiled,

@@ -19,7 +19,7 @@ from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
 
-__all__ = ["TimeGrounds", "memory_interval", "time_and_energy_intervals"]
+__all__ = ["TimeGrounds", "memory_interval", "memory_spreads", "time_and_energy_intervals"]
 
 FloatArray = npt.NDArray[np.float64]
 Ends = tuple[FloatArray, FloatArray]
@@ -35,6 +35,8 @@ _DOUBT_PER_UNMEASURED_SHARE = 1.0
 # The 90 % quantile of what the sum is off on the 1,437 compiled models of the RTX 4090's table (amp, PyTorch 2.4), from
 # which none of its rates was learned.
 _COMPILED_MODELS = 0.27
+# The 90 % quantile of what the peak of compiled steps is off on 26 published ones: docs/reports/compiled_steps.md.
+_MEMORY_OF_COMPILED_STEPS = 0.1
 # Of captured graphs, and of a format that a device only emulates, nothing was measured: assumed, not fitted.
 _DOUBT_OF_CAPTURE = 0.3
 _DOUBT_OF_EMULATION = math.log(2.0)
@@ -171,12 +173,33 @@ def time_and_energy_intervals(
     return (latency_low, latency_high), (energy_low, np.maximum(np.minimum(energy_high, most_j), energy_j))
 
 
+def memory_spreads(prepared: PreparedGraphs, calibration: Calibration) -> tuple[float, float]:
+    """Half-widths of the logarithm of the memory that is uncertain, downwards and upwards."""
+    spreads = calibration.memory_spread_low, calibration.memory_spread
+    if prepared.compiled.eager is None:
+        return spreads
+    low, high = (math.hypot(spread, _MEMORY_OF_COMPILED_STEPS) for spread in spreads)
+    return low, high
+
+
 def memory_interval(
-    memory: MemoryEstimate, device: DeviceSpec, software: Software, *, calibration: Calibration
+    memory: MemoryEstimate,
+    device: DeviceSpec,
+    software: Software,
+    *,
+    calibration: Calibration,
+    spreads: tuple[float, float],
 ) -> Ends:
     """Ends of the 90 % interval of the memory, MiB.
 
     Weights, gradients and state are exact; what lies beside tensors is off by so many MiB, the rest by a factor.
+
+    Args:
+        memory: The memory.
+        device: The device.
+        software: What the process loads.
+        calibration: How far off the context may be.
+        spreads: See :func:`memory_spreads`.
 
     Shapes:
         The ends: [B].
@@ -185,7 +208,7 @@ def memory_interval(
     certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(memory.memory_mb)))
     loose = memory.memory_mb - parts["context"] - certain
     margin_low, margin_high = calibration.context_margins_mb(device, software)
-    low = loose * (1.0 - math.exp(-calibration.memory_spread_low)) + margin_low
-    high = loose * (math.exp(calibration.memory_spread) - 1.0) + margin_high
+    low = loose * (1.0 - math.exp(-spreads[0])) + margin_low
+    high = loose * (math.exp(spreads[1]) - 1.0) + margin_high
     least = certain + _LEAST_CONTEXT * parts["context"]
     return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.edges import IndexArray
+from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
@@ -131,13 +132,18 @@ class CompiledGraphs:
         phase = np.concatenate([step.phase for step in steps] or [np.full(count, Phase.FORWARD, dtype=np.int8)])
         work = Workload.from_sizes(sizes, precision)
         is_compiled, is_backward = conditions.runtime is Runtime.COMPILE, phase == Phase.BACKWARD
-        timed = work.fused(_PART_OF_PHASE[phase]) if is_compiled else work
+        timed = work
+        if is_compiled:
+            part = _PART_OF_PHASE[phase]
+            # Gradients are added up outside of what is compiled.
+            part[np.concatenate([step.accumulates for step in steps] or [np.zeros(count, dtype=np.bool_)])] = EAGER_PART
+            timed = work.fused(part, software=software)
         nodes_of = _by_kind(sizes.arrays.kind)
         keeps_formats = whole_model_type(conditions.precision) is None
         rows = zip(
             sources,
             graphs,
-            MemoryTimeline.of_each(work),
+            MemoryTimeline.of_each(timed if steps else work),
             sizes.nodes_of_graphs,
             sizes.arrays.parameters(),
             strict=True,

@@ -54,13 +54,12 @@ def test_heads_of_odd_size_are_padded(builder: Any) -> None:
     assert widths == [40, 40, 40, 40]
 
 
-def _grouped(builder: Any, *, groups: int = 2, is_by_head: bool = False, is_causal: bool = True, precision: str):
+def _grouped(builder: Any, *, groups: int = 2, is_causal: bool = True, precision: str, **marks: bool):
     n = builder.N
     query, key, value = (
         builder.node(OpKind.RELU, [builder.input(n, heads, 128, 64)], n, heads, 128, 64)
         for heads in (4, groups, groups)
     )
-    marks = {"is_by_head": True} if is_by_head else {}
     builder.node(OpKind.ATTENTION, [query, key, value], n, 4, 128, 64, is_causal=is_causal, **marks)
     graph, _ = with_explicit_types(builder.graph(), Precision(precision))
     return with_attention_as_run(graph)
@@ -83,6 +82,16 @@ def test_groups_of_heads_in_fp32_run_part_by_part(builder: Any, is_causal: bool,
 def test_a_query_that_lies_head_by_head_is_not_copied(builder: Any) -> None:
     graph = _grouped(builder, is_by_head=True, precision="fp32")
     assert sum(node.kind is OpKind.COPY for node in graph.nodes) == 3
+
+
+def test_weights_that_are_dropped_out_have_a_mask(builder: Any) -> None:
+    graph = _grouped(builder, is_causal=False, has_dropout=True, precision="fp32")
+    position = next(place for place, node in enumerate(graph.nodes) if node.kind is OpKind.DROPOUT)
+    before, dropout, after = graph.nodes[position - 1 : position + 2]
+    assert (before.kind, after.kind) == (OpKind.SOFTMAX, OpKind.MATMUL)
+    assert dropout.inputs == before.outputs
+    assert after.inputs[0] == dropout.outputs[0]
+    assert graph.tensors[dropout.outputs[1]].dtype is DType.BOOL
 
 
 @pytest.mark.parametrize(("groups", "precision"), [(4, "fp32"), (2, "bf16"), (2, "amp")])

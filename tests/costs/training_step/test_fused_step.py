@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Optimizer
+from dippm.costs.memory import live_memory
 from dippm.costs.precision import Precision
+from dippm.costs.software import Software
+from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph
 from dippm.costs.workload import Workload
 from dippm.graph import DType, Node, OpKind
@@ -116,3 +119,19 @@ def test_a_compiled_step_never_adds_work(
     assert update.any()
     assert np.array_equal(less.bytes_read[:, update], own.bytes_read[:, update])
     assert np.array_equal(less.bytes_written[:, update], own.bytes_written[:, update])
+
+
+def test_the_gradient_of_a_cross_entropy_is_written_before_the_release_that_fuses_it(
+    builder: Any, train: Train
+) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 16), builder.weight(5000, 16)], n, 5000)
+    step = train(builder.graph(x), optimizer=Optimizer.NONE)
+    work = Workload.from_graph(step.graph)
+    part = np.array([PARTS[Phase(phase)] for phase in step.phase])
+    peaks = []
+    for release in ((2, 4), (2, 5)):
+        timeline = MemoryTimeline.from_workload(work.fused(part, software=Software(torch=release)))
+        peaks.append(float(live_memory(timeline, [1000]).peak_bytes[0]))
+    # Logarithms, their gradient and that of the scores, or all but the second.
+    assert peaks[0] - peaks[1] == 4 * 5000 * 1000

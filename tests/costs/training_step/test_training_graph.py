@@ -108,6 +108,10 @@ def test_the_first_of_several_passes_hands_its_gradients_over(blocks, train):
     assert times["accumulate"] == 3.0
     assert training.graph.nodes[0].kind is OpKind.FILL
     assert training.times[0] == 0.0
+    adds = [node.source_op for node, adds in zip(training.graph.nodes, training.accumulates, strict=True) if adds]
+    assert set(adds) == {"accumulate"}
+    assert len(adds) == len(training.trained)
+    assert not train(blocks()).accumulates.any()
 
 
 def test_weights_that_get_no_gradient_get_none_by_accumulation(builder, train):

@@ -52,6 +52,17 @@ def test_attention_knows_how_its_query_lies_in_memory(
     assert node.attributes.get("is_by_head") is expected
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.0, None), (0.1, True)])
+def test_attention_knows_whether_it_drops_out(read: Callable[..., Graph], share: float, expected: bool | None) -> None:
+    class Heads(nn.Module):
+        def forward(self, x):
+            query = x.view(x.shape[0], 2, 6, 8)
+            return nn.functional.scaled_dot_product_attention(query, query, query, dropout_p=share)
+
+    (node,) = (node for node in read(Heads(), "6,16").nodes if node.kind is OpKind.ATTENTION)
+    assert node.attributes.get("has_dropout") is expected
+
+
 @pytest.mark.parametrize(("axes", "expected"), [((1,), (1,)), ((-1, -2), (1, 2))])
 def test_a_fourier_transform_names_its_axes(
     read: Callable[..., Graph], axes: tuple[int, ...], expected: tuple[int, ...]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dippm.costs import MemoryTimeline, Workload, live_memory
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 
 
@@ -47,3 +47,17 @@ def test_grouped_heads_stay_fused(builder):
     query, key = builder.input(n, 8, 32, 16), builder.input(n, 2, 32, 16)
     graph = builder.graph(builder.node(OpKind.ATTENTION, [query, key, key], n, 8, 32, 16))
     assert unfuse_attention(graph) is graph
+
+
+def test_dropout_of_the_weights_writes_its_mask(builder):
+    graph = unfuse_attention(_attention(builder, has_dropout=True))
+    (dropout,) = (node for node in graph.nodes if node.kind is OpKind.DROPOUT)
+    result, mask = (graph.tensors[output] for output in dropout.outputs)
+    assert (result.shape, mask.dtype) == (mask.shape, DType.BOOL)
+    assert graph.nodes[-1].inputs[0] == dropout.outputs[0]
+    plain, dropped = (
+        live_memory(MemoryTimeline.from_workload(Workload.from_graph(each)), [8]).peak_bytes[0]
+        for each in (unfuse_attention(_attention(type(builder)())), graph)
+    )
+    # One byte for each score.
+    assert dropped - plain == 8 * 4 * 32 * 32

@@ -91,6 +91,8 @@ class _Run(Expansion):
         if mask >= 0:
             scores = self.compute(node, OpKind.ADD, (scores, mask), scores_shape)
         weights = self.compute(node, OpKind.SOFTMAX, (scores,), scores_shape, axes=(_RANK - 1,))
+        if node.attributes.get("has_dropout") is True:
+            weights = self.drop_out(node, weights)
         written = self.compute(node, OpKind.MATMUL, (weights, values), self.tensors[node.outputs[0]].shape)
         self._join_heads(node, written)
 

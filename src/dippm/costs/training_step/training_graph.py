@@ -99,13 +99,20 @@ class TrainingGraph:
         """How often each node runs in a step, [n_nodes]: those of forward and backward once for each accumulation."""
         passes = float(self.settings.accumulation)
         times = np.where(self.phase != Phase.OPTIMIZER, passes, 1.0)
+        # The first pass hands its gradients over: nothing is filled, and a sum less is taken.
+        times[self.accumulates] = passes - 1.0
         for position, node in enumerate(self.graph.nodes) if passes > 1 else ():
-            # The first pass hands its gradients over: nothing is filled, and a sum less is taken.
             if node.scope == _ACCUMULATE_SCOPE:
                 times[position] = 0.0
-            elif node.source_op == ACCUMULATE and self._is_kept(node.outputs[0]):
-                times[position] = passes - 1.0
         return times
+
+    @property
+    def accumulates(self) -> npt.NDArray[np.bool_]:
+        """Which nodes add a gradient to that of earlier passes, [n_nodes]."""
+        result = np.zeros(len(self.phase), dtype=np.bool_)
+        for position, node in enumerate(self.graph.nodes) if self.settings.accumulation > 1 else ():
+            result[position] = node.source_op == ACCUMULATE and self._is_kept(node.outputs[0])
+        return result
 
     def _is_kept(self, tensor: int) -> bool:
         tensors = self.graph.tensors

@@ -12,10 +12,11 @@ __all__ = ["unfuse_attention"]
 
 
 def unfuse_attention(graph: Graph) -> Graph:
-    """The same model with every fused attention as ``softmax(scale * q k^T + mask) v``.
+    """The same model with every fused attention as ``dropout(softmax(scale * q k^T + mask)) v``.
 
     As models wrote it for PyTorch before 2.0, and as they still run with fused attention switched off: the scores of
-    all queries and keys are written to memory, scaled, masked where there is a mask, and normalised.
+    all queries and keys are written to memory, scaled, masked where there is a mask, normalised, and partly dropped
+    where the model drops out.
 
     Attention with fewer heads of keys than of queries stays as it is.
 
@@ -59,4 +60,6 @@ class _Unfused(Expansion):
             scores = self.compute(node, kind, inputs, shape, releases=(scores,))
         axis = len(shape) - 1
         weights = self.compute(node, OpKind.SOFTMAX, (scores,), shape, releases=(scores,), axes=(axis,))
+        if node.attributes.get("has_dropout") is True:
+            weights = self.drop_out(node, weights, releases=(weights,))
         self.add_node(node, OpKind.MATMUL, (weights, value), node.outputs[0], releases=(weights, *node.releases))
