@@ -25,21 +25,23 @@ TRUTH = TileLaw(
     cache_reach=1.2,
     sharpness=2.0,
     floor_ms=0.03,
+    shadow_ms=0.012,
 )
-FLOORS_MS = {"V100-PCIE-32GB": 0.04, "T4": 0.02, "A100-PCIE-40GB": 0.03}
+# Launch floor and shadow.
+HOSTS_MS = {"V100-PCIE-32GB": (0.04, 0.016), "T4": (0.02, 0.008), "A100-PCIE-40GB": (0.03, 0.012)}
 
 
 def _rows(count: int = 900) -> KernelRows:
-    """Rows that follow the law, one floor per host, with every tenth row far out."""
+    """Rows that follow the law, one floor and one shadow per host, with every tenth row far out."""
     rng = np.random.default_rng(0)
     shape = np.round(2.0 ** rng.uniform(3, 10, size=(count, 4))).astype(np.int64)
     problem = GemmProblem.of(b=shape[:, 0], m=shape[:, 1], k=shape[:, 2], n=shape[:, 3])
-    device = np.array(list(FLOORS_MS))[np.arange(count) % 3]
+    device = np.array(list(HOSTS_MS))[np.arange(count) % 3]
     time_ms = np.empty(count)
-    for name, floor_ms in FLOORS_MS.items():
+    for name, (floor_ms, shadow_ms) in HOSTS_MS.items():
         own = device == name
         part = GemmProblem(**{each.name: getattr(problem, each.name)[own] for each in fields(problem)})
-        time_ms[own] = replace(TRUTH, floor_ms=floor_ms).time_ms(part, find_device(name))
+        time_ms[own] = replace(TRUTH, floor_ms=floor_ms, shadow_ms=shadow_ms).time_ms(part, find_device(name))
     time_ms[::10] *= rng.choice([0.5, 2.0], size=len(time_ms[::10]))
     return KernelRows(
         family=Family.BMM,
@@ -52,7 +54,7 @@ def _rows(count: int = 900) -> KernelRows:
     )
 
 
-def test_the_fit_finds_the_law_behind_the_rows_and_the_median_floor() -> None:
+def test_the_fit_finds_the_law_behind_the_rows_and_the_median_host() -> None:
     fitted = fit_tile_law(_rows(), np.ones(900, dtype=bool))
     assert fitted.floor_ms == pytest.approx(0.03, rel=0.02)
     for name, value in TRUTH.to_dict().items():

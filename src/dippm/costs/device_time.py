@@ -4,8 +4,8 @@ Kernels in FP32 come from the learned kernel times; those on tensor cores, which
 bandwidth; what memory binds from the learned element-wise kernel at the same traffic. Each distinct kernel is evaluated
 once, however often the model runs it.
 
-The learned times are those of one eager call on an idle device, so they hold the host's launch as well: what an empty
-problem takes on the same device is taken off, and what remains is at least the roofline.
+The learned times are those of one eager call on an idle device; what they say of the kernel alone is
+:meth:`~dippm.costs.kernels.model.KernelModel.busy_ms`, of which what remains is at least what the cache allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
-from dippm.costs.kernels.mapping import ConvShape, conv2d_floor_ms, conv2d_time_ms
+from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.kernels.problems import (
     ELEMENTWISE_OPERATORS,
@@ -58,8 +58,6 @@ _IMAGE_RANK = 4
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
 # Formats in which fused attention is FlashAttention.
 _HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithmetic.BF16))
-# Learned times of next to no work scatter by so much around the launch floor.
-_LAUNCH_NOISE = 1.1
 
 
 def busy_ms(
@@ -301,9 +299,8 @@ class _Timer:
             out_height=out_height,
             out_width=out_width,
         )
-        time_ms = conv2d_time_ms(self.kernels, shape, self.sheets.devices)
-        floor_ms = conv2d_floor_ms(self.kernels, shape, self.sheets.devices)
-        return self._above_launch(time_ms, floor_ms, shape.bytes).reshape(-1, *batch.shape)
+        busy_ms = conv2d_busy_ms(self.kernels, shape, self.sheets.devices)
+        return self._within_cache(busy_ms, shape.bytes).reshape(-1, *batch.shape)
 
     def attention(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.attention, part.index
@@ -441,7 +438,7 @@ class _Timer:
     def _learned(
         self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None
     ) -> FloatArray:
-        """Learned time less that of an empty problem, seconds, at least what the cache allows; [D, B, U].
+        """Learned time of the kernels, seconds, at least what the cache allows; [D, B, U].
 
         Args:
             family: The kernel family.
@@ -451,15 +448,14 @@ class _Timer:
         """
         positions = range(len(self.sheets.devices)) if chosen is None else chosen
         devices = [self.sheets.devices[i] for i in positions]
-        floor_ms = np.array([self.kernels.launch_floor_ms(family, device) for device in devices])[:, None]
-        time_ms = self.kernels.times_ms(family, problem, devices)
-        above = self._above_launch(time_ms, floor_ms, problem.bytes, chosen=chosen)
-        return above.reshape(len(devices), batches, -1)
+        busy_ms = self.kernels.busy_ms(family, problem, devices)
+        return self._within_cache(busy_ms, problem.bytes, chosen=chosen).reshape(len(devices), batches, -1)
 
-    def _above_launch(
-        self, time_ms: FloatArray, floor_ms: FloatArray, moved: FloatArray, *, chosen: IndexArray | None = None
-    ) -> FloatArray:
-        """Shapes: time_ms and result [D, n]; floor_ms [D, 1] or [D, n]; moved [n]."""
+    def _within_cache(self, busy_ms: FloatArray, moved: FloatArray, *, chosen: IndexArray | None = None) -> FloatArray:
+        """Seconds, at least what the operands take from the cache.
+
+        Shapes:
+            busy_ms and result: [D, n]; moved: [n].
+        """
         bandwidth = self.sheets.bandwidth[slice(None) if chosen is None else chosen, :, 0]
-        floor_seconds = moved / (bandwidth * self.rates.cache_gain)
-        return np.maximum((time_ms - _LAUNCH_NOISE * floor_ms) / _MS, floor_seconds)
+        return np.maximum(busy_ms / _MS, moved / (bandwidth * self.rates.cache_gain))

@@ -145,12 +145,12 @@ class KernelReport:
 def features_of_rows(rows: KernelRows) -> Features:
     """Features and baselines of measured rows, each on its own device."""
 
-    def build(problem: Problem, device: DeviceSpec) -> tuple[npt.NDArray[np.float32], FloatArray]:
+    def build(problem: Problem, device: DeviceSpec) -> tuple[npt.NDArray[np.float32], FloatArray, FloatArray]:
         features = compute_features(rows.family, problem, [device])
-        return features.matrix[0], features.baseline_ms[0]
+        return features.matrix[0], features.baseline_ms[0], features.peak_rate_ms[0]
 
-    matrix, baseline = _per_device(rows, build)
-    return Features(matrix=matrix, baseline_ms=baseline)
+    matrix, baseline, peak_rate = _per_device(rows, build)
+    return Features(matrix=matrix, baseline_ms=baseline, peak_rate_ms=peak_rate)
 
 
 def evaluate_kernels(

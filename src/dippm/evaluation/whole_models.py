@@ -163,9 +163,10 @@ def render_markdown(report: WholeModelReport) -> str:
         "the doubts about host and device was settled with its coverage of them in view, and that ViT ran without "
         "fused attention was noticed from its errors. That PyTorch's own depthwise kernel keeps its rate for each "
         "multiprocessor and clock, and not for each FP32 unit, was reasoned after MobileNetV2 and EfficientNet-B0 had "
-        "been seen 9 to 17 % too slow at their largest batches with the latter; with the former they are 9 % too slow "
-        "to 16 % too fast, and the mean over the A100 is a point higher. Made by "
-        "`dippm evaluate --protocol whole-models`.",
+        "been seen 9 to 17 % too slow at their largest batches with the latter; with the former they are 10 % too slow "
+        "to 12 % too fast, and the mean over the A100 is a point higher. That launches hide part of what kernels take "
+        "was found because ViT was predicted 23 to 32 % too fast at batch 4 on every card; how much they hide is read "
+        "off the tables of single kernels alone. Made by `dippm evaluate --protocol whole-models`.",
         "",
         "NVIDIA's figures are batch over throughput with the loading of data inside, which bounds their small batches. "
         "The launches of compiled models cost what those of the eager runtime do, which was settled on other models of "

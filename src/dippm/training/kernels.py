@@ -32,6 +32,7 @@ from dippm.datasets.kernels import KernelRows, Part, SweepDrift, load_family, sp
 from dippm.devices import find_device
 from dippm.errors import MissingExtraError
 from dippm.evaluation.kernels import KernelReport, TrainedKernels, evaluate_kernels, features_of_rows, render_markdown
+from dippm.training.launch_shadow import fit_shadows
 from dippm.training.one_cycle import one_cycle
 from dippm.training.sweep_drift import TrainableDrift
 from dippm.training.tile_law import fit_tile_law
@@ -351,6 +352,7 @@ def build_artefact(
             "torch": str(torch.__version__),
             "onnx": version("onnx"),
         },
+        "shadow_ms": fit_shadows(load_family(Family.ELEMENTWISE, data=data)),
         "families": entries,
     }
     if "metrics" in before:

@@ -1,7 +1,7 @@
 """Fit of the law of batched products (`dippm.costs.kernels.tile_law`) on measured rows: robust least squares.
 
-The coefficients are shared by all devices; each measuring host has a launch floor of its own, which is a nuisance: the
-law keeps their median.
+The coefficients are shared by all devices; each measuring host has a launch floor and a shadow of its own, which are
+nuisances: the law keeps their medians.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dippm.errors import MissingExtraError, UsageError
 
 __all__ = ["fit_tile_law"]
 
-#: Start, least and largest value of every coefficient; the launch floor's are those of each host.
+#: Start, least and largest value of every coefficient; those of `_OF_HOSTS` are each host's.
 _BOUNDS = {
     "slowness": (1.12, 0.9, 2.0),
     "prologue_steps": (10.0, 1.0, 100.0),
@@ -31,8 +31,10 @@ _BOUNDS = {
     "output_cost": (1.5, 0.2, 5.0),
     "cache_reach": (0.8, 0.1, 10.0),
     "sharpness": (3.0, 1.0, 8.0),
-    "floor_ms": (0.033, 0.005, 0.1),
+    "floor_ms": (0.04, 0.005, 0.1),
+    "shadow_ms": (0.015, 0.001, 0.05),
 }
+_OF_HOSTS = ("floor_ms", "shadow_ms")
 
 #: Error of log time from which on a row counts by its absolute error: small, as the tiles that the law misses are many
 #: and the median is what is reported.
@@ -59,18 +61,20 @@ def fit_tile_law(rows: KernelRows, chosen: npt.NDArray[np.bool_]) -> TileLaw:
     terms = _terms_of_rows(rows.problem, rows.device, chosen)
     hosts, host = np.unique(rows.device[chosen], return_inverse=True)
     target = np.log(rows.time_ms[chosen])
-    shared = [name for name in _BOUNDS if name != "floor_ms"]
-    names = [*shared, *("floor_ms" for _ in hosts)]
+    shared = [name for name in _BOUNDS if name not in _OF_HOSTS]
+    names = [*shared, *(name for name in _OF_HOSTS for _ in hosts)]
     start, low, high = (np.log([_BOUNDS[name][place] for name in names]) for place in range(3))
 
     def law_of(logarithms: FloatArray) -> TileLaw:
         values = np.exp(logarithms)
-        floor_ms = float(np.median(values[len(shared) :]))
-        return TileLaw(**{name: float(value) for name, value in zip(shared, values, strict=False)}, floor_ms=floor_ms)
+        of_hosts = values[len(shared) :].reshape(len(_OF_HOSTS), -1)
+        medians = dict(zip(_OF_HOSTS, np.median(of_hosts, axis=1).tolist(), strict=True))
+        return TileLaw(**{name: float(value) for name, value in zip(shared, values, strict=False)}, **medians)
 
     def errors(logarithms: FloatArray) -> FloatArray:
-        floor_ms = np.exp(logarithms[len(shared) :])[host]
-        return np.asarray(np.log(floor_ms + law_of(logarithms).kernel_ms(terms)) - target)
+        floor_ms, shadow_ms = np.exp(logarithms[len(shared) :]).reshape(len(_OF_HOSTS), -1)[:, host]
+        above_ms = np.maximum(law_of(logarithms).kernel_ms(terms) - shadow_ms, 0.0)
+        return np.asarray(np.log(floor_ms + above_ms) - target)
 
     solution = least_squares(
         errors, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLYING, diff_step=1e-3, max_nfev=60

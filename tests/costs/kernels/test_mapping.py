@@ -4,7 +4,7 @@ import pytest
 from dippm.costs.kernels import ConvProblem, Family, GemmProblem, KernelModel, load_kernel_model
 from dippm.costs.kernels.mapping import (
     ConvShape,
-    conv2d_time_ms,
+    conv2d_busy_ms,
 )
 from dippm.devices import find_device
 from dippm.errors import UsageError
@@ -37,34 +37,35 @@ def _conv(
 
 
 def test_a_3x3_convolution_is_the_conv_model(model: KernelModel) -> None:
-    mapped = conv2d_time_ms(model, _conv(cin=64, cout=128, kernel=3, size=28), [A100])[0]
-    own = model.time_ms(Family.CONV, ConvProblem.of(batch=32, in_channels=64, out_channels=128, height=28), A100)
+    mapped = conv2d_busy_ms(model, _conv(cin=64, cout=128, kernel=3, size=28), [A100])[0]
+    problem = ConvProblem.of(batch=32, in_channels=64, out_channels=128, height=28)
+    own = model.busy_ms(Family.CONV, problem, [A100])[0]
     assert mapped == pytest.approx(own)
 
 
 def test_a_1x1_convolution_is_a_matrix_product(model: KernelModel) -> None:
-    mapped = conv2d_time_ms(model, _conv(cin=256, cout=64, kernel=1, size=56), [A100])[0]
-    own = model.time_ms(Family.LINEAR, GemmProblem.of(m=32 * 56 * 56, n=64, k=256), A100)
+    mapped = conv2d_busy_ms(model, _conv(cin=256, cout=64, kernel=1, size=56), [A100])[0]
+    own = model.busy_ms(Family.LINEAR, GemmProblem.of(m=32 * 56 * 56, n=64, k=256), [A100])[0]
     assert mapped == pytest.approx(own)
 
 
 def test_only_unit_stride_3x3_gains_from_winograd(model: KernelModel) -> None:
     shape = _conv(cin=256, cout=256, kernel=3, size=28)
-    plain = conv2d_time_ms(model, _conv(cin=256, cout=256, kernel=3, size=28, dilation=2), [A100])[0, 0]
-    assert conv2d_time_ms(model, shape, [A100])[0, 0] < plain
+    plain = conv2d_busy_ms(model, _conv(cin=256, cout=256, kernel=3, size=28, dilation=2), [A100])[0, 0]
+    assert conv2d_busy_ms(model, shape, [A100])[0, 0] < plain
     assert plain >= shape.flops[0] / (A100.peak_tflops["fp32"] * 1e9)
 
 
 def test_depthwise_is_bound_by_traffic_and_cheaper_than_dense(model: KernelModel) -> None:
     shape = _conv(cin=512, cout=512, kernel=3, size=56, groups=512)
-    time_ms = conv2d_time_ms(model, shape, [A100])[0, 0]
-    assert time_ms > shape.bytes[0] / (A100.bandwidth_gb_s * 1e6)
-    assert time_ms < conv2d_time_ms(model, _conv(cin=512, cout=512, kernel=3, size=56), [A100])[0, 0]
+    busy_ms = conv2d_busy_ms(model, shape, [A100])[0, 0]
+    assert busy_ms > shape.bytes[0] / (A100.bandwidth_gb_s * 1e6)
+    assert busy_ms < conv2d_busy_ms(model, _conv(cin=512, cout=512, kernel=3, size=56), [A100])[0, 0]
 
 
 def test_groups_save_work_but_less_than_their_number(model: KernelModel) -> None:
-    dense = conv2d_time_ms(model, _conv(cin=512, cout=512, kernel=3, size=28, stride=2), [A100])[0, 0]
-    grouped = conv2d_time_ms(model, _conv(cin=512, cout=512, kernel=3, size=28, stride=2, groups=32), [A100])[0, 0]
+    dense = conv2d_busy_ms(model, _conv(cin=512, cout=512, kernel=3, size=28, stride=2), [A100])[0, 0]
+    grouped = conv2d_busy_ms(model, _conv(cin=512, cout=512, kernel=3, size=28, stride=2, groups=32), [A100])[0, 0]
     assert dense / 32 < grouped < dense
 
 
@@ -82,10 +83,10 @@ def test_mixed_shapes_keep_their_order(model: KernelModel) -> None:
         stride=[1, 1, 1, 1, 2],
         groups=[1, 1, 64, 4, 1],
     )
-    together = conv2d_time_ms(model, shapes, [A100])[0]
+    together = conv2d_busy_ms(model, shapes, [A100])[0]
     assert np.isfinite(together).all()
     single = [
-        conv2d_time_ms(model, _conv(cin=64, cout=64, kernel=k, size=56, groups=g, batch=8), [A100])[0, 0]
+        conv2d_busy_ms(model, _conv(cin=64, cout=64, kernel=k, size=56, groups=g, batch=8), [A100])[0, 0]
         for k, g in ((3, 1), (1, 1), (3, 64), (3, 4))
     ]
     np.testing.assert_allclose(together[:4], single, rtol=1e-6)

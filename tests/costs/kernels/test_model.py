@@ -130,6 +130,38 @@ def test_the_launch_floor_is_below_any_larger_kernel(model: KernelModel) -> None
     assert model.launch_floor_ms(Family.ELEMENTWISE, device) < 0.06
 
 
+@pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
+def test_no_kernel_beats_the_peak_rates_once_the_launch_is_taken_off(model: KernelModel, family: Family) -> None:
+    problem = next(problem for each, problem in LADDERS.values() if each is family)
+    for device in load_catalog():
+        busy_ms, time_ms = model.busy_ms(family, problem, [device])[0], model.time_ms(family, problem, device)
+        assert (busy_ms >= lower_bound_ms(family, problem, [device])[0]).all(), device.name
+        assert (busy_ms > 0.0).all(), device.name
+        # What is hidden is at most the shadow, of a time that the launch alone is longer than.
+        assert (busy_ms <= np.maximum(time_ms, lower_bound_ms(family, problem, [device])[0])).all(), device.name
+
+
+def test_a_short_kernel_hides_in_the_shadow_of_its_launch(model: KernelModel) -> None:
+    device = find_device("V100-PCIE-32GB")
+    shadow_ms = model.shadow_ms(device)
+    assert 0.01 < shadow_ms < 0.03
+    problem = ElementwiseProblem.of(elements=[1e4, 1e8], operator="relu")
+    short_ms, long_ms = model.busy_ms(Family.ELEMENTWISE, problem, [device])[0]
+    moved_ms = problem.bytes / (device.bandwidth_gb_s * 1e6)
+    # The short one's measured time is that of an empty one, give or take a microsecond.
+    assert short_ms == pytest.approx(moved_ms[0], abs=1e-3)
+    # A stream runs at some nine tenths of the peak rate, and from the first byte on.
+    assert 0.85 < moved_ms[1] / long_ms < 1.0
+    doubled = model.busy_ms(Family.ELEMENTWISE, ElementwiseProblem.of(elements=2e8, operator="relu"), [device])[0, 0]
+    assert doubled / long_ms == pytest.approx(2.0, rel=0.01)
+
+
+def test_a_device_unlike_the_measured_ones_has_the_median_shadow(model: KernelModel) -> None:
+    shadows = model.manifest["shadow_ms"]
+    assert model.shadow_ms(find_device("RTX 4090")) == np.median(list(shadows.values()))
+    assert model.shadow_ms(find_device("T4")) == shadows["T4"]
+
+
 def test_the_artefact_is_small_complete_and_not_pickled() -> None:
     files = sorted(ARTEFACT_DIRECTORY.iterdir())
     assert {file.suffix for file in files} == {".json", ".onnx"}
@@ -185,7 +217,7 @@ def test_products_deeper_than_any_measured_one_go_by_the_law_on_every_device() -
     ratio = model.time_ms(Family.BMM, problem, card) / law.time_ms(problem, card)
     assert ratio[-2:] == pytest.approx(1.0)
     # What was measured is answered by what was learned from it, and nothing jumps between.
-    assert abs(ratio[1] - 1.0) > 0.02
+    assert abs(ratio[1] - 1.0) > 0.01
     times = model.time_ms(Family.BMM, GemmProblem.of(m=192, n=192, k=2.0 ** np.arange(6, 21, 0.25)), card)
     assert (np.diff(times) > 0.0).all()
 

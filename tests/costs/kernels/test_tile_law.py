@@ -19,6 +19,7 @@ LAW = TileLaw(
     cache_reach=0.8,
     sharpness=2.5,
     floor_ms=0.03,
+    shadow_ms=0.01,
 )
 A100 = find_device("A100-PCIE-40GB")
 
@@ -77,8 +78,15 @@ def test_long_kernels_throttle_and_short_ones_do_not() -> None:
 
 def test_operands_that_stay_in_the_cache_are_cheaper_to_move() -> None:
     small, large = GemmProblem.of(b=10, m=512, n=512, k=2), GemmProblem.of(b=1000, m=512, n=512, k=2)
-    own = [(LAW.time_ms(each, A100)[0] - LAW.floor_ms) / each.bytes[0] for each in (small, large)]
+    own = [LAW.kernel_ms(tile_terms(each, A100))[0] / each.bytes[0] for each in (small, large)]
     assert own[0] < 0.8 * own[1]
+
+
+def test_a_kernel_in_the_shadow_takes_the_floor_and_a_longer_one_shows_the_rest() -> None:
+    problem = GemmProblem.of(b=[1, 4000], m=[8, 128], n=[8, 128], k=[8, 1024])
+    kernel_ms = LAW.kernel_ms(tile_terms(problem, A100))
+    assert kernel_ms[0] < LAW.shadow_ms < kernel_ms[1]
+    assert LAW.time_ms(problem, A100).tolist() == [LAW.floor_ms, LAW.floor_ms + kernel_ms[1] - LAW.shadow_ms]
 
 
 def test_it_survives_being_stored() -> None:

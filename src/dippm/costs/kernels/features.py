@@ -121,10 +121,13 @@ class Features:
         matrix: Shape (devices, problems, features) or (problems, features), float32; the last
             ``len(DEVICE_FEATURES)`` columns describe the device.
         baseline_ms: Shape (devices, problems) or (problems,): launch floor plus roofline, ms.
+        peak_rate_ms: Shape as the baseline: time at the device's peak rates by the tile or algorithm that wastes least,
+            with all traffic from the device's memory, ms.
     """
 
     matrix: npt.NDArray[np.float32]
     baseline_ms: FloatArray
+    peak_rate_ms: FloatArray
 
 
 @lru_cache(maxsize=256)
@@ -204,13 +207,16 @@ def compute_features(family: Family, problem: Problem, devices: Sequence[DeviceS
     """
     sheets = _Sheets.of(devices)
     if isinstance(problem, GemmProblem) and family in (Family.LINEAR, Family.BMM):
-        columns, baseline = _gemm(problem, sheets)
+        columns, baseline, peak_rate = _gemm(problem, sheets)
     elif isinstance(problem, ConvProblem) and family is Family.CONV:
-        columns, baseline = _conv(problem, sheets)
+        columns, peak_rate = _conv(problem, sheets)
+        baseline = LAUNCH_FLOOR_MS + peak_rate
     elif isinstance(problem, ElementwiseProblem) and family is Family.ELEMENTWISE:
-        columns, baseline = _elementwise(problem, sheets)
+        columns, peak_rate = _elementwise(problem, sheets)
+        baseline = LAUNCH_FLOOR_MS + peak_rate
     elif isinstance(problem, RowProblem) and family in (Family.SOFTMAX, Family.LAYER_NORM):
-        columns, baseline = _rows(problem, sheets)
+        columns, peak_rate = _rows(problem, sheets)
+        baseline = LAUNCH_FLOOR_MS + peak_rate
     else:
         raise UsageError(
             f"A {type(problem).__name__} is no problem of the family '{family.value}'.", code="kernel.problem"
@@ -227,7 +233,7 @@ def compute_features(family: Family, problem: Problem, devices: Sequence[DeviceS
             matrix[..., position : position + len(column)] = np.moveaxis(column, 0, -1)
             position += len(column)
     matrix[..., position:] = own[:, None, :]
-    return Features(matrix=matrix, baseline_ms=baseline)
+    return Features(matrix=matrix, baseline_ms=baseline, peak_rate_ms=peak_rate)
 
 
 def lower_bound_ms(family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
@@ -278,8 +284,8 @@ def tile_waste(
     return np.log(per_sm), np.log(np.ceil(per_sm) / useful)
 
 
-def _gemm(problem: GemmProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
-    """Features of plain and batched matrix products."""
+def _gemm(problem: GemmProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray, FloatArray]:
+    """Features of plain and batched matrix products, their baseline, and their time at peak rates."""
     m, n, k, b = problem.m, problem.n, problem.k, problem.b
     size = problem.bytes
     compute_ms, memory_ms = problem.flops / sheets.peak, size / sheets.bandwidth
@@ -297,15 +303,16 @@ def _gemm(problem: GemmProblem, sheets: _Sheets) -> tuple[list[FloatArray], Floa
     ]
     per_sm, waste = tile_waste(m, n, b, tiles=_TILES, sms=sheets.sms)
     # Tiles per SM of the largest and of the smallest tile, each behind that tile's waste.
-    columns += [waste[0], per_sm[0], waste[1:], per_sm[-1], waste.min(axis=0)]
+    least_waste = waste.min(axis=0)
+    columns += [waste[0], per_sm[0], waste[1:], per_sm[-1], least_waste]
     columns += [np.asarray(extent % step == 0, dtype=np.float64) for extent in (k, n, m) for step in (2, 4)]
     columns.append((k % 8) / 8.0)
     baseline = LAUNCH_FLOOR_MS + np.maximum(compute_ms, memory_ms)
-    return columns, baseline
+    return columns, baseline, np.maximum(compute_ms * np.exp(least_waste), memory_ms)
 
 
 def _conv(problem: ConvProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
-    """Features of 3x3 convolutions: one time estimate per algorithm."""
+    """Features of 3x3 convolutions, one time estimate per algorithm among them, and the shortest of those."""
     batch, cin, cout = problem.batch, problem.in_channels, problem.out_channels
     height, width = problem.height, problem.width
     peak, bandwidth, sms = sheets.peak, sheets.bandwidth, sheets.sms
@@ -353,11 +360,11 @@ def _conv(problem: ConvProblem, sheets: _Sheets) -> tuple[list[FloatArray], Floa
     columns += [np.log(times / compute_ms), np.log(fastest / compute_ms)]
     columns += [np.asarray(count % step == 0, dtype=np.float64) for count in (cin, cout) for step in (2, 4)]
     columns += [(height % 4) / 4.0, (height % 2) / 2.0]
-    return columns, LAUNCH_FLOOR_MS + fastest
+    return columns, fastest
 
 
 def _elementwise(problem: ElementwiseProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
-    """Features of element-wise operators: traffic against launch and cache, and the operator."""
+    """Features of element-wise operators (traffic against launch and cache, the operator), and the traffic's time."""
     size = problem.bytes
     memory_ms = size / sheets.bandwidth
     # The vectorised kernel handles 4 elements per thread in blocks of 128 threads.
@@ -371,11 +378,11 @@ def _elementwise(problem: ElementwiseProblem, sheets: _Sheets) -> tuple[list[Flo
     ]
     codes = np.arange(len(ELEMENTWISE_OPERATORS))
     columns.append(np.asarray(problem.operator == codes[:, None, None], dtype=np.float64))
-    return columns, LAUNCH_FLOOR_MS + memory_ms
+    return columns, memory_ms
 
 
 def _rows(problem: RowProblem, sheets: _Sheets) -> tuple[list[FloatArray], FloatArray]:
-    """Features of softmax and layer normalisation: traffic, rows per SM, and how a row fits a warp."""
+    """Features of softmax and layer norm (traffic, rows per SM, how a row fits a warp), and the traffic's time."""
     rows, width = problem.rows, problem.width
     size = problem.bytes
     memory_ms = size / sheets.bandwidth
@@ -394,4 +401,4 @@ def _rows(problem: RowProblem, sheets: _Sheets) -> tuple[list[FloatArray], Float
         np.asarray(width % 4 == 0, dtype=np.float64),
         np.asarray(width % 2 == 0, dtype=np.float64),
     ]
-    return columns, LAUNCH_FLOOR_MS + memory_ms
+    return columns, memory_ms

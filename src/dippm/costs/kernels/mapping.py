@@ -1,4 +1,4 @@
-"""Physics for convolutions that no table covers (`conv2d_time_ms`), fp32 without TF32.
+"""Physics for convolutions that no table covers (`conv2d_busy_ms`), fp32 without TF32.
 
 The tables hold 3x3 with stride 1; the rest is reached through the matrix product that it amounts to:
 ``m = batch x output pixels``, ``n = output channels``, ``k = input channels x kernel size``.
@@ -28,8 +28,7 @@ from dippm.errors import UsageError
 __all__ = [
     "ConvCoefficients",
     "ConvShape",
-    "conv2d_floor_ms",
-    "conv2d_time_ms",
+    "conv2d_busy_ms",
 ]
 
 
@@ -161,14 +160,14 @@ class ConvShape:
         return np.asarray((self.groups > 1.0) & (self.groups == self.in_channels))
 
 
-def conv2d_time_ms(
+def conv2d_busy_ms(
     model: KernelModel,
     shape: ConvShape,
     devices: Sequence[DeviceSpec],
     *,
     coefficients: ConvCoefficients | None = None,
 ) -> FloatArray:
-    """Time of any convolution on each device, ms, fp32 without TF32, launch included.
+    """Time for which any convolution keeps each device busy, ms, fp32 without TF32.
 
     Args:
         model: The learned kernel times.
@@ -183,45 +182,26 @@ def conv2d_time_ms(
         Result: [D, n].
     """
     chosen = ConvCoefficients() if coefficients is None else coefficients
-    time_ms = np.empty((len(devices), len(shape)), dtype=np.float64)
+    busy_ms = np.empty((len(devices), len(shape)), dtype=np.float64)
     ungrouped = shape.groups == 1.0
     is_3x3 = _is_3x3(shape)
     depthwise = shape.is_depthwise
     winograd = ungrouped & is_3x3
     if winograd.any():
-        time_ms[:, winograd] = model.times_ms(Family.CONV, _as_3x3(_pick(shape, winograd)), devices)
+        busy_ms[:, winograd] = model.busy_ms(Family.CONV, _as_3x3(_pick(shape, winograd)), devices)
     pointwise = (shape.kernel_height == 1.0) & (shape.kernel_width == 1.0)
     for mask, family in ((ungrouped & ~is_3x3, Family.LINEAR), (~ungrouped & ~depthwise, Family.BMM)):
         if mask.any():
-            floor_ms = _floors(model, family, devices)
-            whole_ms = model.times_ms(family, _pick(shape, mask).gemm, devices)
-            implicit_ms = floor_ms + np.maximum(whole_ms - floor_ms, 0.0) / chosen.implicit_gemm_efficiency
-            time_ms[:, mask] = np.where((pointwise & ungrouped)[mask], whole_ms, implicit_ms)
+            efficiency = np.where((pointwise & ungrouped)[mask], 1.0, chosen.implicit_gemm_efficiency)
+            busy_ms[:, mask] = model.busy_ms(family, _pick(shape, mask).gemm, devices) / efficiency
     if depthwise.any():
         part = _pick(shape, depthwise)
         bandwidth = np.array([device.bandwidth_gb_s * 1e6 for device in devices])[:, None]
         peak = np.array([device.peak_tflops["fp32"] * 1e9 for device in devices])[:, None]
         memory_ms = part.bytes / bandwidth / chosen.depthwise_bandwidth_efficiency
         compute_ms = part.flops / peak / chosen.depthwise_compute_efficiency
-        time_ms[:, depthwise] = _floors(model, Family.ELEMENTWISE, devices) + np.maximum(memory_ms, compute_ms)
-    return time_ms
-
-
-def conv2d_floor_ms(model: KernelModel, shape: ConvShape, devices: Sequence[DeviceSpec]) -> FloatArray:
-    """The launch floor inside each time of :func:`conv2d_time_ms`, ms.
-
-    Shapes:
-        Result: [D, n].
-    """
-    floors = {family: _floors(model, family, devices) for family in Family}
-    ungrouped = np.where(_is_3x3(shape), floors[Family.CONV], floors[Family.LINEAR])
-    grouped = np.where(shape.is_depthwise, floors[Family.ELEMENTWISE], floors[Family.BMM])
-    return np.where(shape.groups == 1.0, ungrouped, grouped)
-
-
-def _floors(model: KernelModel, family: Family, devices: Sequence[DeviceSpec]) -> FloatArray:
-    """Launch floor of each device, ms, [D, 1]."""
-    return np.array([model.launch_floor_ms(family, device) for device in devices])[:, None]
+        busy_ms[:, depthwise] = np.maximum(memory_ms, compute_ms)
+    return busy_ms
 
 
 def _is_3x3(shape: ConvShape) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Kernel times from the shipped artefact: `KernelModel.times_ms`.
+"""Kernel times from the shipped artefact: `KernelModel.times_ms` as measured, `KernelModel.busy_ms` without the host.
 
 Each family has two networks (see ``dippm.costs.kernels.network``): one for devices that were measured or nearly so, one
 for all others; between them, the logarithms of their times are mixed by how alike the device is to a measured one. For
@@ -9,6 +9,15 @@ What an answer means: fp32 without TF32, one eager call with warm caches, launch
 calls. Inside the tables' ranges (``dippm.costs.kernels.problems``) the report's errors apply. Outside them the
 efficiency of the nearest edge of the tables is kept and the roofline does the rest; no answer is below what the
 device's peak rates allow.
+
+**The shadow.** A call was timed from an event before it to one after it, and the host records the second when it has
+launched everything and has come back. A kernel that has ended by then takes as long as an empty one; of a longer one
+that much is hidden in the floor:
+
+    time = max(floor, floor - shadow + kernel)
+
+The element-wise tables show the shadow, because their times are straight lines in the bytes: 10 to 22 microseconds by
+host, of floors of 25 to 100. `busy_ms` turns this round. What peak rates ask for fills the shadow where nothing shows.
 """
 
 from __future__ import annotations
@@ -24,9 +33,16 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph, InvalidProtobuf
 
-from dippm.costs.kernels.features import DEVICE_FEATURES, compute_features, device_features, lower_bound_ms
+from dippm.costs.kernels.features import (
+    DEVICE_FEATURES,
+    Features,
+    compute_features,
+    device_features,
+    lower_bound_ms,
+)
 from dippm.costs.kernels.network import MEASURED, TRANSFER, Float32Array, nearest_support, support_weight
 from dippm.costs.kernels.problems import (
+    ELEMENTWISE_OPERATORS,
     ConvProblem,
     ElementwiseProblem,
     Family,
@@ -44,7 +60,7 @@ __all__ = ["ARTEFACT_DIRECTORY", "ARTEFACT_VERSION", "KernelModel", "KernelSuppo
 ARTEFACT_DIRECTORY = Path(__file__).with_name("artefact")
 
 #: Version of the artefact's form and of the feature definitions; an artefact of another version is refused.
-ARTEFACT_VERSION = 3
+ARTEFACT_VERSION = 4
 
 
 # Reduced dimension from which on nothing is left of what the network says: 64 times the deepest measured one.
@@ -52,13 +68,19 @@ _UNKNOWN_DEPTH = 16.0 * SPLIT_DEPTH
 # A network's layers are as wide for every row: many rows at once take memory and save no time.
 _ROWS_PER_RUN = 2048
 
-_SMALLEST: dict[Family, Problem] = {
-    Family.LINEAR: GemmProblem.of(m=8, n=8, k=8),
-    Family.BMM: GemmProblem.of(b=1, m=8, n=8, k=8),
+# Learned times of next to no work scatter around the floor by this share of it: so much is hidden as the shadow is.
+_NOISE = 0.1
+
+# Problems of each family that are over long before they show; of each element-wise operator one.
+_HIDDEN: dict[Family, Problem] = {
+    Family.LINEAR: GemmProblem.of(m=32, n=32, k=32),
+    Family.BMM: GemmProblem.of(b=8, m=32, n=32, k=32),
     Family.CONV: ConvProblem.of(batch=1, in_channels=8, out_channels=8, height=5),
-    Family.ELEMENTWISE: ElementwiseProblem.of(elements=64, operator="relu"),
-    Family.SOFTMAX: RowProblem.of(rows=8, width=8),
-    Family.LAYER_NORM: RowProblem.of(rows=8, width=272),
+    Family.ELEMENTWISE: ElementwiseProblem.of(
+        elements=[65536.0] * len(ELEMENTWISE_OPERATORS), operator=tuple(ELEMENTWISE_OPERATORS)
+    ),
+    Family.SOFTMAX: RowProblem.of(rows=64, width=256),
+    Family.LAYER_NORM: RowProblem.of(rows=64, width=272),
 }
 
 
@@ -105,7 +127,8 @@ class KernelModel:
         self._directory = directory
         self._manifest = manifest
         self._sessions: dict[tuple[Family, str], onnxruntime.InferenceSession] = {}
-        self._floors: dict[tuple[Family, DeviceSpec], float] = {}
+        self._floors: dict[tuple[Family, DeviceSpec], FloatArray] = {}
+        self._shadows: dict[str, float] = manifest["shadow_ms"]
         self._measured = {
             family: np.array(list(manifest["families"][family.value]["measured_devices"].values()), dtype=np.float64)
             for family in Family
@@ -162,7 +185,46 @@ class KernelModel:
         """
         if len(problem) == 0:
             return np.empty((len(devices), 0), dtype=np.float64)
+        return self._learned_ms(family, problem, devices, compute_features(family, problem, devices))
+
+    def busy_ms(self, family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
+        """Time for which each problem keeps each device busy, ms: without the host, and with what the shadow hides.
+
+        Args:
+            family: The kernel family.
+            problem: Its problems.
+            devices: The devices, one or more; only their numbers count.
+
+        Raises:
+            UsageError: The problem's type does not belong to the family.
+
+        Shapes:
+            Result: [D, n].
+        """
+        if len(problem) == 0:
+            return np.empty((len(devices), 0), dtype=np.float64)
         features = compute_features(family, problem, devices)
+        floors_ms = self._floors_ms(family, problem, devices)
+        shadow_ms = np.array([[self.shadow_ms(device)] for device in devices])
+        above_ms = self._learned_ms(family, problem, devices, features) - (1.0 + _NOISE) * floors_ms
+        hidden_ms = np.minimum(features.peak_rate_ms, shadow_ms + _NOISE * floors_ms)
+        busy_ms: FloatArray = np.maximum(above_ms, 0.0) + hidden_ms
+        return np.maximum(busy_ms, lower_bound_ms(family, problem, devices))
+
+    def launch_floor_ms(self, family: Family, device: DeviceSpec) -> float:
+        """What a call of the family took before its size showed, ms: the host's time, of the slowest operator."""
+        return float(self._floors_of(family, device).max())
+
+    def shadow_ms(self, device: DeviceSpec) -> float:
+        """How long a kernel may run before a table's time shows it, ms; on devices unlike the measured their median."""
+        support = self.support(Family.ELEMENTWISE, device)
+        unknown = float(np.median(list(self._shadows.values())))
+        return support.weight * self._shadows[support.nearest_device] + (1.0 - support.weight) * unknown
+
+    def _learned_ms(
+        self, family: Family, problem: Problem, devices: Sequence[DeviceSpec], features: Features
+    ) -> FloatArray:
+        """Shapes: result [D, n]."""
         supports = [self._support(family, device) for device in devices]
         law = self._laws.get(family)
         weight = np.array([[support.weight] for support, _ in supports])
@@ -187,13 +249,18 @@ class KernelModel:
         time_ms = features.baseline_ms * np.exp(log_ratio)
         return np.maximum(time_ms, lower_bound_ms(family, problem, devices))
 
-    def launch_floor_ms(self, family: Family, device: DeviceSpec) -> float:
-        """Time of the family's smallest problem, ms: what a call costs before its size matters."""
-        floor = self._floors.get((family, device))
-        if floor is None:
-            floor = float(self.time_ms(family, _SMALLEST[family], device)[0])
-            self._floors[family, device] = floor
-        return floor
+    def _floors_ms(self, family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
+        """Shapes: result [D, n] for element-wise problems, [D, 1] for others."""
+        floors = np.stack([self._floors_of(family, device) for device in devices])
+        return floors[:, problem.operator] if isinstance(problem, ElementwiseProblem) else floors
+
+    def _floors_of(self, family: Family, device: DeviceSpec) -> FloatArray:
+        """Shapes: result [1], or one of each operator."""
+        floors = self._floors.get((family, device))
+        if floors is None:
+            floors = self.time_ms(family, _HIDDEN[family], device)
+            self._floors[family, device] = floors
+        return floors
 
     def _run(self, family: Family, kind: str, matrix: Float32Array) -> FloatArray:
         """Shapes: matrix [D, n, F]; result [D, n]."""

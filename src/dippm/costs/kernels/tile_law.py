@@ -3,7 +3,7 @@
 Five measured devices cannot teach a network what changes from device to device: it learns their five identities. A law
 whose every term is a rate of the data sheet can be carried over, and its coefficients are the same for all devices:
 
-    time = launch floor + (arithmetic^p + traffic^p)^(1/p)
+    time = max(launch floor, launch floor - shadow + kernel), kernel = (arithmetic^p + traffic^p)^(1/p)
 
 * *Arithmetic*: one tile after the other on the busiest SM. A tile costs its full area, overhang included, and a
   prologue worth a few steps of the reduced dimension. Which tile a library picks differs between its releases and
@@ -12,7 +12,8 @@ whose every term is a rate of the data sheet can be carried over, and its coeffi
 * *Throttling*: a device whose board power does not feed all its lanes lowers its clock in proportion to the power it
   lacks, but not below the base clock that the data sheet guarantees. Short kernels are over before the clock falls.
 * *Traffic*: operands and output at the memory bandwidth, cheaper where they stay in the L2 cache from call to call.
-* *Launch floor*: the host's, which no data sheet has. Fitted for each measuring host; a new one gets their median.
+* *Launch floor* and *shadow* (see ``dippm.costs.kernels.model``): the host's, which no data sheet has. Fitted for each
+  measuring host; a new one gets their medians.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class TileLaw:
         cache_reach: Bytes over the L2 cache's at which half of the caching is lost.
         sharpness: Exponent ``p`` that joins arithmetic and traffic; large takes the larger, 1 adds them.
         floor_ms: Launch floor of a host that nobody measured, ms.
+        shadow_ms: How long a kernel may run there before a measured time shows it, ms.
     """
 
     slowness: float
@@ -100,13 +102,14 @@ class TileLaw:
     cache_reach: float
     sharpness: float
     floor_ms: float
+    shadow_ms: float
 
     def time_ms(self, problem: GemmProblem, device: DeviceSpec) -> FloatArray:
         """Time of each product on a device, ms, launch included."""
-        return self.floor_ms + self.kernel_ms(tile_terms(problem, device))
+        return self.floor_ms + np.maximum(self.kernel_ms(tile_terms(problem, device)) - self.shadow_ms, 0.0)
 
     def kernel_ms(self, terms: TileTerms) -> FloatArray:
-        """Time above the launch floor, ms."""
+        """Time of the kernel alone, ms."""
         waves = (1.0 - self.shared_wave) * np.ceil(terms.waves) + self.shared_wave * terms.waves + self.latency_waves
         steps = np.minimum(terms.depth, SPLIT_DEPTH)[:, None] + self.prologue_steps
         spread = terms.waves * np.maximum(terms.depth - SPLIT_DEPTH, 0.0)[:, None]
