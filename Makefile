@@ -58,13 +58,16 @@ $(BIN)/python:
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-$(VENV)/.core: pyproject.toml | $(BIN)/python
+# What is installed, and the one compiled module.
+INSTALLED := pyproject.toml setup.py src/dippm/costs/_replay.c
+
+$(VENV)/.core: $(INSTALLED) | $(BIN)/python
 	$(PIP) install --quiet --editable .
 	@touch $@
 
 # torchvision, timm, transformers and diffusers are installed without what they ask for: torchvision pins the torch that
 # it was built with, and would replace the one pinned here; the few packages that they really need stand in the file.
-$(VENV)/.test: pyproject.toml constraints-test.txt requirements-test.txt | $(BIN)/python
+$(VENV)/.test: $(INSTALLED) constraints-test.txt requirements-test.txt | $(BIN)/python
 	$(PIP) install --quiet --constraint constraints-test.txt --editable '.[dev,torch,tensorflow,paddle,train,measure,postgresql,serve,sweep,explore,ray]' \
 	  --requirement requirements-test.txt
 	$(PIP) install --quiet --constraint constraints-test.txt --no-deps torchvision timm transformers diffusers

@@ -149,18 +149,6 @@ def test_replay_is_the_same_as_one_call_after_another():
     assert replayed.reserved_bytes == stepwise.reserved_bytes
 
 
-def test_a_copy_is_independent():
-    allocator = CachingAllocator()
-    address = allocator.allocate(12 * MIB)
-    other = allocator.copy()
-    other.free(address)
-    other.allocate(1)
-    assert allocator.blocks == {address: 12 * MIB}
-    assert _reserved_mib(allocator) == 12
-    assert _reserved_mib(other) == 14
-    assert not allocator.copy(13 * 2**20).touch(1)
-
-
 def test_wholly_free_segments_go_back_when_the_device_is_full():
     allocator = CachingAllocator(64 * 2**20)
     kept, gone = allocator.allocate(20 * MIB), allocator.allocate(30 * MIB)
@@ -229,22 +217,3 @@ def test_blocks_never_overlap_and_all_memory_is_accounted_for(steps):
     assert sum(allocator._segments.values()) * 512 == reserved
     free = sorted(allocator._small + allocator._large)
     assert sorted(allocator._free_by_start.values()) == sorted(allocator._free_by_end.values()) == free
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([0, 1, 3, 700, MIB, 3 * MIB, 9 * MIB, 10 * MIB + 1]), st.integers(1, 9))),
-    st.lists(st.integers(1, 12 * MIB), max_size=5),
-    st.sampled_from([None, 60 * 2**20]),
-)
-def test_pieces_that_stay_lie_as_if_they_were_taken_one_by_one(runs, later, capacity):
-    sizes = [size for size, times in runs for _ in range(times)]
-    filled, replayed = CachingAllocator(capacity), CachingAllocator(capacity, pieces=len(sizes))
-    for allocator in (filled, replayed):
-        # A segment that is wholly free, and is given back to the device where there is no room.
-        allocator.free(allocator.allocate(12 * MIB))
-    numbers = range(1, len(sizes) + 1)
-    assert filled.fill(sizes) == replayed.replay(numbers, sizes)
-    assert filled.peak_reserved_bytes == replayed.peak_reserved_bytes
-    for name in ("_small", "_large", "_free_by_start", "_free_by_end", "_segments", "_end"):
-        assert getattr(filled, name) == getattr(replayed, name), name
-    assert [filled.allocate(size) for size in later] == [replayed.allocate(size) for size in later]

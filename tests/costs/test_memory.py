@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
-from dippm.costs.allocator import CachingAllocator
 from dippm.costs.conditions import Layout, Optimizer
 from dippm.costs.context import context_mb
 from dippm.costs.memory import Headroom
@@ -50,39 +49,6 @@ def test_reserved_memory_by_hand(builder):
     timeline = _timeline(builder.graph())
     assert reserved_bytes(timeline, [1]).tolist() == [88 * _MIB]
     assert live_memory(timeline, [1]).peak_bytes.tolist() == [88 * _MIB]
-
-
-def test_a_later_question_is_answered_as_a_first_one(builder):
-    """The first is answered by following all events, later ones pass over what repeats."""
-    network = _network(builder, widths=(16,) * 20)
-    timeline = _timeline(network)
-    later = [reserved_bytes(timeline, [batch]).tolist() for batch in (1, 7, 64)]
-    assert later == [reserved_bytes(_timeline(network), [batch]).tolist() for batch in (1, 7, 64)]
-    assert later[0] < later[2]
-
-
-def test_an_answer_is_kept_for_its_batch_and_its_capacity(builder):
-    network = _network(builder)
-    timeline = _timeline(network)
-    asked = [(batch, capacity) for batch in (8, 64) for capacity in (None, 40 * _MIB, 512 * _MIB)] * 2
-    kept = [reserved_bytes(timeline, [batch], capacity_bytes=capacity).item() for batch, capacity in asked]
-    alone = [reserved_bytes(_timeline(network), [batch], capacity_bytes=capacity).item() for batch, capacity in asked]
-    assert kept == alone
-    assert len(set(kept)) > 2
-    assert reserved_bytes(timeline, [64, 1, 8]).tolist() == reserved_bytes(_timeline(network), [64, 1, 8]).tolist()
-
-
-def test_what_was_asked_before_is_not_followed_again(builder, monkeypatch):
-    timeline = _timeline(_network(builder))
-    first = reserved_bytes(timeline, [8, 64]).tolist()
-
-    def refuse(*_arguments, **_options):
-        raise AssertionError
-
-    monkeypatch.setattr(CachingAllocator, "replay", refuse)
-    assert reserved_bytes(timeline, [64, 8]).tolist() == first[::-1]
-    with pytest.raises(AssertionError):
-        reserved_bytes(timeline, [9])
 
 
 def test_weights_are_allocated_one_by_one(builder):

@@ -6,17 +6,19 @@ ones from a pool of 20 MiB segments, and from 10 MiB on from a segment of its ow
 free block that is large enough serves it and is split where enough remains (512 bytes in the small pool, more than
 1 MiB in the large one). A freed block joins its free neighbours. Segments are kept until the device has no room for a
 new one; then all segments that are wholly free go back to the device at once.
+
+``_replay.c`` does what :func:`peak_blocks` does, for predictions that follow ten thousand events each.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from dippm.costs.repeats import Repeat
+from dippm.costs.edges import IndexArray
 from dippm.errors import UsageError
 
-__all__ = ["BLOCK_BYTES", "CachingAllocator", "segment_bytes"]
+__all__ = ["BLOCK_BYTES", "CachingAllocator", "peak_blocks", "segment_bytes"]
 
 #: Every request is rounded up to a multiple of this.
 BLOCK_BYTES = 512
@@ -29,8 +31,6 @@ _OWN_SEGMENT = 10 * 2**20 // BLOCK_BYTES
 _SEGMENT_STEP = 2 * 2**20 // BLOCK_BYTES
 # A free block is one number, its size above its address, so that sorting by it is sorting as the allocator does.
 _ADDRESS_BITS = 64
-# Layers that are alike change places between two or three blocks.
-_LONGEST_CYCLE = 6
 _ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
 
 
@@ -45,6 +45,26 @@ def _segment(blocks: int) -> int:
     if blocks < _OWN_SEGMENT:
         return _LARGE_SEGMENT
     return -(-blocks // _SEGMENT_STEP) * _SEGMENT_STEP
+
+
+def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: int) -> int:
+    """Most blocks of 512 bytes that a new allocator holds over a run, -1 where the capacity does not suffice.
+
+    Args:
+        events: As :meth:`CachingAllocator.replay` takes them.
+        sizes: Size of each event's piece, blocks.
+        pieces: Highest number of a piece.
+        capacity: Blocks that the device has.
+
+    Raises:
+        UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
+
+    Shapes:
+        events, sizes: [n].
+    """
+    allocator = CachingAllocator(capacity * BLOCK_BYTES, pieces=pieces)
+    has_room = allocator.replay(events.tolist(), sizes.tolist())
+    return allocator.peak_reserved_bytes // BLOCK_BYTES if has_room else -1
 
 
 def _in_blocks(capacity_bytes: int | None) -> float:
@@ -104,32 +124,13 @@ class CachingAllocator:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes in allocated blocks but those of :meth:`fill`; a block that was not split counts whole."""
+        """Bytes in allocated blocks; a block that was not split counts whole."""
         return sum(self._length) * BLOCK_BYTES
 
     @property
     def blocks(self) -> dict[int, int]:
-        """Allocated blocks: address to size, both in units of 512 bytes; without those of :meth:`fill`."""
+        """Allocated blocks: address to size, both in units of 512 bytes."""
         return {address: size for address, size in zip(self._where, self._length, strict=True) if size}
-
-    def copy(self, capacity_bytes: int | None = None) -> CachingAllocator:
-        """An independent allocator in the same state.
-
-        Args:
-            capacity_bytes: Device memory that the copy may hold; None for as much as it asks for.
-        """
-        other = CachingAllocator(capacity_bytes)
-        other._small = self._small.copy()
-        other._large = self._large.copy()
-        other._free_by_start = self._free_by_start.copy()
-        other._free_by_end = self._free_by_end.copy()
-        other._where = self._where.copy()
-        other._length = self._length.copy()
-        other._segments = self._segments.copy()
-        other._end = self._end
-        other._reserved = self._reserved
-        other._peak = self._peak
-        return other
 
     def allocate(self, blocks: int) -> int:
         """Take a block as a new piece.
@@ -167,18 +168,13 @@ class CachingAllocator:
         """
         return self.replay((0,), (blocks,))
 
-    def replay(self, events: Sequence[int], sizes: Sequence[int], repeats: Sequence[Repeat] = ()) -> bool:
+    def replay(self, events: Iterable[int], sizes: Iterable[int]) -> bool:
         """Take and give back many pieces.
-
-        Where the events repeat and a period leaves the allocator as one before it did, so do those that follow it: they
-        are passed over, and the pieces that are left lie where their counterparts did. The result is the same.
 
         Args:
             events: The number of a piece, from 1, where it is taken; its negative where it is given back; 0 where some
                 piece is taken and given back at once.
             sizes: Size of the piece of each event in units of 512 bytes; pieces of size 0 are passed over.
-            repeats: Disjoint stretches, in their order, in which events repeat: the same sizes are taken, touched and
-                given back, each as long after it was taken.
 
         Returns:
             Whether the device had room for all; where not, the replay ends at the first that did not fit.
@@ -186,82 +182,8 @@ class CachingAllocator:
         Raises:
             UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
         """
-        done = 0
-        for repeat in repeats:
-            period = repeat.period
-            stop = repeat.start + period
-            if not self._replay(events[done:stop], sizes[done:stop]):
-                return False
-            seen: list[tuple[object, ...]] = []
-            while stop + period <= repeat.stop:
-                state = self._state(events[max(0, stop - repeat.reach) : stop])
-                if state in seen:
-                    cycle = (len(seen) - seen.index(state)) * period
-                    last = stop + (repeat.stop - stop) // cycle * cycle
-                    self._rename(events[stop - repeat.reach : stop], events[last - repeat.reach : last])
-                    stop = last
-                    break
-                seen = [*seen[1 - _LONGEST_CYCLE :], state]
-                if not self._replay(events[stop : stop + period], sizes[stop : stop + period]):
-                    return False
-                stop += period
-            done = stop
-        return self._replay(events[done:], sizes[done:])
-
-    def fill(self, sizes: Sequence[int]) -> bool:
-        """Take pieces that stay: what :meth:`replay` would do, in two thirds of the time and without knowing them.
-
-        Args:
-            sizes: Sizes in units of 512 bytes; pieces of size 0 are passed over.
-
-        Returns:
-            Whether the device had room for all.
-        """
-        small, large, starts = self._small, self._large, self._free_by_start
-        has_room = True
-        for size in sizes:
-            if not size:
-                continue
-            pool = small if size <= _SMALL_REQUEST else large
-            found = bisect_left(pool, size << _ADDRESS_BITS)
-            if found == len(pool) and not self._add_segment(pool, size):
-                has_room = False
-                break
-            block = pool.pop(found)
-            address = block & _ADDRESS_MASK
-            starts.pop(address, None)
-            rest = (block >> _ADDRESS_BITS) - size
-            if rest > _SMALL_REQUEST or (rest and pool is small):
-                insort(pool, rest << _ADDRESS_BITS | address + size)
-        # Nothing is given back meanwhile: where free blocks begin and end is asked of whole segments alone.
-        free = [(block & _ADDRESS_MASK, block) for block in (*small, *large)]
-        self._free_by_start = dict(free)
-        self._free_by_end = {address + (block >> _ADDRESS_BITS): block for address, block in free}
-        return has_room
-
-    def _state(self, recent: Sequence[int]) -> tuple[object, ...]:
-        """What decides where later pieces go: free blocks, segments, and where recent events have left their pieces.
-
-        Equal counts of segments and free blocks mean that a period gave back as much as it took; places are told apart
-        by their addresses, which no two live pieces share.
-        """
         where, length = self._where, self._length
-        places = [(where[event], length[event]) for event in recent if event > 0]
-        return self._end, self._reserved, self._small.copy(), self._large.copy(), places
-
-    def _rename(self, old: Sequence[int], new: Sequence[int]) -> None:
-        """Let pieces of later events be where those of as many earlier ones are."""
-        where, length = self._where, self._length
-        pairs = [(after, where[before], length[before]) for before, after in zip(old, new, strict=True) if before > 0]
-        for event in old:
-            if event > 0:
-                length[event] = 0
-        for piece, address, size in pairs:
-            where[piece], length[piece] = address, size
-
-    def _replay(self, events: Sequence[int], sizes: Sequence[int]) -> bool:
-        where, length = self._where, self._length
-        # One flat loop: a sweep over batches and devices comes through here ten thousand times.
+        # One flat loop: where nothing is compiled a sweep comes through here ten thousand times.
         small, large, starts, ends = self._small, self._large, self._free_by_start, self._free_by_end
         for event, size in zip(events, sizes, strict=True):
             if not size:

@@ -9,13 +9,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.allocator import BLOCK_BYTES, CachingAllocator, segment_bytes
+from dippm.costs.allocator import segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
-from dippm.costs.numbering import number_rows
-from dippm.costs.polynomial import FloatArray, as_batches, evaluate, is_nonzero
-from dippm.costs.repeats import Repeat, find_repeats
+from dippm.costs.polynomial import FloatArray, as_batches, is_nonzero
+from dippm.costs.replay import Replay
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.devices.spec import DeviceSpec
@@ -26,12 +25,9 @@ __all__ = ["Headroom", "LiveMemory", "MemoryEstimate", "estimate_memory", "live_
 
 _LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _WORKSPACES = [Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF]
-# Beyond any device; keeps absurd sizes within whole numbers.
-_MOST_BYTES = 2.0**60
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
 _KEPT_TIMELINES = 16
-_KEPT_ANSWERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -360,68 +356,6 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     )
 
 
-class _Replay:
-    """What the allocator is asked for in one forward pass or training step, at any batch size.
-
-    What it held is kept by batch and capacity: the next device asks for the same, and so does whoever asks again.
-
-    Args:
-        timeline: The model's memory events.
-        without: Kinds of memory that are left out.
-    """
-
-    def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose]) -> None:
-        # The allocator of a device without limit, once the weights are there: they take memory and give none back.
-        # Never to be written to.
-        self._loaded = CachingAllocator(pieces=len(timeline.purpose))
-        weights = timeline.piece_bytes(np.ones(1))[0, timeline.weights]
-        self._loaded.fill(_blocks(weights).tolist())
-        is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
-        is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out
-        is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
-        piece = timeline.event_piece[is_event]
-        # An event is the number of its piece, from 1, negative where the piece is given back.
-        events = (piece + 1) * timeline.event_sign[is_event]
-        # Taken and given back with nothing between, as scratch memory is: one event instead of two.
-        is_end = np.zeros(len(events), dtype=np.bool_)
-        is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
-        events[:-1][is_end[1:]] = 0
-        # Events as CachingAllocator.replay takes them, the inputs first, and the piece of each.
-        self._events: list[int] = np.concatenate([timeline.inputs + 1, events[~is_end]]).tolist()
-        pieces = np.concatenate([timeline.inputs, piece[~is_end]])
-        self._bytes_of = np.where(is_taken[pieces, None], timeline.bytes_of[pieces], 0.0)
-        self._repeats: tuple[Repeat, ...] | None = None
-        self._done = 0
-        self._known: dict[tuple[float, int | None], int] = {}
-
-    def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
-        """Most bytes held at each batch size, -1 where the capacity does not suffice, [B]."""
-        return np.array([self._held(batch, capacity_bytes) for batch in batches.tolist()], dtype=np.int64)
-
-    def _held(self, batch: float, capacity_bytes: int | None) -> int:
-        held = self._known.get((batch, capacity_bytes))
-        if held is None:
-            held = self._replay(batch, capacity_bytes)
-            if len(self._known) >= _KEPT_ANSWERS:
-                self._known = {}
-            self._known[batch, capacity_bytes] = held
-        return held
-
-    def _replay(self, batch: float, capacity_bytes: int | None) -> int:
-        if capacity_bytes is not None and self._loaded.reserved_bytes > capacity_bytes:
-            return -1
-        (sizes,) = _blocks(evaluate(self._bytes_of, np.array([batch]))).tolist()
-        allocator = self._loaded.copy(capacity_bytes)
-        return allocator.peak_reserved_bytes if allocator.replay(self._events, sizes, self._find_repeats()) else -1
-
-    def _find_repeats(self) -> tuple[Repeat, ...]:
-        """Where the events repeat; to look for it takes longer than to follow them a first time."""
-        self._done += 1
-        if self._repeats is None and self._done > 1:
-            self._repeats = find_repeats(np.array(self._events), number_rows(self._bytes_of))
-        return self._repeats or ()
-
-
 @lru_cache(maxsize=_KEPT_TIMELINES)
 def _present_purposes(timeline: MemoryTimeline) -> frozenset[Purpose]:
     """The purposes for which any memory is taken."""
@@ -430,11 +364,6 @@ def _present_purposes(timeline: MemoryTimeline) -> frozenset[Purpose]:
 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)
-def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose]) -> _Replay:
+def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose]) -> Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
-    return _Replay(timeline, without)
-
-
-def _blocks(piece_bytes: FloatArray) -> npt.NDArray[np.int64]:
-    """Sizes in blocks of the allocator, rounded up."""
-    return np.ceil(np.minimum(piece_bytes, _MOST_BYTES) / BLOCK_BYTES).astype(np.int64)
+    return Replay(timeline, without)

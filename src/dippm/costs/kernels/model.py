@@ -128,7 +128,8 @@ class KernelModel:
         self._manifest = manifest
         self._sessions: dict[tuple[Family, str], onnxruntime.InferenceSession] = {}
         self._floors: dict[tuple[Family, DeviceSpec], FloatArray] = {}
-        self._shadows: dict[str, float] = manifest["shadow_ms"]
+        self._measured_shadows: dict[str, float] = manifest["shadow_ms"]
+        self._shadows: dict[DeviceSpec, float] = {}
         self._measured = {
             family: np.array(list(manifest["families"][family.value]["measured_devices"].values()), dtype=np.float64)
             for family in Family
@@ -217,9 +218,16 @@ class KernelModel:
 
     def shadow_ms(self, device: DeviceSpec) -> float:
         """How long a kernel may run before a table's time shows it, ms; on devices unlike the measured their median."""
-        support = self.support(Family.ELEMENTWISE, device)
-        unknown = float(np.median(list(self._shadows.values())))
-        return support.weight * self._shadows[support.nearest_device] + (1.0 - support.weight) * unknown
+        shadow = self._shadows.get(device)
+        if shadow is None:
+            support = self.support(Family.ELEMENTWISE, device)
+            known, unknown = (
+                self._measured_shadows[support.nearest_device],
+                np.median([*self._measured_shadows.values()]),
+            )
+            shadow = support.weight * known + (1.0 - support.weight) * float(unknown)
+            self._shadows[device] = shadow
+        return shadow
 
     def _learned_ms(
         self, family: Family, problem: Problem, devices: Sequence[DeviceSpec], features: Features

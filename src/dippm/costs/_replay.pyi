@@ -1,0 +1,3 @@
+from dippm.costs.edges import IndexArray
+
+def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: int) -> int: ...

@@ -1,0 +1,74 @@
+"""What the caching allocator is asked for in one forward pass or training step, and what it then holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.allocator import BLOCK_BYTES
+from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero
+from dippm.costs.timeline import MemoryTimeline, Purpose
+
+try:
+    from dippm.costs._replay import peak_blocks
+except ImportError:  # there was no compiler
+    from dippm.costs.allocator import peak_blocks
+
+__all__ = ["Replay"]
+
+# Beyond any device; keeps absurd sizes within whole numbers.
+_MOST_BYTES = 2.0**60
+_MOST_BLOCKS = int(_MOST_BYTES) // BLOCK_BYTES
+_KEPT_ANSWERS = 4096
+
+
+class Replay:
+    """The events of one timeline, for any batch size and capacity.
+
+    What the allocator held is kept by batch and capacity: the next device asks for the same, and so does whoever asks
+    again.
+
+    Args:
+        timeline: The model's memory events.
+        without: Kinds of memory that are left out.
+    """
+
+    def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose]) -> None:
+        is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
+        is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out
+        is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
+        piece = timeline.event_piece[is_event]
+        # An event is the number of its piece, from 1, negative where the piece is given back.
+        events = (piece + 1) * timeline.event_sign[is_event]
+        # Taken and given back with nothing between, as scratch memory is: one event instead of two.
+        is_end = np.zeros(len(events), dtype=np.bool_)
+        is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
+        events[:-1][is_end[1:]] = 0
+        # Weights and inputs are there first.
+        first = np.concatenate([timeline.weights, timeline.inputs])
+        self._events = np.concatenate([first + 1, events[~is_end]])
+        pieces = np.concatenate([first, piece[~is_end]])
+        is_taken[timeline.weights] = True
+        self._bytes_of = np.where(is_taken[pieces, None], timeline.bytes_of[pieces], 0.0)
+        self._pieces = len(timeline.purpose)
+        self._known: dict[tuple[float, int | None], int] = {}
+
+    def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
+        """Most bytes held at each batch size, -1 where the capacity does not suffice, [B]."""
+        return np.array([self._held(batch, capacity_bytes) for batch in batches.tolist()], dtype=np.int64)
+
+    def _held(self, batch: float, capacity_bytes: int | None) -> int:
+        held = self._known.get((batch, capacity_bytes))
+        if held is None:
+            held = self._follow(batch, capacity_bytes)
+            if len(self._known) >= _KEPT_ANSWERS:
+                self._known = {}
+            self._known[batch, capacity_bytes] = held
+        return held
+
+    def _follow(self, batch: float, capacity_bytes: int | None) -> int:
+        (piece_bytes,) = evaluate(self._bytes_of, np.array([batch]))
+        sizes = np.ceil(np.minimum(piece_bytes, _MOST_BYTES) / BLOCK_BYTES).astype(np.int64)
+        capacity = _MOST_BLOCKS if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
+        held = peak_blocks(self._events, sizes, self._pieces, capacity)
+        return held * BLOCK_BYTES if held >= 0 else -1
