@@ -1,4 +1,4 @@
-"""What is installed: a file that no pattern of pyproject.toml finds is there for whoever works here and for nobody else."""
+"""What is installed: a file that no pattern of pyproject.toml finds is there for whoever works here and nobody else."""
 
 from __future__ import annotations
 

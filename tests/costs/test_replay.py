@@ -154,8 +154,8 @@ def test_an_answer_is_kept_for_its_batch_and_its_capacity(builder, new_builder, 
     assert len(replayed) == 6
     again = timeline_of(new_builder())
     assert kept == [reserved_bytes(again, [batch], capacity_bytes=capacity).item() for batch, capacity in asked]
-    # Of one sample the input has 12 MiB of its own, 5, 2 and 7 share 20 MiB, and 1 is of the small pool. Of eight, 96, 40,
-    # 16 and 56 MiB stand alone, and 8 MiB lie in what was given back.
+    # Of one sample the input has 12 MiB of its own, 5, 2 and 7 share 20 MiB, and 1 is of the small pool. Of eight, 96,
+    # 40, 16 and 56 MiB stand alone, and 8 MiB lie in what was given back.
     assert kept[:6] == [34 * _MIB, 34 * _MIB, 34 * _MIB, 208 * _MIB, -1, 208 * _MIB]
     assert reserved_bytes(timeline, [8, 1]).tolist() == [kept[3], kept[0]]
     assert len(replayed) == 12
