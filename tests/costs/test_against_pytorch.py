@@ -18,7 +18,9 @@ from dippm.frontends.inputs import parse_input_shapes
 torch = pytest.importorskip("torch")
 
 _BATCH = 4
-_NO_LIBRARIES = frozenset({Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
+_NO_LIBRARIES = frozenset(
+    {Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF, Purpose.GROUPED_TF32, Purpose.GROUPED_HALF}
+)
 
 
 @pytest.fixture(scope="module", name="torchvision_ops")

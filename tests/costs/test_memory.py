@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, estimate_memory, live_memory, reserved_bytes
 from dippm.costs.conditions import Layout, Optimizer
 from dippm.costs.context import context_mb
-from dippm.costs.memory import Headroom
+from dippm.costs.memory import Headroom, absent_copies
 from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
 from dippm.devices import find_device
@@ -69,6 +69,29 @@ def test_parts_add_up(builder, precision, layout):
         np.testing.assert_allclose(sum(estimate.parts_mb.values()), estimate.memory_mb)
         assert all((part >= 0).all() for part in estimate.parts_mb.values())
         assert estimate.assumptions
+
+
+@pytest.mark.parametrize(
+    ("groups", "layout", "has_copies"),
+    [
+        (1, Layout.NCHW, True),
+        (1, Layout.NHWC, False),
+        (4, Layout.NCHW, True),
+        (4, Layout.NHWC, True),
+        (32, Layout.NCHW, False),
+        (32, Layout.NHWC, False),
+    ],
+)
+def test_convolutions_in_groups_copy_images_of_either_order(builder, groups, layout, has_copies):
+    x = builder.input(builder.N, 32, 64, 64)
+    given = {**_CONV, "groups": groups}
+    builder.node(OpKind.CONV, [x, builder.weight(32, 32 // groups, 3, 3)], builder.N, 32, 64, 64, **given)
+    timeline = _timeline(builder.graph(), Precision.FP16)
+    on_a100, on_p100 = estimate_memory(timeline, [8], [find_device(name) for name in ("A100", "P100")], layout=layout)
+    assert (on_a100.parts_mb["workspace"] > 0).item() is has_copies
+    # It has no tensor cores.
+    assert on_p100.parts_mb["workspace"] == 0
+    assert absent_copies(find_device("P100"), layout) >= {Purpose.GROUPED_HALF, Purpose.GROUPED_TF32}
 
 
 def test_devices_differ_in_context_blas_and_tensor_cores(builder):

@@ -139,6 +139,23 @@ def test_which_convolutions_make_copies(builder, weight, changed, copied):
     assert live_memory(_timeline(builder.graph()), [2], without=frozenset()).workspace_bytes.tolist() == [copied]
 
 
+@pytest.mark.parametrize(
+    ("precision", "purpose"), [(Precision.FP32, Purpose.GROUPED_TF32), (Precision.FP16, Purpose.GROUPED_HALF)]
+)
+def test_copies_of_convolutions_in_groups_are_known_apart(builder, precision, purpose):
+    x = builder.input(builder.N, 8, 4, 4)
+    builder.node(OpKind.CONV, [x, builder.weight(8, 4, 3, 3)], builder.N, 8, 4, 4, **{**_CONV, "groups": 2})
+    timeline = _timeline(builder.graph(), precision)
+    of_others = frozenset(Purpose) - {purpose}
+    copied = live_memory(timeline, [2], without=frozenset()).workspace_bytes
+    assert copied > 0
+    assert (
+        live_memory(timeline, [2], without=of_others & {Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF}).workspace_bytes
+        == copied
+    )
+    assert live_memory(timeline, [2], without=frozenset({purpose})).workspace_bytes == 0
+
+
 def test_only_matrix_products_call_cublas(new_builder):
     for kind, expected in ((OpKind.RELU, False), (OpKind.LINEAR, True), (OpKind.MATMUL, True)):
         builder = new_builder()

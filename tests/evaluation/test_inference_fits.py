@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from dippm.datasets.imports.timm import labels_of_timm_rows
 from dippm.datasets.timm_tables import read_timm_tables
 from dippm.errors import UsageError
 from dippm.evaluation.border_pairs import inference_borders
-from dippm.evaluation.inference_fits import OpenRoom, choose_spreads, open_rooms
+from dippm.evaluation.inference_fits import OpenRoom, choose_spreads, main, open_rooms
 from dippm.graph import OpKind
 
 _HEADER = "model,infer_samples_per_sec,infer_step_time,infer_batch_size,infer_img_size,param_count\n"
@@ -67,6 +68,25 @@ def test_spreads_contradict_one_in_twenty():
 
 def test_spreads_are_never_negative():
     assert choose_spreads([OpenRoom(more=-0.4, less=-0.2)]) == (0.0, 0.0)
+
+
+def test_the_command_says_what_each_half_would_choose(tables, cache, tmp_path, monkeypatch, capsys):
+    (border,) = inference_borders(tables, cache)
+    # Models of a half, by how much what is uncertain must be larger than predicted for the failure.
+    halves = [replace(border, failed_batch=batch) for batch in (80, 72)]
+    monkeypatch.setattr("dippm.evaluation.inference_fits.inference_borders", lambda *_: halves)
+    monkeypatch.setattr(
+        "dippm.evaluation.inference_fits.split_pairs", lambda borders, **_: ([borders[0]], [borders[1]])
+    )
+    monkeypatch.setattr("dippm.evaluation.inference_fits.data_folder", lambda: tables.parent)
+    main(["--cache", str(tmp_path / "graphs")])
+    told = json.loads(capsys.readouterr().out)
+    first, second = told["halves"]
+    assert (told["borders"], first["borders"], second["borders"]) == (2, 1, 1)
+    # That 72 samples failed asks for more than that 80 did.
+    assert first["memory_spread"] < second["memory_spread"] == told["memory_spread"]
+    assert first["other_failures_contradicted_percent"] == 100.0
+    assert second["other_failures_contradicted_percent"] == 0.0
 
 
 def test_there_must_be_borders():

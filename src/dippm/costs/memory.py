@@ -21,10 +21,17 @@ from dippm.devices.spec import DeviceSpec
 from dippm.errors import UnsupportedError
 from dippm.units import BYTES_PER_MIB
 
-__all__ = ["Headroom", "LiveMemory", "MemoryEstimate", "estimate_memory", "live_memory", "reserved_bytes"]
+__all__ = [
+    "Headroom", "LiveMemory", "MemoryEstimate", "absent_copies", "estimate_memory", "live_memory", "reserved_bytes",
+]  # fmt: skip
 
-_LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
-_WORKSPACES = [Purpose.SCRATCH, Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF]
+_COPIES = {
+    "tf32_tensor": frozenset({Purpose.LAYOUT_TF32, Purpose.GROUPED_TF32}),
+    "fp16_tensor": frozenset({Purpose.LAYOUT_HALF, Purpose.GROUPED_HALF}),
+}
+_CHANNELS_FIRST_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
+_ALL_COPIES = frozenset().union(*_COPIES.values())
+_WORKSPACES = [Purpose.SCRATCH, *sorted(_ALL_COPIES)]
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
 _KEPT_TIMELINES = 16
@@ -113,7 +120,7 @@ class MemoryEstimate:
 
 
 def live_memory(
-    timeline: MemoryTimeline, batches: npt.ArrayLike, *, without: frozenset[Purpose] = _LAYOUT_COPIES
+    timeline: MemoryTimeline, batches: npt.ArrayLike, *, without: frozenset[Purpose] = _ALL_COPIES
 ) -> LiveMemory:
     """Follow the bytes of live tensors through a forward pass.
 
@@ -130,7 +137,7 @@ def reserved_bytes(
     timeline: MemoryTimeline,
     batches: npt.ArrayLike,
     *,
-    without: frozenset[Purpose] = _LAYOUT_COPIES,
+    without: frozenset[Purpose] = _ALL_COPIES,
     capacity_bytes: int | None = None,
 ) -> npt.NDArray[np.int64]:
     """Most bytes that the caching allocator holds in one forward pass, without the cuBLAS workspace.
@@ -180,7 +187,7 @@ def estimate_memory(
     replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
     result = []
     for place, device in enumerate(devices):
-        without = _absent_copies(device, layout) & _present_purposes(timeline)
+        without = absent_copies(device, layout) & _present_purposes(timeline)
         if without not in replays:
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
@@ -203,16 +210,10 @@ def _refuse_beyond_any_device(live: LiveMemory) -> None:
         )
 
 
-def _absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
-    """The layout copies that a device does not make."""
-    if layout is Layout.NHWC:
-        return _LAYOUT_COPIES
-    absent = set()
-    if "tf32_tensor" not in device.peak_tflops:
-        absent.add(Purpose.LAYOUT_TF32)
-    if "fp16_tensor" not in device.peak_tflops:
-        absent.add(Purpose.LAYOUT_HALF)
-    return frozenset(absent)
+def absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
+    """The copies of convolutions that a device does not make."""
+    absent = frozenset() if layout is Layout.NCHW else _CHANNELS_FIRST_COPIES
+    return absent.union(*(copies for unit, copies in _COPIES.items() if unit not in device.peak_tflops))
 
 
 def _squeeze(

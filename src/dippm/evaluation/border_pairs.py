@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Layout, Mode, Runtime
-from dippm.costs.memory import live_memory, reserved_bytes
-from dippm.costs.timeline import MemoryTimeline, Purpose
+from dippm.costs.memory import absent_copies, live_memory, reserved_bytes
+from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.datasets.graph_cache import GraphCache
@@ -26,6 +26,7 @@ from dippm.datasets.imports.timm import labels_of_timm_rows
 from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import read_timm_tables
+from dippm.devices import find_device
 from dippm.errors import DippmError, UsageError
 from dippm.evaluation.benchmarked_models import refuses_batch
 from dippm.graph import Graph, OpKind, TensorRole
@@ -37,7 +38,6 @@ __all__ = ["BORDER_DEVICE", "Border", "BorderPair", "border_pairs", "inference_b
 #: The card of the training tables.
 BORDER_DEVICE = "GeForce RTX 3090"
 
-_LAYOUT_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _HALVINGS = 6
 _COARSE_MB = 8.0
 # Models that timm builds differently today have another number of weights.
@@ -163,7 +163,7 @@ def needed_mb(timeline: MemoryTimeline, batch: int, layout: Layout) -> float:
 
     Between the live tensors at their peak and what the allocator would hold without a limit, to a sixty-fourth of it.
     """
-    without = _LAYOUT_COPIES if layout is Layout.NHWC else frozenset()
+    without = absent_copies(find_device(BORDER_DEVICE), layout)
     low = float(live_memory(timeline, batch, without=without).peak_bytes[0])
     high = float(reserved_bytes(timeline, batch, without=without)[0])
     for _ in range(_HALVINGS):

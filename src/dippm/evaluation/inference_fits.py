@@ -2,10 +2,10 @@
 
     python -m dippm.evaluation.inference_fits --cache GRAPHS
 
-Half of the models of the published inference tables choose the spreads of the shipped interval; the report of
-:mod:`dippm.evaluation.training_fits` judges ``dippm fits`` on the other half. Of each border the batch that failed
-bounds the interval's upper end from below, and the batch that fitted its lower end from above, after what a process
-may hold beside tensors.
+The borders of all published inference tables choose the spreads of the shipped interval. How well a choice holds for
+models that it has not seen, the halves of the models say: what each would choose by itself, and how often the other
+contradicts that. Of each border the batch that failed bounds the interval's upper end from below, and the batch that
+fitted its lower end from above, after what a process may hold beside tensors.
 """
 
 from __future__ import annotations
@@ -121,15 +121,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the spreads."""
     parser = argparse.ArgumentParser(description="Spreads of the memory of inference, from published borders.")
     parser.add_argument("--cache", type=Path, required=True, help="folder of graphs, see dippm.datasets.graph_cache")
-    parser.add_argument("--seed", type=int, default=0, help="decides which half of the models they are chosen on")
+    parser.add_argument("--seed", type=int, default=0, help="decides on the halves of the models")
     options = parser.parse_args(arguments)
     shipped, cache = Calibration.read(), GraphCache(options.cache)
-    borders, _ = split_pairs(inference_borders(data_folder() / "timm", cache), seed=options.seed)
-    rooms = open_rooms(
-        borders, cache, margin_low_mb=shipped.context_margin_mb, margin_high_mb=shipped.context_margin_high_mb
-    )
+    rooms = [
+        open_rooms(half, cache, margin_low_mb=shipped.context_margin_mb, margin_high_mb=shipped.context_margin_high_mb)
+        for half in split_pairs(inference_borders(data_folder() / "timm", cache), seed=options.seed)
+    ]
+    chosen = [_describe(own, other) for own, other in zip(rooms, reversed(rooms), strict=True)]
+    sys.stdout.write(json.dumps({**_describe([*rooms[0], *rooms[1]], []), "halves": chosen}, indent=1) + "\n")
+
+
+def _describe(rooms: Sequence[OpenRoom], others: Sequence[OpenRoom]) -> dict[str, float]:
+    """Spreads chosen on some borders, and what others say of them."""
     more, less = choose_spreads(rooms)
-    sys.stdout.write(json.dumps({"borders": len(rooms), "memory_spread": more, "memory_spread_low": less}) + "\n")
+    described = {"borders": len(rooms), "memory_spread": more, "memory_spread_low": less}
+    if others:
+        for name, values, spread in (
+            ("failures", [room.more for room in others], more),
+            ("fits", [room.less for room in others], less),
+        ):
+            contradicted = sum(value > spread for value in values)
+            described[f"other_{name}_contradicted_percent"] = round(100.0 * contradicted / len(values), 1)
+    return described
 
 
 if __name__ == "__main__":
