@@ -3,12 +3,22 @@
 All else about the package stands in pyproject.toml.
 """
 
+import sysconfig
+
 from setuptools import Extension, setup
+
+# One build for every Python from 3.11 on, but for those without a global lock, which have no stable interface yet.
+IS_STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 setup(
     ext_modules=[
-        Extension("dippm.costs._replay", ["src/dippm/costs/_replay.c"], py_limited_api=True, optional=True),
+        Extension(
+            "dippm.costs._replay",
+            ["src/dippm/costs/_replay.c"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
+            py_limited_api=IS_STABLE,
+            optional=True,
+        ),
     ],
-    # One build for every Python from 3.11 on.
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
 )

@@ -110,7 +110,7 @@ def test_the_container_copies_what_exists_and_installs_what_is_declared(lines: l
     sources = [source for each in copied for source in each]
     assert all((ROOT / source).exists() for source in sources)
     # What the build of the package reads.
-    assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} <= set(sources)
+    assert {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]} <= set(sources)
     (extras,) = [line.partition("=")[2] for line in lines if line.startswith("ARG EXTRAS")]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     (install,) = [line for line in lines if "pip install" in line]

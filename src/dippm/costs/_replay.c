@@ -4,7 +4,6 @@
    tests hold the two against each other. Sizes and addresses are in blocks of 512 bytes. */
 
 #define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
 #include <stdint.h>
@@ -17,7 +16,7 @@ enum { NONE = -1 };
 enum { DONE, NO_ROOM, NOT_TAKEN, TOO_LARGE, NO_MEMORY };
 
 static const int64_t SMALL_REQUEST = 2048, SMALL_SEGMENT = 4096, LARGE_SEGMENT = 40960, OWN_SEGMENT = 20480,
-                     SEGMENT_STEP = 4096, LARGEST = INT64_MAX / 4;
+                     SEGMENT_STEP = 4096, LARGEST = (int64_t)1 << 61, MOST_PIECES = (int64_t)1 << 28;
 
 /* A stretch of a segment, free or taken, between its neighbours there. */
 typedef struct {
@@ -56,6 +55,8 @@ static void *grow(List *list, size_t item)
 {
     if (list->count == list->room) {
         Py_ssize_t room = list->room ? 2 * list->room : 64;
+        if (room > PY_SSIZE_T_MAX / (Py_ssize_t)item)
+            return NULL;
         void *items = realloc(list->items, (size_t)room * item);
         if (items == NULL)
             return NULL;
@@ -246,14 +247,14 @@ static int give_back(Allocator *a, int32_t index)
 static int run(Allocator *a, const int64_t *events, const int64_t *sizes, Py_ssize_t count, int64_t pieces)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
-        int64_t event = events[i];
+        int64_t event = events[i], size = sizes[i];
         int status;
-        if (sizes[i] <= 0)
+        if (size <= 0)
             continue;
         if (event > pieces || event < -pieces)
             return NOT_TAKEN;
         if (event >= 0)
-            status = take(a, sizes[i], event ? &a->taken[event] : NULL);
+            status = take(a, size, event ? &a->taken[event] : NULL);
         else if (a->taken[-event] == NONE)
             return NOT_TAKEN;
         else {
@@ -293,8 +294,8 @@ static PyObject *peak_blocks(PyObject *module, PyObject *arguments)
         PyBuffer_Release(&events);
         return NULL;
     }
-    if (events.len != sizes.len || pieces < 0 || pieces > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "Each event must have a size, and pieces are numbered from 1 to 2^31 - 1.");
+    if (events.len != sizes.len || pieces < 0 || pieces > MOST_PIECES) {
+        PyErr_SetString(PyExc_ValueError, "Each event must have a size, and there are at most 2^28 pieces.");
     }
     else {
         int status = NO_MEMORY;

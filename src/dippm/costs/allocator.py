@@ -15,6 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+import numpy as np
+
 from dippm.costs.edges import IndexArray
 from dippm.errors import UsageError
 
@@ -31,6 +33,7 @@ _OWN_SEGMENT = 10 * 2**20 // BLOCK_BYTES
 _SEGMENT_STEP = 2 * 2**20 // BLOCK_BYTES
 # A free block is one number, its size above its address, so that sorting by it is sorting as the allocator does.
 _ADDRESS_BITS = 64
+_LARGEST_ADDRESS = 2**61
 _ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
 
 
@@ -57,13 +60,19 @@ def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: in
         capacity: Blocks that the device has.
 
     Raises:
-        UsageError: ``allocator.not_allocated`` where a piece is given back that was not taken.
+        LookupError: A piece is given back that was not taken, or has a higher number.
+        OverflowError: Addresses reach beyond 2^61 blocks.
 
     Shapes:
         events, sizes: [n].
     """
     allocator = CachingAllocator(capacity * BLOCK_BYTES, pieces=pieces)
-    has_room = allocator.replay(events.tolist(), sizes.tolist())
+    try:
+        has_room = allocator.replay(events.tolist(), np.maximum(sizes, 0).tolist())
+    except UsageError as exc:
+        raise LookupError(str(exc)) from exc
+    if allocator.end_blocks >= _LARGEST_ADDRESS:
+        raise OverflowError("The pieces do not fit into 64-bit addresses.")
     return allocator.peak_reserved_bytes // BLOCK_BYTES if has_room else -1
 
 
@@ -121,6 +130,11 @@ class CachingAllocator:
     def peak_reserved_bytes(self) -> int:
         """Most bytes that were ever held in segments."""
         return self._peak * BLOCK_BYTES
+
+    @property
+    def end_blocks(self) -> int:
+        """Where the next segment would begin, in units of 512 bytes."""
+        return self._end
 
     @property
     def allocated_bytes(self) -> int:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from dippm.costs.allocator import BLOCK_BYTES
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero
 from dippm.costs.timeline import MemoryTimeline, Purpose
+from dippm.errors import UnsupportedError
 
 try:
     from dippm.costs._replay import peak_blocks
@@ -18,7 +19,8 @@ __all__ = ["Replay"]
 
 # Beyond any device; keeps absurd sizes within whole numbers.
 _MOST_BYTES = 2.0**60
-_MOST_BLOCKS = int(_MOST_BYTES) // BLOCK_BYTES
+# What a device without limit has: as far as addresses of 64 bits reach.
+_UNLIMITED_BLOCKS = 2**62
 _KEPT_ANSWERS = 4096
 
 
@@ -54,7 +56,11 @@ class Replay:
         self._known: dict[tuple[float, int | None], int] = {}
 
     def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
-        """Most bytes held at each batch size, -1 where the capacity does not suffice, [B]."""
+        """Most bytes held at each batch size, -1 where the capacity does not suffice, [B].
+
+        Raises:
+            UnsupportedError: ``graph.too_large`` where no 64 bits can count them.
+        """
         return np.array([self._held(batch, capacity_bytes) for batch in batches.tolist()], dtype=np.int64)
 
     def _held(self, batch: float, capacity_bytes: int | None) -> int:
@@ -69,6 +75,13 @@ class Replay:
     def _follow(self, batch: float, capacity_bytes: int | None) -> int:
         (piece_bytes,) = evaluate(self._bytes_of, np.array([batch]))
         sizes = np.ceil(np.minimum(piece_bytes, _MOST_BYTES) / BLOCK_BYTES).astype(np.int64)
-        capacity = _MOST_BLOCKS if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
-        held = peak_blocks(self._events, sizes, self._pieces, capacity)
+        capacity = _UNLIMITED_BLOCKS if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
+        try:
+            held = peak_blocks(self._events, sizes, self._pieces, capacity)
+        except OverflowError as exc:
+            raise UnsupportedError(
+                f"The model needs more memory at batch {batch:.0f} than 64 bits can count.",
+                code="graph.too_large",
+                cure="Give a smaller batch or smaller inputs.",
+            ) from exc
         return held * BLOCK_BYTES if held >= 0 else -1

@@ -129,6 +129,14 @@ class Features:
     baseline_ms: FloatArray
     peak_rate_ms: FloatArray
 
+    def take(self, devices: Sequence[int]) -> Features:
+        """The same on some of the devices, by their positions."""
+        if len(devices) == len(self.matrix):
+            return self
+        of_all = self.matrix, self.baseline_ms, self.peak_rate_ms
+        matrix, baseline_ms, peak_rate_ms = (each[np.asarray(devices)] for each in of_all)
+        return Features(matrix=matrix, baseline_ms=baseline_ms, peak_rate_ms=peak_rate_ms)
+
 
 @lru_cache(maxsize=256)
 def device_features(device: DeviceSpec) -> FloatArray:

@@ -17,14 +17,15 @@ that much is hidden in the floor:
     time = max(floor, floor - shadow + kernel)
 
 The element-wise tables show the shadow, because their times are straight lines in the bytes: 10 to 22 microseconds by
-host, of floors of 25 to 100. `busy_ms` turns this round. What peak rates ask for fills the shadow where nothing shows.
+host, of floors of 25 to 100. `busy_ms` turns this round. Where nothing shows, or no more than noise, the shadow is as
+full as peak rates ask for. Where a law answers, it knows the kernel's time by itself.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ from dippm.costs.kernels.problems import (
     Problem,
     RowProblem,
 )
-from dippm.costs.kernels.tile_law import SPLIT_DEPTH, TileLaw
+from dippm.costs.kernels.tile_law import SPLIT_DEPTH, TileLaw, tile_terms
 from dippm.devices.spec import DeviceSpec
 from dippm.errors import DippmError
 
@@ -70,6 +71,8 @@ _ROWS_PER_RUN = 2048
 
 # Learned times of next to no work scatter around the floor by this share of it: so much is hidden as the shadow is.
 _NOISE = 0.1
+# From so many times the noise on what shows is no noise.
+_SURE = 4.0
 
 # Problems of each family that are over long before they show; of each element-wise operator one.
 _HIDDEN: dict[Family, Problem] = {
@@ -127,9 +130,9 @@ class KernelModel:
         self._directory = directory
         self._manifest = manifest
         self._sessions: dict[tuple[Family, str], onnxruntime.InferenceSession] = {}
-        self._floors: dict[tuple[Family, DeviceSpec], FloatArray] = {}
-        self._measured_shadows: dict[str, float] = manifest["shadow_ms"]
-        self._shadows: dict[DeviceSpec, float] = {}
+        self._floors: dict[tuple[Family, str, DeviceSpec], FloatArray] = {}
+        self._shadows: dict[str, float] = manifest["shadow_ms"]
+        self._median_shadow_ms = float(np.median(list(self._shadows.values())))
         self._measured = {
             family: np.array(list(manifest["families"][family.value]["measured_devices"].values()), dtype=np.float64)
             for family in Family
@@ -184,9 +187,7 @@ class KernelModel:
         Shapes:
             Result: [D, n].
         """
-        if len(problem) == 0:
-            return np.empty((len(devices), 0), dtype=np.float64)
-        return self._learned_ms(family, problem, devices, compute_features(family, problem, devices))
+        return self._mixed(family, problem, devices, self._time_by)
 
     def busy_ms(self, family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
         """Time for which each problem keeps each device busy, ms: without the host, and with what the shadow hides.
@@ -202,72 +203,78 @@ class KernelModel:
         Shapes:
             Result: [D, n].
         """
+        return self._mixed(family, problem, devices, self._busy_by)
+
+    def _mixed(
+        self,
+        family: Family,
+        problem: Problem,
+        devices: Sequence[DeviceSpec],
+        answer: Callable[[Family, str, Problem, Sequence[DeviceSpec], Features], FloatArray],
+    ) -> FloatArray:
+        """What either network answers, the logarithms mixed by how far a device counts as measured, [D, n]."""
         if len(problem) == 0:
             return np.empty((len(devices), 0), dtype=np.float64)
         features = compute_features(family, problem, devices)
-        floors_ms = self._floors_ms(family, problem, devices)
-        shadow_ms = np.array([[self.shadow_ms(device)] for device in devices])
-        above_ms = self._learned_ms(family, problem, devices, features) - (1.0 + _NOISE) * floors_ms
-        hidden_ms = np.minimum(features.peak_rate_ms, shadow_ms + _NOISE * floors_ms)
-        busy_ms: FloatArray = np.maximum(above_ms, 0.0) + hidden_ms
-        return np.maximum(busy_ms, lower_bound_ms(family, problem, devices))
+        weight = np.array([[self.support(family, device).weight] for device in devices])
+        if family in self._laws and isinstance(problem, GemmProblem):
+            weight = weight * _known_depth(problem)
+        log_ms = np.zeros_like(features.baseline_ms)
+        for kind, share in ((MEASURED, weight), (TRANSFER, 1.0 - weight)):
+            chosen = np.flatnonzero((share > 0.0).any(axis=1)).tolist()
+            if chosen:
+                own = answer(family, kind, problem, [devices[i] for i in chosen], features.take(chosen))
+                log_ms[chosen] += share[chosen] * np.log(own)
+        return np.maximum(np.exp(log_ms), lower_bound_ms(family, problem, devices))
 
-    def launch_floor_ms(self, family: Family, device: DeviceSpec) -> float:
-        """What a call of the family took before its size showed, ms: the host's time, of the slowest operator."""
-        return float(self._floors_of(family, device).max())
-
-    def shadow_ms(self, device: DeviceSpec) -> float:
-        """How long a kernel may run before a table's time shows it, ms; on devices unlike the measured their median."""
-        shadow = self._shadows.get(device)
-        if shadow is None:
-            support = self.support(Family.ELEMENTWISE, device)
-            known, unknown = (
-                self._measured_shadows[support.nearest_device],
-                np.median([*self._measured_shadows.values()]),
-            )
-            shadow = support.weight * known + (1.0 - support.weight) * float(unknown)
-            self._shadows[device] = shadow
-        return shadow
-
-    def _learned_ms(
-        self, family: Family, problem: Problem, devices: Sequence[DeviceSpec], features: Features
+    def _time_by(
+        self, family: Family, kind: str, problem: Problem, devices: Sequence[DeviceSpec], features: Features
     ) -> FloatArray:
         """Shapes: result [D, n]."""
-        supports = [self._support(family, device) for device in devices]
         law = self._laws.get(family)
-        weight = np.array([[support.weight] for support, _ in supports])
-        if law is not None and isinstance(problem, GemmProblem):
-            weight = weight * _known_depth(problem)
-        log_ratio = np.zeros_like(features.baseline_ms)
-        known = np.flatnonzero((weight > 0.0).any(axis=1)).tolist()
-        unknown = np.flatnonzero((weight < 1.0).any(axis=1)).tolist()
-        if known:
+        if kind == TRANSFER and law is not None and isinstance(problem, GemmProblem):
+            return np.stack([law.time_ms(problem, device) for device in devices])
+        matrix = features.matrix
+        if kind == MEASURED:
             # A relative of a measured device is answered as that device, with its own rates in the ratios: its power
             # limit or clocks alone must not push the network to where it never was.
-            matrix = features.matrix[known]
-            matrix[..., -len(DEVICE_FEATURES) :] = np.stack([supports[i][1] for i in known])[:, None, :]
-            log_ratio[known] += weight[known] * self._run(family, MEASURED, matrix)
-        if unknown:
-            if law is not None and isinstance(problem, GemmProblem):
-                by_law = np.stack([law.time_ms(problem, devices[i]) for i in unknown])
-                transferred = np.log(by_law / features.baseline_ms[unknown])
-            else:
-                transferred = self._run(family, TRANSFER, features.matrix[unknown])
-            log_ratio[unknown] += (1.0 - weight[unknown]) * transferred
-        time_ms = features.baseline_ms * np.exp(log_ratio)
-        return np.maximum(time_ms, lower_bound_ms(family, problem, devices))
+            matrix = matrix.copy()
+            own = np.stack([self._support(family, device)[1] for device in devices])
+            matrix[..., -len(DEVICE_FEATURES) :] = own[:, None, :]
+        return np.asarray(features.baseline_ms * np.exp(self._run(family, kind, matrix)))
 
-    def _floors_ms(self, family: Family, problem: Problem, devices: Sequence[DeviceSpec]) -> FloatArray:
-        """Shapes: result [D, n] for element-wise problems, [D, 1] for others."""
-        floors = np.stack([self._floors_of(family, device) for device in devices])
-        return floors[:, problem.operator] if isinstance(problem, ElementwiseProblem) else floors
+    def _busy_by(
+        self, family: Family, kind: str, problem: Problem, devices: Sequence[DeviceSpec], features: Features
+    ) -> FloatArray:
+        """Shapes: result [D, n]."""
+        law = self._laws.get(family)
+        if kind == TRANSFER and law is not None and isinstance(problem, GemmProblem):
+            return np.stack([law.kernel_ms(tile_terms(problem, device)) for device in devices])
+        floor_ms = np.stack([self._floors_of(family, kind, device) for device in devices])
+        if isinstance(problem, ElementwiseProblem):
+            floor_ms = floor_ms[:, problem.operator]
+        shadow_ms = np.array([[self._shadow_of(kind, device)] for device in devices])
+        above_ms = np.maximum(self._time_by(family, kind, problem, devices, features) - floor_ms, 0.0)
+        noise_ms = _NOISE * floor_ms
+        # What shows beyond the noise says that the shadow is full, by degrees so that noise does not count twice.
+        most_ms = shadow_ms + noise_ms
+        shown = np.clip((above_ms / noise_ms - 1.0) / _SURE, 0.0, 1.0)
+        hidden_ms = np.minimum(np.maximum(features.peak_rate_ms, most_ms * shown), most_ms)
+        return np.asarray(np.maximum(above_ms - noise_ms, 0.0) + hidden_ms)
 
-    def _floors_of(self, family: Family, device: DeviceSpec) -> FloatArray:
-        """Shapes: result [1], or one of each operator."""
-        floors = self._floors.get((family, device))
+    def _shadow_of(self, kind: str, device: DeviceSpec) -> float:
+        """How long a kernel may run before a measured time shows it, ms; by the median of all hosts off the tables."""
+        if kind == MEASURED:
+            return self._shadows[self.support(Family.ELEMENTWISE, device).nearest_device]
+        return self._median_shadow_ms
+
+    def _floors_of(self, family: Family, kind: str, device: DeviceSpec) -> FloatArray:
+        """What a call took before its size showed, ms, [1] or one of each element-wise operator."""
+        floors = self._floors.get((family, kind, device))
         if floors is None:
-            floors = self.time_ms(family, _HIDDEN[family], device)
-            self._floors[family, device] = floors
+            problem = _HIDDEN[family]
+            (floors,) = self._time_by(family, kind, problem, [device], compute_features(family, problem, [device]))
+            self._floors[family, kind, device] = floors
         return floors
 
     def _run(self, family: Family, kind: str, matrix: Float32Array) -> FloatArray:
