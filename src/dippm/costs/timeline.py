@@ -367,8 +367,8 @@ def _layout_copies(workload: Workload) -> tuple[FloatArray, npt.NDArray[np.bool_
     convolution reads and writes 85 %.
 
     Convolutions in groups copy channels-last images as well: with these copies 79 % of the batches at the border of
-    models that have such convolutions are called right, without 74 %. One failure in five asked for at least 1.2 times what was
-    predicted without them; with them one in twenty asks for 1.02 times (the same tables, channels-last, three
+    models that have such convolutions are called right, without 74 %. One failure in five asked for at least 1.2 times
+    what was predicted without them; with them one in twenty asks for 1.02 times (the same tables, channels-last, three
     releases, half of the models).
     """
     sizes, types, edges = workload.sizes, workload.types, workload.sizes.edges
