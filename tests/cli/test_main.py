@@ -129,6 +129,22 @@ def test_closed_pipe_is_quiet() -> None:
     assert result.returncode == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", [("devices",), ("devices", "--json"), ("devices", "no such card", "--json")])
+def test_a_full_disk_is_one_line_on_the_other_stream(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "dippm", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert result.stderr.splitlines() == ["Error: The output cannot be written: No space left on device. [output.full]"]
+    assert result.returncode == 1
+
+
 def test_debug_may_stand_anywhere_but_behind_a_double_dash(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--debug", "devices", "no such card"]) == 4
     assert "Traceback" in capsys.readouterr().err

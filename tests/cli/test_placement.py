@@ -144,6 +144,9 @@ def test_max_batch(
     assert in_time[1]["batch"] < on_card["batch"]
     assert in_time[1]["bound_by"] == "latency"
     assert [row["batch"] for row in run_columns(*words)] == [best, str(on_card["batch"])]
+    # Of a batch of none there are no figures.
+    none_in_time = run_columns(*words, "--latency-ms", "0.001")
+    assert [(row["batch"], row["latency_ms"], row["memory_mb"]) for row in none_in_time] == [("0", "", "")] * 2
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     assert f"{on_slice['batch']:,}" in run_table(*words)
 

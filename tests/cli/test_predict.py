@@ -227,6 +227,10 @@ def test_device_file_stands_beside_named_devices(
     assert [row["device"] for row in alone] == ["My GPU"]
     both = run_columns("predict", net, "--device-file", str(path), "--device", "L4")
     assert [row["device"] for row in both] == ["My GPU", "L4"]
+    # Its name may be named as well.
+    named = run_columns("predict", net, "--device-file", str(path), "--device", "my gpu,L4")
+    assert [row["device"] for row in named] == ["My GPU", "L4"]
+    assert run_json("devices", "My GPU", "--device-file", str(path))["device"]["sm_count"] == 46
     assert run_json("devices", "--device-file", str(path))["device"]["sm_count"] == 46
 
 

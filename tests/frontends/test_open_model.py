@@ -58,6 +58,12 @@ def test_a_named_framework_is_believed_where_the_content_tells_none(tmp_path: Pa
     assert caught.value.code.startswith("onnx.")
 
 
+def test_an_empty_path_is_not_the_folder_that_the_program_runs_in() -> None:
+    with pytest.raises(UsageError) as caught:
+        open_model("", input=InputShapes())
+    assert caught.value.code == "model.no_name"
+
+
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 @pytest.mark.parametrize("name", ["hf:LlamaForCausalLM", "hf:LlamaForCausalLM#decode=8"])
 def test_a_model_of_transformers_is_built_in_the_16_bits_that_it_will_run_in(name: str) -> None:

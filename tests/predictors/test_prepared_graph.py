@@ -11,7 +11,7 @@ import pytest
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 
@@ -43,6 +43,22 @@ def test_work_grows_with_the_batch(graph: Graph) -> None:
     assert (prepared.has_format(find_device("A100")), prepared.has_format(find_device("T4"))) == (True, False)
     # A FLOP on the tensor cores takes a smaller part of its peak than one of FP32.
     assert np.all(prepared.fp32_flops(find_device("A100")) < prepared.at.flops)
+
+
+def test_each_weight_of_a_product_is_read_once_and_nothing_else_is(builder: Any) -> None:
+    n = builder.N
+    tied, table = builder.weight(64, 64), builder.weight(1000, 64)
+    x = builder.node(OpKind.EMBEDDING, [table, builder.input(n, dtype=DType.INT64)], n, 64)
+    for _ in range(3):
+        x = builder.node(OpKind.LINEAR, [x, tied], n, 64)
+    builder.node(OpKind.LINEAR, [x, builder.weight(10, 64), builder.weight(10)], n, 10)
+    graph = builder.graph()
+    for precision, element_bytes in (("fp32", 4), ("amp", 4), ("bf16", 2)):
+        conditions = Conditions.parse(precision=precision)
+        compiled = CompiledGraphs.of([graph, graph], conditions, DEFAULT_SOFTWARE)
+        prepared = PreparedGraphs.of(compiled, batches=[1, 8], conditions=conditions)
+        for weight_bytes in prepared.weight_bytes:
+            assert weight_bytes.tolist() == [element_bytes * (64 * 64 + 10 * 64 + 10)] * 2
 
 
 def test_each_of_several_graphs_has_figures_of_its_own(graph: Graph) -> None:

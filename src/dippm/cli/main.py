@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -16,6 +17,7 @@ from dippm.errors import DippmError
 __all__ = ["STATUS_INTERRUPTED", "STATUS_TERMINATED", "main"]
 
 STATUS_UNEXPECTED = 1
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 STATUS_USAGE = 2
 STATUS_INTERRUPTED = 128 + signal.SIGINT
 STATUS_TERMINATED = 128 + signal.SIGTERM
@@ -43,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _leave_closed_pipe()
+    except OSError as exc:
+        if exc.errno not in _NO_ROOM:
+            raise
+        return _leave_full_output(exc)
     return status
 
 
@@ -51,6 +57,10 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
         return _run(words)
     except BrokenPipeError:
         raise
+    except OSError as exc:
+        if exc.errno in _NO_ROOM:
+            raise
+        return _report_unexpected(exc, as_json=as_json)
     except KeyboardInterrupt:
         return STATUS_INTERRUPTED
     except DippmError as exc:
@@ -125,3 +135,13 @@ def _leave_closed_pipe() -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
     return STATUS_UNEXPECTED
+
+
+def _leave_full_output(exc: OSError) -> int:
+    """Say on the other stream that the answer could not be written; what was written of it is not whole."""
+    status = _leave_closed_pipe()
+    with contextlib.suppress(OSError):
+        print_error(
+            f"The output cannot be written: {exc.strerror}.", code="output.full", exit_status=status, as_json=False
+        )
+    return status

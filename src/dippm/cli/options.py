@@ -252,7 +252,10 @@ def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
             code="device.invalid",
             cure="See dippm devices.",
         )
-    for spec in map(api.find_device, parts):
+    # The name in the file is one more name.
+    of_file = {spec.name.casefold(): spec for spec in found}
+    for part in parts:
+        spec = of_file.get(part.casefold()) or api.find_device(part)
         if spec not in found:
             found.append(spec)
     return found

@@ -120,8 +120,8 @@ def _print_json(name: str, answers: Sequence[DeviceFit | MaxBatch]) -> None:
 
 
 def _max_batch_row(answer: MaxBatch) -> list[object]:
-    """Time and memory are those at the batch, of one sample where not even that fits."""
-    figures = answer.prediction.to_dict()
+    """Time and memory are those at the batch; of none there are none."""
+    figures = answer.prediction.to_dict() if answer.batch else {}
     return [getattr(answer, name, figures.get(name)) for name in _MAX_BATCH_COLUMNS]
 
 

@@ -65,6 +65,9 @@ def open_model(
         return model
     if isinstance(model, StoredCheckpoint):
         return _in_format(partial(_open_checkpoint, model, input=input, mode=mode, batch_hint=batch_hint), precision)
+    if model == "":
+        # It would be the folder that the program was started in.
+        raise UsageError("The model must be a path or a name. Got an empty one instead.", code="model.no_name")
     if isinstance(model, str) and model.startswith(_ZOOS):
         return _in_format(partial(_open_zoo, model, input=input, mode=mode, batch_hint=batch_hint), precision)
     if isinstance(model, str | Path):

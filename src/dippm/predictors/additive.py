@@ -237,10 +237,12 @@ class AdditivePredictor:
     def covers(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether a network was trained under such conditions, on this device or on another with tensor cores.
 
+        A captured graph runs the kernels of the eager runtime, and no host that launches them.
+
         The optimizer is not asked for: its update is a small part of a step, bound by what it moves.
         """
         corrector = self._correctors.get(_regime_of(conditions))
-        if corrector is None or conditions.runtime is Runtime.CUDA_GRAPH:
+        if corrector is None:
             return False
         measured = corrector.artefact.measured
         alike, rate = _ALIKE.get(conditions.precision, (conditions.precision, "fp16_tensor"))
@@ -252,7 +254,7 @@ class AdditivePredictor:
 
     def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether the networks were trained on this device under these conditions."""
-        if not self.covers(device, conditions):
+        if not self.covers(device, conditions) or conditions.runtime is Runtime.CUDA_GRAPH:
             return False
         measured = self.artefact(conditions).measured
         return device.name in measured["devices"] and conditions.precision.value in measured["precisions"]

@@ -314,7 +314,12 @@ class PhysicsPredictor:
         energy_j = power * latency_ms / 1e3
         grounds = TimeGrounds.of(prepared, compiled, device, breakdown, sums=calibration, networks=self._additive)
         latency_ends, energy_ends = time_and_energy_intervals(
-            breakdown, energy_j, device, spread=grounds.spread, power_spread=calibration.power_spread
+            breakdown,
+            energy_j,
+            device,
+            spread=grounds.spread,
+            power_spread=calibration.power_spread,
+            weight_bytes=prepared.weight_bytes[place],
         )
         memory_ends = memory_interval(
             memory, device, software, calibration=calibration, spreads=memory_spreads(prepared, calibration)

@@ -18,6 +18,7 @@ from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
+from dippm.units import BYTES_PER_MIB, GIGA
 
 __all__ = ["TimeGrounds", "memory_interval", "memory_spreads", "time_and_energy_intervals"]
 
@@ -101,8 +102,6 @@ class TimeGrounds:
             if conditions.runtime is Runtime.COMPILE:
                 # What is off between devices and what is off by compiling are independent.
                 spread = np.hypot(spread, _COMPILED_MODELS)
-            elif conditions.runtime is Runtime.CUDA_GRAPH:
-                spread += _DOUBT_OF_CAPTURE
         else:
             predictor, labels = _CORRECTED_NAME, f"time: {networks.artefact(conditions).labels}; {labels}"
             unseen = networks.unseen_kinds(conditions)
@@ -113,6 +112,7 @@ class TimeGrounds:
                 spread = np.maximum(spread, _UNSEEN_DEVICE if is_sibling else sums.latency_spread_elsewhere)
         doubt = _doubt_of_operators(prepared, compiled, breakdown, unseen)
         doubt += 0.0 if prepared.has_format(device) else _DOUBT_OF_EMULATION
+        doubt += _DOUBT_OF_CAPTURE if conditions.runtime is Runtime.CUDA_GRAPH else 0.0
         return cls(predictor=predictor, labels=labels, is_measured=is_measured, unseen=unseen, spread=spread + doubt)
 
 
@@ -142,11 +142,18 @@ def _doubt_of_operators(
 
 
 def time_and_energy_intervals(
-    breakdown: LatencyBreakdown, energy_j: FloatArray, device: DeviceSpec, *, spread: FloatArray, power_spread: float
+    breakdown: LatencyBreakdown,
+    energy_j: FloatArray,
+    device: DeviceSpec,
+    *,
+    spread: FloatArray,
+    power_spread: float,
+    weight_bytes: FloatArray,
 ) -> tuple[Ends, Ends]:
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
-    The errors of the device's time, of the host's and of the power are independent of each other.
+    The errors of the device's time, of the host's and of the power are independent of each other. No call takes less
+    than its weights take to come from memory, but for those that the cache keeps from call to call.
 
     Args:
         breakdown: The time.
@@ -154,9 +161,10 @@ def time_and_energy_intervals(
         device: The device.
         spread: Half-width of the logarithm of the device's time.
         power_spread: The same of the power.
+        weight_bytes: Weights that are read at least once.
 
     Shapes:
-        energy_j, spread and all ends: [B].
+        energy_j, spread, weight_bytes and all ends: [B].
     """
     latency_ms = breakdown.latency_ms
     below, above = (
@@ -164,6 +172,9 @@ def time_and_energy_intervals(
         for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
     )
     latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above)
+    uncached_bytes = np.maximum(weight_bytes - device.l2_mb * BYTES_PER_MIB, 0.0)
+    least_ms = uncached_bytes / (device.bandwidth_gb_s * GIGA) * 1e3
+    latency_low = np.minimum(np.maximum(latency_low, least_ms), latency_ms)
     energy_low, energy_high = (
         energy_j / np.exp(np.hypot(below, power_spread)),
         energy_j * np.exp(np.hypot(above, power_spread)),
