@@ -32,7 +32,10 @@ def _graph(key):
     return GraphCache(SHIPPED_FOLDER).load(key, batch=1).graph
 
 
-def _conditions(mode, precision=Precision.FP16):
+def _conditions(mode, precision=None):
+    """By default those that the plain sum answers with tiles and bandwidth alone."""
+    if precision is None:
+        precision = Precision.TF32 if mode is Mode.INFERENCE else Precision.FP16
     return Conditions(precision=precision, mode=mode, optimizer=Optimizer.MOMENTUM if mode is Mode.TRAINING else None)
 
 
@@ -56,6 +59,7 @@ def test_twice_the_batch_never_takes_less_time_by_the_plain_sum(key, device, exp
             ("A100-SXM4-40GB", Precision.AMP),
             ("H100 80GB HBM3", Precision.AMP),
             ("A100-SXM4-40GB", Precision.FP32),
+            ("A100-SXM4-40GB", Precision.FP16),
         ]
     ),
     st.integers(0, 8),

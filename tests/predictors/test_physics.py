@@ -325,7 +325,7 @@ def test_no_interval_on_an_unmeasured_card_is_narrower_than_what_was_seen_on_one
 
 
 @pytest.mark.parametrize(
-    "changes", [{"precision": Precision.FP32}, {"precision": Precision.BF16}, {"layout": Layout.NHWC}], ids=str
+    "changes", [{"precision": Precision.FP32}, {"precision": Precision.TF32}, {"layout": Layout.NHWC}], ids=str
 )
 def test_what_no_network_knows_of_compiled_models_is_summed(network: Graph, changes: dict[str, Any]) -> None:
     predictor, device = PhysicsPredictor.load(), find_device("A100")

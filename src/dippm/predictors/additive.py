@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -45,6 +45,8 @@ _IS_COMPLEX = mark(DType, [dtype for dtype in DType if dtype.is_complex])
 _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
 _ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
+# Whole models in 16 bits, and the autocast that runs the same kernels.
+_PURE_HALVES = {Precision.FP16: Precision.AMP, Precision.BF16: Precision.AMP_BF16}
 _CLIP = np.float32(4.0)
 
 
@@ -251,6 +253,16 @@ class AdditivePredictor:
             and alike.value in measured["precisions"]
             and conditions.layout.value in measured["layouts"]
         )
+
+    def is_near(self, device: DeviceSpec, conditions: Conditions) -> bool:
+        """Whether a network was trained on the autocast that runs the kernels of these conditions, at inference.
+
+        Of training steps in pure 16 bits the networks know less than the plain sum: updates and gradients differ.
+        """
+        autocast = _PURE_HALVES.get(conditions.precision)
+        if autocast is None or conditions.mode is not Mode.INFERENCE:
+            return False
+        return self.covers(device, replace(conditions, precision=autocast))
 
     def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether the networks were trained on this device under these conditions."""

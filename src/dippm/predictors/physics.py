@@ -36,6 +36,7 @@ from dippm.predictors.prepared_graph import (
     PreparedGraphs,
     group_graphs,
 )
+from dippm.predictors.pure_half import mix_by_novelty
 from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["Explanation", "PhysicsPredictor"]
@@ -256,9 +257,28 @@ class PhysicsPredictor:
         return [
             self._corrected(prepared, device, prepared.conditions)
             if covered
-            else self._corrected_where_turned(prepared, device, next(others))
+            else self._corrected_where_alike(prepared, device, next(others))
             for device, covered in zip(devices, is_covered, strict=True)
         ]
+
+    def _corrected_where_alike(
+        self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The networks' time of graphs whose kernels they know by other conditions, [G]."""
+        conditions, compiled = prepared.conditions, prepared.compiled
+        if not self._additive.is_near(device, conditions):
+            return self._corrected_where_turned(prepared, device, summed)
+        calibration = self._calibrations[conditions.mode]
+        return mix_by_novelty(
+            summed,
+            self._corrected(prepared, device, conditions),
+            compiled.plan,
+            conditions=conditions,
+            host=calibration.rates,
+            times=compiled.times,
+            known_half_width=self._additive.artefact(conditions).half_widths[-1],
+            summed_half_width=calibration.latency_spread_elsewhere,
+        )
 
     def _corrected_where_turned(
         self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]

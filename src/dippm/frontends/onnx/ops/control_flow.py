@@ -22,7 +22,9 @@ def branch(call: Call) -> list[Value]:
         raise ShapeError("it lacks a branch")
     if condition.data is not None and condition.data.size == 1:
         return call.evaluator.run_block(then_block if condition.number() else else_block, [])
-    call.warn("A branch depends on the data; the one of its two sides with more work is counted, and so are its weights alone.")
+    call.warn(
+        "A branch depends on the data; of its two sides the one with more work is counted, and its weights alone."
+    )
     return call.evaluator.run_larger((then_block, else_block))
 
 

@@ -1,0 +1,123 @@
+"""Two answers for models in 16 bits, mixed by how well the networks know them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.api.named_models import SHIPPED_FOLDER
+from dippm.costs.conditions import Conditions
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
+from dippm.costs.workload import Workload
+from dippm.datasets.graph_cache import GraphCache
+from dippm.devices import find_device
+from dippm.graph import Graph, OpKind
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.physics import PhysicsPredictor
+from dippm.predictors.pure_half import mix_by_novelty
+
+_NO_HOST = Rates(host_scale=0.0)
+_KNOWN, _SUMMED = 0.2, 0.5
+
+
+@pytest.fixture(name="network")
+def _network(builder: Any) -> Graph:
+    x = builder.input(builder.N, 64)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(64, 64)], builder.N, 64)
+    x = builder.node(OpKind.VIEW, [x], builder.N, 8, 8, alias_of=x)
+    builder.node(OpKind.RELU, [x], builder.N, 8, 8)
+    return builder.graph()
+
+
+def mix(network: Graph, half_widths: list[float]) -> LatencyBreakdown:
+    """The plain sum says 1 ms for each kernel, the networks 4."""
+    plan = KernelPlan.from_workload(Workload.from_graph(network, Precision.FP16))
+    times, busy = np.array([2.0, 1.0, 1.0]), np.tile([1.0, 0.0, 1.0], (len(half_widths), 1))
+    conditions = Conditions(precision=Precision.FP16)
+
+    def breakdown(factor: float, own: np.ndarray[Any, Any] | None) -> list[LatencyBreakdown]:
+        return LatencyBreakdown.of_each(
+            factor * busy, plan, conditions=conditions, host=_NO_HOST, times=times, half_widths=[own]
+        )
+
+    (mixed,) = mix_by_novelty(
+        breakdown(1.0, None),
+        breakdown(4.0, np.array(half_widths)),
+        plan,
+        conditions=conditions,
+        host=_NO_HOST,
+        times=times,
+        known_half_width=_KNOWN,
+        summed_half_width=_SUMMED,
+    )
+    return mixed
+
+
+def test_the_networks_answer_where_they_were_calibrated_and_the_sum_far_from_there(network: Graph) -> None:
+    mixed = mix(network, [0.05, 0.2, 0.25, 0.3, 0.9])
+    # The linear layer runs twice, the view not at all.
+    assert mixed.busy_ms.tolist() == pytest.approx(
+        np.array([[8.0, 0.0, 4.0], [8.0, 0.0, 4.0], [4.0, 0.0, 2.0], [2.0, 0.0, 1.0], [2.0, 0.0, 1.0]])
+    )
+    assert mixed.latency_ms.tolist() == pytest.approx([12.0, 12.0, 6.0, 3.0, 3.0])
+    assert mixed.half_width is not None
+    assert mixed.half_width.tolist() == pytest.approx([0.05, 0.2, 0.375, 0.5, 0.5])
+
+
+def test_a_model_that_the_networks_do_not_know_keeps_the_answer_of_the_sum(network: Graph) -> None:
+    mixed = mix(network, [0.31, 4.0])
+    assert mixed.half_width is None
+    assert mixed.latency_ms.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "near"),
+    [
+        ("A100", {"precision": "fp16"}, True),
+        ("A100", {"precision": "bf16", "layout": "nhwc"}, True),
+        ("A100", {"precision": "bf16", "runtime": "compile"}, True),
+        ("A100", {"precision": "bf16", "runtime": "cuda-graph"}, True),
+        ("A100", {"precision": "amp"}, False),
+        ("A100", {"precision": "fp32"}, False),
+        ("A100", {"precision": "bf16", "mode": "training", "optimizer": "adamw"}, False),
+        ("T4", {"precision": "fp16"}, True),
+        ("T4", {"precision": "bf16"}, False),
+        ("P100", {"precision": "fp16"}, False),
+    ],
+)
+def test_where_the_networks_know_the_kernels(device: str, changes: dict[str, str], near: bool) -> None:
+    assert AdditivePredictor.load().is_near(find_device(device), Conditions.parse(**changes)) is near
+
+
+def test_an_image_model_in_16_bits_takes_no_longer_than_under_autocast() -> None:
+    shipped = GraphCache(SHIPPED_FOLDER)
+    keys = shipped.keys()
+    entries = [shipped.load(key, batch=64) for key in keys]
+    # There is one of training as well.
+    graph = next(entry.graph for entry in entries if entry is not None and entry.graph.source == "torchvision:resnet50")
+    predictor, device = PhysicsPredictor.load(), find_device("A100")
+
+    def latencies_ms(precision: str) -> list[float]:
+        conditions = Conditions.parse(precision=precision, layout="nhwc")
+        answers = predictor.predict(graph, batches=[64, 256], devices=[device], conditions=conditions)
+        return [answer.latency_ms for answer in answers]
+
+    for pure, autocast in (("fp16", "amp"), ("bf16", "amp-bf16")):
+        ratio = np.array(latencies_ms(pure)) / np.array(latencies_ms(autocast))
+        assert (ratio < 1.02).all()
+        assert (ratio > 0.8).all()
+
+
+def test_batches_of_a_model_in_16_bits_do_not_know_each_other(network: Graph) -> None:
+    predictor, device = PhysicsPredictor.load(), find_device("A100")
+    conditions = Conditions.parse(precision="fp16")
+    together = predictor.predict(network, batches=[1, 64, 4096], devices=[device], conditions=conditions)
+    for answer in together:
+        (alone,) = predictor.predict(network, batches=[answer.batch], devices=[device], conditions=conditions)
+        assert alone.latency_ms == pytest.approx(answer.latency_ms, rel=1e-5)
+        assert alone.intervals["latency_ms"] == pytest.approx(answer.intervals["latency_ms"], rel=1e-5)
