@@ -7,8 +7,9 @@
 - ``tensor_feed``, see :class:`~dippm.costs.rates.Rates`. It leaves GeForce cards as they are, on which all other rates
   and the networks were fitted.
 
-Only models of ``FITTED_MODELS`` are fitted on, by the plain sum, and not under autocast, where the networks answer. Each machine
-counts alike in each mode, however many rows it has: hosts differ, and it is their middle that is looked for.
+Only models of ``FITTED_MODELS`` are fitted on, by the plain sum, and not under autocast, where the networks answer.
+Each machine counts alike in each mode, however many rows it has: hosts differ, and it is their middle that is looked
+for.
 """
 
 from __future__ import annotations
