@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs import allocator
 from dippm.costs.allocator import BLOCK_BYTES
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.errors import UnsupportedError
 
 try:
-    from dippm.costs._replay import peak_blocks
+    from dippm.costs import _replay
 except ImportError:  # there was no compiler
-    from dippm.costs.allocator import peak_blocks
+    peak_blocks = allocator.peak_blocks
+else:
+    peak_blocks = _replay.peak_blocks
 
 __all__ = ["Replay"]
 
