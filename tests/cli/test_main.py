@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -143,6 +144,33 @@ def test_a_full_disk_is_one_line_on_the_other_stream(words: tuple[str, ...]) -> 
         )
     assert result.stderr.splitlines() == ["Error: The output cannot be written: No space left on device. [output.full]"]
     assert result.returncode == 1
+
+
+def test_a_full_disk_that_holds_a_file_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill() -> object:
+        raise OSError(errno.ENOSPC, "No space left on device", "rows.parquet")
+
+    monkeypatch.setattr("dippm.api.list_devices", fill)
+    monkeypatch.setattr(sys.modules["dippm.cli.main"], "_leave_closed_pipe", lambda: 1)
+    assert main(["devices"]) == 1
+    assert (
+        capsys.readouterr().err == "Error: 'rows.parquet' cannot be written: No space left on device. [output.full]\n"
+    )
+
+
+def test_another_error_of_the_system_shows_where_it_happened_with_debug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> object:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("dippm.api.list_devices", fail)
+    assert main(["devices", "--debug"]) == 1
+    captured = capsys.readouterr().err
+    assert "Traceback" in captured
+    assert captured.endswith("add --debug to see where it happened. [internal]\n")
 
 
 def test_debug_may_stand_anywhere_but_behind_a_double_dash(capsys: pytest.CaptureFixture[str]) -> None:

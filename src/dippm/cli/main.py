@@ -57,10 +57,6 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
         return _run(words)
     except BrokenPipeError:
         raise
-    except OSError as exc:
-        if exc.errno in _NO_ROOM:
-            raise
-        return _report_unexpected(exc, as_json=as_json)
     except KeyboardInterrupt:
         return STATUS_INTERRUPTED
     except DippmError as exc:
@@ -68,7 +64,9 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
             traceback.print_exc()
         print_error(str(exc), code=exc.code, exit_status=exc.exit_status, as_json=as_json)
         return exc.exit_status
-    except Exception as exc:  # noqa: BLE001 - the last stop: nobody should have to read a traceback to use a program
+    except Exception as exc:  # the last stop: nobody should have to read a traceback to use a program
+        if isinstance(exc, OSError) and exc.errno in _NO_ROOM:
+            raise
         if is_debug:
             traceback.print_exc()
         return _report_unexpected(exc, as_json=as_json)
@@ -140,8 +138,7 @@ def _leave_closed_pipe() -> int:
 def _leave_full_output(exc: OSError) -> int:
     """Say on the other stream that the answer could not be written; what was written of it is not whole."""
     status = _leave_closed_pipe()
+    what = f"'{exc.filename}'" if exc.filename else "The output"
     with contextlib.suppress(OSError):
-        print_error(
-            f"The output cannot be written: {exc.strerror}.", code="output.full", exit_status=status, as_json=False
-        )
+        print_error(f"{what} cannot be written: {exc.strerror}.", code="output.full", exit_status=status, as_json=False)
     return status

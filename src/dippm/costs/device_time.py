@@ -5,7 +5,7 @@ bandwidth; what memory binds from the learned element-wise kernel at the same tr
 once, however often the model runs it.
 
 The learned times are those of one eager call on an idle device; what they say of the kernel alone is
-:meth:`~dippm.costs.kernels.model.KernelModel.busy_ms`, of which what remains is at least what the cache allows.
+:meth:`~dippm.costs.kernels.model.KernelModel.busy_ms`, taken for at least what the cache allows.
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ def mix_by_novelty(
     shares = [_share(each, known_half_width) for each in corrected]
     busy, half_widths = [], []
     for by_sum, by_network, share in zip(summed, corrected, shares, strict=True):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mixed = by_network.busy_ms ** share[:, None] * by_sum.busy_ms ** (1.0 - share[:, None])
-        busy.append(mixed)
+        busy.append(by_network.busy_ms ** share[:, None] * by_sum.busy_ms ** (1.0 - share[:, None]))
         own = np.zeros(len(share)) if by_network.half_width is None else by_network.half_width
         half_widths.append(share * own + (1.0 - share) * summed_half_width)
     mixed_each = LatencyBreakdown.of_each(

@@ -18,7 +18,8 @@ that much is hidden in the floor:
 
 The element-wise tables show the shadow, because their times are straight lines in the bytes: 10 to 22 microseconds by
 host, of floors of 25 to 100. `busy_ms` turns this round. Where nothing shows, or no more than noise, the shadow is as
-full as peak rates ask for. Where a law answers, it knows the kernel's time by itself.
+full as peak rates ask for; the more shows beyond that, the fuller it is. Where a law answers, it knows the kernel's
+time by itself.
 """
 
 from __future__ import annotations
