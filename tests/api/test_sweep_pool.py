@@ -134,8 +134,16 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _workers(pid: int) -> list[int]:
-    """The processes below the guardians."""
-    return [worker for guardian in _children(pid) for worker in _children(guardian)]
+    """The processes below the guardians, which are in sessions of their own."""
+    guardians = [child for child in _children(pid) if _session(child) not in (None, os.getsid(0))]
+    return [worker for guardian in guardians for worker in _children(guardian)]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _wait_until_gone(processes: Sequence[int]) -> None:
