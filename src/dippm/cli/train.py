@@ -116,7 +116,9 @@ def train(
             show_default=False,
         ),
     ] = None,
-    mixed_precision: Annotated[bool, typer.Option("--mixed-precision", help="Mixed precision on a GPU.")] = False,
+    mixed_precision: Annotated[
+        bool, typer.Option("--mixed-precision", help="Train in fp16 on a GPU, in bf16 on a CPU.")
+    ] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read new models.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that the folder holds.")] = False,
     as_json: options.JsonOption = False,

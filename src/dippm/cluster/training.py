@@ -69,8 +69,6 @@ class RayEpochs:
                 code="cluster.too_small",
                 cure="Use fewer workers, or add machines.",
             )
-        if job.settings.mixed_precision and not is_gpu:
-            raise UsageError("Mixed precision needs a GPU.", code="train.no_gpu", cure="Train without it.")
         return is_gpu
 
 

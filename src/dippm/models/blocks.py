@@ -1,4 +1,4 @@
-"""What the graph networks share: graph blocks, the readout of a graph, fully connected blocks."""
+"""What the graph networks share: graph blocks and fully connected blocks."""
 
 from __future__ import annotations
 
@@ -8,45 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dippm.models.geometric import global_add_pool, global_max_pool
+from dippm.models.dropped_rectifier import DroppedRectifier
 from dippm.models.message_rounds import ROUNDS, Members, MessageRound
+from dippm.models.pooling import pool_nodes
 
-__all__ = ["SHARPNESS", "FullyConnectedBlocks", "GraphNetwork", "pool_nodes"]
-
-#: Of the soft maximum in :func:`pool_nodes`. Chosen on a validation split among 4, 8 and ``ln(1 + sum)`` in its place.
-SHARPNESS = 8.0
+__all__ = ["FullyConnectedBlocks", "GraphNetwork"]
 
 _LAYERS = 3
-
-
-def pool_nodes(embeddings: Tensor, members: Members, *, graphs: int) -> Tensor:
-    """Read a graph out of its nodes: their mean, and the logarithm of the sum of their exponentials.
-
-    The paper says that node embeddings are pooled, not how. Time and energy are sums over operators whose costs span
-    decades, and a network learns their logarithms: where a value follows the logarithm of what a node costs,
-    ``ln(1 + sum(exp(s h))) / s`` follows that of what the graph costs, which neither a mean nor a sum of logarithms
-    does. The sharpness ``s`` brings embeddings, which are near 1, to such a span.
-
-    Pooling is in float32 under mixed precision too, since float16 ends at 65,504.
-
-    Args:
-        embeddings: Embeddings of rows, none negative.
-        members: The rows of each graph.
-        graphs: Number of graphs; one without nodes gets zeros.
-
-    Shapes:
-        embeddings: [N, F]; result: [G, 2 F].
-    """
-    graph_ids, rows, counts = members
-    # Not by indexing, whose gradient is slower.
-    embeddings = embeddings.float().index_select(0, rows)
-    share = counts / global_add_pool(counts, graph_ids, graphs).index_select(0, graph_ids)
-    mean: Tensor = global_add_pool(share[:, None] * embeddings, graph_ids, graphs)
-    sharp = SHARPNESS * embeddings
-    # The largest is taken out before and put back after, so that no exponential overflows; gradients are the same.
-    top: Tensor = global_max_pool(sharp.detach(), graph_ids, graphs).clamp(min=0.0)
-    total = global_add_pool(counts[:, None] * torch.exp(sharp - top.index_select(0, graph_ids)), graph_ids, graphs)
-    return torch.cat([mean, (top + torch.log(torch.exp(-top) + total)) / SHARPNESS], dim=1)
 
 
 class FullyConnectedBlocks(nn.Module):
@@ -65,13 +33,13 @@ class FullyConnectedBlocks(nn.Module):
     def __init__(self, *, inputs: int, hidden: int, dropout: float, outputs: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(inputs if block == 0 else hidden, hidden) for block in range(_LAYERS))
-        self.dropout = nn.Dropout(dropout)
+        self.activation = DroppedRectifier(dropout)
         self.output = nn.Linear(hidden, outputs)
 
     def forward(self, values: Tensor) -> Tensor:
         """Apply the blocks."""
         for layer in self.layers:
-            values = self.dropout(torch.relu(layer(values)))
+            values = self.activation(layer(values))
         result: Tensor = self.output(values)
         return result
 
@@ -104,7 +72,7 @@ class GraphNetwork(nn.Module, ABC):
         self.convolutions = nn.ModuleList(
             self.make_convolution(node_features if block == 0 else hidden, hidden) for block in range(ROUNDS)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.activation = DroppedRectifier(dropout)
         self.head = FullyConnectedBlocks(
             inputs=2 * hidden + static_features, hidden=hidden, dropout=dropout, outputs=outputs
         )
@@ -136,7 +104,7 @@ class GraphNetwork(nn.Module, ABC):
         """
         values = node_features
         for convolution, messages in zip(self.convolutions, rounds, strict=True):
-            values = self.dropout(torch.relu(self.convolve(convolution, values, messages)))
+            values = self.activation(self.convolve(convolution, values, messages))
         pooled = pool_nodes(values, members, graphs=len(static_features))
         result: Tensor = self.head(torch.cat([pooled, static_features], dim=1))
         return result

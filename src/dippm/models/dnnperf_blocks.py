@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from dippm.models.blocks import SHARPNESS, FullyConnectedBlocks
+from dippm.models.blocks import FullyConnectedBlocks
 from dippm.models.geometric import global_add_pool, global_max_pool, global_mean_pool
+from dippm.models.pooling import SHARPNESS
 
 __all__ = ["AttentionReadout", "DnnperfNetwork", "MeanReadout", "softmax_by_group"]
 

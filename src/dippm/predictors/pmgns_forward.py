@@ -13,7 +13,7 @@ FloatArray = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
 
 _BLOCKS = range(3)
-# That of dippm.models.blocks.pool_nodes, which only PyTorch can import.
+# That of dippm.models.pooling.pool_nodes, which only PyTorch can import.
 _SHARPNESS = 8.0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +174,7 @@ def _make_trainer(
     return pl.Trainer(
         accelerator="gpu" if is_on_gpu(settings) else "cpu",
         **(own if workers is None else workers),
-        precision="16-mixed" if settings.mixed_precision else "32-true",
+        precision=_precision(settings),
         max_epochs=settings.epochs,
         callbacks=callbacks,
         logger=[table, board],
@@ -185,6 +185,13 @@ def _make_trainer(
         num_sanity_val_steps=0,
         log_every_n_steps=1,
     )
+
+
+def _precision(settings: TrainingSettings) -> Literal["32-true", "16-mixed", "bf16-mixed"]:
+    """CPUs that multiply 16 bits multiply bf16."""
+    if not settings.mixed_precision:
+        return "32-true"
+    return "16-mixed" if is_on_gpu(settings) else "bf16-mixed"
 
 
 class _Reporter(pl.Callback):

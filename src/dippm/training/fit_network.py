@@ -211,8 +211,6 @@ def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings, *, i
     is_gpu = is_on_gpu(settings)
     if settings.accelerator == "gpu" and not is_gpu:
         raise UsageError("PyTorch sees no GPU to train on.", code="train.no_gpu", cure="Use the accelerator cpu.")
-    if settings.mixed_precision and not is_gpu:
-        raise UsageError("Mixed precision needs a GPU.", code="train.no_gpu", cure="Train without it.")
     if is_gpu and settings.devices > torch.cuda.device_count():
         raise UsageError(
             f"PyTorch sees {torch.cuda.device_count()} GPUs. Got {settings.devices} devices instead.",

@@ -40,7 +40,7 @@ class TrainingSettings:
         seed: Seed of split, weights, dropout and order.
         accelerator: ``"auto"``, ``"cpu"`` or ``"gpu"``.
         devices: Devices to train on side by side, at least 1.
-        mixed_precision: fp16 autocast; needs a GPU.
+        mixed_precision: Autocast: fp16 on a GPU, bf16 on a CPU.
 
     Raises:
         UsageError: ``train.settings`` where a value is out of its range.

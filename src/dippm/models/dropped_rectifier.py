@@ -1,0 +1,66 @@
+"""ReLU and dropout in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+__all__ = ["DroppedRectifier"]
+
+# Dropout is drawn 16 bits a value, four values from one word of the generator.
+_DRAWS = 1 << 16
+_VALUES_PER_WORD = 4
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class DroppedRectifier(nn.Module):
+    """``dropout(relu(x))``.
+
+    PyTorch draws dropout on a CPU value by value, which takes a quarter of a training step of a wide network. Here it
+    is drawn 16 bits a value, laid over the bits of the values, and not kept: a value that was dropped is 0, and a value
+    of 0 has no gradient, as ReLU has it anyway. On other devices PyTorch's own kernels run.
+
+    Args:
+        dropout: Share of values dropped in training, at least 0 and below 1; on a CPU to 1/65,536.
+    """
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Rectify, and drop in training."""
+        dropped = min(round(self.dropout * _DRAWS), _DRAWS - 1)
+        if not (self.training and dropped):
+            return torch.relu(values)
+        if values.device.type != "cpu":
+            return functional.dropout(torch.relu(values), self.dropout)
+        result: Tensor = _DroppedRectifier.apply(values, dropped)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _DroppedRectifier(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, dropped: int) -> Tensor:
+        words = torch.empty(-(-values.numel() // _VALUES_PER_WORD), dtype=torch.int64).random_(-(1 << 63), None)
+        draws = words.view(torch.int16)[: values.numel()].view(values.shape)
+        # All bits of what is kept, none of what is dropped: 0 minus 1 or minus 0.
+        first_kept = dropped - _DRAWS // 2
+        bits = draws.clamp_(first_kept - 1, first_kept).neg_().add_(first_kept - 1)
+        ctx.scale = _DRAWS / (_DRAWS - dropped)
+        result = torch.relu(values).mul_(ctx.scale)
+        integer = _INTEGERS[result.element_size()]
+        result.view(integer).bitwise_and_(bits.to(integer))
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (result,) = ctx.saved_tensors
+        own: Tensor = torch.ops.aten.threshold_backward(gradient, result, 0.0)
+        return own.mul_(ctx.scale), None
