@@ -15,20 +15,7 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "src" / "dippm"
 
 # Modules without a test file of their own, and why.
-EXCEPTIONS = {
-    "api/exploration/exploration.py": "what explore() returns: api/exploration/test_explore.py looks at it",
-    "api/exploration/files.py": "written and read by explore(), tested in api/exploration/test_explore.py",
-    "api/exploration/run.py": "explore() itself, tested in api/exploration/test_explore.py",
-    "frontends/paddle/worker.py": "runs beside Paddle alone: paddle/test_convert.py starts it for each model",
-    "frontends/process_lock.py": "a lock",
-    "frontends/tensorflow/worker.py": "runs beside TensorFlow alone: tensorflow/test_conversion.py starts it",
-    "graph/parts.py": "plain data, nothing checked; graph/test_graph.py builds graphs of it",
-    "measuring/model_source.py": "a protocol without code",
-    "measuring/worker_process.py": "the other side of worker.py, whose tests start, starve and kill it",
-    "server/state.py": "a flag",
-    "training/adaptation_report.py": "plain data, nothing checked; test_adapt_device.py looks at what it holds",
-    "training/physics_training.py": "a command that reads all measured tables; its steps are tested in test_physics.py",
-}
+EXCEPTIONS = {"server/state.py": "a flag"}
 
 
 def defines_something(path: Path) -> bool:
