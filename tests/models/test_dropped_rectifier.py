@@ -23,12 +23,21 @@ def test_a_share_is_dropped_and_the_rest_scaled(dtype):
     values = torch.ones(999, 333, dtype=dtype)
     result = DroppedRectifier(0.25).train()(values)
     kept = result != 0
-    # 65,536 draws, of which a quarter drops: the scale is 4/3, and 332,667 values leave 0.2 % of chance.
+    # A quarter of 256 draws: the scale is 4/3, and 332,667 values leave 0.2 % of chance.
     torch.testing.assert_close(result[kept], torch.full_like(result[kept], 4 / 3))
     assert kept.double().mean().item() == pytest.approx(0.75, abs=0.004)
     # Neither whole rows nor whole columns.
     assert kept.double().mean(dim=0).std() > 0.005
     assert kept.double().mean(dim=1).std() > 0.01
+
+
+@pytest.mark.parametrize("share", [0.05, 0.001])
+def test_a_share_between_draws_is_met_on_average(share):
+    torch.manual_seed(0)
+    module = DroppedRectifier(share).train()
+    results = [module(torch.ones(20_000)) for _ in range(1000)]
+    assert sum((each == 0).double().mean().item() for each in results) / 1000 == pytest.approx(share, abs=2e-4)
+    assert sum(each.double().mean().item() for each in results) / 1000 == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -44,9 +53,9 @@ def test_gradients_flow_where_values_do(dtype):
 
 def test_every_place_of_a_word_is_dropped_alike():
     torch.manual_seed(0)
-    kept = DroppedRectifier(0.5).train()(torch.ones(50_000, 4)) > 0
-    assert kept.double().mean(dim=0).tolist() == pytest.approx([0.5] * 4, abs=0.015)
-    pairs = torch.corrcoef(kept.double().T) - torch.eye(4)
+    kept = DroppedRectifier(0.5).train()(torch.ones(50_000, 8)) > 0
+    assert kept.double().mean(dim=0).tolist() == pytest.approx([0.5] * 8, abs=0.015)
+    pairs = torch.corrcoef(kept.double().T) - torch.eye(8)
     assert pairs.abs().max() < 0.03
 
 

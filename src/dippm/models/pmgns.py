@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from dippm.models.blocks import GraphNetwork
@@ -40,19 +41,42 @@ class PMGNS(GraphNetwork):
         A mean of products is the product of a mean: where the block does not widen, rows before it, of which there are
         fewer, are multiplied and then averaged; where it does, as the first one, narrow rows are averaged before.
         """
-        (producer, consumer), own = messages.edge_index, messages.own
-        heard_by: Any = convolution.lin_l
-        sees_itself: Any = convolution.lin_r
-        count = len(own)
-        share = 1.0 / torch.bincount(consumer, minlength=count).clamp(min=1)[:, None]
-
-        def mean_heard(rows: Tensor) -> Tensor:
-            return add_rows(take_rows(rows, producer), consumer, count) * share.to(rows.dtype)
-
-        result: Tensor
-        if values.shape[1] < heard_by.out_channels:
-            result = heard_by(mean_heard(values)) + sees_itself(take_rows(values, own))
-        else:
-            result = mean_heard(functional.linear(values, heard_by.weight)) + take_rows(sees_itself(values), own)
-            result = result + heard_by.bias.to(result.dtype)
+        of_others: Any = convolution.lin_l
+        of_itself: Any = convolution.lin_r
+        if values.shape[1] < of_others.out_channels:
+            narrow: Tensor = of_others(_mean_heard(values, messages)) + of_itself(take_rows(values, messages.own))
+            return narrow
+        told = functional.linear(values, of_others.weight)
+        kept = functional.linear(values, of_itself.weight, of_others.bias)
+        result: Tensor = _Hear.apply(told, kept, messages)  # type: ignore[no-untyped-call]
         return result
+
+
+def _shares(messages: MessageRound) -> Tensor:
+    """What each message is of the mean that a row hears, [N_after, 1]."""
+    return 1.0 / torch.bincount(messages.edge_index[1], minlength=len(messages.own)).clamp(min=1)[:, None]
+
+
+def _mean_heard(values: Tensor, messages: MessageRound) -> Tensor:
+    producer, consumer = messages.edge_index
+    heard = add_rows(take_rows(values, producer), consumer, len(messages.own))
+    return heard * _shares(messages).to(heard.dtype)
+
+
+class _Hear(torch.autograd.Function):
+    """The mean of what a row is told, and what it keeps of its own: [N_before, F] each, to [N_after, F]."""
+
+    @staticmethod
+    def forward(ctx: Any, told: Tensor, kept: Tensor, messages: MessageRound) -> Tensor:
+        (producer, consumer), own = messages.edge_index, messages.own
+        shares = _shares(messages).to(told.dtype)
+        ctx.save_for_backward(producer, consumer, own, shares)
+        ctx.count = len(told)
+        return add_rows(told.index_select(0, producer), consumer, len(own)).mul_(shares).add_(kept.index_select(0, own))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        producer, consumer, own, shares = ctx.saved_tensors
+        told = add_rows((gradient * shares).index_select(0, consumer), producer, ctx.count)
+        return told, add_rows(gradient, own, ctx.count), None

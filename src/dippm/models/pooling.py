@@ -16,7 +16,7 @@ __all__ = ["SHARPNESS", "pool_nodes"]
 SHARPNESS = 8.0
 
 # Members that a CPU pools at once, for their float32 numbers to stay in its cache.
-_MEMBERS_AT_ONCE = 4096
+_MEMBERS_AT_ONCE = 1024
 
 
 def pool_nodes(embeddings: Tensor, members: Members, *, graphs: int) -> Tensor:
