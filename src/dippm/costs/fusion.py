@@ -55,6 +55,7 @@ _IS_REDUCTION = mark(
 _WINDOW_KINDS = (OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.RESIZE, OpKind.LOCAL_RESPONSE_NORM, OpKind.GRID_SAMPLE)
 # Of weights; what is not read again in a step is kept for the next or for the update.
 _IS_GRADIENT = mark(TensorRole, [TensorRole.GRADIENT])
+_SOFTMAX_KINDS = (OpKind.SOFTMAX, OpKind.LOG_SOFTMAX)
 _NORM_KINDS = (
     OpKind.GROUP_NORM,
     OpKind.INSTANCE_NORM,
@@ -189,6 +190,14 @@ class _Flow:
         kernel = _kernels(sizes, writer, is_loop, part)
         by_loop, from_loop = is_loop[edges.read_node], (writer >= 0) & is_loop[writer]
         is_inside = by_loop & from_loop & (kernel[edges.read_node] == kernel[writer])
+        if software.remakes_softmax:
+            # A cross-entropy makes the one element of a row that it picks from the scores.
+            is_inside |= (
+                by_loop
+                & from_loop
+                & sizes.is_kind(OpKind.GATHER)[edges.read_node]
+                & sizes.is_kind(*_SOFTMAX_KINDS)[writer]
+            )
         # Loops write what they make for a concatenation that is built to its place in it at once.
         is_built = sizes.is_kind(OpKind.CONCAT) & (kernel == np.arange(len(kernel)))
         is_joined = is_built[edges.read_node] & from_loop
@@ -211,8 +220,9 @@ class _Flow:
 def _with_loops_made_again(flow: _Flow, part: IndexArray, software: Software) -> _Flow:
     """The same where loops of the backward pass make again what is not kept for them."""
     sizes = flow.sizes
-    # Of a norm mean and variance are kept, which are few.
-    is_kept = is_reduction(sizes) & ~sizes.is_kind(*_NORM_KINDS)
+    # Of a norm mean and variance are kept, of a softmax the largest and the sum of each row, which are few.
+    remade = (*_NORM_KINDS, *_SOFTMAX_KINDS) if software.remakes_softmax else _NORM_KINDS
+    is_kept = is_reduction(sizes) & ~sizes.is_kind(*remade)
     again = Recomputation.of(
         sizes,
         part=part,

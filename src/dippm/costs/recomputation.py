@@ -5,8 +5,7 @@ kept anyway or is less to keep; what takes a reduction, reads windows or joins t
 calls of the backward pass read. PyTorch finds the least to keep by a minimum cut; here each value is decided by itself,
 in the order in which they are made.
 
-Rules after ``torch/_functorch/partitioners.py``, PyTorch 2.0 and 2.4. Of a softmax 2.4 could keep the scores and make
-the rest again; that it keeps the softmax is assumed, as releases before did.
+Rules after ``torch/_functorch/partitioners.py``, PyTorch 2.0 and 2.4.
 """
 
 from __future__ import annotations

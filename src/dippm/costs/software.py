@@ -106,6 +106,15 @@ class Software:
         return None if self.torch >= (2, 4) else 3
 
     @property
+    def remakes_softmax(self) -> bool:
+        """Whether a compiled backward pass makes a softmax again from scores that are less to keep.
+
+        From 2.4 on, when the partitioner's limit fell (see above); that releases before did not is assumed. 2.8 does:
+        data/published/README.md, gpt2-runpod-cards.
+        """
+        return self.torch >= (2, 4)
+
+    @property
     def scatters_losses(self) -> bool:
         """Whether a compiled step writes the gradient of a cross-entropy to memory, nearly all of it zeros.
 
