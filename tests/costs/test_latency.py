@@ -90,6 +90,21 @@ def test_other_hosts_bound_what_the_host_decides(builder: Any) -> None:
     assert middle.busy_ms.sum() <= middle.fast_host_ms[0] < middle.latency_ms[0] < middle.slow_host_ms[0]
 
 
+def test_a_convolution_that_looks_for_its_kernel_takes_longer_to_launch(builder: Any) -> None:
+    x = builder.input(builder.N, 8, 4, 4)
+    builder.node(OpKind.RELU, [x], builder.N, 8, 4, 4)
+    builder.node(OpKind.CONV, [x, builder.weight(8, 8, 1, 1)], builder.N, 8, 4, 4, kernel=(1, 1), groups=1)
+    work = Workload.from_graph(builder.graph(), Precision.FP32)
+    rates = Rates(convolution_host=3.0)
+    launched = [
+        latency.launched_ms(KernelPlan.from_workload(work, searches_convolutions=searches), Conditions(), rates)
+        for searches in (False, True)
+    ]
+    # 21 microseconds for the ReLU, 49 for the convolution of the measured host.
+    assert launched[0] == pytest.approx([0.021, 0.021 + 0.049])
+    assert launched[1] == pytest.approx([0.021, 0.021 + 3 * 0.049])
+
+
 def test_a_node_that_runs_often_counts_as_often() -> None:
     busy, launched = np.full((1, 10), 2.0), np.arange(10.0)
     once, twice = (latency.LatencyBreakdown.of(busy, launched, np.full(10, times)) for times in (1.0, 2.0))

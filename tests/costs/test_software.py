@@ -73,20 +73,22 @@ def test_kernels_are_loaded_lazily_where_both_releases_can(given, lazily):
 def test_attention_and_gradients_changed_with_two(given, is_new):
     software = Software.parse(given)
     assert (software.fuses_attention, software.keeps_gradients) == (is_new, not is_new)
+    assert software.searches_convolutions is not is_new
 
 
 @pytest.mark.parametrize(
-    ("given", "turns", "reach", "scatters"),
+    ("given", "turns", "reach", "remakes", "scatters"),
     [
-        ("torch 2.0", False, 3, True),
-        ("torch 2.1", True, 3, True),
-        ("torch 2.4", True, None, True),
-        ("torch 2.5", True, None, False),
+        ("torch 2.0", False, 3, False, True),
+        ("torch 2.1", True, 3, False, True),
+        ("torch 2.4", True, None, True, True),
+        ("torch 2.5", True, None, True, False),
     ],
 )
-def test_what_a_compiler_does_changed_with_releases(given, turns, reach, scatters):
+def test_what_a_compiler_does_changed_with_releases(given, turns, reach, remakes, scatters):
     software = Software.parse(given)
-    assert (software.turns_images, software.recomputation_reach, software.scatters_losses) == (turns, reach, scatters)
+    assert (software.turns_images, software.recomputation_reach) == (turns, reach)
+    assert (software.remakes_softmax, software.scatters_losses) == (remakes, scatters)
 
 
 @pytest.mark.parametrize(("given", "has"), [("torch 1.12", False), ("torch 1.13", True)])

@@ -63,8 +63,9 @@ def test_a_step_without_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_graph_is_that_of_the_attention_and_the_stand_in_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     _needs_transformers()
     configurations = {**read_configurations(FOLDER), ROW.model: {"num_hidden_layers": 1, "vocab_size": 100}}
-    eager = run_of(ROW, monkeypatch)
-    fused = run_of(replace(ROW, attention="sdpa"), monkeypatch)
+    row = replace(ROW, source="transformers-docs-somebody")
+    eager = run_of(row, monkeypatch)
+    fused = run_of(replace(row, attention="sdpa"), monkeypatch)
     assert isinstance(eager, PublishedRun)
     assert isinstance(fused, PublishedRun)
     graphs = [run.build_graph(configurations) for run in (eager, fused)]
@@ -119,6 +120,7 @@ def test_what_no_question_describes_is_left_out_with_the_reason(
 DIFFUSION = replace(
     ROW, source="diffusers-torch2-docs", model="runwayml/stable-diffusion-v1-5", model_class="UNet2DConditionModel",
     attention="sdpa", mode="inference", optimizer="", batch=8, sequence=None, image=(512, 512),
+    notes="latents of 64x64, channels_last",
 )  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def test_a_step_of_diffusion_is_one_call_of_the_unet(monkeypatch: pytest.MonkeyP
     assert isinstance(run, PublishedRun)
     assert not run.is_fitted
     assert (run.conditions.layout, run.conditions.precision) == (Layout.NHWC, Precision.FP16)
-    run = run_of(replace(DIFFUSION, source="mlenergy-diffusion", precision=""), monkeypatch)
+    run = run_of(replace(DIFFUSION, source="mlenergy-diffusion", precision="", notes=""), monkeypatch)
     assert isinstance(run, PublishedRun)
     assert (run.conditions.layout, run.conditions.precision) == (Layout.NCHW, Precision.FP16)
 

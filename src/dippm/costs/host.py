@@ -9,6 +9,11 @@ encoders of ``data/published`` say of the host of one machine differs by 19 % wi
 and by 9 % with 15 microseconds; all rows together are fitted as well with 10 as with 15. ``host_scale`` of
 :class:`~dippm.costs.rates.Rates` is how fast hosts launch whole models against this one.
 
+A convolution costs more where its library looks for a kernel at each call, as cuDNN's seventh interface did (PyTorch
+before 2.0): of twenty models on one A100 transformers tell one host and models of convolutions one 1.2 to 1.4 times as
+slow, those of depthwise convolutions, which do not go through cuDNN, between them (``data/published``, framework-tax).
+``convolution_host`` is by how much.
+
 Views were not measured; theirs is an assumption of the order of a Python call into the dispatcher. An optimizer's
 operators over lists of tensors were not measured either: a microsecond for each tensor beside the call is assumed.
 """
@@ -22,7 +27,7 @@ from dippm.costs.sizes import GraphSizes
 from dippm.graph import CONTRACTION_KINDS, NORM_KINDS, RECURRENT_KINDS, OpKind
 from dippm.graph.codes import tabulate
 
-__all__ = ["CAST_DISPATCH_US", "FUSED_DISPATCH_US", "host_dispatch_us"]
+__all__ = ["CAST_DISPATCH_US", "FUSED_DISPATCH_US", "goes_through_cudnn", "host_dispatch_us"]
 
 _EVENTS_US = 10.0
 _MODULE_US = 31.0
@@ -66,6 +71,17 @@ def _measured_us(kind: OpKind) -> float:
 
 
 _DISPATCH_US = tabulate(OpKind, _dispatch_us)
+
+
+def goes_through_cudnn(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+    """Which nodes are convolutions of cuDNN: nearly all but those with one channel a group, [n_nodes]."""
+    result = sizes.is_kind(OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD)
+    (node,) = np.nonzero(result)
+    is_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
+    weight = np.where(is_gradient, sizes.outputs(node), sizes.inputs(node, 1))
+    is_grouped = np.array([sizes.nodes[i].attributes.get("groups", 1) != 1 for i in node.tolist()], dtype=np.bool_)
+    result[node] = ~is_grouped | (sizes.dimension(weight, 1)[:, 0] != 1.0)
+    return result
 
 
 def host_dispatch_us(sizes: GraphSizes) -> npt.NDArray[np.float64]:

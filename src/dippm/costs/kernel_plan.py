@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dippm.costs.compiled_layout import runs_channels_last
 from dippm.costs.conditions import Layout
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
-from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, host_dispatch_us
+from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, goes_through_cudnn, host_dispatch_us
 from dippm.costs.kernels.problems import Family
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import number_rows
@@ -120,6 +120,7 @@ class KernelPlan:
         stream_group: Which rate each of ``stream.node`` takes.
         stream_operator: Element-wise table of each of ``stream.node``.
         dispatch_us: Host time to launch each node, casts included, microseconds.
+        is_searched: Which nodes are convolutions whose library looks for a kernel at each call.
         is_backward: Whether autograd launches each node and not the model's Python code.
         is_turned: Whether a compiler runs the convolutions of each graph with channels last, [G].
     """
@@ -137,12 +138,18 @@ class KernelPlan:
     stream_group: npt.NDArray[np.str_]
     stream_operator: npt.NDArray[np.str_]
     dispatch_us: FloatArray
+    is_searched: npt.NDArray[np.bool_]
     is_backward: npt.NDArray[np.bool_]
     is_turned: npt.NDArray[np.bool_]
 
     @classmethod
     def from_workload(
-        cls, work: Workload, *, is_backward: npt.NDArray[np.bool_] | None = None, may_turn: bool = True
+        cls,
+        work: Workload,
+        *,
+        is_backward: npt.NDArray[np.bool_] | None = None,
+        may_turn: bool = True,
+        searches_convolutions: bool = False,
     ) -> KernelPlan:
         """Group the kernels of a workload.
 
@@ -150,6 +157,7 @@ class KernelPlan:
             work: The workload.
             is_backward: See above; without it no node belongs to a backward pass.
             may_turn: Whether the compiler may run convolutions with channels last, where there is a compiler.
+            searches_convolutions: See :attr:`~dippm.costs.software.Software.searches_convolutions`.
         """
         arithmetic = work.types.arithmetic_number
         is_turned = np.zeros(len(work.sizes.graphs), dtype=np.bool_)
@@ -204,6 +212,7 @@ class KernelPlan:
             stream_group=np.array(_GROUPS)[group],
             stream_operator=np.array(_OPERATORS)[operator],
             dispatch_us=_dispatch_us(work),
+            is_searched=goes_through_cudnn(work.sizes) & searches_convolutions,
             is_backward=is_backward,
             is_turned=is_turned,
         )

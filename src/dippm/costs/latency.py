@@ -33,8 +33,6 @@ _US_PER_MS = 1e3
 # A captured graph is launched as a whole. Compiled code launches fewer kernels, each as fast as the eager runtime does:
 # settled on compiled rows of ``data/published``.
 _HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 1.0, Runtime.CUDA_GRAPH: 0.0}
-
-
 #: By what a user's host may be faster or slower than the usual one: assumed. Of the machines of published measurements
 #: most lie within 1.7 of it; a laptop's launches more than twice as fast (docs/reports/published.md).
 OTHER_HOST = 2.0
@@ -189,6 +187,7 @@ def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates, *, nodes
     """
     host_scale = rates.host_scale * _HOST_OF_RUNTIME[conditions.runtime]
     dispatch_us = np.where(plan.is_backward[nodes], rates.backward_host, 1.0) * plan.dispatch_us[nodes]
+    dispatch_us *= np.where(plan.is_searched[nodes], rates.convolution_host, 1.0)
     result: FloatArray = np.cumsum(dispatch_us) * (host_scale / _US_PER_MS)
     return result
 

@@ -40,6 +40,8 @@ class Rates:
         row_cycles: Cycles for which a row of a layer norm, however narrow, keeps a multiprocessor busy; 0 where
             networks learn what narrow rows take.
         host_scale: Host time per operator over that of the measured host.
+        convolution_host: Host time of a convolution whose library looks for a kernel at each call over that of one
+            whose kernel is known.
         backward_host: Host time of an operator of the backward pass over that of the same operator called from Python.
         weight_gradient: Time of the gradient of a convolution's weight over that of the convolution.
         direct_weight_gradient: The same of depthwise and thinly grouped convolutions.
@@ -63,6 +65,7 @@ class Rates:
     step_us: float = 8.0
     row_cycles: float = 0.0
     host_scale: float = 1.0
+    convolution_host: float = 1.0
     backward_host: float = 0.5
     weight_gradient: float = 1.2
     direct_weight_gradient: float = 2.0

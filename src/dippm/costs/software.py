@@ -90,6 +90,15 @@ class Software:
         return self.torch >= (2, 5)
 
     @property
+    def searches_convolutions(self) -> bool:
+        """Whether each call of a convolution asks cuDNN for a kernel anew.
+
+        Until cuDNN's eighth interface became the default with 2.0 (github.com/pytorch/pytorch, pull request 91117), of
+        which PyTorch keeps the plans.
+        """
+        return self.torch < (2, 0)
+
+    @property
     def turns_images(self) -> bool:
         """Whether ``torch.compile`` may run convolutions with channels last that are called with channels first.
 

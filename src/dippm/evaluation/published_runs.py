@@ -35,7 +35,10 @@ __all__ = ["FITTED_MODELS", "PUBLISHED_FOLDER", "PublishedRun", "read_published_
 PUBLISHED_FOLDER = Path("data") / "published"
 
 #: Parts of the names of the models that may be fitted on: one of each kind of architecture.
-FITTED_MODELS = ("Llama-2-7b", "bert-base", "bge-base", "gpt2", "distilbert", "torchvision:resnet50")
+FITTED_MODELS = (
+    "Llama-2-7b", "bert-base", "bge-base", "gpt2", "distilbert",
+    "torchvision:resnet50", "torchvision:squeezenet1_0", "torchvision:mnasnet1_0",
+)  # fmt: skip
 
 _LAPTOP = "rtx3080ti-16GB"
 # The canonical name of each device; of a bare name the usual variant.
@@ -45,6 +48,7 @@ _DEVICES = {
     "A100 40GB SXM4": "A100-SXM4-40GB",
     "A100 80GB PCIe": "A100 80GB PCIe",
     "A100 80GB SXM4": "A100-SXM4-80GB",
+    "A100-PCIe-80GB": "A100 80GB PCIe",
     "A100-40GB": "A100-SXM4-40GB",
     "A100-80GB": "A100-SXM4-80GB",
     # No desktop card of that name has 8 GB.
@@ -53,6 +57,7 @@ _DEVICES = {
     "L40S-45GB": "L40S",
     "NVIDIA A10G": "A10G",
     "Quadro RTX 8000": "Quadro RTX 6000",  # the same but for its memory
+    "RTX 4000 Ada": "RTX 4000 Ada Generation",
     "RTX 6000 Ada": "RTX 6000 Ada Generation",
     "RTX PRO 6000 Max-Q": "RTX PRO 6000 Blackwell Max-Q Workstation Edition",
     "Tesla T4-15GB": "Tesla T4",
@@ -86,9 +91,12 @@ _LEFT_OUT = {
 _WITHOUT_TF32 = "optimum-bge"
 # Its rate leaves no format but one of 16 bits.
 _FORMAT_NOT_STATED = "mlenergy-diffusion"
-_CHANNELS_LAST = "diffusers-torch2-docs"
+# Images have their channels last where the notes say so.
+_CHANNELS_LAST = "channels_last"
 _UNET_CLASS = "UNet2DConditionModel"
 _TOKENS = "input_ids"
+# Pages whose scripts take the sum of the scores for a loss, where no optimizer is named.
+_SUMMED_SCORES = ("transformers-docs", "transformers-pr")
 _POSITIONS_OF_PYTHIA = 2048
 
 
@@ -153,7 +161,7 @@ class PublishedRun:
         # A step of diffusion takes what the library's own pipeline gives it.
         if not self._step and row.model_class != _UNET_CLASS:
             inputs = self._inputs
-        if self.conditions.mode is Mode.TRAINING and row.optimizer == "none" and row.image is None:
+        if self.conditions.mode is Mode.TRAINING and row.optimizer == "none" and row.source.startswith(_SUMMED_SCORES):
             module = _with_summed_scores(module)
         return read_module(module, input=inputs, source=row.model, mode=self.conditions.mode)
 
@@ -245,7 +253,7 @@ def _run(row: PublishedRow) -> PublishedRun:
     precision = "fp32-strict" if row.source.startswith(_WITHOUT_TF32) else row.precision
     conditions = Conditions.parse(
         precision="fp16" if row.source == _FORMAT_NOT_STATED else precision,
-        layout="nhwc" if row.source == _CHANNELS_LAST else "nchw",
+        layout="nhwc" if _CHANNELS_LAST in row.notes else "nchw",
         mode="training" if is_training else "inference",
         runtime="compile" if _is_compiled(row) else "eager",
         optimizer=(row.optimizer or "none") if is_training else None,

@@ -166,7 +166,10 @@ def render_markdown(report: WholeModelReport) -> str:
         "been seen 9 to 17 % too slow at their largest batches with the latter; with the former they are 10 % too slow "
         "to 12 % too fast, and the mean over the A100 is a point higher. That launches hide part of what kernels take "
         "was found because ViT was predicted 23 to 32 % too fast at batch 4 on every card; how much they hide is read "
-        "off the tables of single kernels alone. Made by `dippm evaluate --protocol whole-models`.",
+        "off the tables of single kernels alone. That launching takes a tenth longer than was thought, and "
+        "convolutions before PyTorch 2.0 twice as long, comes of other machines (data/published, framework-tax), "
+        "which were looked for because small batches on the A100 were a fifth too fast. Made by "
+        "`dippm evaluate --protocol whole-models`.",
         "",
         "NVIDIA's figures are batch over throughput with the loading of data inside, which bounds their small batches. "
         "The launches of compiled models cost what those of the eager runtime do, which was settled on other models of "

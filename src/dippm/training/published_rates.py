@@ -3,13 +3,13 @@
 ``python -m dippm.training.published_rates`` reads ``data/published`` and changes, in the artefacts that
 :mod:`dippm.training.physics`, :mod:`dippm.training.physics_training` and :mod:`dippm.training.additive` have written,
 
-- ``host_scale`` of inference and that of training steps;
+- ``host_scale`` of inference and that of training steps, and ``convolution_host``;
 - ``tensor_feed``, see :class:`~dippm.costs.rates.Rates`. It leaves GeForce cards as they are, on which all other rates
   and the networks were fitted.
 
 Only models of ``FITTED_MODELS`` are fitted on, by the plain sum, and not under autocast, where the networks answer.
-Each machine counts alike in each mode, however many rows it has: hosts differ, and it is their middle that is looked
-for.
+Each machine counts alike in each mode, however many rows it has. Hosts differ: each machine has a host time of its own,
+drawn to the middle of all as far as its rows do not tell it, and it is the middle that is kept.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ FloatArray = npt.NDArray[np.float64]
 RatesOfMode = dict[Mode, Rates]
 
 _LOG = logging.getLogger(__name__)
-# Start, lowest and highest value: host of inference, host of training, feeding of tensor cores. None starts at 1: the
-# solver steps in proportion to the logarithm.
-_BOUNDS = ((0.8, 0.2, 3.0), (0.8, 0.2, 3.0), (1.5, 0.05, 10.0))
+# Start, lowest and highest value: feeding of tensor cores, host of convolutions, hosts. None starts at 1: the solver
+# steps in proportion to the logarithm.
+_FEED, _CONVOLUTION, _HOST = (1.5, 0.05, 10.0), (1.2, 0.5, 3.0), (0.8, 0.2, 4.0)
+_MODES = (Mode.INFERENCE, Mode.TRAINING)
+# Spread of the logarithm of the hosts' times about their middle: of machines whose rows tell it, 0.3.
+_SPREAD = 0.3
 # A decoder's step of many samples is bound by how its cache was kept, which has changed since.
 _MOST_DECODED = 8
 _SOFT = 0.1
@@ -96,25 +99,44 @@ def fit_published_rates(items: Sequence[PublishedItem], rates: RatesOfMode, kern
         from scipy.optimize import least_squares
     except ImportError as exc:
         raise MissingExtraError(package="scipy", extra="train", purpose="fit the rates") from exc
-    machines = Counter((item.run.machine, item.run.conditions.mode) for item in items)
-    weights = np.array([machines[item.run.machine, item.run.conditions.mode] ** -0.5 for item in items])
-    start, low, high = (np.log([bound[place] for bound in _BOUNDS]) for place in range(3))
+    hosts = [(item.run.machine, item.run.conditions.mode) for item in items]
+    counts = Counter(hosts)
+    machines = list(counts)
+    weights = np.array([counts[host] ** -0.5 for host in hosts])
+    bounds = [_FEED, _CONVOLUTION, *[_HOST] * (len(_MODES) + len(machines))]
+    start, low, high = (np.log([bound[place] for bound in bounds]) for place in range(3))
+    mode_of = np.array([_MODES.index(mode) for _, mode in machines])
+    machine_of = np.array([machines.index(host) for host in hosts])
 
-    def changed(values: Sequence[float]) -> RatesOfMode:
-        host, training_host, feed = values
+    def changed(values: FloatArray, host: FloatArray) -> RatesOfMode:
+        feed, convolution = values[:2].tolist()
         return {
-            Mode.INFERENCE: replace(rates[Mode.INFERENCE], host_scale=host, tensor_feed=feed),
-            Mode.TRAINING: replace(rates[Mode.TRAINING], host_scale=training_host, tensor_feed=feed),
+            mode: replace(rates[mode], host_scale=scale, tensor_feed=feed, convolution_host=convolution)
+            for mode, scale in zip(_MODES, host.tolist(), strict=True)
         }
 
     def residuals(logarithms: FloatArray) -> FloatArray:
-        errors = log_errors(items, changed(np.exp(logarithms).tolist()), kernels)
+        values, middle, own = np.exp(logarithms), *np.split(logarithms[2:], [len(_MODES)])
+        each = [changed(values, np.full(len(_MODES), np.exp(scale))) for scale in own.tolist()]
+        errors = np.concatenate(
+            [log_errors([item], each[m], kernels) for item, m in zip(items, machine_of, strict=True)]
+        )
         _LOG.info("  mean |log error| %.4f", float(np.mean(np.abs(errors))))
-        result: FloatArray = weights * errors
-        return result
+        return np.concatenate([weights * errors, (own - middle[mode_of]) * (_SOFT / _SPREAD)])
 
-    solution = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT, diff_step=_STEP)
-    return changed([float(f"{value:.4g}") for value in np.exp(solution.x)])
+    # A row hangs on its own machine alone: one run tells the gradients for all machines.
+    depends = np.zeros((len(items) + len(machines), len(bounds)), dtype=np.int8)
+    depends[: len(items), :2] = 1
+    depends[np.arange(len(items)), 2 + len(_MODES) + machine_of] = 1
+    depends[len(items) + np.arange(len(machines)), 2 + len(_MODES) + np.arange(len(machines))] = 1
+    depends[len(items) + np.arange(len(machines)), 2 + mode_of] = 1
+    solution = least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT, diff_step=_STEP, jac_sparsity=depends
+    )
+    for (machine, mode), scale in zip(machines, np.exp(solution.x[2 + len(_MODES) :]).tolist(), strict=True):
+        _LOG.info("  %s, %s: %.2f", machine, mode.value, scale)
+    found = np.array([float(f"{value:.4g}") for value in np.exp(solution.x[: 2 + len(_MODES)])])
+    return changed(found, found[2:])
 
 
 def log_errors(items: Sequence[PublishedItem], rates: RatesOfMode, kernels: KernelModel) -> FloatArray:
