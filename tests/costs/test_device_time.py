@@ -258,6 +258,24 @@ def test_tf32_is_left_where_it_is_no_faster(builder: Any) -> None:
         assert default <= strict
 
 
+@pytest.mark.parametrize("device", ["L4", "A10", "L40S"])
+@pytest.mark.parametrize("rows", [1, 16, 512])
+def test_allowing_tf32_never_costs_time(builder: Any, device: str, rows: int) -> None:
+    """Where tensor cores are twice as fast on paper, a library may stay with FP32 and its Winograd convolutions."""
+    n = builder.N
+    x = builder.input(n, 256, 14, 14)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.CONV, [x, builder.weight(256, 256, 3, 3)], n, 256, 14, 14, **square)
+    y = builder.input(n, 197, 768)
+    builder.node(OpKind.LINEAR, [y, builder.weight(768, 768)], n, 197, 768)
+    builder.node(OpKind.MATMUL, [builder.input(n, 8, 64, 64), builder.input(n, 8, 64, 64)], n, 8, 64, 64)
+    q, k, v = (builder.input(n, 12, 197, 64) for _ in range(3))
+    builder.node(OpKind.ATTENTION, [q, k, v], n, 12, 197, 64)
+    graph = builder.graph()
+    allowed, strict = (time_of(graph, batches=[rows], device=device, precision=p) for p in (Precision.TF32, Precision.FP32_STRICT))
+    assert np.all(allowed <= strict * (1 + 1e-9))
+
+
 def test_packed_weights_take_the_time_to_read_them_where_rows_are_few(
     builder: Any, new_builder: Callable[[], Any]
 ) -> None:

@@ -49,6 +49,10 @@ _MS = 1e3
 _ARITHMETICS = tuple(Arithmetic)
 _OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
 _FP16 = _ARITHMETICS.index(Arithmetic.FP16)
+_TF32 = _ARITHMETICS.index(Arithmetic.TF32)
+# A library that may round to TF32 may as well not: FP32 saves up to 2.25 times the products by Winograd's algorithm,
+# and does not move an image to another order first. From this ratio of the rates on tensor cores always win.
+_CLOSE = 4.0
 # cuDNN has depthwise kernels for channels last up to this filter, for one output of each input.
 _WIDEST_FILTER = 7.0
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
@@ -195,12 +199,16 @@ class _Timer:
             result[..., is_tensor] = np.where(has_narrow, np.minimum(product, narrow), product)
         # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
         is_single = sizes.is_linear[columns] | (b == 1.0)
-        for family, chosen in ((Family.LINEAR, is_single & ~is_tensor), (Family.BMM, ~is_single & ~is_tensor)):
+        may_stay = is_tensor & self._may_stay_fp32(node)
+        for family, of_family in ((Family.LINEAR, is_single), (Family.BMM, ~is_single)):
+            chosen = of_family & (~is_tensor | may_stay)
             if chosen.any():
                 problem = GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
                 learned = self._learned(family, problem, batches=1)
                 own_peak = np.broadcast_to(peak, result.shape)[:, None, chosen]
-                result[:, chosen] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
+                in_own = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
+                in_either = self._faster_where_close(result[:, chosen], learned[:, 0])
+                result[:, chosen] = np.where(np.broadcast_to(is_tensor, chosen.shape)[chosen], in_either, in_own)
         return np.maximum(result, self._traffic_seconds(node))
 
     def convolution(self, part: Distinct) -> FloatArray:
@@ -240,11 +248,16 @@ class _Timer:
             learned = self._plain_convolution(columns[plain])
             result[..., plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
         slower = np.where(is_thin, self.rates.direct_weight_gradient, self.rates.weight_gradient)
-        result *= np.where(sizes.is_weight_gradient[columns], slower, 1.0)
+        slower = np.where(sizes.is_weight_gradient[columns], slower, 1.0)
+        result *= slower
         traffic = self._traffic_seconds(node)
         result = np.asarray(np.maximum(result, traffic))
         is_last = self._formats.is_last[node]
         result += np.where(on_tensor & ~is_last, self.rates.nchw_shuffle * traffic, 0.0)
+        may_stay = on_tensor & self._may_stay_fp32(node)
+        if may_stay.any():
+            in_fp32 = np.maximum(self._plain_convolution(columns[may_stay]) * slower[may_stay], traffic[..., may_stay])
+            result[..., may_stay] = self._faster_where_close(result[..., may_stay], in_fp32)
         return result
 
     def _direct_rates(self, columns: IndexArray, node: IndexArray) -> FloatArray:
@@ -318,6 +331,7 @@ class _Timer:
             for size, tile in zip((sizes.keys, sizes.width, sizes.value_width), _ATTENTION_TILE[1:], strict=True)
         )
         peak, _ = self._peaks(node)
+        peak = np.where(self.plan.arithmetic[node] == _TF32, np.maximum(peak, self.sheets.fp32), peak)
         waves = np.ceil(blocks * np.ceil(queries / _ATTENTION_TILE[0]) / self.sheets.sms)
         rows = waves * self.sheets.sms * _ATTENTION_TILE[0]
         if is_flash.any():
@@ -396,6 +410,24 @@ class _Timer:
     def _slower_than_fp32(self, seconds: FloatArray, peak: FloatArray) -> FloatArray:
         """FP32 times stretched to a format that the device computes more slowly, such as FP64."""
         return seconds * np.maximum(self.sheets.fp32 / peak, 1.0)
+
+    def _may_stay_fp32(self, node: IndexArray) -> npt.NDArray[np.bool_]:
+        """Which kernels may run in FP32 though TF32 is allowed, and would not be far behind on some device, [U]."""
+        result: npt.NDArray[np.bool_] = (self.plan.arithmetic[node] == _TF32) & bool(self._is_close.any())
+        return result
+
+    @property
+    def _is_close(self) -> npt.NDArray[np.bool_]:
+        """Devices whose TF32 rate is so near that of FP32 that an algorithm of FP32 may win, [D]."""
+        peaks = [device.peak_tflops for device in self.sheets.devices]
+        ratios = np.array([rates.get("tf32_tensor", 0.0) / rates["fp32"] for rates in peaks])
+        return np.asarray(ratios < _CLOSE, dtype=np.bool_)
+
+    def _faster_where_close(self, in_tf32: FloatArray, in_fp32: FloatArray) -> FloatArray:
+        """The faster of both where the rates are close, TF32 elsewhere; [D, ...]."""
+        is_close = self._is_close.reshape(-1, *(1,) * (in_tf32.ndim - 1))
+        result: FloatArray = np.where(is_close, np.minimum(in_tf32, in_fp32), in_tf32)
+        return result
 
     def _tensor_product(
         self, b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak: FloatArray
