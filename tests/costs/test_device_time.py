@@ -272,7 +272,10 @@ def test_allowing_tf32_never_costs_time(builder: Any, device: str, rows: int) ->
     q, k, v = (builder.input(n, 12, 197, 64) for _ in range(3))
     builder.node(OpKind.ATTENTION, [q, k, v], n, 12, 197, 64)
     graph = builder.graph()
-    allowed, strict = (time_of(graph, batches=[rows], device=device, precision=p) for p in (Precision.TF32, Precision.FP32_STRICT))
+    allowed, strict = (
+        time_of(graph, batches=[rows], device=device, precision=precision)
+        for precision in (Precision.TF32, Precision.FP32_STRICT)
+    )
     assert np.all(allowed <= strict * (1 + 1e-9))
 
 

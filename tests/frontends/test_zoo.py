@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from dippm.errors import MissingExtraError, UnsupportedError
+from dippm.errors import MissingExtraError, UnsupportedError, UsageError
 from dippm.frontends import zoo
 from dippm.frontends.inputs import InputEntry
 from dippm.graph import DType
@@ -105,3 +105,11 @@ def test_missing_package(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
         zoo.build("timm:resnet18")
     assert caught.value.package == package
     assert caught.value.extra == "zoo"
+
+
+@pytest.mark.parametrize("name", ["timm:resnet18#decode=16", "torchvision:vgg16#image=224"])
+def test_nothing_stands_behind_the_name_of_an_image_model(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        zoo.build(name)
+    assert caught.value.code == "generation.step"
+    assert name.partition("#")[0] in str(caught.value.cure)

@@ -89,6 +89,13 @@ def build(
             code="zoo.unknown",
             cure=f"Write it as one of {', '.join(f'{known}:NAME' for known in _PACKAGES)}.",
         )
+    plain, mark, _ = model.partition("#")
+    if mark and prefix in _IMAGE_MODELS:
+        raise UsageError(
+            f"'{name}' is a model of {prefix}, and takes nothing behind a '#'.",
+            code="generation.step",
+            cure=f"Write {prefix}:{plain}; steps of generation are of hf: models, images of diffusers: ones.",
+        )
     with _imported(_PACKAGES[prefix], purpose=f"build {name}") as library:
         if prefix in _TYPED_BUILDERS:
             typed = _TYPED_BUILDERS[prefix]
@@ -253,4 +260,6 @@ _TYPED_BUILDERS: Mapping[str, Callable[..., tuple[Any, InputShapes]]] = {
     "hf": build_transformers,
     "diffusers": build_diffusers,
 }
+# Libraries whose names say all of a model.
+_IMAGE_MODELS = ("timm", "torchvision")
 _PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers", "diffusers": "diffusers"}
