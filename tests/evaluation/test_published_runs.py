@@ -145,8 +145,25 @@ def test_the_unet_is_read_at_the_size_of_the_row(monkeypatch: pytest.MonkeyPatch
     assert graph.parameter_count == 859_520_964
 
 
+@pytest.mark.parametrize(
+    ("given", "release"),
+    [
+        ("NGC pytorch 21.03-py3 (torch 1.9.0a0) eager", "torch 1.9"),
+        ("NGC pytorch 22.09-py3", "torch 1.13"),
+        ("NGC 20.12 eager", "torch 1.8"),
+        ("torch 2.8.0 cu128 torch.compile default", "torch 2.8"),
+    ],
+)
+def test_the_release_is_that_of_the_text_or_of_the_container(
+    given: str, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(replace(ROW, software=given, device="A100"), monkeypatch)
+    assert isinstance(run, PublishedRun)
+    assert str(run.software) == release
+
+
 def test_software_that_is_not_known_is_todays(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_of(replace(ROW, software="NGC pytorch 22.09-py3"), monkeypatch)
+    run = run_of(replace(ROW, software="not stated"), monkeypatch)
     assert isinstance(run, PublishedRun)
     assert run.software == DEFAULT_SOFTWARE
 

@@ -34,8 +34,8 @@ def _network(builder: Any) -> Graph:
     return builder.graph()
 
 
-def mix(network: Graph, half_widths: list[float]) -> LatencyBreakdown:
-    """The plain sum says 1 ms for each kernel, the networks 4."""
+def mix(network: Graph, half_widths: list[float], *, by_networks: float = 4.0) -> LatencyBreakdown:
+    """The plain sum says 1 ms for each kernel, the networks 4 unless told otherwise."""
     plan = KernelPlan.from_workload(Workload.from_graph(network, Precision.FP16))
     times, busy = np.array([2.0, 1.0, 1.0]), np.tile([1.0, 0.0, 1.0], (len(half_widths), 1))
     conditions = Conditions(precision=Precision.FP16)
@@ -47,7 +47,7 @@ def mix(network: Graph, half_widths: list[float]) -> LatencyBreakdown:
 
     (mixed,) = mix_by_novelty(
         breakdown(1.0, None),
-        breakdown(4.0, np.array(half_widths)),
+        breakdown(by_networks, np.array(half_widths)),
         plan,
         conditions=conditions,
         host=_NO_HOST,
@@ -121,3 +121,9 @@ def test_batches_of_a_model_in_16_bits_do_not_know_each_other(network: Graph) ->
         (alone,) = predictor.predict(network, batches=[answer.batch], devices=[device], conditions=conditions)
         assert alone.latency_ms == pytest.approx(answer.latency_ms, rel=1e-5)
         assert alone.intervals["latency_ms"] == pytest.approx(answer.intervals["latency_ms"], rel=1e-5)
+
+
+def test_the_networks_stand_where_they_are_faster_however_novel_the_model_is(network: Graph) -> None:
+    far = mix(network, [_KNOWN, 10 * _KNOWN], by_networks=0.25)
+    assert far.busy_ms.sum(axis=1) == pytest.approx([0.75, 0.75])
+    assert far.half_width == pytest.approx([_KNOWN, 10 * _KNOWN])

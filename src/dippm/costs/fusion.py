@@ -185,19 +185,16 @@ class _Flow:
     def of(cls, sizes: GraphSizes, types: TypePlan, part: IndexArray, software: Software) -> _Flow:
         edges, is_loop = sizes.edges, _IS_LOOP[sizes.arrays.kind] & (part != EAGER_PART)
         if software.scatters_losses:
-            is_loop &= ~_is_gradient_of_loss(sizes)
+            # One element of a row, and zeros.
+            is_loop &= ~_has_function(sizes, OpKind.ELEMENTWISE_GRAD, "nll_loss")
         writer = _writers(sizes)
         kernel = _kernels(sizes, writer, is_loop, part)
         by_loop, from_loop = is_loop[edges.read_node], (writer >= 0) & is_loop[writer]
         is_inside = by_loop & from_loop & (kernel[edges.read_node] == kernel[writer])
         if software.remakes_softmax:
             # A cross-entropy makes the one element of a row that it picks from the scores.
-            is_inside |= (
-                by_loop
-                & from_loop
-                & sizes.is_kind(OpKind.GATHER)[edges.read_node]
-                & sizes.is_kind(*_SOFTMAX_KINDS)[writer]
-            )
+            is_loss = _has_function(sizes, OpKind.GATHER, "nll_loss")
+            is_inside |= (by_loop & from_loop) & is_loss[edges.read_node] & sizes.is_kind(*_SOFTMAX_KINDS)[writer]
         # Loops write what they make for a concatenation that is built to its place in it at once.
         is_built = sizes.is_kind(OpKind.CONCAT) & (kernel == np.arange(len(kernel)))
         is_joined = is_built[edges.read_node] & from_loop
@@ -243,11 +240,11 @@ def _with_loops_made_again(flow: _Flow, part: IndexArray, software: Software) ->
     )
 
 
-def _is_gradient_of_loss(sizes: GraphSizes) -> BoolArray:
-    """Which nodes write the gradient of a cross-entropy, one element of a row, and zeros."""
-    result = sizes.is_kind(OpKind.ELEMENTWISE_GRAD)
+def _has_function(sizes: GraphSizes, kind: OpKind, function: str) -> BoolArray:
+    """Which nodes of a kind compute a function."""
+    result = sizes.is_kind(kind)
     for node in np.flatnonzero(result).tolist():
-        result[node] = sizes.nodes[node].attributes.get("function") == "nll_loss"
+        result[node] = sizes.nodes[node].attributes.get("function") == function
     return result
 
 

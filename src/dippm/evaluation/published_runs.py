@@ -94,6 +94,14 @@ _FORMAT_NOT_STATED = "mlenergy-diffusion"
 # Images have their channels last where the notes say so.
 _CHANNELS_LAST = "channels_last"
 _UNET_CLASS = "UNet2DConditionModel"
+# PyTorch in NVIDIA's containers, by its support matrix.
+_RELEASE_OF_CONTAINER = {
+    "20.01": "torch 1.4",
+    "20.10": "torch 1.7",
+    "20.12": "torch 1.8",
+    "21.02": "torch 1.8",
+    "22.09": "torch 1.13",
+}
 _TOKENS = "input_ids"
 # Pages whose scripts take the sum of the scores for a loss, where no optimizer is named.
 _SUMMED_SCORES = ("transformers-docs", "transformers-pr")
@@ -271,9 +279,11 @@ def _run(row: PublishedRow) -> PublishedRun:
 
 
 def _software(row: PublishedRow, device: DeviceSpec, conditions: Conditions) -> Software:
-    stated = re.match(r"torch [1-9]\d*\.\d+", row.software)
-    if stated is not None:
-        software = Software.parse(stated.group())
+    stated = re.search(r"\btorch [1-9]\d*\.\d+", row.software)
+    container = re.search(r"\b(2\d\.\d\d)\b", row.software)
+    release = stated.group() if stated else _RELEASE_OF_CONTAINER.get(container.group(1), "") if container else ""
+    if release:
+        software = Software.parse(release)
         with suppress(UnsupportedError, UsageError):
             check_software(software, device, conditions.runtime)
             return software

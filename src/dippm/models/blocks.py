@@ -23,7 +23,7 @@ class FullyConnectedBlocks(nn.Module):
     Args:
         inputs: Width of the input.
         hidden: Width of each block.
-        dropout: Share of values dropped in training, 0 to 1.
+        dropout: Share of values dropped in training, at least 0 and below 1.
         outputs: Width of the result.
 
     Shapes:

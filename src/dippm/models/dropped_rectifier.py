@@ -23,7 +23,8 @@ class DroppedRectifier(nn.Module):
     PyTorch draws dropout on a CPU value by value, which takes a quarter of a training step of a wide network. Here it
     is drawn 8 bits a value, laid over the bits of the values, and not kept: a value that was dropped is 0, and a value
     of 0 has no gradient, as ReLU has it anyway. 8 bits know shares of 256ths, so that each call takes the one below or
-    above the share, by a draw that makes their mean the share. On other devices PyTorch's own kernels run.
+    above the share, by a draw that makes their mean the share (255 of 256 at most). On other devices PyTorch's own
+    kernels run.
 
     Args:
         dropout: Share of values dropped in training, at least 0 and below 1.

@@ -52,15 +52,20 @@ class PMGNS(GraphNetwork):
         return result
 
 
-def _shares(messages: MessageRound) -> Tensor:
-    """What each message is of the mean that a row hears, [N_after, 1]."""
-    return 1.0 / torch.bincount(messages.edge_index[1], minlength=len(messages.own)).clamp(min=1)[:, None]
+def _shares(values: Tensor, messages: MessageRound) -> Tensor:
+    """What each message is of the mean that a row hears, in the format of the values, [N_after, 1]."""
+    wide = torch.promote_types(values.dtype, torch.float32)
+    counts = torch.zeros(len(messages.own), dtype=wide, device=values.device)
+    ones = torch.ones(1, dtype=wide, device=values.device).expand(messages.edge_index.shape[1])
+    # Not by counting, for which a GPU would be waited for.
+    counts.scatter_add_(0, messages.edge_index[1], ones)
+    return counts.clamp(min=1).reciprocal()[:, None].to(values.dtype)
 
 
 def _mean_heard(values: Tensor, messages: MessageRound) -> Tensor:
     producer, consumer = messages.edge_index
     heard = add_rows(take_rows(values, producer), consumer, len(messages.own))
-    return heard * _shares(messages).to(heard.dtype)
+    return heard * _shares(heard, messages)
 
 
 class _Hear(torch.autograd.Function):
@@ -69,7 +74,7 @@ class _Hear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, told: Tensor, kept: Tensor, messages: MessageRound) -> Tensor:
         (producer, consumer), own = messages.edge_index, messages.own
-        shares = _shares(messages).to(told.dtype)
+        shares = _shares(told, messages)
         ctx.save_for_backward(producer, consumer, own, shares)
         ctx.count = len(told)
         return add_rows(told.index_select(0, producer), consumer, len(own)).mul_(shares).add_(kept.index_select(0, own))

@@ -71,19 +71,21 @@ class _Pool(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         graph_ids, rows, shares, *kept = ctx.saved_tensors
         of_mean, of_maximum = gradient.chunk(2, dim=1)
-        result = gradient.new_zeros(ctx.count, of_mean.shape[1], dtype=ctx.dtype)
+        # A float16 ends at 65,504; a bfloat16 loses no more here than in the products around it.
+        dtype = torch.float32 if ctx.dtype == torch.float16 else ctx.dtype
+        result = gradient.new_zeros(ctx.count, of_mean.shape[1], dtype=dtype)
         pairs = zip(kept[::2], kept[1::2], strict=True)
         for (first, last, start, stop), (exponentials, total) in zip(ctx.parts, pairs, strict=True):
             graph_of = graph_ids[start:stop] - first
             own = (of_maximum[first:last] / total).index_select(0, graph_of) * exponentials
             own += of_mean[first:last].index_select(0, graph_of) * shares[start:stop]
             result.scatter_add_(0, rows[start:stop, None].expand_as(own), own.to(result.dtype))
-        return result, None, None
+        return result.to(ctx.dtype), None, None
 
 
 def _parts(graph_ids: Tensor, graphs: int) -> list[tuple[int, int, int, int]]:
     """Stretches of whole graphs: first graph, the one behind the last, first member, the one behind the last."""
-    if graph_ids.device.type != "cpu":
+    if graph_ids.device.type != "cpu" or not graphs:
         return [(0, graphs, 0, len(graph_ids))]
     bounds = torch.searchsorted(graph_ids, torch.arange(graphs + 1)).tolist()
     parts, first = [], 0

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each
@@ -268,6 +268,9 @@ class PhysicsPredictor:
         conditions, compiled = prepared.conditions, prepared.compiled
         if not self._additive.is_near(device, conditions):
             return self._corrected_where_turned(prepared, device, summed)
+        if conditions.runtime is Runtime.CUDA_GRAPH:
+            # No host evens out what the share of the networks, which grows with the batch, does to the time.
+            return self._corrected(prepared, device, conditions)
         calibration = self._calibrations[conditions.mode]
         return mix_by_novelty(
             summed,

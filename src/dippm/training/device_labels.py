@@ -13,11 +13,12 @@ from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.latency import launched_ms
 from dippm.costs.rates import Rates
+from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.selection import merge_repeats
-from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
@@ -144,7 +145,7 @@ def host_ms(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> FloatAr
         conditions, framework = label.configuration.conditions, label.measurement.software.framework
         key = (label.recipe.model_key, cached.fingerprint, conditions, framework)
         if key not in plans:
-            plans[key] = _kernel_plan(as_measured(cached.graph, label), conditions)
+            plans[key] = _kernel_plan(as_measured(cached.graph, label), conditions, software_of(framework))
         result[place] = launched_ms(plans[key], conditions, rates)[-1]
     return result
 
@@ -181,11 +182,15 @@ def _why_not(label: Label, device: DeviceSpec, shipped: AdditivePredictor) -> st
     return ""
 
 
-def _kernel_plan(graph: Graph, conditions: Conditions) -> KernelPlan:
+def _kernel_plan(graph: Graph, conditions: Conditions, software: Software) -> KernelPlan:
     if conditions.mode is Mode.INFERENCE:
-        return KernelPlan.from_workload(Workload.from_graph(graph, conditions.precision))
+        return KernelPlan.from_workload(
+            Workload.from_graph(graph, conditions.precision), searches_convolutions=software.searches_convolutions
+        )
     settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.MOMENTUM, precision=conditions.precision)
     step = make_training_graph(graph, settings)
     return KernelPlan.from_workload(
-        Workload.from_graph(step.graph, step.precision), is_backward=step.phase == Phase.BACKWARD
+        Workload.from_graph(step.graph, step.precision),
+        is_backward=step.phase == Phase.BACKWARD,
+        searches_convolutions=software.searches_convolutions,
     )

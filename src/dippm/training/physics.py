@@ -44,7 +44,7 @@ from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.imports.timm import labels_of_timm_rows
 from dippm.datasets.location import data_folder
 from dippm.datasets.power import BusyRun, read_busy_runs
-from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import TimmRow, read_timm_tables
 from dippm.devices import DeviceSpec, find_device
@@ -286,7 +286,10 @@ def read_items(
 
 
 def _lay_out(graph: Graph, label: Label) -> KernelPlan:
-    return KernelPlan.from_workload(Workload.from_graph(graph, label.configuration.conditions.precision))
+    return KernelPlan.from_workload(
+        Workload.from_graph(graph, label.configuration.conditions.precision),
+        searches_convolutions=software_of(label.measurement.software.framework).searches_convolutions,
+    )
 
 
 def describe_errors(errors: FloatArray) -> dict[str, float]:

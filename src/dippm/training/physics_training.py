@@ -29,6 +29,7 @@ from dippm.costs.training_step.training_graph import Phase, TrainingSettings, ma
 from dippm.costs.workload import Workload
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.location import data_folder
+from dippm.datasets.software_graphs import software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import read_timm_tables
 from dippm.graph import Graph
@@ -68,7 +69,11 @@ def _lay_out(graph: Graph, label: Label) -> KernelPlan:
     precision = label.configuration.conditions.precision
     training = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.MOMENTUM, precision=precision))
     work = Workload.from_graph(training.graph, training.precision)
-    return KernelPlan.from_workload(work, is_backward=training.phase == Phase.BACKWARD)
+    return KernelPlan.from_workload(
+        work,
+        is_backward=training.phase == Phase.BACKWARD,
+        searches_convolutions=software_of(label.measurement.software.framework).searches_convolutions,
+    )
 
 
 def build(
