@@ -97,3 +97,22 @@ def test_parts_of_a_batch_are_pooled_as_the_whole(monkeypatch):
     assert len(pooling._parts(members.graph_ids, 6)) == 3  # graphs 0 to 2, 3, 4 and 5
     for part, expected in zip(pooled(), whole, strict=True):
         torch.testing.assert_close(part, expected)
+
+
+def test_no_graphs():
+    nothing = torch.zeros(0, dtype=torch.int64)
+    embeddings = torch.ones(3, 4, requires_grad=True)
+    pooled = pool_nodes(embeddings, Members(nothing, nothing, torch.zeros(0)), graphs=0)
+    assert pooled.shape == (0, 8)
+    pooled.sum().backward()
+    assert embeddings.grad.tolist() == [[0.0] * 4] * 3
+
+
+def test_a_gradient_in_float16_is_added_up_in_float32():
+    """Of 3,000 gradients of 0.01 float16 would round each to a multiple of 1/64 once the sum is 16."""
+    count = 3000
+    members = Members(torch.arange(count), torch.zeros(count, dtype=torch.int64), torch.ones(count))
+    embeddings = torch.full((1, 1), 0.5, dtype=torch.float16, requires_grad=True)
+    pooled = pool_nodes(embeddings, members, graphs=count)
+    (0.01 * pooled[:, :1]).sum().backward()
+    assert embeddings.grad.item() == pytest.approx(30.0, rel=1e-3)

@@ -60,6 +60,51 @@ def test_rates_that_made_the_times_are_found_again(items: list[PublishedItem]) -
     assert np.abs(log_errors(made, fitted, kernels)).max() < 0.02
 
 
+@pytest.fixture(scope="module")
+def machines() -> list[PublishedItem]:
+    """Small batches of image models and of BERT on three machines, before PyTorch 2.0."""
+    cards = ("A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "GeForce RTX 3090")
+    runs = [
+        run
+        for run in read_published_runs(FOLDER)[0]
+        if run.row.source == "framework-tax"
+        and run.device.name in cards
+        and run.row.batch <= 32
+        and run.row.model in ("torchvision:resnet50", "torchvision:resnet18", "google-bert/bert-base-uncased")
+    ]
+    graphs = read_graphs(runs, FOLDER)
+    return [
+        PublishedItem.of(run, CompiledGraphs.of([graphs[run.graph_key]], run.conditions, run.software)) for run in runs
+    ]
+
+
+def test_each_machine_has_a_host_of_its_own_and_their_middle_is_kept(machines: list[PublishedItem]) -> None:
+    kernels, hosts = load_kernel_model(), [0.7, 1.0, 1.0 / 0.7]
+    names = sorted({item.run.machine for item in machines})
+    assert len(names) == 3
+    made = []
+    for item in machines:
+        true = {
+            mode: replace(rates, host_scale=hosts[names.index(item.run.machine)], convolution_host=1.7)
+            for mode, rates in RATES.items()
+        }
+        row = replace(item.run.row, latency_ms=item.predict_ms(true, kernels))
+        made.append(replace(item, run=replace(item.run, row=row)))
+    fitted = fit_published_rates(made, RATES, kernels)
+    assert fitted[Mode.INFERENCE].host_scale == pytest.approx(1.0, rel=0.05)
+    assert fitted[Mode.INFERENCE].convolution_host == pytest.approx(1.7, rel=0.1)
+    # Of training nothing is told.
+    assert fitted[Mode.TRAINING].host_scale == RATES[Mode.TRAINING].host_scale
+
+
+def test_what_no_row_tells_stays(items: list[PublishedItem]) -> None:
+    steps = [item for item in items if item.run.conditions.mode is Mode.TRAINING]
+    fitted = fit_published_rates(steps, RATES, load_kernel_model())
+    assert fitted[Mode.TRAINING].host_scale != RATES[Mode.TRAINING].host_scale
+    for name in ("host_scale", "convolution_host"):
+        assert getattr(fitted[Mode.INFERENCE], name) == getattr(RATES[Mode.INFERENCE], name)
+
+
 def test_the_command_changes_the_artefacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ARTEFACT_FOLDER.iterdir():
         shutil.copy(path, tmp_path)

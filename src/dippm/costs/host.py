@@ -11,7 +11,8 @@ and by 9 % with 15 microseconds; all rows together are fitted as well with 10 as
 
 A convolution costs more where its library looks for a kernel at each call, as cuDNN's seventh interface did (PyTorch
 before 2.0): of twenty models on one A100 transformers tell one host and models of convolutions one 1.2 to 1.4 times as
-slow, those of depthwise convolutions, which do not go through cuDNN, between them (``data/published``, framework-tax).
+slow, those of depthwise convolutions between them (``data/published``, framework-tax). PyTorch has a kernel of its own
+for these, which is taken for all of them here; in FP16 cuDNN runs some.
 ``convolution_host`` is by how much.
 
 Views were not measured; theirs is an assumption of the order of a Python call into the dispatcher. An optimizer's

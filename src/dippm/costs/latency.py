@@ -34,8 +34,8 @@ _US_PER_MS = 1e3
 # settled on compiled rows of ``data/published``.
 _HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 1.0, Runtime.CUDA_GRAPH: 0.0}
 #: By what a user's host may be faster or slower than the usual one: assumed. Of the machines of published measurements
-#: most lie within 1.4 of it, the slowest within 1.7; a laptop's launches more than twice as fast. Of 211 eager calls in
-#: FP32 there the intervals hold 91 %, of 499 in FP16 91 % (docs/reports/published.md).
+#: most lie within 1.4 of it, the slowest within 1.7; a laptop's launches more than twice as fast. Of 179 eager calls in
+#: FP32 there that nothing was fitted on the intervals hold 89 % (docs/reports/published.md).
 OTHER_HOST = 2.0
 
 

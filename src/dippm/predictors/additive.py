@@ -255,12 +255,9 @@ class AdditivePredictor:
         )
 
     def is_near(self, device: DeviceSpec, conditions: Conditions) -> bool:
-        """Whether a network was trained on the autocast that runs the kernels of these conditions, at inference.
-
-        Of training steps in pure 16 bits the networks know less than the plain sum: updates and gradients differ.
-        """
+        """Whether a network was trained on the autocast that runs the kernels of these conditions."""
         autocast = _PURE_HALVES.get(conditions.precision)
-        if autocast is None or conditions.mode is not Mode.INFERENCE:
+        if autocast is None:
             return False
         return self.covers(device, replace(conditions, precision=autocast))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from dippm.costs.conditions import Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision, whole_model_type
@@ -140,9 +141,15 @@ def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[s
     )
 
 
+def _known_of_time(software: Software) -> str:
+    if software.searches_convolutions:
+        return "but for what looking for convolutions takes the host, no factor between is known"
+    return "no factor between is known"
+
+
 def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
     """What is said of software that was asked for."""
-    if software == DEFAULT_SOFTWARE:
+    if software in (DEFAULT_SOFTWARE, replace(DEFAULT_SOFTWARE, cuda=None)):
         return ()
     if software.is_unknown:
         return (f"{software} is newer than any release known here: it is taken for {DEFAULT_SOFTWARE}.",)
@@ -150,4 +157,4 @@ def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
     if software.torch == timed_with:
         return (f"It holds for {software}.",)
     measured = ".".join(map(str, timed_with))
-    return (f"It holds for {software}, but its time was measured with torch {measured}: no factor between is known.",)
+    return (f"It holds for {software}, but its time was measured with torch {measured}: {_known_of_time(software)}.",)

@@ -9,7 +9,8 @@ mixed. Published rows say the same: image models and encoders that lie where the
 plain sum. That this is so was seen before the rule was made; its two ends are not fitted.
 
 Where the networks' time is the shorter one it stands however novel the model is: autocast runs the same kernels and
-casts besides, and is answered by the networks alone, so that pure 16 bits are not said to be slower.
+casts besides, and is answered by the networks alone, so that pure 16 bits are not said to be slower. Of training steps
+in pure 16 bits, whose updates and gradients differ, no more than this is taken from them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions
+from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.rates import Rates
@@ -59,7 +60,11 @@ def mix_by_novelty(
         times: [n_nodes].
     """
     shares: list[FloatArray] = [
-        np.where(by_network.busy_ms.sum(axis=1) < by_sum.busy_ms.sum(axis=1), 1.0, _share(by_network, known_half_width))
+        np.where(
+            by_network.busy_ms.sum(axis=1) < by_sum.busy_ms.sum(axis=1),
+            1.0,
+            _share(by_network, known_half_width) * (conditions.mode is Mode.INFERENCE),
+        )
         for by_sum, by_network in zip(summed, corrected, strict=True)
     ]
     busy, half_widths = [], []
