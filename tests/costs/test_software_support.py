@@ -21,6 +21,8 @@ from dippm.errors import UnsupportedError
         ("torch 1.13", "H200", Runtime.EAGER, "torch 2.0"),
         ("torch 2.7+cu126", "B200", Runtime.EAGER, "CUDA 12.8"),
         ("torch 2.6", "RTX 5090", Runtime.EAGER, "torch 2.7"),
+        ("torch 2.12+cu130", "V100-PCIE-32GB", Runtime.EAGER, "CUDA 13.0 and later do not drive"),
+        ("torch 2.13+cu132", "P100", Runtime.EAGER, "cu126"),
     ],
 )
 def test_what_cannot_run_is_refused(given, device, runtime, says):
@@ -38,6 +40,8 @@ def test_what_cannot_run_is_refused(given, device, runtime, says):
         ("torch 1.12+cu113", "RTX 4090", Runtime.EAGER),
         ("torch 2.0+cu118", "H100", Runtime.COMPILE),
         ("torch 2.7", "B200", Runtime.CUDA_GRAPH),
+        ("torch 2.13+cu126", "V100-PCIE-32GB", Runtime.EAGER),
+        ("torch 2.12+cu130", "T4", Runtime.EAGER),
     ],
 )
 def test_what_can_run_is_not(given, device, runtime):

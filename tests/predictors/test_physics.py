@@ -510,3 +510,25 @@ def test_a_compiled_step_keeps_the_scores_of_a_large_vocabulary_in_sixteen_bits(
     )
     assert after == pytest.approx((2 + 2) * words * batch / 2**20, rel=0.03)
     assert before == pytest.approx((2 + 4 + 4) * words * batch / 2**20, rel=0.03)
+
+
+def test_todays_software_is_told_to_drive_no_card_before_turing(network: Graph) -> None:
+    old, new = predict(network, batches=[8], devices=["V100", "T4"])
+    dropped = [[text for text in each.predictor.warnings if "CUDA 13" in text] for each in (old, new)]
+    assert (len(dropped[0]), dropped[1]) == (1, [])
+    (named,) = predict(network, batches=[8], devices=["V100"], software=Software.parse("torch 2.13+cu126"))
+    assert not any("CUDA 13" in text for text in named.predictor.warnings)
+
+
+def test_todays_release_without_its_cuda_is_no_other_software(network: Graph) -> None:
+    today, named = (
+        predict(network, batches=[8], devices=["A100"], software=software)[0]
+        for software in (DEFAULT_SOFTWARE, replace(DEFAULT_SOFTWARE, cuda=None))
+    )
+    assert named.predictor.warnings == today.predictor.warnings
+    assert named.latency_ms == today.latency_ms
+
+
+def test_old_software_says_what_is_known_of_its_time(network: Graph) -> None:
+    (old,) = predict(network, batches=[8], devices=["A100"], software=Software.parse("torch 1.12"))
+    assert any("looking for convolutions" in text for text in old.predictor.warnings)

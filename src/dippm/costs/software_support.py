@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dippm.costs.conditions import Runtime
-from dippm.costs.software import Release, Software
+from dippm.costs.software import DEFAULT_SOFTWARE, Release, Software
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
 
-__all__ = ["check_software"]
+__all__ = ["check_software", "is_dropped"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +32,9 @@ _NEEDS = {
     10: _Needs(cuda=(12, 8), torch=(2, 7)),
     12: _Needs(cuda=(12, 8), torch=(2, 7)),
 }
+# CUDA 13 builds for no device before Turing; PyTorch up to 2.14 is shipped with CUDA 12.6 for these as well
+# (github.com/pytorch/pytorch, issue 190385).
+_DROPPED_BEFORE, _DROPPED_BY = (7, 5), (13, 0)
 # torch.compile came with PyTorch 2.0, torch.cuda.graph with 1.10 (their release notes).
 _RUNTIME_SINCE: dict[Runtime, Release] = {Runtime.COMPILE: (2, 0), Runtime.CUDA_GRAPH: (1, 10)}
 # Triton, in which inductor writes kernels, starts with Volta (GPUTooOldForTriton in torch/_inductor).
@@ -58,6 +61,13 @@ def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> 
             code="runtime.unsupported",
             cure="Use the eager runtime, or another device.",
         )
+    if software != DEFAULT_SOFTWARE and is_dropped(device, software):
+        raise UnsupportedError(
+            f"CUDA {_text(_DROPPED_BY)} and later do not drive {device.name}, which has compute capability "
+            f"{_text(device.compute_capability)}. Got {software} instead.",
+            code="software.impossible",
+            cure="Name a build with CUDA 12, such as 'torch 2.13+cu126'.",
+        )
     needs = _NEEDS.get(device.compute_capability[0])
     if needs is None:
         return
@@ -69,6 +79,12 @@ def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> 
             code="software.impossible",
             cure="Name newer software, or a device of its time.",
         )
+
+
+def is_dropped(device: DeviceSpec, software: Software) -> bool:
+    """Whether a release of CUDA builds for a device no more."""
+    is_new = software.cuda is not None and software.cuda >= _DROPPED_BY
+    return is_new and device.compute_capability < _DROPPED_BEFORE
 
 
 def _text(release: Release) -> str:

@@ -10,6 +10,7 @@ from dippm.costs.conditions import Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
+from dippm.costs.software_support import is_dropped
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
@@ -45,7 +46,7 @@ def warn_of_question(
         power_devices: Names of the devices whose power was measured.
     """
     graph, conditions = compiled.graph, prepared.conditions
-    warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode)]
+    warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode, device)]
     if names := name_unsupported(graph):
         warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
     if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):
@@ -147,8 +148,10 @@ def _known_of_time(software: Software) -> str:
     return "no factor between is known"
 
 
-def _software_warning(software: Software, mode: Mode) -> tuple[str, ...]:
-    """What is said of software that was asked for."""
+def _software_warning(software: Software, mode: Mode, device: DeviceSpec) -> tuple[str, ...]:
+    """What is said of software that was asked for, and of today's where it does not drive the device."""
+    if software == DEFAULT_SOFTWARE and is_dropped(device, software):
+        return (f"CUDA 13 does not drive {device.name}: it holds for a build of PyTorch with CUDA 12.6.",)
     if software in (DEFAULT_SOFTWARE, replace(DEFAULT_SOFTWARE, cuda=None)):
         return ()
     if software.is_unknown:
