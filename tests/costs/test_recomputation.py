@@ -77,6 +77,14 @@ def test_what_costs_as_much_to_make_as_to_keep_is_kept(builder: Any) -> None:
     assert decide(builder.graph(), 3) == ({}, [])
 
 
+def test_what_none_but_loops_read_is_made_again_from_what_is_as_large_and_written_anyway(builder: Any) -> None:
+    a = linear(builder, builder.input(builder.N, SIZE))
+    b = loop(builder, a)
+    loop(builder, b)
+    graph = builder.graph()
+    assert decide(graph, 2) == ({(2, b): a}, [])
+
+
 def test_what_is_made_of_more_is_made_again_from_all_of_it(builder: Any) -> None:
     n = builder.N
     a, small = linear(builder, builder.input(n, SIZE)), linear(builder, builder.input(n, SIZE))

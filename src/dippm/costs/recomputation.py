@@ -5,12 +5,14 @@ kept anyway or is less to keep; what takes a reduction, reads windows or joins t
 calls of the backward pass read. PyTorch finds the least to keep by a minimum cut; here each value is decided by itself,
 in the order in which they are made.
 
+What is written only to be kept counts twice, as there.
+
 Rules after ``torch/_functorch/partitioners.py``, PyTorch 2.0 and 2.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +32,8 @@ Value = tuple[int, int]
 _NOWHERE = -1
 # What lies further apart is kept: its parts would be in memory for so long.
 _FAR = 64
+# How much more a byte counts that is written only to be kept: what loops make and none but loops read.
+_UNWRITTEN = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -83,6 +87,7 @@ class Recomputation:
         may_be = is_crossing & is_loop[edges.read_node] & is_cheap[np.maximum(writer, 0)]
         chains = _Chains(
             sizes,
+            written=_values(writer, owner, np.flatnonzero(~is_view & ~(is_loop[edges.read_node] & is_loop[writer]))),
             is_cheap=is_cheap & is_forward & _is_near(edges.read_node, writer, is_view, is_forward, reach),
             writer=writer,
             owner=owner,
@@ -125,6 +130,7 @@ class _Chains:
         self,
         sizes: GraphSizes,
         *,
+        written: set[Value],
         is_cheap: BoolArray,
         writer: IndexArray,
         owner: IndexArray,
@@ -132,7 +138,7 @@ class _Chains:
         kept: set[Value],
     ) -> None:
         nodes = len(is_cheap)
-        self._is_cheap, self._kept = is_cheap.tolist(), kept
+        self._is_cheap, self._kept, self._written = is_cheap.tolist(), kept, written
         self._writer, self._owner = writer.tolist(), owner.tolist()
         self._width: list[float] = element_bytes.tolist()
         self._elements: list[float] = sizes.elements.sum(axis=1).tolist()
@@ -150,7 +156,7 @@ class _Chains:
         if value not in self._again:
             reads = self._follow(value)
             new = {leaf: read for leaf, read in reads.items() if leaf[0] != _NOWHERE and leaf not in self._kept}
-            if not self._is_cheap[value[0]] or self._bytes(new.values()) >= self._bytes([edge]) > 0:
+            if not self._is_cheap[value[0]] or self._cost(new) >= self._cost({value: edge}) > 0:
                 self._kept.add(value)
                 return None
             self._kept |= new.keys()
@@ -159,6 +165,13 @@ class _Chains:
         main, reads = self._again[value]
         others = [(leaf, self._width[read]) for leaf, read in reads.items() if read != main and leaf[0] != _NOWHERE]
         return main, others
+
+    def _cost(self, reads: Mapping[Value, int]) -> float:
+        """Bytes of values to keep; of what is written for that alone they count more."""
+        return sum(
+            ((1.0 if value in self._written else _UNWRITTEN) * self._bytes([read]) for value, read in reads.items()),
+            0.0,
+        )
 
     def _bytes(self, reads: Iterable[int]) -> float:
         return sum((self._elements[self._owner[read]] * self._width[read] for read in reads), 0.0)
