@@ -218,7 +218,8 @@ def test_a_model_in_half_precision_costs_what_the_whole_model_in_it_does(number:
     in_file = dippm.predict(half, batch=64, device="A100", precision="fp32")
     asked_for = dippm.predict(single, batch=64, device="A100", precision=precision)
     assert in_file.memory_mb == asked_for.memory_mb
-    assert in_file.latency_ms == pytest.approx(asked_for.latency_ms, rel=0.1)
+    # The plain sum answers the file, the networks may answer what was asked for.
+    assert in_file.latency_ms == pytest.approx(asked_for.latency_ms, rel=0.15)
 
 
 def test_integers_cannot_be_trained(network: Path) -> None:
