@@ -9,13 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "src" / "dippm"
-
-# Modules without a test file of their own, and why.
-EXCEPTIONS = {"server/state.py": "a flag"}
 
 
 def defines_something(path: Path) -> bool:
@@ -46,17 +41,10 @@ def test_the_package_is_found() -> None:
 
 
 def test_every_module_has_tests_at_its_own_path() -> None:
-    missing = [module for module in MODULES if module not in EXCEPTIONS and not mirrored(module).is_file()]
+    missing = [module for module in MODULES if not mirrored(module).is_file()]
     assert missing == [], f"No tests at the mirrored path; the first belongs to {mirrored(missing[0])}."
 
 
 def test_mirrored_files_hold_tests() -> None:
     files = [mirrored(module) for module in MODULES if mirrored(module).is_file()]
     assert [path for path in files if "def test_" not in path.read_text(encoding="utf-8")] == []
-
-
-@pytest.mark.parametrize("module", EXCEPTIONS)
-def test_an_exception_is_still_one(module: str) -> None:
-    assert module in MODULES, f"{module} is gone: take it off the exceptions."
-    assert not mirrored(module).exists(), f"{module} has tests by now: take it off the exceptions."
-    assert EXCEPTIONS[module]

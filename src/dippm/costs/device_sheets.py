@@ -45,6 +45,9 @@ _SUSTAINED = 0.85
 # of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all four by hand from the rows of data/published.
 _W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 0.87}
 _WORTHWHILE = 1.2
+# A library that may round to TF32 may as well not: FP32 saves up to 2.25 times the products by Winograd's algorithm,
+# and does not move an image to another order first. From this ratio of the rates on tensor cores always win.
+_CLOSE = 4.0
 # Share of the L2 cache that a chain of kernels finds warm.
 _WARM_CACHE = 0.5
 
@@ -70,9 +73,10 @@ class DeviceSheets:
         warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
         sms: Streaming multiprocessors.
         has_flash: Whether fused attention in half precision is FlashAttention.
+        is_tf32_close: Whether the TF32 rate is so near that of FP32 that an algorithm of FP32 may win.
 
     Shapes:
-        is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; the others: [D, 1, 1].
+        is_tensor: [len(Arithmetic)]; peaks: [D, len(Arithmetic)]; is_tf32_close: [D]; the others: [D, 1, 1].
     """
 
     devices: tuple[DeviceSpec, ...]
@@ -84,6 +88,7 @@ class DeviceSheets:
     warm_bytes: FloatArray
     sms: FloatArray
     has_flash: npt.NDArray[np.bool_]
+    is_tf32_close: npt.NDArray[np.bool_]
 
     @staticmethod
     @lru_cache(maxsize=256)
@@ -103,7 +108,12 @@ class DeviceSheets:
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
             sms=column(device.sm_count for device in devices),
             has_flash=column(device.compute_capability >= _FLASH_FROM for device in devices) > 0,
+            is_tf32_close=np.array([_is_tf32_close(device) for device in devices]),
         )
+
+
+def _is_tf32_close(device: DeviceSpec) -> bool:
+    return device.peak_tflops.get(_TENSOR_PEAK[Arithmetic.TF32], 0.0) < _CLOSE * device.peak_tflops["fp32"]
 
 
 def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], tensor_feed: float) -> list[float]:

@@ -50,9 +50,6 @@ _ARITHMETICS = tuple(Arithmetic)
 _OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
 _FP16 = _ARITHMETICS.index(Arithmetic.FP16)
 _TF32 = _ARITHMETICS.index(Arithmetic.TF32)
-# A library that may round to TF32 may as well not: FP32 saves up to 2.25 times the products by Winograd's algorithm,
-# and does not move an image to another order first. From this ratio of the rates on tensor cores always win.
-_CLOSE = 4.0
 # cuDNN has depthwise kernels for channels last up to this filter, for one output of each input.
 _WIDEST_FILTER = 7.0
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
@@ -200,15 +197,19 @@ class _Timer:
         # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
         is_single = sizes.is_linear[columns] | (b == 1.0)
         may_stay = is_tensor & self._may_stay_fp32(node)
+
+        def products(chosen: npt.NDArray[np.bool_]) -> GemmProblem:
+            return GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
+
         for family, of_family in ((Family.LINEAR, is_single), (Family.BMM, ~is_single)):
-            chosen = of_family & (~is_tensor | may_stay)
-            if chosen.any():
-                problem = GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
-                learned = self._learned(family, problem, batches=1)
-                own_peak = np.broadcast_to(peak, result.shape)[:, None, chosen]
-                in_own = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
-                in_either = self._faster_where_close(result[:, chosen], learned[:, 0])
-                result[:, chosen] = np.where(np.broadcast_to(is_tensor, chosen.shape)[chosen], in_either, in_own)
+            plain, close = of_family & ~is_tensor, of_family & may_stay
+            if plain.any():
+                learned = self._learned(family, products(plain), batches=1)
+                own_peak = np.broadcast_to(peak, result.shape)[:, None, plain]
+                result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
+            if close.any():
+                in_fp32 = self._learned(family, products(close), batches=1)[:, 0]
+                result[:, close] = self._faster_where_close(result[:, close], in_fp32)
         return np.maximum(result, self._traffic_seconds(node))
 
     def convolution(self, part: Distinct) -> FloatArray:
@@ -413,19 +414,12 @@ class _Timer:
 
     def _may_stay_fp32(self, node: IndexArray) -> npt.NDArray[np.bool_]:
         """Which kernels may run in FP32 though TF32 is allowed, and would not be far behind on some device, [U]."""
-        result: npt.NDArray[np.bool_] = (self.plan.arithmetic[node] == _TF32) & bool(self._is_close.any())
+        result: npt.NDArray[np.bool_] = (self.plan.arithmetic[node] == _TF32) & bool(self.sheets.is_tf32_close.any())
         return result
-
-    @property
-    def _is_close(self) -> npt.NDArray[np.bool_]:
-        """Devices whose TF32 rate is so near that of FP32 that an algorithm of FP32 may win, [D]."""
-        peaks = [device.peak_tflops for device in self.sheets.devices]
-        ratios = np.array([rates.get("tf32_tensor", 0.0) / rates["fp32"] for rates in peaks])
-        return np.asarray(ratios < _CLOSE, dtype=np.bool_)
 
     def _faster_where_close(self, in_tf32: FloatArray, in_fp32: FloatArray) -> FloatArray:
         """The faster of both where the rates are close, TF32 elsewhere; [D, ...]."""
-        is_close = self._is_close.reshape(-1, *(1,) * (in_tf32.ndim - 1))
+        is_close = self.sheets.is_tf32_close.reshape(-1, *(1,) * (in_tf32.ndim - 1))
         result: FloatArray = np.where(is_close, np.minimum(in_tf32, in_fp32), in_tf32)
         return result
 

@@ -50,7 +50,8 @@ _LOG = logging.getLogger(__name__)
 # steps in proportion to the logarithm.
 _FEED, _CONVOLUTION, _HOST = (1.5, 0.05, 10.0), (1.2, 0.5, 3.0), (0.8, 0.2, 4.0)
 _MODES = (Mode.INFERENCE, Mode.TRAINING)
-# Spread of the logarithm of the hosts' times about their middle: of machines whose rows tell it, 0.3.
+# Spread of the logarithm of the hosts' times about their middle, assumed; machines whose rows tell it are found from
+# 0.8 to 1.2.
 _SPREAD = 0.3
 # Of the logarithm of a time by that of a rate: below it no row tells the rate.
 _LEAST_SLOPE = 0.01

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -283,16 +282,10 @@ def test_an_operator_that_paddle_does_not_have(stand_in: Paddle, tmp_path: Path)
     assert caught.value.code == "paddle.invalid"
 
 
-def test_as_a_module_it_answers_the_request(tmp_path: Path) -> None:
+def test_as_a_module_it_answers_the_request(
+    tmp_path: Path, answer_of_module: Callable[[str, dict[str, Any]], Any]
+) -> None:
     # A package that stands before the one that may be installed.
     (tmp_path / "paddle2onnx.py").write_text("raise ImportError('It is not there.')\n")
-    asked, reply = tmp_path / "request.json", tmp_path / "reply.json"
-    given = {"source": "net.json", "output": str(tmp_path), "name": "net", "reply": str(reply)}
-    asked.write_text(json.dumps(given))
-    places = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", worker.__name__, str(asked)],
-        env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(reply.read_text()) == {"failure": "ImportError: It is not there."}
+    given = {"source": "net.json", "output": str(tmp_path), "name": "net"}
+    assert answer_of_module(worker.__name__, given) == {"failure": "ImportError: It is not there."}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,17 +113,11 @@ def test_an_error_of_loading_goes_on_to_the_caller(
     assert calls.made == []
 
 
-def test_as_a_module_it_answers_the_request_and_needs_no_tensorflow_before_a_model_does(tmp_path: Path) -> None:
+def test_as_a_module_it_answers_the_request_and_needs_no_tensorflow_before_a_model_does(
+    tmp_path: Path, answer_of_module: Callable[[str, dict[str, Any]], Any]
+) -> None:
     # A package that cannot be imported stands before the one that may be installed.
     for package in ("tensorflow", "keras", "tf2onnx"):
         (tmp_path / f"{package}.py").write_text("raise SystemExit('It is imported.')\n")
-    asked, reply = tmp_path / "request.json", tmp_path / "reply.json"
-    given = {"source": "model", "output": str(tmp_path), "name": "model", "reply": str(reply)}
-    asked.write_text(json.dumps({**given, "options": {"format": "another"}}))
-    places = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", worker.__name__, str(asked)],
-        env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(reply.read_text()) == {"failure": "ValueError: 'another' is not a valid ModelFormat"}
+    given = {"source": "model", "output": str(tmp_path), "name": "model", "options": {"format": "another"}}
+    assert answer_of_module(worker.__name__, given) == {"failure": "ValueError: 'another' is not a valid ModelFormat"}
