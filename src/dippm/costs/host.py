@@ -10,7 +10,7 @@ and by 9 % with 15 microseconds; all rows together are fitted as well with 10 as
 :class:`~dippm.costs.rates.Rates` is how fast hosts launch whole models against this one.
 
 A convolution costs more where its library looks for a kernel at each call, as cuDNN's seventh interface did (PyTorch
-before 2.0): of twenty models on one A100 transformers tell one host and models of convolutions one 1.2 to 1.4 times as
+before 2.0): of twenty models on one A100 transformers tell one host and models of convolutions one 1.2 to 1.5 times as
 slow, those of depthwise convolutions between them (``data/published``, framework-tax). PyTorch has a kernel of its own
 for these, which is taken for all of them here; in FP16 cuDNN runs some.
 ``convolution_host`` is by how much.

@@ -212,7 +212,7 @@ class KernelPlan:
             stream_group=np.array(_GROUPS)[group],
             stream_operator=np.array(_OPERATORS)[operator],
             dispatch_us=_dispatch_us(work),
-            is_searched=goes_through_cudnn(work.sizes) & searches_convolutions,
+            is_searched=goes_through_cudnn(work.sizes) if searches_convolutions else np.zeros_like(is_backward),
             is_backward=is_backward,
             is_turned=is_turned,
         )
