@@ -12,6 +12,7 @@ from dippm.costs.conditions import Layout
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Precision
 from dippm.costs.sizes import GraphSizes
+from dippm.costs.software import Software
 from dippm.costs.workload import Workload
 from dippm.graph import Graph, OpKind
 
@@ -102,7 +103,7 @@ def test_a_release_without_the_rule_turns_nothing(builder: Any) -> None:
     conv(builder, builder.input(builder.N, 128, 8, 8), channels=128, out=128)
     work = Workload.from_graph(builder.graph()).fused()
     assert KernelPlan.from_workload(work).is_turned.tolist() == [True]
-    plan = KernelPlan.from_workload(work, may_turn=False)
+    plan = KernelPlan.from_workload(work, software=Software(torch=(2, 0)))
     assert (plan.is_turned.tolist(), plan.formats[Layout.NCHW].is_last.tolist()) == ([False], [False])
 
 

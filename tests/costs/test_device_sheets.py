@@ -7,9 +7,9 @@ from dippm.devices import DeviceSpec, find_device
 _FORMATS = (Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16)
 
 
-def fp16_peak(device: DeviceSpec, *, tensor_feed: float) -> float:
+def fp16_peak(device: DeviceSpec, *, tensor_feed: float, feeds_slowly: bool = False) -> float:
     on_tensor = formats_on_tensor_cores(device, _FORMATS)
-    sheets = DeviceSheets.of((device,), on_tensor, tensor_feed)
+    sheets = DeviceSheets.of((device,), on_tensor, tensor_feed, feeds_slowly=feeds_slowly)
     return float(sheets.peaks[0, tuple(Arithmetic).index(Arithmetic.FP16)])
 
 
@@ -30,8 +30,29 @@ def test_a_board_with_power_to_spare_sustains_a_share_of_its_peak_and_feeding_co
     device = find_device("A100")
     sustained = 0.85 * device.peak_tflops["fp16_tensor"] * 1e12
     assert fp16_peak(device, tensor_feed=0.0) == pytest.approx(sustained)
-    # Its tensor cores run at the full rate of Ampere: 1 + 2 over 1 + 2 / 2.
-    assert fp16_peak(device, tensor_feed=2.0) == pytest.approx(sustained / 1.5, rel=0.01)
+    # The full rate of Ampere's tensor cores is 16 operations for each byte of shared memory: 1 + 4 over 1 + 4 / 2.
+    assert fp16_peak(device, tensor_feed=2.0) == pytest.approx(sustained * 3.0 / 5.0, rel=0.01)
     half_rate = find_device("RTX 3090")
     fed, unfed = (fp16_peak(half_rate, tensor_feed=feed) for feed in (2.0, 0.0))
     assert fed == pytest.approx(unfed, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "feed", "share"),
+    # Operations for each byte of shared memory at the full rate, over eight: 1024 / 128, 1024 / 64, 4096 / 128; and the
+    # share of that rate at the boost clock, 989 of 1,070 TFLOP/s.
+    [("V100", 1.0, 1.0), ("L40S", 1.0, 1.0), ("T4", 2.0, 1.0), ("H100 SXM", 4.0, 0.924)],
+)
+def test_feeding_costs_more_the_more_operations_there_are_for_a_byte_of_shared_memory(
+    name: str, feed: float, share: float
+) -> None:
+    device = find_device(name)
+    slower = fp16_peak(device, tensor_feed=0.0) / fp16_peak(device, tensor_feed=1.0)
+    assert slower == pytest.approx((1.0 + feed * share) / (1.0 + feed / 2.0), rel=0.02)
+
+
+def test_with_libraries_that_feed_slowly_the_full_rate_is_no_faster_than_half_of_it() -> None:
+    full_rate, half_rate = find_device("A100"), find_device("RTX 4090")
+    unfed = [fp16_peak(device, tensor_feed=0.0) for device in (full_rate, half_rate)]
+    slow = [fp16_peak(device, tensor_feed=1.0, feeds_slowly=True) for device in (full_rate, half_rate)]
+    assert slow == pytest.approx([unfed[0] / 2.0, unfed[1]], rel=0.01)

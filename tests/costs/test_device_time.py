@@ -322,10 +322,10 @@ def half_precision_ms(graph: Graph, device: DeviceSpec, *, tensor_feed: float) -
 
 def test_feeding_slows_full_rate_tensor_cores_and_leaves_half_rate_ones(builder: Any) -> None:
     graph = large_product(builder)
-    for name, slower in (("RTX 3090", 1.0), ("RTX 4090", 1.0), ("A100", 1.5), ("V100", 1.5), ("L40S", 1.5)):
+    for name, slower in (("RTX 3090", 1.0), ("RTX 4090", 1.0), ("A100", 5.0 / 3.0), ("V100", 1.5), ("L40S", 1.5)):
         device = find_device(name)
         plain, fed = (half_precision_ms(graph, device, tensor_feed=feed) for feed in (0.0, 2.0))
-        # (1 + 2) / (1 + 2 / 2) at the full rate.
+        # (1 + 2) / (1 + 2 / 2) at the full rate; the A100 does twice the operations for each byte of shared memory.
         assert fed / plain == pytest.approx(slower, rel=0.02), name
 
 

@@ -12,6 +12,7 @@ from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.sizes import GraphSizes
+from dippm.costs.software import Software
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
 from dippm.graph import OpKind
@@ -97,8 +98,8 @@ def test_a_convolution_that_looks_for_its_kernel_takes_longer_to_launch(builder:
     work = Workload.from_graph(builder.graph(), Precision.FP32)
     rates = Rates(convolution_host=3.0)
     launched = [
-        latency.launched_ms(KernelPlan.from_workload(work, searches_convolutions=searches), Conditions(), rates)
-        for searches in (False, True)
+        latency.launched_ms(KernelPlan.from_workload(work, software=Software(torch=torch)), Conditions(), rates)
+        for torch in ((2, 0), (1, 13))
     ]
     # 21 microseconds for the ReLU, 49 for the convolution of the measured host.
     assert launched[0] == pytest.approx([0.021, 0.021 + 0.049])

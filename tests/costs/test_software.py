@@ -77,6 +77,21 @@ def test_attention_and_gradients_changed_with_two(given, is_new):
 
 
 @pytest.mark.parametrize(
+    ("given", "slowly"),
+    [
+        ("torch 1.12+cu116", True),
+        ("torch 1.13+cu118", False),
+        ("torch 2.0", True),
+        ("torch 2.0+cu118", False),
+        ("torch 2.1", False),
+        ("torch 2.1+cu118", False),
+    ],
+)
+def test_libraries_feed_tensor_cores_slowly_before_cuda_11_8(given, slowly):
+    assert Software.parse(given).feeds_slowly is slowly
+
+
+@pytest.mark.parametrize(
     ("given", "turns", "reach", "remakes", "scatters"),
     [
         ("torch 2.0", False, 3, False, True),

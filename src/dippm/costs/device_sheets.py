@@ -29,6 +29,11 @@ _PLAIN_PEAK = {Arithmetic.FP64: "fp64"}
 # FP16 operations per multiprocessor and clock of an architecture's tensor cores at full rate, by the first compute
 # capability that has it (NVIDIA's whitepapers of Volta to Blackwell); other formats in proportion.
 _FULL_RATE = {(7, 0): 1024.0, (8, 0): 2048.0, (8, 6): 1024.0, (9, 0): 4096.0, (10, 0): 8192.0, (12, 0): 1024.0}
+# Bytes that a multiprocessor's shared memory delivers in a clock, by the first compute capability (NVIDIA's
+# whitepapers, that of GA102 for Turing), and the operations for each of them on Volta and on Ada, which the rate
+# ``tensor_feed`` is of.
+_SHARED_BYTES = {(7, 0): 128.0, (7, 5): 64.0, (8, 0): 128.0}
+_OF_A_BYTE = 8.0
 # Instructions that a multiprocessor's schedulers start in a clock over its FP32 units, by the first compute capability:
 # from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
 _ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
@@ -43,7 +48,7 @@ _SUSTAINED = 0.85
 # compute capability made in a process: 12 nm from the T4, which keeps 0.61 of what others keep in large FP32 products;
 # 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and, with large tiles and HBM, from the H100 PCIe, and
 # of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all four by hand from the rows of data/published.
-_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 0.87}
+_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 1.02}
 _WORTHWHILE = 1.2
 # A library that may round to TF32 may as well not: FP32 saves up to 2.25 times the products by Winograd's algorithm,
 # and does not move an image to another order first. From this ratio of the rates on tensor cores always win.
@@ -92,8 +97,21 @@ class DeviceSheets:
 
     @staticmethod
     @lru_cache(maxsize=256)
-    def of(devices: tuple[DeviceSpec, ...], on_tensor: frozenset[Arithmetic], tensor_feed: float) -> DeviceSheets:
-        """Read the data sheets, once for all graphs."""
+    def of(
+        devices: tuple[DeviceSpec, ...],
+        on_tensor: frozenset[Arithmetic],
+        tensor_feed: float,
+        *,
+        feeds_slowly: bool = False,
+    ) -> DeviceSheets:
+        """Read the data sheets, once for all graphs.
+
+        Args:
+            devices: The devices.
+            on_tensor: Formats that run on tensor cores.
+            tensor_feed: See :class:`~dippm.costs.rates.Rates`.
+            feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
+        """
 
         def column(values: Iterable[float]) -> FloatArray:
             return np.array(list(values), dtype=np.float64)[:, None, None]
@@ -101,7 +119,7 @@ class DeviceSheets:
         return DeviceSheets(
             devices=devices,
             is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
-            peaks=np.array([_peaks(device, on_tensor, tensor_feed) for device in devices]),
+            peaks=np.array([_peaks(device, on_tensor, tensor_feed, feeds_slowly=feeds_slowly) for device in devices]),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
             issued=column(_latest(_ISSUED, device) * device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
@@ -116,13 +134,17 @@ def _is_tf32_close(device: DeviceSpec) -> bool:
     return device.peak_tflops.get(_TENSOR_PEAK[Arithmetic.TF32], 0.0) < _CLOSE * device.peak_tflops["fp32"]
 
 
-def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], tensor_feed: float) -> list[float]:
+def _peaks(
+    device: DeviceSpec, on_tensor: frozenset[Arithmetic], tensor_feed: float, *, feeds_slowly: bool
+) -> list[float]:
     """Rate of each arithmetic on a device, FLOP/s."""
     available = device.peak_tflops
     return [
         TERA
         * (
-            available[_TENSOR_PEAK[value]] * _sustained_share(device) / _feeding(device, value, tensor_feed)
+            available[_TENSOR_PEAK[value]]
+            * _sustained_share(device)
+            / _feeding(device, value, tensor_feed, feeds_slowly=feeds_slowly)
             if value in on_tensor
             else available.get(_PLAIN_PEAK.get(value, "fp32"), available["fp32"])
         )
@@ -130,14 +152,19 @@ def _peaks(device: DeviceSpec, on_tensor: frozenset[Arithmetic], tensor_feed: fl
     ]
 
 
-def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float) -> float:
+def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
     """Time of a large product on tensor cores over that of a card at half rate, both measured in their peaks' time.
 
-    Shared memory and registers are built for the full rate: the faster the arithmetic, the more they hold it up.
+    The faster the arithmetic, the more shared memory holds it up, and the more so, the more operations its
+    architecture does at the full rate for each byte that shared memory delivers. With libraries that feed slowly it is
+    all that counts, so that the full rate is no faster than half of it.
     """
-    full = _latest(_FULL_RATE, device) * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
+    full_rate = _latest(_FULL_RATE, device)
+    full = full_rate * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
     share = min(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, 1.0)
-    return (1.0 + tensor_feed * share) / (1.0 + tensor_feed * _HALF_RATE)
+    feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE
+    weight = 1.0 if feeds_slowly else feed / (1.0 + feed)
+    return (1.0 - weight + weight * share) / (1.0 - weight + weight * _HALF_RATE)
 
 
 def _sustained_share(device: DeviceSpec) -> float:

@@ -89,7 +89,9 @@ def busy_ms(
 
     def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> _Timer:
         if (chosen, on_tensor) not in timers:
-            sheets = DeviceSheets.of(tuple(devices[i] for i in chosen), on_tensor, rates.tensor_feed)
+            sheets = DeviceSheets.of(
+                tuple(devices[i] for i in chosen), on_tensor, rates.tensor_feed, feeds_slowly=plan.feeds_slowly
+            )
             timers[chosen, on_tensor] = _Timer(
                 plan=plan, at=at, sheets=sheets, conditions=conditions, rates=rates, kernels=kernels
             )

@@ -17,6 +17,7 @@ from dippm.costs.kernels.problems import Family
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import number_rows
 from dippm.costs.polynomial import FloatArray, pad
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
 from dippm.graph.codes import mark, tabulate
@@ -123,6 +124,7 @@ class KernelPlan:
         is_searched: Which nodes are convolutions whose library looks for a kernel at each call.
         is_backward: Whether autograd launches each node and not the model's Python code.
         is_turned: Whether a compiler runs the convolutions of each graph with channels last, [G].
+        feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
     """
 
     work: Workload
@@ -141,6 +143,7 @@ class KernelPlan:
     is_searched: npt.NDArray[np.bool_]
     is_backward: npt.NDArray[np.bool_]
     is_turned: npt.NDArray[np.bool_]
+    feeds_slowly: bool
 
     @classmethod
     def from_workload(
@@ -148,20 +151,18 @@ class KernelPlan:
         work: Workload,
         *,
         is_backward: npt.NDArray[np.bool_] | None = None,
-        may_turn: bool = True,
-        searches_convolutions: bool = False,
+        software: Software = DEFAULT_SOFTWARE,
     ) -> KernelPlan:
         """Group the kernels of a workload.
 
         Args:
             work: The workload.
             is_backward: See above; without it no node belongs to a backward pass.
-            may_turn: Whether the compiler may run convolutions with channels last, where there is a compiler.
-            searches_convolutions: See :attr:`~dippm.costs.software.Software.searches_convolutions`.
+            software: The release that runs them.
         """
         arithmetic = work.types.arithmetic_number
         is_turned = np.zeros(len(work.sizes.graphs), dtype=np.bool_)
-        if may_turn and work.fusion is not None:
+        if software.turns_images and work.fusion is not None:
             is_turned = runs_channels_last(work, is_backward)
         if is_backward is None:
             is_backward = np.zeros(len(arithmetic), dtype=np.bool_)
@@ -212,9 +213,12 @@ class KernelPlan:
             stream_group=np.array(_GROUPS)[group],
             stream_operator=np.array(_OPERATORS)[operator],
             dispatch_us=_dispatch_us(work),
-            is_searched=goes_through_cudnn(work.sizes) if searches_convolutions else np.zeros_like(is_backward),
+            is_searched=goes_through_cudnn(work.sizes)
+            if software.searches_convolutions
+            else np.zeros_like(is_backward),
             is_backward=is_backward,
             is_turned=is_turned,
+            feeds_slowly=software.feeds_slowly,
         )
 
 

@@ -19,7 +19,8 @@ class Rates:
         tensor_gemm: Share of the tensor-core peak that a large matrix product reaches.
         tensor_conv: The same for a large convolution in NHWC.
         tensor_feed: Time to bring operands to tensor cores over that of the arithmetic, on cards whose tensor cores
-            run at the full rate of their architecture. Both shares above are of cards at half of it.
+            run at the full rate of their architecture, where that is eight operations per byte of shared memory, and
+            in proportion elsewhere (:mod:`dippm.costs.device_sheets`). Both shares above are of cards at half of it.
         nchw_shuffle: How often a tensor-core convolution in NCHW moves its input and output through memory once more
             to change their order; 0 for never, 1 for once each.
         attention: Share of the peak that fused attention reaches at full tiles.

@@ -99,6 +99,15 @@ class Software:
         return self.torch < (2, 0)
 
     @property
+    def feeds_slowly(self) -> bool:
+        """Whether cuBLAS and cuDNN are of before CUDA 11.8, whose products keep tensor cores waiting longer.
+
+        PyTorch is shipped with a later one since 2.1. That it makes a difference, and from which release, is what
+        published times say (data/published/README.md).
+        """
+        return self.torch < (2, 1) if self.cuda is None else self.cuda < (11, 8)
+
+    @property
     def turns_images(self) -> bool:
         """Whether ``torch.compile`` may run convolutions with channels last that are called with channels first.
 

@@ -100,7 +100,7 @@ _RELEASE_OF_CONTAINER = {
     "20.10": "torch 1.7",
     "20.12": "torch 1.8",
     "21.02": "torch 1.8",
-    "22.09": "torch 1.13",
+    "22.09": "torch 1.13+cu118",
 }
 _TOKENS = "input_ids"
 # Pages whose scripts take the sum of the scores for a loss, where no optimizer is named.

@@ -143,9 +143,12 @@ def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[s
 
 
 def _known_of_time(software: Software) -> str:
+    known = []
     if software.searches_convolutions:
-        return "but for what looking for convolutions takes the host, no factor between is known"
-    return "no factor between is known"
+        known.append("what looking for convolutions takes the host")
+    if software.feeds_slowly:
+        known.append("how long tensor cores at full rate wait for operands before CUDA 11.8")
+    return f"but for {' and '.join(known)}, no factor between is known" if known else "no factor between is known"
 
 
 def _software_warning(software: Software, mode: Mode, device: DeviceSpec) -> tuple[str, ...]:

@@ -167,10 +167,13 @@ class CompiledGraphs:
             plan=KernelPlan.from_workload(
                 timed,
                 is_backward=is_backward,
-                may_turn=software.turns_images,
-                searches_convolutions=software.searches_convolutions,
+                software=software,
             ),
-            eager=KernelPlan.from_workload(work, is_backward=is_backward) if is_compiled and steps else None,
+            eager=(
+                KernelPlan.from_workload(work, is_backward=is_backward, software=software)
+                if is_compiled and steps
+                else None
+            ),
             is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=count),
             is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             phase=phase,

@@ -184,13 +184,11 @@ def _why_not(label: Label, device: DeviceSpec, shipped: AdditivePredictor) -> st
 
 def _kernel_plan(graph: Graph, conditions: Conditions, software: Software) -> KernelPlan:
     if conditions.mode is Mode.INFERENCE:
-        return KernelPlan.from_workload(
-            Workload.from_graph(graph, conditions.precision), searches_convolutions=software.searches_convolutions
-        )
+        return KernelPlan.from_workload(Workload.from_graph(graph, conditions.precision), software=software)
     settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.MOMENTUM, precision=conditions.precision)
     step = make_training_graph(graph, settings)
     return KernelPlan.from_workload(
         Workload.from_graph(step.graph, step.precision),
         is_backward=step.phase == Phase.BACKWARD,
-        searches_convolutions=software.searches_convolutions,
+        software=software,
     )

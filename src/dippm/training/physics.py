@@ -288,7 +288,7 @@ def read_items(
 def _lay_out(graph: Graph, label: Label) -> KernelPlan:
     return KernelPlan.from_workload(
         Workload.from_graph(graph, label.configuration.conditions.precision),
-        searches_convolutions=software_of(label.measurement.software.framework).searches_convolutions,
+        software=software_of(label.measurement.software.framework),
     )
 
 

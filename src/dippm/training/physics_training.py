@@ -72,7 +72,7 @@ def _lay_out(graph: Graph, label: Label) -> KernelPlan:
     return KernelPlan.from_workload(
         work,
         is_backward=training.phase == Phase.BACKWARD,
-        searches_convolutions=software_of(label.measurement.software.framework).searches_convolutions,
+        software=software_of(label.measurement.software.framework),
     )
 
 

@@ -49,6 +49,8 @@ _LOG = logging.getLogger(__name__)
 # Start, lowest and highest value: feeding of tensor cores, host of convolutions, hosts. None starts at 1: the solver
 # steps in proportion to the logarithm.
 _FEED, _CONVOLUTION, _HOST = (1.5, 0.05, 10.0), (1.2, 0.5, 3.0), (0.8, 0.2, 4.0)
+# Rates of all machines, ahead of the hosts in what is solved for.
+_SHARED = ("tensor_feed", "convolution_host")
 _MODES = (Mode.INFERENCE, Mode.TRAINING)
 # Spread of the logarithm of the hosts' times about their middle, assumed; machines whose rows tell it are found from
 # 0.8 to 1.2.
@@ -113,14 +115,14 @@ def fit_published_rates(items: Sequence[PublishedItem], rates: RatesOfMode, kern
     machine_of = np.array([machines.index(host) for host in hosts])
 
     def changed(values: FloatArray, host: FloatArray) -> RatesOfMode:
-        feed, convolution = values[:2].tolist()
+        shared = dict(zip(_SHARED, values.tolist(), strict=False))
         return {
-            mode: replace(rates[mode], host_scale=scale, tensor_feed=feed, convolution_host=convolution)
+            mode: replace(rates[mode], host_scale=scale, **shared)
             for mode, scale in zip(_MODES, host.tolist(), strict=True)
         }
 
     def residuals(logarithms: FloatArray) -> FloatArray:
-        values, middle, own = np.exp(logarithms), *np.split(logarithms[2:], [len(_MODES)])
+        values, middle, own = np.exp(logarithms), *np.split(logarithms[len(_SHARED) :], [len(_MODES)])
         each = [changed(values, np.full(len(_MODES), np.exp(scale))) for scale in own.tolist()]
         errors = np.concatenate(
             [log_errors([item], each[m], kernels) for item, m in zip(items, machine_of, strict=True)]
@@ -132,23 +134,27 @@ def fit_published_rates(items: Sequence[PublishedItem], rates: RatesOfMode, kern
 
     # A row hangs on its own machine alone: one run tells the gradients for all machines.
     depends = np.zeros((len(items) + len(machines), len(bounds)), dtype=np.int8)
-    depends[: len(items), :2] = 1
-    depends[np.arange(len(items)), 2 + len(_MODES) + machine_of] = 1
-    depends[len(items) + np.arange(len(machines)), 2 + len(_MODES) + np.arange(len(machines))] = 1
-    depends[len(items) + np.arange(len(machines)), 2 + mode_of] = 1
+    own_hosts = len(_SHARED) + len(_MODES)
+    depends[: len(items), : len(_SHARED)] = 1
+    depends[np.arange(len(items)), own_hosts + machine_of] = 1
+    depends[len(items) + np.arange(len(machines)), own_hosts + np.arange(len(machines))] = 1
+    depends[len(items) + np.arange(len(machines)), len(_SHARED) + mode_of] = 1
     solution = least_squares(residuals, start, bounds=(low, high), diff_step=_STEP, jac_sparsity=depends)
-    for (machine, mode), scale in zip(machines, np.exp(solution.x[2 + len(_MODES) :]).tolist(), strict=True):
+    for (machine, mode), scale in zip(machines, np.exp(solution.x[own_hosts:]).tolist(), strict=True):
         _LOG.info("  %s, %s: %.2f", machine, mode.value, scale)
     slopes = np.linalg.norm(solution.jac.toarray()[: len(items)], axis=0)
-    tells = slopes[2 + len(_MODES) :] > _LEAST_SLOPE
-    is_told = [*(slopes[:2] > _LEAST_SLOPE), *(bool(tells[mode_of == mode].any()) for mode in range(len(_MODES)))]
+    tells = slopes[own_hosts:] > _LEAST_SLOPE
+    is_told = [
+        *(slopes[: len(_SHARED)] > _LEAST_SLOPE),
+        *(bool(tells[mode_of == mode].any()) for mode in range(len(_MODES))),
+    ]
     before = [
-        rates[Mode.INFERENCE].tensor_feed, rates[Mode.INFERENCE].convolution_host,
+        *(getattr(rates[Mode.INFERENCE], name) for name in _SHARED),
         *(rates[mode].host_scale for mode in _MODES),
     ]  # fmt: skip
-    after = np.exp(solution.x[: 2 + len(_MODES)]).tolist()
+    after = np.exp(solution.x[:own_hosts]).tolist()
     kept = [float(f"{new:.4g}") if told else old for new, old, told in zip(after, before, is_told, strict=True)]
-    return changed(np.array(kept), np.array(kept[2:]))
+    return changed(np.array(kept), np.array(kept[len(_SHARED) :]))
 
 
 def log_errors(items: Sequence[PublishedItem], rates: RatesOfMode, kernels: KernelModel) -> FloatArray:
