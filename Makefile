@@ -58,8 +58,8 @@ $(BIN)/python:
 	@"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-# What is installed, and the one compiled module.
-INSTALLED := pyproject.toml setup.py src/dippm/costs/_replay.c
+# What is installed, and the compiled modules.
+INSTALLED := pyproject.toml setup.py $(wildcard src/dippm/costs/*.c src/dippm/costs/*.h)
 
 $(VENV)/.core: $(INSTALLED) | $(BIN)/python
 	$(PIP) install --quiet --editable .

@@ -1,4 +1,4 @@
-"""Builds the one compiled module where there is a C compiler; elsewhere Python does the same in ten times the time.
+"""Builds the compiled modules where there is a C compiler; elsewhere Python does the same in ten times the time.
 
 All else about the package stands in pyproject.toml.
 """
@@ -13,12 +13,14 @@ IS_STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 setup(
     ext_modules=[
         Extension(
-            "dippm.costs._replay",
-            ["src/dippm/costs/_replay.c"],
+            f"dippm.costs.{name}",
+            [f"src/dippm/costs/{name}.c"],
+            depends=["src/dippm/costs/_buffers.h"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
             py_limited_api=IS_STABLE,
             optional=True,
-        ),
+        )
+        for name in ("_autocast", "_numbering", "_replay")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
 )

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dippm.costs import numbering
 from dippm.costs.numbering import number_rows, number_stretches
+
+needs_compiled = pytest.mark.skipif(not numbering._IS_COMPILED, reason="dippm was installed without a C compiler")
 
 
 def test_rows_are_numbered_as_they_first_appear() -> None:
@@ -21,3 +25,33 @@ def test_stretches_are_equal_where_all_their_values_are(stretches: list[list[int
     stops = np.cumsum([len(stretch) for stretch in stretches], dtype=np.int64)
     distinct = list(dict.fromkeys(map(tuple, stretches)))
     assert number_stretches(values, stops).tolist() == [distinct.index(tuple(stretch)) for stretch in stretches]
+
+
+@needs_compiled
+@given(st.lists(st.binary(max_size=20)))
+def test_both_languages_number_alike(pieces: list[bytes]) -> None:
+    content = np.frombuffer(b"".join(pieces), dtype=np.uint8)
+    stops = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    in_c, in_python = np.empty((2, len(pieces)), dtype=np.int64)
+    numbering._numbering.number(content, stops, in_c)
+    numbering._fill(content, stops, in_python)
+    assert in_c.tolist() == in_python.tolist()
+
+
+@needs_compiled
+@pytest.mark.parametrize("stops", [[1, 5], [3, 2], [-1, 2], [2]])
+def test_stops_outside_the_content_are_refused(stops: list[int]) -> None:
+    with pytest.raises(ValueError, match="must ascend within the content"):
+        numbering._numbering.number(b"1234", np.array(stops, dtype=np.int64), np.empty(2, dtype=np.int64))
+
+
+@needs_compiled
+def test_only_arrays_of_64_bit_integers_are_taken_for_stops() -> None:
+    good = np.array([4], dtype=np.int64)
+    for stops, numbers in ((good.astype(np.int32), good), (good, good.astype(np.float64)), (b"12345678", good)):
+        with pytest.raises(TypeError):
+            numbering._numbering.number(b"1234", stops, numbers)
+    fixed = good.copy()
+    fixed.flags.writeable = False
+    with pytest.raises((BufferError, ValueError)):
+        numbering._numbering.number(b"1234", good, fixed)

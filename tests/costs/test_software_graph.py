@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dippm.costs import MemoryTimeline, Workload, live_memory
-from dippm.costs.precision import LOWERED, RAISED
+from dippm.costs.autocast import LOWERED, RAISED
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
 from dippm.graph import DType, Graph, OpKind

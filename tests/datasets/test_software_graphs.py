@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dippm.costs.autocast import LOWERED
 from dippm.costs.conditions import Conditions, Mode, Optimizer
-from dippm.costs.precision import LOWERED, Precision
+from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.software_graphs import as_measured, software_of

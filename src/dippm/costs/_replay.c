@@ -3,12 +3,9 @@
    The rules and their source stand there, and the Python class remains: it serves where this file was not compiled, and
    tests hold the two against each other. Sizes and addresses are in blocks of 512 bytes. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_buffers.h"
 
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { SMALL, LARGE, POOLS };
 enum { NONE = -1 };
@@ -267,18 +264,6 @@ static int run(Allocator *a, const int64_t *events, const int64_t *sizes, Py_ssi
     return DONE;
 }
 
-static int view(PyObject *object, Py_buffer *buffer, const char *name)
-{
-    if (PyObject_GetBuffer(object, buffer, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0)
-        return -1;
-    const char *format = buffer->format;
-    if (buffer->ndim == 1 && buffer->itemsize == 8 && format && (!strcmp(format, "l") || !strcmp(format, "q")))
-        return 0;
-    PyBuffer_Release(buffer);
-    PyErr_Format(PyExc_TypeError, "'%s' must be a one-dimensional array of 64-bit integers.", name);
-    return -1;
-}
-
 static PyObject *peak_blocks(PyObject *module, PyObject *arguments)
 {
     PyObject *given_events, *given_sizes, *result = NULL;
@@ -288,9 +273,9 @@ static PyObject *peak_blocks(PyObject *module, PyObject *arguments)
     (void)module;
     if (!PyArg_ParseTuple(arguments, "OOnL", &given_events, &given_sizes, &pieces, &capacity))
         return NULL;
-    if (view(given_events, &events, "events") < 0)
+    if (view(given_events, &events, PyBUF_CONTIG_RO, "events") < 0)
         return NULL;
-    if (view(given_sizes, &sizes, "sizes") < 0) {
+    if (view(given_sizes, &sizes, PyBUF_CONTIG_RO, "sizes") < 0) {
         PyBuffer_Release(&events);
         return NULL;
     }

@@ -242,10 +242,7 @@ def _with_loops_made_again(flow: _Flow, part: IndexArray, software: Software) ->
 
 def _has_function(sizes: GraphSizes, kind: OpKind, function: str) -> BoolArray:
     """Which nodes of a kind compute a function."""
-    result = sizes.is_kind(kind)
-    for node in np.flatnonzero(result).tolist():
-        result[node] = sizes.nodes[node].attributes.get("function") == function
-    return result
+    return sizes.is_kind(kind) & sizes.has_function(function)
 
 
 def _first_reads(sizes: GraphSizes) -> list[int]:

@@ -118,17 +118,9 @@ class _Chains:
         tensor, first = np.unique(edges.write_tensor, return_index=True)
         node = edges.write_node[first]
         is_view = sizes.is_kind(OpKind.VIEW)
-        is_turning = np.zeros(len(every), dtype=np.bool_)
-        is_turning[is_view] = [
-            sizes.nodes[position].attributes.get("function") in _TURNING_VIEWS
-            for position in np.flatnonzero(is_view).tolist()
-        ]
-        is_turning &= arrays.rank[image] >= _SHORTEST_TOKENS
+        is_turning = is_view & sizes.has_function(*_TURNING_VIEWS) & (arrays.rank[image] >= _SHORTEST_TOKENS)
         is_kept = sizes.is_kind(*_KEEPING)
-        norms = np.flatnonzero(sizes.is_kind(OpKind.NORM_GRAD))
-        is_kept[norms] = [
-            sizes.nodes[position].attributes.get("function") == OpKind.BATCH_NORM.value for position in norms.tolist()
-        ]
+        is_kept &= ~sizes.is_kind(OpKind.NORM_GRAD) | sizes.has_function(OpKind.BATCH_NORM.value)
         return cls(
             image=image,
             is_kept=is_kept & (image >= 0),

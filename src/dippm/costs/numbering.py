@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
+
+try:
+    from dippm.costs import _numbering
+except ImportError:  # there was no compiler
+    _IS_COMPILED = False
+else:
+    _IS_COMPILED = True
 
 __all__ = ["number_rows", "number_stretches"]
 
@@ -20,8 +28,7 @@ def number_rows(rows: npt.NDArray[np.generic]) -> IndexArray:
     Shapes:
         rows: [n, D], D at least 1; result: [n].
     """
-    as_bytes = np.dtype((np.void, rows.itemsize * rows.shape[1]))
-    return _number(np.ascontiguousarray(rows).view(as_bytes).ravel().tolist())
+    return _number(rows, np.arange(1, len(rows) + 1) * (rows.itemsize * rows.shape[1]))
 
 
 def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:
@@ -34,11 +41,26 @@ def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:
     Shapes:
         values: [m]; stops and result: [n].
     """
-    content = values.tobytes()
-    bounds = [0, *(stops * values.itemsize).tolist()]
-    return _number([content[start:stop] for start, stop in pairwise(bounds)])
+    return _number(values, stops * values.itemsize)
 
 
-def _number(pieces: Sequence[Hashable]) -> IndexArray:
-    numbers: defaultdict[Hashable, int] = defaultdict(count().__next__)
-    return np.fromiter(map(numbers.__getitem__, pieces), dtype=np.int64, count=len(pieces))
+def _number(content: npt.NDArray[Any], stops: IndexArray) -> IndexArray:
+    """Numbers that are equal for equal pieces of an array's bytes.
+
+    Args:
+        content: The array.
+        stops: Behind the last byte of each piece, [n].
+    """
+    content, numbers = np.ascontiguousarray(content), np.empty(len(stops), dtype=np.int64)
+    if _IS_COMPILED:
+        _numbering.number(content, stops, numbers)
+    else:
+        _fill(content, stops, numbers)
+    return numbers
+
+
+def _fill(content: npt.NDArray[Any], stops: IndexArray, numbers: IndexArray) -> None:
+    """What ``_numbering.c`` does, in Python."""
+    known: defaultdict[Hashable, int] = defaultdict(count().__next__)
+    pieces = content.tobytes()
+    numbers[:] = [known[pieces[start:stop]] for start, stop in pairwise([0, *stops.tolist()])]

@@ -78,6 +78,13 @@ class GraphSizes:
         """Which nodes are of one of these kinds, [n_nodes]."""
         return mark(OpKind, kinds)[self.arrays.kind]
 
+    def has_function(self, *functions: str) -> npt.NDArray[np.bool_]:
+        """Which nodes compute one of these functions, [n_nodes]."""
+        is_meant = np.array([*(name in functions for name in self.arrays.functions), False])
+        # What has none is at -1, the last place.
+        result: npt.NDArray[np.bool_] = is_meant[self.arrays.function]
+        return result
+
     def inputs(self, nodes: IndexArray, position: int) -> IndexArray:
         """The tensor at one place among each node's inputs, -1 where it is absent."""
         return _at(self.edges.input_tensor, self.edges.input_start, nodes, position)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dippm.costs.precision import LOWERED, RAISED
+import numpy as np
+
+from dippm.costs.autocast import LOWERED, RAISED
 from dippm.costs.software import Software
 from dippm.graph import Graph, Node, OpKind
+from dippm.graph.codes import mark
 from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.unfuse_attention import unfuse_attention
 
@@ -37,7 +40,8 @@ def graph_of_release(graph: Graph, software: Software) -> Graph:
 
 def count_raised_products(graph: Graph) -> int:
     """Products of attention that is written out, which compute in FP32 where their operands have 16 bits."""
-    return sum(map(_is_raised, graph.nodes))
+    products = np.flatnonzero(mark(OpKind, [OpKind.MATMUL])[graph.columns.kind])
+    return sum(_is_raised(graph.nodes[position]) for position in products.tolist())
 
 
 def _in_format_of_operands(graph: Graph, *, is_one_operator: bool) -> Graph:

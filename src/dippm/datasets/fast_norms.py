@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dippm.costs.precision import LOWERED
+from dippm.costs.autocast import LOWERED
 from dippm.graph import Graph, OpKind
 
 __all__ = ["with_fast_norms"]

@@ -36,6 +36,8 @@ class GraphArrays:
         node_start: First node of each graph, and behind the last one.
         tensor_start: First tensor of each graph, and behind the last one.
         kind: Kind of each node, as its place in :class:`~dippm.graph.op_kind.OpKind`.
+        functions: The functions that nodes compute, each once.
+        function: Place of each node's function among them, -1 where it has none.
         shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear; behind
             the last tensor one more, without dimensions.
         per_sample: Growth of each dimension of each shape with the batch, padded with 0.
@@ -52,13 +54,15 @@ class GraphArrays:
         storage_fixed: Constant bytes of the storage where given, else -1.
 
     Shapes:
-        G graphs, T tensors of S shapes of at most R dimensions. node_start, tensor_start: [G + 1]; kind: [n_nodes];
-        shape: [T + 1]; per_sample, fixed: [S, R]; dimensions: [S + 1, R + 1, 2]; the others: [T].
+        G graphs, T tensors of S shapes of at most R dimensions. node_start, tensor_start: [G + 1]; kind, function:
+        [n_nodes]; shape: [T + 1]; per_sample, fixed: [S, R]; dimensions: [S + 1, R + 1, 2]; the others: [T].
     """
 
     node_start: npt.NDArray[np.int64]
     tensor_start: npt.NDArray[np.int64]
     kind: npt.NDArray[np.int64]
+    functions: tuple[str, ...]
+    function: npt.NDArray[np.int64]
     shape: npt.NDArray[np.int64]
     per_sample: npt.NDArray[np.int64]
     fixed: npt.NDArray[np.int64]
@@ -97,6 +101,13 @@ class GraphArrays:
         dimensions[..., 0] = 1.0
         dimensions[:-1, :-1, 0] = fixed
         dimensions[:-1, :-1, 1] = per_sample
+        functions = tuple(dict.fromkeys(chain.from_iterable(each.functions for each in columns)))
+        place_of = {function: place for place, function in enumerate(functions)}
+        # Behind the last one what NONE, which is -1, stands for.
+        function = [
+            np.array([*(place_of[name] for name in each.functions), NONE], dtype=np.int64)[each.function]
+            for each in columns
+        ]
         dtype, role, alias_of = (
             _join([getattr(each, name) for each in columns]) for name in ("dtype", "role", "alias_of")
         )
@@ -107,6 +118,8 @@ class GraphArrays:
             node_start=node_start,
             tensor_start=tensor_start,
             kind=_join([each.kind for each in columns]),
+            functions=functions,
+            function=_join(function),
             shape=np.append(shape, len(places)),
             per_sample=per_sample,
             fixed=fixed,

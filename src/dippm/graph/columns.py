@@ -83,7 +83,7 @@ class IndexLists:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GraphColumns:
-    """What the tensors and nodes of a graph say, but for names and attributes.
+    """What the tensors and nodes of a graph say, but for names and most attributes.
 
     Members of an enum are the numbers that :func:`dippm.graph.codes.encode` gives them.
 
@@ -96,12 +96,14 @@ class GraphColumns:
         stated: Of each tensor whose storage has a stated size the index, the bytes per sample, and the constant ones,
             ``NONE`` where they are missing.
         kind: Kind of each node.
+        functions: The values of the attribute ``function``, each once.
+        function: Place of each node's function among them, ``NONE`` where it has none.
         inputs: Tensors that each node reads, ``NONE`` for an absent one.
         outputs: Tensors that each node writes.
         releases: Tensors whose storage is given back after each node.
 
     Shapes:
-        shape, dtype, role, alias_of: [T]; stated: [n, 3]; kind: [n_nodes].
+        shape, dtype, role, alias_of: [T]; stated: [n, 3]; kind, function: [n_nodes].
     """
 
     shapes: tuple[Shape, ...]
@@ -111,6 +113,8 @@ class GraphColumns:
     alias_of: npt.NDArray[np.int64]
     stated: npt.NDArray[np.int64]
     kind: npt.NDArray[np.int64]
+    functions: tuple[str, ...]
+    function: npt.NDArray[np.int64]
     inputs: IndexLists
     outputs: IndexLists
     releases: IndexLists
@@ -130,6 +134,9 @@ class GraphColumns:
             for index, tensor in enumerate(tensors)
             if tensor.storage_bytes_per_sample is not None
         ]
+        given = [node.attributes.get("function") for node in nodes]
+        known = [value for value in dict.fromkeys(given) if isinstance(value, str)]
+        places_of_functions: dict[object, int] = {value: place for place, value in enumerate(known)}
         try:
             return cls(
                 shapes=tuple(places),
@@ -139,6 +146,8 @@ class GraphColumns:
                 alias_of=np.array([_or_none(tensor.alias_of) for tensor in tensors], dtype=np.int64),
                 stated=np.array(stated, dtype=np.int64).reshape(-1, 3),
                 kind=encode([node.kind for node in nodes], OpKind),
+                functions=tuple(known),
+                function=np.array([places_of_functions.get(value, NONE) for value in given], dtype=np.int64),
                 inputs=IndexLists.of([node.inputs for node in nodes]),
                 outputs=IndexLists.of([node.outputs for node in nodes]),
                 releases=IndexLists.of([node.releases for node in nodes]),

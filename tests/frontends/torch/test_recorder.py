@@ -14,8 +14,8 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 from dippm.costs import Workload  # noqa: E402
+from dippm.costs.autocast import RAISED  # noqa: E402
 from dippm.costs.conditions import Mode  # noqa: E402
-from dippm.costs.precision import RAISED  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file, recorder  # noqa: E402

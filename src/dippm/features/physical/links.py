@@ -75,9 +75,8 @@ class Links:
         source = np.full(count, none)
         source[edges.read_node[::-1]] = written[::-1]
         origin = np.append(np.where(is_view[edges.write_node], source[edges.write_node], np.arange(none)), none)
-        functions = [sizes.nodes[node].attributes.get("function") for node in np.flatnonzero(is_view).tolist()]
         is_reordered, is_part = (
-            np.append(_spread(is_view, [function in chosen for function in functions])[edges.write_node], False)
+            np.append((is_view & sizes.has_function(*chosen))[edges.write_node], False)
             for chosen in (_REORDERING_VIEWS, _PARTIAL_VIEWS)
         )
         while ((further := origin[origin]) != origin).any():
@@ -112,13 +111,6 @@ def _last_writes(sizes: GraphSizes) -> IndexArray:
     found = np.append(order, none)[place]
     is_its = np.append(edges.write_tensor, -1)[found] == edges.read_tensor
     result: IndexArray = np.where(is_its & (place >= 0), found, none)
-    return result
-
-
-def _spread(is_chosen: BoolArray, values: list[bool]) -> BoolArray:
-    """Values of the chosen nodes, False for the others."""
-    result = np.zeros(len(is_chosen), dtype=np.bool_)
-    result[is_chosen] = values
     return result
 
 

@@ -45,9 +45,10 @@ def static_features(
         result[:, AT[f"in_{name}"]] = np.isin(kernels.arithmetic, [formats.index(value) for value in alike])
     # A gradient is like that of which it is the gradient.
     gradients = np.flatnonzero(work.sizes.is_kind(*_GRADIENT_KINDS))
+    functions = work.sizes.arrays.functions
     for chosen, columns_of in ((every, _COLUMN_OF_FUNCTION), (gradients, _COLUMN_OF_GRADIENT)):
-        functions = [nodes[position].attributes.get("function") for position in chosen.tolist()]
-        column = np.array([columns_of.get(function, -1) for function in functions], dtype=np.int64)
+        of_functions = np.array([*(columns_of.get(function, -1) for function in functions), -1])
+        column = of_functions[work.sizes.arrays.function[chosen]]
         meant = column >= 0
         result[chosen[meant], column[meant]] = 1.0
     source, out = work.sizes.inputs(every, 0), work.sizes.outputs(every)

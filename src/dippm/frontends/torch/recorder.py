@@ -17,7 +17,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.costs.precision import RAISED
+from dippm.costs.autocast import RAISED
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.asked_values import DRAWN_MEANS, DataDependentError, FloatIndicesError

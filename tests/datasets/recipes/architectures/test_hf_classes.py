@@ -17,6 +17,9 @@ from dippm.datasets.recipes.architectures.hf_classes import (  # noqa: E402
     build_llama,
     build_vit,
 )
+from dippm.frontends.torch.torchvision_ops import import_torchvision_ops  # noqa: E402
+
+import_torchvision_ops()
 
 _BASE = {"hidden": 768, "layers": 12, "heads": 12, "intermediate": 3072}
 Count = Callable[[torch.nn.Module], int]

@@ -1,0 +1,7 @@
+from typing import Any
+
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+
+def number(content: npt.NDArray[Any], stops: IndexArray, numbers: IndexArray) -> None: ...

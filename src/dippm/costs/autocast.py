@@ -1,0 +1,307 @@
+"""The number formats that PyTorch's autocast for CUDA gives the tensors of a graph, and the casts that it adds.
+
+After its lists (``ATen/autocast_mode.h``, PyTorch 2.13) by kind of operator, its type promotion, its extra cast
+kernels, and its cache, which casts each parameter once per forward and keeps the copy until the forward ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.sizes import GraphSizes
+from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, OpKind, TensorRole
+from dippm.graph.codes import mark, tabulate
+
+try:
+    from dippm.costs import _autocast
+except ImportError:  # there was no compiler
+    _IS_COMPILED = False
+else:
+    _IS_COMPILED = True
+
+__all__ = ["CASTABLE", "LOWERED", "MARKED_KINDS", "RAISED", "Casts", "follow_autocast"]
+
+FloatArray = npt.NDArray[np.float64]
+
+#: Attribute of a norm or softmax that autocast runs in its 16-bit format, as timm's "fast norm" makes norms.
+LOWERED = "is_lowered"
+#: Attribute of a matrix product that computes in FP32 under autocast, as those of written-out attention do.
+RAISED = "is_raised"
+#: Kinds that may have these attributes.
+MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
+#: What autocast casts, and casts to.
+CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+
+# Autocast's lists by kind. Not on any list: batch and instance norm, pooling, most activations; they keep the type of
+# their input. Sums, products, norms and softmax read what they are given and write FP32 in the same kernel.
+_LOWER_KINDS = CONTRACTION_KINDS | RECURRENT_KINDS | {OpKind.PRELU}
+_FP32_KINDS = frozenset(
+    {OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM, OpKind.POW, OpKind.SOFTPLUS, OpKind.RESIZE}
+)
+_FP32_FUNCTIONS = frozenset(
+    {"acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
+     "tan", "pow", "dist", "pdist", "cdist", "renorm", "logsumexp", "cosine_similarity"}
+)  # fmt: skip
+_FP32_OUTPUT_KINDS = frozenset({OpKind.SOFTMAX, OpKind.LOG_SOFTMAX, OpKind.CUMULATIVE})
+_FP32_OUTPUT_FUNCTIONS = frozenset({"sum", "prod", "norm", "l1", "l2", "sum_square", "vector_norm"})
+_FUNCTION_KINDS = frozenset({OpKind.UNARY, OpKind.BINARY, OpKind.REDUCE})
+_PROMOTING_KINDS = ARITHMETIC_KINDS | {OpKind.BINARY, OpKind.CONCAT}
+# Promotion by a cast kernel before the operator; element-wise kernels convert as they load instead.
+_CASTING_PROMOTERS = frozenset({OpKind.CONCAT, OpKind.GRID_SAMPLE})
+
+# In place of a format, for what a node reads: it stays as it is; or the one format that all of it has, FP32 where it
+# differs. For what a node writes: as the model states it; as the first that it reads of those that can be cast; or the
+# one that all of what it reads has, where a number does not promote an array.
+_STAYS, _WIDEST = -1, -2
+_STATED, _FIRST = -1, -3
+# In place of the 16-bit format, which differs.
+_LOWER = -4
+
+_FLOAT32 = tuple(DType).index(DType.FLOAT32)
+_BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
+_IS_CASTABLE = mark(DType, CASTABLE)
+_CASTABLE_NUMBERS = frozenset(np.flatnonzero(_IS_CASTABLE).tolist())
+_CASTABLE_BITS = sum(1 << number for number in _CASTABLE_NUMBERS)
+
+
+def _target_of(kind: OpKind) -> int:
+    if kind in _LOWER_KINDS:
+        return _LOWER
+    if kind in _FP32_KINDS:
+        return _FLOAT32
+    return _WIDEST if kind in _CASTING_PROMOTERS else _STAYS
+
+
+def _result_of(kind: OpKind) -> int:
+    if kind is OpKind.CAST:
+        return _STATED
+    if kind in _FP32_OUTPUT_KINDS:
+        return _FLOAT32
+    return _WIDEST if kind in _PROMOTING_KINDS else _FIRST
+
+
+_TARGET_OF_KIND = tabulate(OpKind, _target_of).astype(np.int64)
+_RESULT_OF_KIND = tabulate(OpKind, _result_of).astype(np.int64)
+
+# What the walk knows of a tensor, in bits.
+_IS_VIEW, _IS_FREE, _HAS_SHAPE, _IS_OF_PARAMETER, _IS_CACHED = 1, 2, 4, 8, 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Casts:
+    """The extra kernels that bring a tensor to the format in which a node reads it.
+
+    Args:
+        node: Node right before which the cast runs.
+        tensor: Tensor that is cast.
+        from_bytes: Bytes per element read.
+        to_bytes: Bytes per element written.
+        is_cached: Whether the copy is kept until the forward ends; else it lives as long as its node runs.
+
+    Shapes:
+        All [C], in execution order.
+    """
+
+    node: IndexArray
+    tensor: IndexArray
+    from_bytes: FloatArray
+    to_bytes: FloatArray
+    is_cached: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: IndexArray) -> Casts:
+        """Casts by node, tensor, format before and after, and whether the copy is kept, [C, 5]."""
+        node, tensor, source, target, is_cached = rows.T
+        return cls(
+            node=node,
+            tensor=tensor,
+            from_bytes=_BYTES[source],
+            to_bytes=_BYTES[target],
+            is_cached=is_cached.astype(np.bool_),
+        )
+
+    @classmethod
+    def none(cls) -> Casts:
+        """No casts."""
+        return cls.of(np.zeros((0, 5), dtype=np.int64))
+
+    def __len__(self) -> int:
+        """Number of cast kernels."""
+        return len(self.node)
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> Casts:
+        """Some of them."""
+        return Casts(
+            node=self.node[chosen],
+            tensor=self.tensor[chosen],
+            from_bytes=self.from_bytes[chosen],
+            to_bytes=self.to_bytes[chosen],
+            is_cached=self.is_cached[chosen],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Walk:
+    """A graph as the walk over its nodes needs it; formats are places in ``DType``, or stand-ins of this module.
+
+    Args:
+        target: What each node's floating inputs are cast to before it runs.
+        result: What its floating outputs are.
+        read_start: First read of each node, and behind the last one.
+        read_tensor: Tensor of each read.
+        write_start: First write of each node, and behind the last one.
+        write_tensor: Tensor of each write.
+        owner: Tensor that owns each tensor's storage.
+        flags: What is known of each tensor, see above; the walk puts down whose copy is kept.
+        held: Format of each tensor, at first as the model states it; the walk changes it.
+
+    Shapes:
+        All of 64-bit integers. target, result: [n_nodes]; *_start: [n_nodes + 1]; read_tensor: [E]; write_tensor: [W];
+        the others: [T].
+    """
+
+    target: IndexArray
+    result: IndexArray
+    read_start: IndexArray
+    read_tensor: IndexArray
+    write_start: IndexArray
+    write_tensor: IndexArray
+    owner: IndexArray
+    flags: IndexArray
+    held: IndexArray
+
+    @classmethod
+    def of(cls, sizes: GraphSizes, lower: DType) -> Walk:
+        """Lay out a graph; ``lower`` is autocast's 16-bit format."""
+        arrays, edges = sizes.arrays, sizes.edges
+        target, result = _rules(sizes)
+        lower_number = tuple(DType).index(lower)
+        # A view of the same type holds what its owner holds.
+        is_view = (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
+        is_parameter = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role]
+        known = (
+            (_IS_VIEW, is_view),
+            (_IS_FREE, _IS_CASTABLE[arrays.dtype] & ~is_view),
+            (_HAS_SHAPE, arrays.rank > 0),
+            (_IS_OF_PARAMETER, is_parameter[arrays.storage]),
+        )
+        return cls(
+            target=np.where(target == _LOWER, lower_number, target),
+            result=np.where(result == _LOWER, lower_number, result),
+            read_start=np.searchsorted(edges.read_node, np.arange(len(arrays.kind) + 1)),
+            read_tensor=edges.read_tensor,
+            write_start=edges.output_start,
+            write_tensor=edges.write_tensor,
+            owner=arrays.storage,
+            flags=np.sum([bit * is_so for bit, is_so in known], axis=0, dtype=np.int64),
+            held=arrays.dtype.copy(),
+        )
+
+    def run(self) -> tuple[IndexArray, IndexArray]:
+        """Format of each read, [E], and the casts, [C, 5], as :meth:`Casts.of` takes them."""
+        reads, casts = np.empty_like(self.read_tensor), np.empty((len(self.read_tensor), 5), dtype=np.int64)
+        if _IS_COMPILED:
+            made = _autocast.follow(
+                self.target, self.result, self.read_start, self.read_tensor, self.write_start, self.write_tensor,
+                self.owner, self.flags, self.held, reads, casts.reshape(-1), _CASTABLE_BITS, _FLOAT32,
+            )  # fmt: skip
+        else:
+            made = _follow(self, reads, casts)
+        return reads, casts[:made]
+
+
+def follow_autocast(sizes: GraphSizes, lower: DType) -> tuple[IndexArray, IndexArray, Casts]:
+    """Format of each tensor, [T], and of each read of the edges, [E], as its place in ``DType``; and the casts.
+
+    Args:
+        sizes: The graph.
+        lower: Autocast's 16-bit format.
+    """
+    walk = Walk.of(sizes, lower)
+    reads, casts = walk.run()
+    return walk.held, reads, Casts.of(casts)
+
+
+def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
+    """What each node's inputs are cast to, and what its outputs are, [n_nodes]."""
+    kind = sizes.arrays.kind
+    target, result = _TARGET_OF_KIND[kind], _RESULT_OF_KIND[kind]
+    result[target == _LOWER] = _LOWER
+    target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS)] = _FLOAT32
+    result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
+    markable = np.flatnonzero(sizes.is_kind(*MARKED_KINDS)).tolist()
+    lowered, raised = (
+        [position for position in markable if sizes.nodes[position].attributes.get(name) is True]
+        for name in (LOWERED, RAISED)
+    )
+    target[lowered] = result[lowered] = _LOWER
+    target[raised], result[raised] = _FLOAT32, _RESULT_OF_KIND[kind[raised]]
+    return target, result
+
+
+def _follow(walk: Walk, reads: IndexArray, casts: IndexArray) -> int:
+    """What ``_autocast.c`` does, in Python.
+
+    Args:
+        walk: The graph.
+        reads: Where the format of each read goes, [E].
+        casts: Where the casts go, [E, 5].
+
+    Returns:
+        Number of casts.
+    """
+    held, flags, owner = walk.held.tolist(), walk.flags.tolist(), walk.owner.tolist()
+    tensors, written = walk.read_tensor.tolist(), walk.write_tensor.tolist()
+    made: list[tuple[int, int, int, int, bool]] = []
+    formats: list[int] = []
+    rows = zip(
+        walk.target.tolist(),
+        walk.result.tolist(),
+        pairwise(walk.read_start.tolist()),
+        pairwise(walk.write_start.tolist()),
+        strict=True,
+    )
+    for position, (target, result, (first, stop), (first_write, last_write)) in enumerate(rows):
+        inputs = tensors[first:stop]
+        read = [held[index] for index in inputs]
+        if target == _WIDEST:
+            target = _widest(read)
+        if target >= 0:
+            for place, (index, source) in enumerate(zip(inputs, read, strict=True)):
+                if source == target or source not in _CASTABLE_NUMBERS:
+                    continue
+                read[place] = target
+                is_cached = source == _FLOAT32 and bool(flags[index] & _IS_OF_PARAMETER)
+                if flags[owner[index]] & _IS_CACHED if is_cached else index in inputs[:place]:
+                    continue
+                if is_cached:
+                    flags[owner[index]] |= _IS_CACHED
+                made.append((position, index, source, target, is_cached))
+        if result == _WIDEST:
+            ranked = [source for source, index in zip(read, inputs, strict=True) if flags[index] & _HAS_SHAPE]
+            result = _widest(ranked or read)
+        elif result == _FIRST:
+            result = next((source for source in read if source in _CASTABLE_NUMBERS), _STATED)
+        formats += read
+        for index in written[first_write:last_write]:
+            if flags[index] & _IS_VIEW:
+                held[index] = held[owner[index]]
+            elif flags[index] & _IS_FREE and result != _STATED:
+                held[index] = result
+    walk.held[:], walk.flags[:], reads[:] = held, flags, formats
+    casts[: len(made)] = np.array(made, dtype=np.int64).reshape(-1, 5)
+    return len(made)
+
+
+def _widest(formats: Sequence[int]) -> int:
+    """The one format that all castable tensors have, FP32 where they differ, ``_STATED`` where there are none."""
+    castable = _CASTABLE_NUMBERS.intersection(formats)
+    if len(castable) > 1:
+        return _FLOAT32
+    return next(iter(castable), _STATED)

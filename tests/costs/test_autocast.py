@@ -1,0 +1,114 @@
+"""The walk of autocast in C against the one in Python; what the rules say of operators stands in ``test_precision``."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.costs import autocast
+from dippm.costs.autocast import Walk, follow_autocast
+from dippm.costs.sizes import GraphSizes
+from dippm.graph import DType, OpKind
+
+_FP32, _FP16, _INT64 = (tuple(DType).index(dtype) for dtype in (DType.FLOAT32, DType.FLOAT16, DType.INT64))
+
+needs_compiled = pytest.mark.skipif(not autocast._IS_COMPILED, reason="dippm was installed without a C compiler")
+
+
+@st.composite
+def walks(draw):
+    """A few nodes with any rules over a few tensors, some of them views of parameters."""
+    tensors = draw(st.integers(1, 6))
+    index = st.integers(0, tensors - 1)
+    reads, writes = (
+        draw(st.lists(st.lists(index, max_size=4), min_size=n, max_size=n)) for n in [draw(st.integers(0, 8))] * 2
+    )
+
+    def numbers(values):
+        return np.array(values, dtype=np.int64)
+
+    def drawn(values, count):
+        return numbers(draw(st.lists(st.sampled_from(values), min_size=count, max_size=count)))
+
+    return Walk(
+        target=drawn([-1, -2, _FP32, _FP16], len(reads)),
+        result=drawn([-1, -2, -3, _FP32, _FP16], len(reads)),
+        read_start=np.cumsum([0, *map(len, reads)]),
+        read_tensor=numbers([tensor for each in reads for tensor in each]),
+        write_start=np.cumsum([0, *map(len, writes)]),
+        write_tensor=numbers([tensor for each in writes for tensor in each]),
+        owner=drawn(range(tensors), tensors),
+        flags=drawn(range(16), tensors),
+        held=drawn([_FP32, _FP16, _INT64], tensors),
+    )
+
+
+def copied(walk):
+    return replace(walk, **{field.name: getattr(walk, field.name).copy() for field in fields(walk)})
+
+
+@needs_compiled
+@given(walks())
+def test_both_walks_are_the_same(walk):
+    other, reads = copied(walk), np.empty_like(walk.read_tensor)
+    casts = np.empty((len(reads), 5), dtype=np.int64)
+    made = autocast._follow(other, reads, casts)
+    compiled_reads, compiled_casts = walk.run()
+    assert compiled_reads.tolist() == reads.tolist()
+    assert compiled_casts.tolist() == casts[:made].tolist()
+    assert (walk.held.tolist(), walk.flags.tolist()) == (other.held.tolist(), other.flags.tolist())
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("target", [0, 0, 0]),
+        ("target", [-3, 0]),
+        ("result", [-4, 0]),
+        ("read_start", [0, 3, 2]),
+        ("read_start", [0, 1, 9]),
+        ("read_tensor", [0, 7]),
+        ("write_tensor", [-1, 2]),
+        ("owner", [0, 1, 3]),
+        ("held", [0, 0, 63]),
+        ("flags", [0, 0]),
+    ],
+)
+def test_arrays_that_are_no_graph_are_refused(name, value):
+    good = {
+        "target": [-1, -1], "result": [-3, -3], "read_start": [0, 1, 2], "read_tensor": [0, 1],
+        "write_start": [0, 1, 2], "write_tensor": [1, 2], "owner": [0, 1, 2], "flags": [0, 2, 2], "held": [0, 0, 0],
+    }  # fmt: skip
+    arrays = {key: np.array(given, dtype=np.int64) for key, given in good.items()}
+    Walk(**arrays).run()
+    with pytest.raises(ValueError, match="do not describe one graph"):
+        Walk(**{**arrays, name: np.array(value, dtype=np.int64)}).run()
+    with pytest.raises(TypeError, match=f"'{name}' must be"):
+        Walk(**{**arrays, name: np.array(value, dtype=np.int32)}).run()
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_model_is_followed_in_either_language(builder, monkeypatch, is_compiled):
+    if is_compiled and not autocast._IS_COMPILED:
+        pytest.skip("dippm was installed without a C compiler")
+    monkeypatch.setattr(autocast, "_IS_COMPILED", is_compiled)
+    n, weight = builder.N, builder.weight(8, 8)
+    x = builder.input(n, 8)
+    y = builder.node(OpKind.LINEAR, [x, weight], n, 8)
+    z = builder.node(OpKind.ADD, [x, y], n, 8)
+    norm = builder.node(OpKind.LAYER_NORM, [y], n, 8)
+    again = builder.node(OpKind.LINEAR, [norm, weight], n, 8)
+    sizes = GraphSizes.from_graph(builder.graph(z, again))
+    held, reads, casts = follow_autocast(sizes, DType.FLOAT16)
+    # The sum of both formats, and the norm, are FP32; the weight's copy is made once and kept.
+    assert [held[tensor] for tensor in (x, y, z, norm, again)] == [_FP32, _FP16, _FP32, _FP32, _FP16]
+    assert reads.tolist() == [_FP16, _FP16, _FP32, _FP16, _FP32, _FP16, _FP16]
+    assert casts.node.tolist() == [0, 0, 2, 3]
+    assert casts.tensor.tolist() == [x, weight, y, norm]
+    assert casts.is_cached.tolist() == [False, True, False, False]
+    assert (casts.from_bytes.tolist(), casts.to_bytes.tolist()) == ([4.0, 4.0, 2.0, 4.0], [2.0, 2.0, 4.0, 2.0])
