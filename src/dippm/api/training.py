@@ -91,6 +91,8 @@ def train(
             bf16 (AVX512-BF16, AMX) and slower on others.
         jobs: Processes that read models of which there is no graph yet.
         resume: Go on with the training that the folder holds. On a CPU the result is that of a run without a break.
+            One that has ended is reported again, its ``epochs_before`` being all of its epochs; with more ``epochs``,
+            or more ``patience`` where that ended it, it goes on.
         on_graph: Called with the number of models read and their total.
         on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
         run_epochs: Runs a network's epochs elsewhere, such as on a cluster
