@@ -122,6 +122,7 @@ def test_a_pipe_is_told_early_what_is_under_way(
         (("--edges", "none"), "edges.unknown"),
         (("--mode", "sleeping"), "mode.unknown"),
         (("--optimizer", "adam"), "optimizer.unused"),
+        (("--model", "gbdt", "--mixed-precision"), "mixed_precision.unused"),
         (("--precision", "amp"), "labels.none"),
         (("--data", "nowhere.parquet"), "labels.missing"),
         (("--workers", "2"), "train.workers"),

@@ -117,7 +117,7 @@ def train(
         ),
     ] = None,
     mixed_precision: Annotated[
-        bool, typer.Option("--mixed-precision", help="Train in fp16 on a GPU, in bf16 on a CPU.")
+        bool, typer.Option("--mixed-precision", help="Train a network in fp16 on a GPU, in bf16 on a CPU.")
     ] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read new models.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that the folder holds.")] = False,
