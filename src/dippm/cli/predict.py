@@ -143,7 +143,7 @@ def _row(prediction: Prediction) -> list[object]:
         value = getattr(prediction, name)
         ends = prediction.intervals.get(name, (None, None))
         cells += [None if each is None else round_figures(each) for each in (value, *ends)]
-    return [*cells, prediction.mig or "none"]
+    return [*cells, prediction.mig_name]
 
 
 def _notes(predictions: Sequence[Prediction]) -> list[str]:
