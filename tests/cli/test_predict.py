@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,30 @@ def test_a_figure_has_its_row() -> None:
 def test_table_keeps_to_the_terminal(width: int) -> None:
     table = make_table([make_prediction(), make_prediction(device="RTX PRO 6000 Blackwell Max-Q Workstation Edition")])
     assert all(len(line) <= width for line in show(table, width=width).splitlines())
+
+
+def test_at_80_columns_names_are_whole_and_nothing_is_cut() -> None:
+    wide = {"latency_ms": (104_757.0, 178_903.0), "energy_j": (3_051.0, 9_276.0), "memory_mb": (28_752.0, 35_588.0)}
+    figures = {"latency_ms": 136_899.0, "energy_j": 5_674.0, "memory_mb": 28_912.0, "intervals": wide}
+    table = make_table(
+        [
+            make_prediction(batch=2048, mig=None, no_slice=NoSlice.TOO_LARGE, **figures),
+            make_prediction(batch=2048, device="1g.5gb@A100-SXM4-40GB", mig="3g.40gb", **figures),
+        ]
+    )
+    text = show(table, width=80)
+    for whole in (
+        "A100-SXM4-40GB ",
+        "1g.5gb@A100-SXM4-40GB ",
+        "136,899",
+        "[104,757 –",
+        "178,903]",
+        "[28,752 –",
+        "35,588]",
+        " too large\n",
+        " 3g.40gb",
+    ):
+        assert whole in re.sub(r" +\n", "\n", text), whole
 
 
 def test_warning_of_one_device_names_it() -> None:
