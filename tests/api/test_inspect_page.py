@@ -9,7 +9,7 @@ import pytest
 from dippm.api.inspect_page import render_page
 from dippm.api.inspection import Inspection, OperatorCost
 from dippm.costs.conditions import Conditions
-from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
+from dippm.predictors.prediction import ModelInfo, NoSlice, Prediction, PredictorInfo
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\ud800\x1b"
 _VOID = {"meta", "img", "br", "input", "link", "line", "path"}
@@ -134,13 +134,10 @@ def test_figures_of_the_prediction_stand_on_the_page(inspection: Inspection) -> 
     assert "25.6 M" in values
 
 
-@pytest.mark.parametrize(
-    ("device", "shown"), [("1g.5gb@A100-SXM4-40GB", "–"), ("A100-SXM4-40GB", "none"), ("Tesla T4", "none")]
-)
-def test_a_slice_holds_no_slices(device: str, shown: str) -> None:
-    values = Page(render_page(make_inspection([make_operator(0)], device=device, mig=None))).texts("div")
-    assert shown in values
-    assert ({"–", "none"} - {shown}).isdisjoint(values)
+@pytest.mark.parametrize("no_slice", NoSlice)
+def test_why_there_is_no_slice_stands_in_its_place(no_slice: NoSlice) -> None:
+    values = Page(render_page(make_inspection([make_operator(0)], mig=None, no_slice=no_slice))).texts("div")
+    assert [value for value in values if value in set(NoSlice)] == [no_slice]
 
 
 def test_energy_that_is_not_known_is_a_dash() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import dippm
 from dippm.cli import main, predict
 from dippm.cli.predict import make_table
 from dippm.costs.conditions import Conditions
-from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo
+from dippm.predictors.prediction import ModelInfo, NoSlice, Prediction, PredictorInfo
 
 
 def test_predict_a_step(run_json: Callable[..., dict[str, Any]], trained_net: str) -> None:
@@ -97,17 +98,45 @@ def test_energy_that_is_not_known_is_a_dash() -> None:
 
 
 def test_a_figure_has_its_row() -> None:
-    rows = show(make_table([make_prediction(), make_prediction(batch=32, latency_ms=25.0, mig=None)])).splitlines()
+    rows = show(
+        make_table(
+            [make_prediction(), make_prediction(batch=32, latency_ms=25.0, mig=None, no_slice=NoSlice.TOO_LARGE)]
+        )
+    ).splitlines()
     first = next(row for row in rows if "7.94" in row)
     second = next(row for row in rows if " 25 " in row)
     assert first.split() == ["A100-SXM4-40GB", "8", "7.94", "1.9", "1,240", "1g.5gb"]
-    assert second.split() == ["32", "25", "1.9", "1,240", "none"]
+    assert second.split() == ["32", "25", "1.9", "1,240", "too", "large"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_table_keeps_to_the_terminal(width: int) -> None:
     table = make_table([make_prediction(), make_prediction(device="RTX PRO 6000 Blackwell Max-Q Workstation Edition")])
     assert all(len(line) <= width for line in show(table, width=width).splitlines())
+
+
+def test_at_80_columns_names_are_whole_and_nothing_is_cut() -> None:
+    wide = {"latency_ms": (104_757.0, 178_903.0), "energy_j": (3_051.0, 9_276.0), "memory_mb": (28_752.0, 35_588.0)}
+    figures = {"latency_ms": 136_899.0, "energy_j": 5_674.0, "memory_mb": 28_912.0, "intervals": wide}
+    table = make_table(
+        [
+            make_prediction(batch=2048, mig=None, no_slice=NoSlice.TOO_LARGE, **figures),
+            make_prediction(batch=2048, device="1g.5gb@A100-SXM4-40GB", mig="3g.40gb", **figures),
+        ]
+    )
+    text = show(table, width=80)
+    for whole in (
+        "A100-SXM4-40GB ",
+        "1g.5gb@A100-SXM4-40GB ",
+        "136,899",
+        "[104,757 –",
+        "178,903]",
+        "[28,752 –",
+        "35,588]",
+        " too large\n",
+        " 3g.40gb",
+    ):
+        assert whole in re.sub(r" +\n", "\n", text), whole
 
 
 def test_warning_of_one_device_names_it() -> None:
@@ -124,12 +153,12 @@ def test_what_does_not_fit_comes_first_whichever_prediction_it_is_of() -> None:
     assert text.index("! A100-SXM4-40GB, batch 128: It does not fit: a") < text.index("! Watch out.")
 
 
-def test_a_slice_is_not_said_to_have_none_that_holds_the_model() -> None:
-    assert "none" in show(make_table([make_prediction(device="Tesla T4", mig=None)]))
-    on_slice = show(make_table([make_prediction(device="1g.5gb@A100-SXM4-40GB", mig=None)]))
-    assert "none" not in on_slice
-    row = next(line for line in on_slice.splitlines() if "1g.5gb@A100" in line)
-    assert row.rstrip().endswith(" –")
+@pytest.mark.parametrize("no_slice", NoSlice)
+def test_why_there_is_no_slice_stands_in_its_place(no_slice: NoSlice) -> None:
+    prediction = make_prediction(mig=None, no_slice=no_slice)
+    row = next(line for line in show(make_table([prediction]), width=80).splitlines() if "7.94" in line)
+    assert row.rstrip().endswith(f" {no_slice}")
+    assert predict._row(prediction)[-1] == no_slice
 
 
 def test_hostile_names_do_not_steer_the_terminal_or_the_markup() -> None:

@@ -51,7 +51,35 @@ def test_json(
     assert main(words) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "train.exists"
     assert main([*words, "--resume", "--epochs", "3"]) == 0
-    assert json.loads(capsys.readouterr().out)["epochs"] == 3
+    longer = json.loads(capsys.readouterr().out)
+    assert (longer["epochs"], longer["epochs_before"]) == (3, 2)
+    assert longer["duration_s"] > answer["duration_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ((), "More --epochs than 2 go on."),
+        (("--schedule", "one-cycle"), "train in another folder"),
+        (("--patience", "1", "--lr", "0.9", "--epochs", "20"), "a larger --patience goes on"),
+    ],
+)
+def test_a_training_that_has_ended_says_so(
+    options: tuple[str, ...],
+    cure: str,
+    data: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["train", *data, *_QUICK, *options, "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert "had ended already" not in capsys.readouterr().err
+    manifest = (tmp_path / "model.json").read_text()
+    assert main([*words, "--resume"]) == 0
+    said = capsys.readouterr().err
+    assert "This training had ended already, after" in said
+    assert cure in said
+    assert (tmp_path / "model.json").read_text() == manifest
 
 
 @pytest.mark.parametrize("model", ["mlp", "gbdt"])
@@ -94,6 +122,7 @@ def test_a_pipe_is_told_early_what_is_under_way(
         (("--edges", "none"), "edges.unknown"),
         (("--mode", "sleeping"), "mode.unknown"),
         (("--optimizer", "adam"), "optimizer.unused"),
+        (("--model", "gbdt", "--mixed-precision"), "mixed_precision.unused"),
         (("--precision", "amp"), "labels.none"),
         (("--data", "nowhere.parquet"), "labels.missing"),
         (("--workers", "2"), "train.workers"),

@@ -63,6 +63,13 @@ def test_before_it_ran_in_16_bits_without_a_search_for_rows_without_keys(
     assert [node.kind for node in graph.nodes if node.attributes.get(LOWERED) is True] == [OpKind.SOFTMAX]
 
 
+def test_weights_that_nothing_reads_are_loaded_by_every_release(builder: Any) -> None:
+    builder.weight(1000, 7)
+    graph = _written_out(builder)
+    assert graph.parameter_count == 7000
+    assert graph_of_release(graph, Software(torch=(2, 4))).parameter_count == 7000
+
+
 def test_what_is_left_out_gives_back_what_it_gave_back(builder: Any) -> None:
     graph = graph_of_release(_written_out(builder), Software(torch=(2, 4)))
     softmax = next(node for node in graph.nodes if node.kind is OpKind.SOFTMAX)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 import pytest
 
 from dippm.errors import UsageError
-from dippm.frontends.inputs import InputEntry, nest_dotted_names, parse_input_shapes
+from dippm.frontends.inputs import InputEntry, nest_dotted_names, parse_input_shapes, unknown_input
 from dippm.graph import DType
 
 
@@ -147,3 +147,26 @@ def test_where_tensors_stand_side_by_side_nested_ones_are_refused() -> None:
     with pytest.raises(UsageError, match="This model takes tensors side by side") as caught:
         parse_input_shapes({"x": {"y": "3"}}).refuse_structure("This model")
     assert caught.value.code == "input.nested"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "cure"),
+    [
+        ("ids", ("attention_mask", "input_ids"), "The nearest is 'input_ids'."),
+        ("mask", ("input_ids", "attention_mask"), "The nearest is 'attention_mask'."),
+        ("imput_id", ("input_ids", "attention_mask"), "The nearest is 'input_ids'."),
+        ("x", ("pixels",), "The nearest is 'pixels'."),
+        ("x", ("pixels", "text"), "Use one of these names."),
+    ],
+)
+def test_an_unknown_input_is_told_with_the_nearest(name: str, known: tuple[str, ...], cure: str) -> None:
+    error = unknown_input(name, known, of="'model.onnx'", why="It said no.")
+    assert error.code == "input.name_unknown"
+    assert error.cure == cure
+    assert str(error) == f"'model.onnx' has no input '{name}'. Its inputs are: {', '.join(known)}. It said no. {cure}"
+
+
+def test_of_many_inputs_some_are_listed() -> None:
+    listed = str(unknown_input("y", [f"x{place}" for place in range(30)], of="It"))
+    assert "x19, ..." in listed
+    assert "x20" not in listed

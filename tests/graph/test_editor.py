@@ -38,6 +38,19 @@ def test_unchanged_graph_loses_only_what_is_unused(graph: Graph) -> None:
     assert result.tensors == graph.tensors[:4]
 
 
+def test_weights_that_nothing_ever_read_stay(graph: Graph) -> None:
+    weights = [spec(role.value, role) for role in (TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT)]
+    last = Node(kind=OpKind.ADD, inputs=(0, 8), outputs=(9,))
+    held = replace(
+        graph,
+        tensors=(*graph.tensors, *weights, spec("of the lost", TensorRole.PARAMETER), spec("lost")),
+        nodes=(*graph.nodes, last),
+    )
+    result = GraphEditor(held).to_graph()
+    assert len(result.nodes) == 3
+    assert [tensor.name for tensor in result.tensors] == ["x", "parameter", "buffer", "a", "v", "y"]
+
+
 def test_readers_and_writers(graph: Graph) -> None:
     editor = GraphEditor(graph)
     assert editor.readers(0) == [0, 2, 3]

@@ -53,6 +53,7 @@ def test_latency_and_memory_come_with_intervals_and_energy_does_not(builder: Any
     first, *_ = answers = predict(make_graph(builder))
     assert [each.batch for each in answers] == BATCHES
     assert (first.device, first.energy_j, first.mig, first.conditions) == ("Processor", None, None, Conditions())
+    assert first.mig_name == "no MIG"
     assert first.inputs == {"t0": (1, 3, 32, 32)}
     assert first.macs == 32 * 32 * 32 * 9 * (3 + 32) + 32_000
     assert set(first.intervals) == {"latency_ms", "memory_mb"}

@@ -143,7 +143,7 @@ def test_a_captured_graph_is_faster_at_small_batch(network: Graph) -> None:
 
 def test_what_does_not_fit_says_so_and_gets_no_slice(network: Graph) -> None:
     (answer,) = predict(network, batches=[2**20], devices=["A100"])
-    assert answer.mig is None
+    assert (answer.mig, answer.mig_name) == (None, "too large")
     assert any("does not fit" in warning for warning in answer.warnings)
 
 
@@ -158,6 +158,9 @@ def test_a_fixed_batch_is_kept(network: Graph) -> None:
 def test_a_mig_slice_is_a_device(network: Graph) -> None:
     whole, part = predict(network, batches=[256], devices=["A100", "1g.5gb@A100"])
     assert part.latency_ms > 2 * whole.latency_ms
+    assert (part.mig, part.mig_name) == (None, "–")
+    (without,) = predict(network, batches=[256], devices=["T4"])
+    assert (without.mig, without.mig_name) == (None, "no MIG")
 
 
 def test_a_model_that_runs_nothing_is_refused(builder: Any) -> None:

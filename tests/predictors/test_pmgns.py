@@ -59,7 +59,7 @@ def test_the_papers_policy_goes_by_the_value(graph: Graph, write_predictor: Call
     assert paper.mig == "1g.5gb"
     assert paper.warnings == ("There were too few labels to calibrate an interval of: memory, latency, energy.",)
     (safe,) = predictor.predict(graph, batches=[1])
-    assert safe.mig is None
+    assert (safe.mig, safe.mig_name) == (None, "unknown")
     assert "No MIG slice is named" in safe.warnings[1]
     assert safe.intervals == {}
     assert "2,000 MiB" in str(safe)
@@ -71,6 +71,7 @@ def test_what_the_labels_lacked_is_not_known(graph: Graph, write_predictor: Call
     assert list(found) == [None, None, pytest.approx(4), None]
     answer = json.loads(json.dumps(found.to_dict()))
     assert (answer["memory_mb"], answer["energy_j"], answer["mig"]) == (None, None, None)
+    assert found.mig_name == "unknown"
     assert answer["intervals"].keys() == {"latency_ms"}
     assert [line.split()[:2] for line in str(found).splitlines()[2:4]] == [["energy", "-"], ["memory", "-"]]
     assert found.warnings == ()
@@ -86,7 +87,7 @@ def test_a_device_that_the_catalogue_lacks_has_no_slices(graph: Graph, write_pre
     predictor = PmgnsPredictor.load(write_predictor(labels={"device": "Some Processor @ 2.8GHz"}))
     (found,) = predictor.predict(graph, batches=[1])
     assert found.device == "Some Processor @ 2.8GHz"
-    assert found.mig is None
+    assert (found.mig, found.mig_name) == (None, "unknown")
     assert predictor.is_for("some processor @ 2.8ghz")
     assert not predictor.is_for("A100")
     assert not predictor.is_for("")

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from dippm.costs.conditions import Conditions, Mode
-from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo, format_figure, round_figures
+from dippm.devices import find_device
+from dippm.predictors.prediction import ModelInfo, NoSlice, Prediction, PredictorInfo, format_figure, round_figures
 
 
 def prediction(*, mode: Mode = Mode.INFERENCE, source: str = "vgg16.onnx") -> Prediction:
@@ -46,17 +47,22 @@ def test_step_time_is_the_latency_of_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "mig", "name"),
+    ("device", "mig", "is_known", "name"),
     [
-        ("A100-SXM4-40GB", "2g.10gb", "2g.10gb"),
-        ("A100-SXM4-40GB", None, "none"),
-        ("1g.5gb@A100-SXM4-40GB", None, "–"),
+        ("A100-SXM4-40GB", "2g.10gb", True, "2g.10gb"),
+        ("A100-SXM4-40GB", None, True, "too large"),
+        ("A100-SXM4-40GB", None, False, "unknown"),
+        ("1g.5gb@A100-SXM4-40GB", None, True, "–"),
+        ("T4", None, True, "no MIG"),
+        ("T4", None, False, "no MIG"),
     ],
 )
-def test_a_slice_holds_no_slices(device: str, mig: str | None, name: str) -> None:
-    found = replace(prediction(), device=device, mig=mig)
+def test_a_slice_or_why_there_is_none(device: str, mig: str | None, is_known: bool, name: str) -> None:
+    no_slice = NoSlice.why(find_device(device), is_known=is_known)
+    found = replace(prediction(), device=device, mig=mig, no_slice=no_slice)
     assert found.mig_name == name
-    assert str(found).splitlines()[4].split() == ["MIG", name]
+    assert found.to_dict()["mig"] == mig
+    assert str(found).splitlines()[4].split() == ["MIG", *name.split()]
     assert f"<td colspan=2>{name}</td>" in found._repr_html_()
 
 

@@ -13,6 +13,7 @@ import torch
 from dippm.datasets.graph_samples import Part
 from dippm.errors import DippmError, UsageError
 from dippm.features.scaling import Scaling
+from dippm.training.epochs import TrainingJob
 from dippm.training.fit_network import EpochReport, fit_network
 
 
@@ -83,6 +84,28 @@ def test_a_finished_run_gives_its_result_again(samples, parts, settings, tmp_pat
     assert (again.epochs, again.best_epoch) == (whole.epochs, whole.best_epoch)
 
 
+def test_a_finished_run_runs_nothing(samples, parts, settings, tmp_path, monkeypatch) -> None:
+    short = replace(settings, epochs=2)
+    first = fit_network(samples, parts, short, tmp_path)
+    assert (first.epochs, first.epochs_before) == (2, 0)
+    assert first.duration_s > 0
+    monkeypatch.setattr(TrainingJob, "run", lambda *_: pytest.fail("ran"))
+    for asked in (2, 1):
+        again = fit_network(samples, parts, replace(short, epochs=asked), tmp_path, resume=True)
+        assert (again.epochs, again.epochs_before) == (2, 2)
+        assert (again.best_epoch, again.duration_s, again.device) == (first.best_epoch, first.duration_s, "cpu")
+        assert same_weights(again, first)
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["epochs"] == 2
+
+
+def test_durations_of_calls_add_up(samples, parts, settings, tmp_path) -> None:
+    first = fit_network(samples, parts, replace(settings, epochs=3), tmp_path)
+    longer = fit_network(samples, parts, replace(settings, epochs=4), tmp_path, resume=True)
+    assert (longer.epochs, longer.epochs_before) == (4, 3)
+    assert longer.duration_s > first.duration_s
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["epochs"] == 4
+
+
 def test_seeds(samples, parts, settings, tmp_path, whole) -> None:
     state = torch.random.get_rng_state()
     torch.manual_seed(99)
@@ -141,6 +164,15 @@ def test_mixed_precision(samples, parts, settings, tmp_path, whole) -> None:
 def test_patience(samples, parts, settings, tmp_path) -> None:
     stopped = fit_network(samples, parts, replace(settings, epochs=40, learning_rate=0.9, patience=2), tmp_path)
     assert stopped.epochs == stopped.best_epoch + 2 < 40
+
+
+def test_a_run_that_patience_ended_goes_on_with_more_of_it(samples, parts, settings, tmp_path) -> None:
+    wild = replace(settings, epochs=40, learning_rate=0.9, patience=2)
+    stopped = fit_network(samples, parts, wild, tmp_path)
+    again = fit_network(samples, parts, wild, tmp_path, resume=True)
+    assert again.epochs == again.epochs_before == stopped.epochs
+    more = fit_network(samples, parts, replace(wild, patience=4), tmp_path, resume=True)
+    assert more.epochs == min(more.best_epoch + 4, 40) > stopped.epochs
 
 
 def test_logs_and_files(samples, parts, settings, tmp_path) -> None:

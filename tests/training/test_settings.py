@@ -42,6 +42,13 @@ def test_values_out_of_range(wrong: dict[str, Any]) -> None:
     assert caught.value.code == "train.settings"
 
 
+def test_trees_have_no_mixed_precision() -> None:
+    assert TrainingSettings(model="gat", mixed_precision=True).mixed_precision
+    with pytest.raises(UsageError, match=r"trees have none\. Got the model 'gbdt'.*Leave it out") as caught:
+        TrainingSettings(model="gbdt", mixed_precision=True)
+    assert caught.value.code == "mixed_precision.unused"
+
+
 def test_a_run_may_go_on_for_longer_but_not_otherwise() -> None:
     settings = TrainingSettings()
     stored = settings.to_dict()

@@ -88,9 +88,11 @@ def train(
         accelerator: ``"auto"``, ``"cpu"`` or ``"gpu"``.
         devices: Devices to train on side by side.
         mixed_precision: Train in mixed precision: fp16 on a GPU, bf16 on a CPU, which is faster on CPUs that multiply
-            bf16 (AVX512-BF16, AMX) and slower on others.
+            bf16 (AVX512-BF16, AMX) and slower on others. Trees refuse it.
         jobs: Processes that read models of which there is no graph yet.
         resume: Go on with the training that the folder holds. On a CPU the result is that of a run without a break.
+            One that has ended is reported again, its ``epochs_before`` being all of its epochs; with more ``epochs``,
+            or more ``patience`` where that ended it, it goes on.
         on_graph: Called with the number of models read and their total.
         on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
         run_epochs: Runs a network's epochs elsewhere, such as on a cluster

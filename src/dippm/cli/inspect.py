@@ -10,6 +10,7 @@ import typer
 
 from dippm.api.question import Options
 from dippm.cli import options
+from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import is_terminal, make_console, make_printable, print_columns, print_json, print_note
 from dippm.cli.shared_options import with_shared_options
 from dippm.errors import UsageError
@@ -173,15 +174,21 @@ def _phase_line(phases: Mapping[str, float]) -> str:
 def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspection) -> Table:
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     from dippm.cli.figures import format_count, format_figure, format_shape
 
     total = inspection.prediction.latency_ms
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("kind", no_wrap=True)
-    table.add_column("module", overflow="fold", ratio=1)
+    table.add_column("module")
     table.add_column("output", no_wrap=True)
     for name in ("MACs", "time, ms", "%", "live, MiB"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -189,7 +196,7 @@ def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspe
         table.add_row(
             str(operator.position),
             operator.kind,
-            Text(_shorten(make_printable(operator.scope or operator.source_op))),
+            FoldedName(_shorten(operator.scope or operator.source_op)),
             format_shape(operator.output_shape),
             format_count(operator.macs).rstrip() if operator.macs else "",
             format_figure(operator.time_ms),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dippm.cli import options
+from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import (
     SCHEMA,
     is_terminal,
@@ -262,7 +263,7 @@ def _table(packing: ModelPacking, styles: dict[str, str]) -> Table:
     from dippm.cli.figures import format_figure, format_interval
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("model", overflow="fold")
+    table.add_column("model")
     table.add_column("replicas", justify="right", no_wrap=True)
     for title in ("slice", "needs, MiB", "has, MiB", "latency, ms"):
         table.add_column(title, justify="left" if title == "slice" else "right", no_wrap=True)
@@ -275,7 +276,7 @@ def _table(packing: ModelPacking, styles: dict[str, str]) -> Table:
             card, device = packing.kinds[kind].device, device_of(packing.kinds, kind, profile)
             label = device.name if has_kinds else profile or "whole card"
             table.add_row(
-                Text(make_printable(name), style=styles[name]),
+                FoldedName(name, style=styles[name]),
                 f"{count:,}",
                 Text(make_printable(label)),
                 format_interval(model.on_cards[card.name].intervals["memory_mb"]),

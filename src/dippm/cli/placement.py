@@ -9,6 +9,7 @@ import typer
 
 from dippm.api.question import Options
 from dippm.cli import options
+from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import (
     SCHEMA,
     is_terminal,
@@ -194,7 +195,7 @@ def _fit_table(answers: Sequence[DeviceFit]) -> Table:
     table = _make_table(answers, ("batch", "fits", "needs, MiB", "has, MiB", "margin, MiB"))
     for answer in answers:
         table.add_row(
-            Text(make_printable(answer.device)),
+            FoldedName(answer.device),
             f"{answer.batch:,}",
             Text(answer.verdict.value, style=_STYLES[answer.verdict.value]),
             _memory(answer.needed_mb, answer),
@@ -214,7 +215,7 @@ def _max_batch_table(answers: Sequence[MaxBatch]) -> Table:
     for answer in answers:
         prediction = answer.prediction
         table.add_row(
-            Text(make_printable(answer.device)),
+            FoldedName(answer.device),
             Text(f"{answer.batch:,}", style="bold green" if answer.batch else "bold red"),
             f"{answer.batch_at_most:,}",
             answer.bound_by.replace("_", " "),
@@ -231,7 +232,7 @@ def _make_table(answers: Sequence[DeviceFit | MaxBatch], columns: tuple[str, ...
 
     has_prices = any(answer.price is not None for answer in answers)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("device", overflow="fold", min_width=_NARROW_WIDTH if has_prices else _DEVICE_WIDTH)
+    table.add_column("device", min_width=_NARROW_WIDTH if has_prices else _DEVICE_WIDTH)
     for title in columns:
         table.add_column(title, justify="left" if title in ("fits", "bound by") else "right", no_wrap=True)
     if has_prices:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dippm.api.question import Options
 from dippm.cli import options
+from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import (
     SCHEMA,
     is_terminal,
@@ -44,7 +45,8 @@ _COLUMNS = (
     "device", "batch", "latency_ms", "latency_low", "latency_high", "energy_j", "energy_low", "energy_high",
     "memory_mb", "memory_low", "memory_high", "mig",
 )  # fmt: skip
-_DEVICE_WIDTH = 10
+# The name of a slice is whole in a terminal of 80 columns; longer names take the room that there is.
+_LONGEST_WHOLE = 21
 
 
 @with_shared_options
@@ -143,7 +145,7 @@ def _row(prediction: Prediction) -> list[object]:
         value = getattr(prediction, name)
         ends = prediction.intervals.get(name, (None, None))
         cells += [None if each is None else round_figures(each) for each in (value, *ends)]
-    return [*cells, prediction.mig or "none"]
+    return [*cells, prediction.mig_name]
 
 
 def _notes(predictions: Sequence[Prediction]) -> list[str]:
@@ -185,16 +187,16 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     first = predictions[0]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     longest = max(len(prediction.device) for prediction in predictions)
-    table.add_column("device", overflow="fold", min_width=min(longest, _DEVICE_WIDTH))
+    table.add_column("device", no_wrap=longest <= _LONGEST_WHOLE)
     table.add_column("batch", justify="right", no_wrap=True, min_width=len("batch"))
     time = "latency, ms" if first.step_time_ms is None else "step, ms"
     for title in (time, "energy, J", "memory, MiB"):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right")  # intervals take two lines where all else has no room
     table.add_column("MIG", no_wrap=True, min_width=max(len(each.mig_name) for each in predictions))
     previous = None
     for prediction in predictions:
         table.add_row(
-            "" if prediction.device == previous else Text(make_printable(prediction.device)),
+            "" if prediction.device == previous else FoldedName(prediction.device),
             f"{prediction.batch:,}",
             _figure(prediction, "latency_ms"),
             _figure(prediction, "energy_j"),
@@ -217,12 +219,13 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
     return Group(*parts)
 
 
-def make_title(prediction: Prediction) -> Text:
+def make_title(prediction: Prediction) -> Group:
     """What a table is about: the model's name, its size, and the conditions with the shapes of its inputs."""
+    from rich.console import Group
     from rich.text import Text
 
     source, *lines = _title_lines(prediction)
-    return Text.assemble((source, "bold"), *(f"\n{line}" for line in lines))
+    return Group(FoldedName(source, style="bold"), Text("\n".join(lines)))
 
 
 def _title_lines(prediction: Prediction) -> tuple[str, str, str]:

@@ -117,7 +117,7 @@ def train(
         ),
     ] = None,
     mixed_precision: Annotated[
-        bool, typer.Option("--mixed-precision", help="Train in fp16 on a GPU, in bf16 on a CPU.")
+        bool, typer.Option("--mixed-precision", help="Train a network in fp16 on a GPU, in bf16 on a CPU.")
     ] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read new models.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that the folder holds.")] = False,
@@ -193,7 +193,7 @@ def train(
         _print_table(report)
     else:
         print_columns(_COLUMNS, _rows(report))
-    for note in _notes(report):
+    for note in _notes(report, epochs=epochs, schedule=schedule):
         print_note(note)
 
 
@@ -252,8 +252,13 @@ def _print_table(report: TrainingReport) -> None:
     make_console().print(table)
 
 
-def _notes(report: TrainingReport) -> list[str]:
+def _notes(report: TrainingReport, *, epochs: int, schedule: str) -> list[str]:
     notes = []
+    if 0 < report.epochs == report.epochs_before:
+        notes.append(
+            f"This training had ended already, after {report.epochs} epochs: nothing was trained. "
+            + _say_how_to_go_on(report.epochs, asked=epochs, schedule=schedule)
+        )
     if report.learning_rate is not None:
         notes.append(
             f"{report.epochs} epochs at a learning rate of {report.learning_rate:.3g}, the best was epoch "
@@ -265,3 +270,11 @@ def _notes(report: TrainingReport) -> list[str]:
     if report.model != "pmgns":
         return [*notes, f"{report.model} is in {report.folder}; predictions come from pmgns alone, this is to compare."]
     return [*notes, f"The predictor is in {report.folder}: dippm predict MODEL --predictor {report.folder}"]
+
+
+def _say_how_to_go_on(epochs: int, *, asked: int, schedule: str) -> str:
+    if epochs < asked:
+        return "None of the last ones was better; a larger --patience goes on."
+    if schedule == "constant":
+        return f"More --epochs than {epochs} go on."
+    return f"The schedule '{schedule}' is laid out over all epochs: for more of them train in another folder."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,15 @@ from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure, Fixed, Group, Leaf, Part
 from dippm.graph import DType
 
-__all__ = ["InputEntry", "InputShapes", "nest_dotted_names", "parse_input_shapes"]
+__all__ = ["InputEntry", "InputShapes", "nest_dotted_names", "parse_input_shapes", "unknown_input"]
 
 _DTYPE_NAMES = {
     "fp32": DType.FLOAT32, "float": DType.FLOAT32, "fp16": DType.FLOAT16, "half": DType.FLOAT16,
     "bf16": DType.BFLOAT16, "fp64": DType.FLOAT64, "double": DType.FLOAT64, "long": DType.INT64, "int": DType.INT32,
 }  # fmt: skip
 _UNBATCHED = "unbatched"
+_MOST_LISTED = 20
+_SHORTEST_PART = 3
 _VALUE_MARK = "="
 _WORDS = {"true": True, "false": False, "none": None}
 
@@ -146,6 +149,33 @@ def nest_dotted_names(given: InputShapes, arguments: Sequence[str]) -> InputShap
         place[last] = part
     named = {name: _as_part(branch) for name, branch in tree.items()}
     return dataclasses.replace(given, structure=CallStructure(named=named))
+
+
+def unknown_input(name: str, known: Sequence[str], *, of: str, why: str = "") -> UsageError:
+    """The error of an input that a model does not have, with those that it has and the nearest of them.
+
+    Args:
+        name: What the caller named.
+        known: Names of the model's inputs.
+        of: The model, such as ``"'model.onnx'"``.
+        why: What the model itself says of it, a sentence.
+    """
+    near = _nearest(name, known)
+    names = ", ".join(known[:_MOST_LISTED]) + (", ..." if len(known) > _MOST_LISTED else "")
+    return UsageError(
+        " ".join(filter(None, (f"{of} has no input '{name}'. Its inputs are: {names or 'none'}.", why))),
+        code="input.name_unknown",
+        cure="Use one of these names." if near is None else f"The nearest is '{near}'.",
+    )
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    """What was probably meant: ids is a part of input_ids, imput_ids is spelled like it."""
+    if len(known) == 1:
+        return known[0]
+    part = name.lower()
+    holding = [each for each in known if len(part) >= _SHORTEST_PART and part in each.lower()]
+    return next(iter(holding or difflib.get_close_matches(name, known, n=1)), None)
 
 
 def _as_part(branch: Any) -> Part:

@@ -14,6 +14,9 @@ from dippm.graph.op_kind import OpKind
 __all__ = ["GraphEditor"]
 
 
+_LOADED_ROLES = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
+
+
 class GraphEditor:
     """A mutable copy of a graph, with the readers and the writer of every tensor at hand.
 
@@ -35,6 +38,12 @@ class GraphEditor:
                     self._readers[index].append(position)
         for index in graph.outputs:
             self._readers[index].append(-1)
+        # Weights that nothing read to begin with are loaded all the same.
+        self._idle = {
+            index
+            for index, tensor in enumerate(graph.tensors)
+            if tensor.role in _LOADED_ROLES and tensor.alias_of is None and not self._readers[index]
+        }
 
     def node(self, position: int) -> Node:
         """The node at a position that still holds one."""
@@ -148,9 +157,9 @@ class GraphEditor:
         """Take out the nodes that lead to no output.
 
         Returns:
-            The tensors that are still needed.
+            The tensors that are still needed; weights that no node read when the editor was made are among them.
         """
-        needed = set(self.outputs)
+        needed = {*self.outputs, *self._idle}
         for position in range(len(self.nodes) - 1, -1, -1):
             node = self.nodes[position]
             if node is not None and needed.isdisjoint(node.outputs):
@@ -177,7 +186,7 @@ class GraphEditor:
                 needed.add(base)
 
     def to_graph(self) -> Graph:
-        """The graph as it stands, without nodes and tensors that nothing uses, tensors in the order they appear."""
+        """The graph as it stands, without what the changes left unused, tensors in the order they appear."""
         needed = self.drop_unused()
         nodes: list[Node] = []
         for position, node in enumerate(self.nodes):

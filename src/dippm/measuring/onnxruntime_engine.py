@@ -18,7 +18,7 @@ from torch import nn
 from dippm.costs.conditions import Layout
 from dippm.costs.precision import Precision
 from dippm.errors import MissingExtraError, UnsupportedError, UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
 from dippm.measuring.arithmetic import whole_model_dtype
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.sample_inputs import Inputs
@@ -212,12 +212,13 @@ def _index(device: str) -> int:
 
 def _by_name(names: list[str], shapes: InputShapes) -> dict[str, InputEntry]:
     given = dict(zip(names, shapes.positional, strict=False)) | dict(shapes.named or {})
-    unknown = sorted(set(given) - set(names))
-    if unknown or len(shapes.positional) > len(names):
+    if unknown := sorted(set(given) - set(names)):
+        raise unknown_input(unknown[0], names, of="The file")
+    if len(shapes.positional) > len(names):
         raise UsageError(
-            f"The file's inputs are {', '.join(names)}. Got {len(shapes.positional)} by position and "
-            f"{', '.join(unknown) or 'none'} by other names.",
+            f"The file's inputs are {', '.join(names)}. Got {len(shapes.positional)} by position.",
             code="input.name_unknown",
+            cure="Give at most one shape for each input.",
         )
     return given
 

@@ -19,7 +19,7 @@ from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import check_answerable, name_unsupported, warn_of_batch
 from dippm.predictors.cpu_calibration import CpuCalibration, CpuMachine
-from dippm.predictors.prediction import Interval, ModelInfo, Prediction, PredictorInfo
+from dippm.predictors.prediction import Interval, ModelInfo, NoSlice, Prediction, PredictorInfo
 from dippm.units import BYTES_PER_MIB
 
 __all__ = ["CpuPredictor"]
@@ -117,6 +117,7 @@ class CpuPredictor:
                 memory_mb=sum(parts.values()),
                 memory_parts_mb=parts,
                 mig=None,
+                no_slice=NoSlice.NO_MIG,
                 intervals={"latency_ms": latency_interval, "memory_mb": memory_interval},
                 predictor=PredictorInfo(
                     name=_NAME,

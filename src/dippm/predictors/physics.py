@@ -30,7 +30,7 @@ from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
 from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, memory_spreads, time_and_energy_intervals
 from dippm.predictors.physics_warnings import warn_of_answer, warn_of_question
-from dippm.predictors.prediction import Prediction, PredictorInfo
+from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
     CompiledGraphs,
     PreparedGraphs,
@@ -368,6 +368,7 @@ class PhysicsPredictor:
             strict=True,
         )
         predictions = []
+        no_slice = NoSlice.why(device)
         infos: dict[tuple[str, ...], PredictorInfo] = {}
         for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
             of_row = warn_of_answer(compiled.source, batch, device, busy_share=busy, memory_interval_mb=memory_in)
@@ -392,6 +393,7 @@ class PhysicsPredictor:
                     memory_mb=memory_mb,
                     memory_parts_mb=dict(zip(memory.parts_mb, parts, strict=True)),
                     mig=choose_mig(memory_mb, device, interval_high_mb=memory_in[1], policy=mig_policy),
+                    no_slice=no_slice,
                     intervals={
                         "latency_ms": tuple(latency_in),
                         "energy_j": tuple(energy_in),

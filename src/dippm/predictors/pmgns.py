@@ -22,7 +22,7 @@ from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.answerable import check_answerable, name_unsupported, warn_of_batch
 from dippm.predictors.network_artefact import NetworkArtefact, read_weights
 from dippm.predictors.pmgns_forward import forward
-from dippm.predictors.prediction import ModelInfo, Prediction, PredictorInfo, format_figure
+from dippm.predictors.prediction import ModelInfo, NoSlice, Prediction, PredictorInfo, format_figure
 
 __all__ = ["PmgnsPredictor"]
 
@@ -138,10 +138,13 @@ class PmgnsPredictor:
                 metric: (figures[metric] / math.exp(spread), figures[metric] * math.exp(spread))
                 for metric, spread in spreads.items()
             }
+            has_memory = "memory_mb" in figures
+            is_known = has_memory and (mig_policy is MigPolicy.PAPER or "memory_mb" in intervals)
+            no_slice = NoSlice.UNKNOWN if self.spec is None else NoSlice.why(self.spec, is_known=is_known)
             notes = [*warn_of_batch(graph, batch)]
             if outside:
                 notes.append(f"Outside what the training saw, and so without intervals: {'; '.join(outside)}.")
-            if self._lacks_slice("memory_mb" in figures, "memory_mb" in intervals, mig_policy):
+            if has_memory and self.spec is not None and no_slice is NoSlice.UNKNOWN:
                 notes.append("No MIG slice is named, since a safe one takes an interval of the memory.")
             predictions.append(
                 Prediction(
@@ -156,6 +159,7 @@ class PmgnsPredictor:
                     memory_mb=figures.get("memory_mb"),
                     memory_parts_mb={},
                     mig=self._choose_mig(figures.get("memory_mb"), intervals.get("memory_mb"), mig_policy),
+                    no_slice=no_slice,
                     intervals=intervals,
                     predictor=replace(self._info, warnings=(*warnings, *notes)),
                 )
@@ -189,10 +193,6 @@ class PmgnsPredictor:
         if policy is MigPolicy.SAFE and interval is None:
             return None
         return choose_mig(memory_mb, self.spec, interval_high_mb=interval and interval[1], policy=policy)
-
-    def _lacks_slice(self, has_memory: bool, has_interval: bool, policy: MigPolicy) -> bool:
-        has_slices = self.spec is not None and len(self.spec.mig_profiles) > 0
-        return has_memory and has_slices and not has_interval and policy is MigPolicy.SAFE
 
     def _warn_of_artefact(self) -> list[str]:
         warnings = []

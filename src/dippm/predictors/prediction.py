@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
+from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
 from dippm.predictors.warning_order import order_warnings
 
-__all__ = ["ModelInfo", "Prediction", "PredictorInfo"]
+__all__ = ["ModelInfo", "NoSlice", "Prediction", "PredictorInfo"]
 
 Interval = tuple[float, float]
 
@@ -85,6 +87,33 @@ class PredictorInfo:
         return {"name": self.name, "version": self.version, "labels": self.labels, "warnings": list(self.warnings)}
 
 
+class NoSlice(enum.StrEnum):
+    """Why a prediction names no MIG slice, as a person reads it."""
+
+    IS_SLICE = "–"
+    """The device is one itself, which holds no others."""
+    NO_MIG = "no MIG"
+    """The device cannot be cut into slices."""
+    TOO_LARGE = "too large"
+    """No slice of the device is large enough."""
+    UNKNOWN = "unknown"
+    """The memory or its interval is not known, or which slices the device has."""
+
+    @classmethod
+    def why(cls, device: DeviceSpec, *, is_known: bool = True) -> NoSlice:
+        """Why no slice of a device is named.
+
+        Args:
+            device: The device.
+            is_known: Whether the memory is known that a slice is chosen by.
+        """
+        if device.is_mig_slice:
+            return cls.IS_SLICE
+        if not device.mig_profiles:
+            return cls.NO_MIG
+        return cls.TOO_LARGE if is_known else cls.UNKNOWN
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """Predicted cost of one model at one batch on one device.
@@ -102,11 +131,12 @@ class Prediction:
         energy_j: Energy that the device draws over one call, idle draw included, J; None where nothing is known of it.
         memory_mb: Device memory that the process holds at its peak, MiB; None where nothing is known of it.
         memory_parts_mb: Parts of ``memory_mb`` by name, MiB; they add up to it. Empty where the predictor knows none.
-        mig: Smallest MIG profile that holds it, or None where none does or the device has none.
+        mig: Smallest MIG profile that holds it, or None where none is named: ``no_slice`` says why.
         intervals: ``latency_ms``, ``energy_j``, ``memory_mb`` to the [low, high] that holds the measured value in
             90 % of cases; without those that are not known.
         predictor: Provenance and warnings.
         software: The software that the figures hold for; None where ``predictor.labels`` alone say it.
+        no_slice: Why ``mig`` is None, where it is.
     """
 
     model: ModelInfo
@@ -123,6 +153,7 @@ class Prediction:
     intervals: Mapping[str, Interval]
     predictor: PredictorInfo
     software: Software | None = None
+    no_slice: NoSlice = NoSlice.UNKNOWN
 
     @property
     def step_time_ms(self) -> float | None:
@@ -131,8 +162,11 @@ class Prediction:
 
     @property
     def mig_name(self) -> str:
-        """The MIG slice as a person reads it: a dash where the device is one itself, which holds no others."""
-        return self.mig or ("–" if "@" in self.device else "none")
+        """The MIG slice as a person reads it, or why there is none: ``"no MIG"``, ``"too large"``, ``"unknown"``.
+
+        It is a dash where the device is a slice itself, which holds no others.
+        """
+        return self.mig or self.no_slice.value
 
     @property
     def largest_part(self) -> str:

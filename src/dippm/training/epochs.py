@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,16 @@ from dippm.training.graph_network import MONITORED, GraphData, NetworkModule, Ta
 from dippm.training.lightning import pl
 from dippm.training.settings import TrainingSettings
 
-__all__ = ["EpochReport", "OnEpoch", "RunEpochs", "TrainingJob", "TrainingRun", "is_on_gpu", "quiet_lightning"]
+__all__ = [
+    "EpochReport",
+    "OnEpoch",
+    "PastEpochs",
+    "RunEpochs",
+    "TrainingJob",
+    "TrainingRun",
+    "is_on_gpu",
+    "quiet_lightning",
+]
 
 _CHECKPOINTS = "checkpoints"
 _LAST = "last"
@@ -60,6 +70,44 @@ class TrainingRun:
 
     best: Path
     device: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PastEpochs:
+    """What the last checkpoint of a training has behind it.
+
+    Args:
+        epochs: Epochs that were run, in all calls.
+        without_gain: How many the last of them are that brought no better validation error.
+        duration_s: Their wall time, s, without the breaks between calls and what an interrupt left unfinished.
+        run: Where the best of them lies, and where they were trained.
+    """
+
+    epochs: int
+    without_gain: int
+    duration_s: float
+    run: TrainingRun
+
+    @classmethod
+    def read(cls, path: Path) -> PastEpochs:
+        """Read a checkpoint; whoever runs the epochs does not know all of it where other processes do the work."""
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        states: list[dict[str, Any]] = list(stored["callbacks"].values())
+        stop = next(state for state in states if "wait_count" in state)
+        best = next(state for state in states if state.get("monitor") == MONITORED)
+        # Earlier versions noted no history.
+        unknown: dict[str, Any] = {"duration_s": 0.0, "device": "unknown"}
+        history = next((state for state in states if "duration_s" in state), unknown)
+        return cls(
+            epochs=int(stored["epoch"]) + 1,
+            without_gain=int(stop["wait_count"]),
+            duration_s=float(history["duration_s"]),
+            run=TrainingRun(best=path.parent / Path(best["best_model_path"]).name, device=str(history["device"])),
+        )
+
+    def is_all_of(self, settings: TrainingSettings) -> bool:
+        """Whether a training with these settings has nothing left to run."""
+        return self.epochs >= settings.epochs or self.without_gain >= settings.patience
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -119,8 +167,7 @@ class TrainingJob:
             trainer = _make_trainer(settings, self.folder, best, on_epoch, workers)
             last = self.last if self.last.is_file() else None
             trainer.fit(module, datamodule=data, ckpt_path=last, weights_only=True)
-        is_gpu = is_on_gpu(settings)
-        return TrainingRun(best=Path(best.best_model_path), device=torch.cuda.get_device_name() if is_gpu else "cpu")
+        return TrainingRun(best=Path(best.best_model_path), device=_name_device(settings))
 
 
 RunEpochs = Callable[[TrainingJob, OnEpoch | None], TrainingRun]
@@ -130,6 +177,10 @@ RunEpochs = Callable[[TrainingJob, OnEpoch | None], TrainingRun]
 def is_on_gpu(settings: TrainingSettings) -> bool:
     """Whether this process trains on a GPU."""
     return torch.cuda.is_available() and settings.accelerator != "cpu"
+
+
+def _name_device(settings: TrainingSettings) -> str:
+    return torch.cuda.get_device_name() if is_on_gpu(settings) else "cpu"
 
 
 def _best_checkpoint(folder: Path) -> pl.callbacks.ModelCheckpoint:
@@ -158,11 +209,9 @@ def _make_trainer(
     on_epoch: OnEpoch | None,
     workers: Mapping[str, Any] | None,
 ) -> pl.Trainer:
-    stop = pl.callbacks.EarlyStopping(
-        monitor=MONITORED, patience=settings.patience, check_on_train_epoch_end=True, check_finite=True
-    )
+    stop = _Patience(monitor=MONITORED, patience=settings.patience, check_on_train_epoch_end=True, check_finite=True)
     # The last one holds what the others know, so that it comes after them.
-    callbacks: list[pl.Callback] = [stop, best, _last_checkpoint(folder)]
+    callbacks: list[pl.Callback] = [stop, _History(_name_device(settings)), best, _last_checkpoint(folder)]
     # Processes that Lightning starts are its own; of those that somebody else started each has its callback.
     if on_epoch is not None and (settings.devices == 1 or workers is not None):
         callbacks.append(_Reporter(on_epoch, settings.epochs))
@@ -192,6 +241,31 @@ def _precision(settings: TrainingSettings) -> Literal["32-true", "16-mixed", "bf
     if not settings.mixed_precision:
         return "32-true"
     return "16-mixed" if is_on_gpu(settings) else "bf16-mixed"
+
+
+class _Patience(pl.callbacks.EarlyStopping):
+    """Stops after the patience that is asked for now; Lightning goes back to that of the checkpoint."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+
+class _History(pl.Callback):
+    """Notes in every checkpoint how long its epochs took, and where they were trained."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._before_s = 0.0
+        self._began = time.monotonic()
+
+    def on_train_start(self, _trainer: pl.Trainer, _module: pl.LightningModule) -> None:
+        self._began = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"duration_s": self._before_s + time.monotonic() - self._began, "device": self._device}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._before_s = state_dict["duration_s"]
 
 
 class _Reporter(pl.Callback):

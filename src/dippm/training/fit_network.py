@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,15 @@ from dippm.datasets.graph_samples import GraphSamples, Part
 from dippm.errors import DippmError, UsageError
 from dippm.features.scaling import Scaling
 from dippm.models.registry import make_network
-from dippm.training.epochs import EpochReport, OnEpoch, RunEpochs, TrainingJob, is_on_gpu, quiet_lightning
+from dippm.training.epochs import (
+    EpochReport,
+    OnEpoch,
+    PastEpochs,
+    RunEpochs,
+    TrainingJob,
+    is_on_gpu,
+    quiet_lightning,
+)
 from dippm.training.graph_batches import BatchedSamples, GraphTensors
 from dippm.training.graph_network import GRAPHS_PER_PASS, TargetScaling, predict_samples
 from dippm.training.learning_rate import find_learning_rate
@@ -49,10 +56,11 @@ class FittedNetwork(Generic[_Scaling]):
         weights: Weights by name.
         scaling: Scaling, learned from the training split.
         learning_rate: The rate that was used.
-        epochs: Epochs that were run.
+        epochs: Epochs that were run, in all calls.
+        epochs_before: Those of them that earlier calls had run.
         best_epoch: The one with the least validation error, from 1.
         predictions: Predicted figures of every sample, whatever its part.
-        duration_s: Wall time of this call.
+        duration_s: Wall time of all epochs, s.
         device: Where it was trained.
 
     Shapes:
@@ -63,6 +71,7 @@ class FittedNetwork(Generic[_Scaling]):
     scaling: _Scaling
     learning_rate: float
     epochs: int
+    epochs_before: int
     best_epoch: int
     predictions: npt.NDArray[np.float64]
     duration_s: float
@@ -87,7 +96,7 @@ def fit_network(
         settings: Which network and how.
         folder: For checkpoints and logs.
         resume: Go on where the folder holds a run of the same settings and data. On a CPU the result is that of a run
-            without a break, to the bit.
+            without a break, to the bit. A run that has ended gives its result again.
         on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
         run_epochs: Runs the epochs; this process when left out.
 
@@ -143,7 +152,6 @@ def fit_samples(
         on_epoch: Called after every epoch.
         run_epochs: Runs the epochs; this process when left out.
     """
-    began = time.monotonic()
     check_training(parts, settings, is_elsewhere=run_epochs is not None)
     rate = _open_run(folder, data_hash, settings, resume=resume)
     chosen = np.flatnonzero(parts == Part.TRAINING)
@@ -155,7 +163,6 @@ def fit_samples(
             rate = find_learning_rate(
                 network.to(device), samples.to(device), chosen, batch_size=settings.batch_size, seed=settings.seed
             )
-            _write_run(folder, data_hash, settings, learning_rate=rate)
         job = TrainingJob(
             samples=samples,
             parts=parts,
@@ -166,7 +173,12 @@ def fit_samples(
             learning_rate=rate,
             graphs_per_pass=graphs_per_pass,
         )
-        run = job.run(on_epoch) if run_epochs is None else run_epochs(job, on_epoch)
+        before = PastEpochs.read(job.last) if job.last.is_file() else None
+        if before is not None and before.is_all_of(settings):
+            run = before.run
+        else:
+            _write_run(folder, data_hash, settings, learning_rate=rate)
+            run = job.run(on_epoch) if run_epochs is None else run_epochs(job, on_epoch)
         weights, best_epoch = _read_best(run.best)
         network.load_state_dict(weights)
         predictions = predict_samples(network, samples, scaling, device=device, graphs_per_pass=graphs_per_pass)
@@ -176,14 +188,16 @@ def fit_samples(
             code="train.diverged",
             cure="Use a smaller learning rate.",
         )
+    past = PastEpochs.read(job.last)
     return FittedNetwork(
         weights={name: tensor.float().cpu().numpy() for name, tensor in weights.items()},
         scaling=scaling,
         learning_rate=rate,
-        epochs=_read_epoch(job.last),
+        epochs=past.epochs,
+        epochs_before=0 if before is None else before.epochs,
         best_epoch=best_epoch,
         predictions=predictions,
-        duration_s=time.monotonic() - began,
+        duration_s=past.duration_s,
         device=run.device,
     )
 
@@ -270,8 +284,3 @@ def _read_best(path: Path) -> tuple[dict[str, torch.Tensor], int]:
         name.removeprefix(_PREFIX): tensor for name, tensor in stored["state_dict"].items() if name.startswith(_PREFIX)
     }
     return weights, int(stored["epoch"]) + 1
-
-
-def _read_epoch(path: Path) -> int:
-    """Epochs behind a checkpoint; the trainer itself does not know them where other processes did the work."""
-    return int(torch.load(path, map_location="cpu", weights_only=True)["epoch"]) + 1

@@ -40,10 +40,10 @@ class TrainingSettings:
         seed: Seed of split, weights, dropout and order.
         accelerator: ``"auto"``, ``"cpu"`` or ``"gpu"``.
         devices: Devices to train on side by side, at least 1.
-        mixed_precision: Autocast: fp16 on a GPU, bf16 on a CPU.
+        mixed_precision: Autocast: fp16 on a GPU, bf16 on a CPU; of networks alone.
 
     Raises:
-        UsageError: ``train.settings`` where a value is out of its range.
+        UsageError: ``train.settings`` where a value is out of its range; ``mixed_precision.unused`` for trees.
     """
 
     models: ClassVar[tuple[str, ...]] = MODELS
@@ -82,6 +82,12 @@ class TrainingSettings:
                     f"The {name} of a training must be {rule}. Got '{getattr(self, name)}' instead.",
                     code="train.settings",
                 )
+        if self.mixed_precision and self.model == TREES:
+            raise UsageError(
+                f"Mixed precision is a way to train networks; trees have none. Got the model '{self.model}' with it.",
+                code="mixed_precision.unused",
+                cure="Leave it out, or train a network.",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

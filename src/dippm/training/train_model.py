@@ -21,7 +21,7 @@ from dippm.evaluation.relative_errors import mape_percent
 from dippm.features.pmgns import STATIC_COLUMNS, EdgeMode
 from dippm.features.scaling import Scaling
 from dippm.measuring.measurement import SoftwareStack
-from dippm.predictors.network_artefact import NetworkArtefact, write_weights
+from dippm.predictors.network_artefact import MANIFEST_FILE, NetworkArtefact, write_weights
 from dippm.training.settings import TREES, TrainingSettings
 from dippm.training.versions import find_versions
 
@@ -49,9 +49,10 @@ class TrainingReport:
         unread: Models left out because their graph cannot be read: model key to reason.
         mape_percent: Part to metric, and ``"mean"``, to mean absolute percentage error.
         learning_rate: The rate that was used; None for trees.
-        epochs: Epochs run; 0 for trees.
+        epochs: Epochs run, in all calls; 0 for trees.
+        epochs_before: Those of them that earlier calls had run: all where the training had ended already.
         best_epoch: The epoch that the weights are of; 0 for trees.
-        duration_s: Wall time of the training, s.
+        duration_s: Wall time of the training, s: of all epochs, or of the trees.
         device: Where it was trained.
     """
 
@@ -63,6 +64,7 @@ class TrainingReport:
     mape_percent: Mapping[str, Mapping[str, float]]
     learning_rate: float | None
     epochs: int
+    epochs_before: int
     best_epoch: int
     duration_s: float
     device: str
@@ -78,6 +80,7 @@ class _Fitted:
     scaling: Scaling | None = None
     learning_rate: float | None = None
     epochs: int = 0
+    epochs_before: int = 0
     best_epoch: int = 0
     duration_s: float = 0.0
     device: str = "cpu"
@@ -146,10 +149,13 @@ def train_model(
         mape_percent=errors,
         learning_rate=fitted.learning_rate,
         epochs=fitted.epochs,
+        epochs_before=fitted.epochs_before,
         best_epoch=fitted.best_epoch,
         duration_s=round(fitted.duration_s, 2),
         device=fitted.device,
     )
+    if 0 < report.epochs == report.epochs_before and (folder / MANIFEST_FILE).is_file():
+        return report  # nothing was trained: the manifest tells who did, when they did
     metrics = tuple(metric for metric, learned in zip(METRICS, is_learned, strict=True) if learned)
     NetworkArtefact(
         model=settings.model,

@@ -104,6 +104,13 @@ def test_given_shapes_that_do_not_fit(given: object, code: str) -> None:
     assert caught.value.code == code
 
 
+def test_an_unknown_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(
+        UsageError, match=r"no input 'ids'\. Its inputs are: input_ids, mask\. The nearest is 'input_ids'"
+    ):
+        at_batch_five([declare("input_ids", "N", 128), declare("mask", "N", 128)], {"ids": (128,)})
+
+
 def test_rank_error_says_got_and_expected() -> None:
     with pytest.raises(UsageError, match=r"3 dimensions without the batch \(3, 8, 8\).* Got 2: 8, 8"):
         at_batch_five([declare("x", "N", 3, 8, 8)], (8, 8))

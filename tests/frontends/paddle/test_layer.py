@@ -77,7 +77,9 @@ def test_a_layer_made_static_has_shapes_of_its_own(paddle: Any) -> None:
     assert names(dippm.load(static)) == ["features"]
 
 
-@pytest.mark.parametrize("given", [{"id": (7,)}, {"weights": (7, 4)}, [(7,), (7, 4), (7, 2), (1,)]], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"id": (7,)}, {"ids": (7,), "weigths": (7, 4)}, [(7,), (7, 4), (7, 2), (1,)]], ids=str
+)
 def test_inputs_that_forward_does_not_take(pair: Any, given: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="ids, weights, bias") as caught:
         save_layer(pair, parse_input_shapes(given), tmp_path)

@@ -91,6 +91,28 @@ def test_unknown_input_name(small: type[nn.Module], read: Callable[..., Graph]) 
     assert "x" in (caught.value.cure or "")
 
 
+def test_an_unknown_name_that_a_module_passes_on(read: Callable[..., Graph]) -> None:
+    class Passing(nn.Module):
+        def forward(
+            self, input_ids: torch.Tensor | None = None, mask: torch.Tensor | None = None, **others: torch.Tensor
+        ) -> torch.Tensor:
+            if input_ids is None:
+                raise ValueError("You must specify input_ids")
+            return input_ids * others.get("scale", 2)
+
+    with pytest.raises(
+        UsageError, match=r"Passing\.forward has no input 'ids'\. .*input_ids, mask\. .*specify"
+    ) as caught:
+        read(Passing(), {"ids": (128,)})
+    assert caught.value.code == "input.name_unknown"
+    assert caught.value.cure == "The nearest is 'input_ids'."
+    # What only forward itself knows to take is left to it.
+    assert len(read(Passing(), {"input_ids": (128,), "scale": (128,)}).inputs) == 2
+    with pytest.raises(UsageError) as caught:
+        read(Passing(), {"input_ids": (128,), "mask": (1,), "scale": (7,)})
+    assert "shapes (2, 128) and (2, 7) do not go together" in str(caught.value)
+
+
 def test_a_model_for_one_batch_size_says_why(read: Callable[..., Graph]) -> None:
     class Fixed(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -187,10 +187,14 @@ def test_wrong_shape(folder: Path, name: str) -> None:
     assert caught.value.code == "input.shape_wrong"
 
 
-def test_wrong_name_of_an_exports_input(folder: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_torch_file(folder / "fixed.pt2", input=parse_input_shapes({"y": (3, 16, 16)}))
+@pytest.mark.parametrize("name", ["script.pt", "fixed.pt2"])
+def test_wrong_name_of_a_files_input(folder: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"has no input 'y'\. Its inputs are: x\. The nearest is 'x'") as caught:
+        read_torch_file(folder / name, input=parse_input_shapes({"y": (3, 16, 16)}))
     assert caught.value.code == "input.name_unknown"
+
+
+def test_too_many_inputs_of_an_export(folder: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_torch_file(folder / "fixed.pt2", input=parse_input_shapes(["3,16,16", "3"]))
     assert caught.value.code == "input.name_unknown"

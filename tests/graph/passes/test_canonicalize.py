@@ -14,17 +14,19 @@ N = Dim(1, 0)
 
 @pytest.fixture(name="block")
 def _block(sketch):
-    """A product and its bias, a gate written out, and something that nothing reads."""
-    sketch.input("x", N, 6, 16).weight("w", 16, 32).weight("b", 32).weight("unused", 7)
+    """A product and its bias, a gate written out, something that nothing reads, and a weight that never was read."""
+    sketch.input("x", N, 6, 16).weight("w", 16, 32).weight("b", 32).weight("unused", 7).weight("idle", 9)
     sketch.node("product", OpKind.LINEAR, "x w", N, 6, 32).node("sum", OpKind.ADD, "product b", N, 6, 32)
-    sketch.node("share", OpKind.SIGMOID, "sum").node("y", OpKind.MUL, "sum share").node("lost", OpKind.RELU, "x")
+    sketch.node("share", OpKind.SIGMOID, "sum").node("y", OpKind.MUL, "sum share").node(
+        "lost", OpKind.RELU, "unused", 7
+    )
     return sketch.graph("y")
 
 
 def test_decomposed_operators_are_whole_and_the_rest_goes(block) -> None:
     graph = canonicalize(block)
     assert [node.kind for node in graph.nodes] == [OpKind.LINEAR, OpKind.SILU]
-    assert [tensor.name for tensor in graph.tensors if tensor.role.value == "parameter"] == ["w", "b"]
+    assert [tensor.name for tensor in graph.tensors if tensor.role.value == "parameter"] == ["w", "b", "idle"]
     assert [graph.tensors[index].name for index in graph.outputs] == ["y"]
 
 

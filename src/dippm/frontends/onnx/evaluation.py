@@ -123,6 +123,8 @@ class Evaluator:
     def run_larger(self, blocks: Sequence[Block]) -> list[Value]:
         """Run subgraphs of which one will be taken, and keep the operators of the one with the most work.
 
+        The weights of all of them stay among the tensors: whichever is taken, the file is loaded whole.
+
         Raises:
             ModelReadError: None of them can run.
         """

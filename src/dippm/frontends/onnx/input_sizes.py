@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dippm.errors import UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
 from dippm.frontends.onnx.program import InputDeclaration
 from dippm.graph import Dim, DType
 
@@ -109,11 +109,7 @@ def _match(declarations: Sequence[InputDeclaration], given: InputShapes) -> dict
     entries = dict(zip(names, given.positional, strict=False))
     for name, entry in (given.named or {}).items():
         if name not in names:
-            raise UsageError(
-                f"The model has no input '{name}'. Its inputs are: {_listed(names)}.",
-                code="input.name_unknown",
-                cure="Use one of these names.",
-            )
+            raise unknown_input(name, names, of="The model")
         entries[name] = entry
     return entries
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import UnsupportedError, UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
 
 __all__ = ["save_layer"]
 
@@ -85,7 +85,9 @@ def _specify(layer: Any, given: InputShapes) -> list[Any]:
     entries: dict[str, InputEntry] = dict(by_position)
     unknown = [name for name in named if name not in plain]
     missing = [name for name in needed if name not in entries and name not in named]
-    if unknown or missing or (len(by_position) > len(plain) and not is_variadic):
+    if unknown:
+        raise unknown_input(unknown[0], plain, of=f"{type(layer).__name__}.forward")
+    if missing or (len(by_position) > len(plain) and not is_variadic):
         raise UsageError(
             f"The inputs given do not fit {type(layer).__name__}.forward({', '.join(names)}). Got "
             f"{len(given.positional)} by position and {sorted(named) or 'none'} by name.",

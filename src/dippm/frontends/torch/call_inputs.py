@@ -12,11 +12,11 @@ from torch import nn
 
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure, Leaf
-from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names
+from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names, unknown_input
 from dippm.frontends.torch.dtypes import to_torch_dtype
 from dippm.frontends.torch.recorder import Recorder
 
-__all__ = ["check_inputs", "default_dtype", "make_inputs", "structure_of"]
+__all__ = ["check_inputs", "default_dtype", "make_inputs", "structure_of", "unknown_name"]
 
 _EXAMPLE = (
     'For example input="3,224,224" (--input 3,224,224) for an image, or input={"input_ids": "128:int64"} '
@@ -36,11 +36,10 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
     """
     if isinstance(module, torch.jit.ScriptModule):
         if given.is_empty:
-            schema = getattr(module.forward, "schema", None)
-            names = [] if schema is None else [item.name for item in schema.arguments[1:]]
-            raise _shape_needed(
-                module, f"its forward takes {', '.join(names)} and TorchScript does not say their sizes"
-            )
+            names = ", ".join(_argument_names(module))
+            raise _shape_needed(module, f"its forward takes {names} and TorchScript does not say their sizes")
+        if (unknown := unknown_name(module, given)) is not None:
+            raise unknown
         return given
     try:
         signature = inspect.signature(module.forward)
@@ -53,6 +52,9 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
         raise _shape_needed(module, f"its forward takes {known} and a module does not say their sizes")
     given = nest_dotted_names(given, list(signature.parameters))
     structure = structure_of(given)
+    takes_any_name = any(item.kind is item.VAR_KEYWORD for item in parameters)
+    if not takes_any_name and (unknown := unknown_name(module, given)) is not None:
+        raise unknown
     try:
         signature.bind(*structure.positional, **structure.named)
     except TypeError as exc:
@@ -63,6 +65,30 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
             cure=f"Name them as forward does: {', '.join(item.name for item in parameters)}.",
         ) from exc
     return given
+
+
+def unknown_name(module: nn.Module, given: InputShapes, *, why: str = "") -> UsageError | None:
+    """The error of the first given name that is none of forward's, or None; some modules pass others on.
+
+    Args:
+        module: The module.
+        given: The inputs.
+        why: What the module itself says of them, a sentence.
+    """
+    names = _argument_names(module)
+    for name in structure_of(given).named if names else ():
+        if name not in names:
+            of = getattr(module, "original_name", type(module).__name__)  # TorchScript's own class says nothing
+            return unknown_input(name, names, of=f"{of}.forward", why=why)
+    return None
+
+
+def _argument_names(module: nn.Module) -> list[str]:
+    if isinstance(module, torch.jit.ScriptModule):
+        schema = getattr(module.forward, "schema", None)
+        return [] if schema is None else [item.name for item in schema.arguments[1:]]
+    parameters = inspect.signature(module.forward).parameters.values()
+    return [item.name for item in parameters if item.kind not in _VARIADIC]
 
 
 def structure_of(given: InputShapes) -> CallStructure:

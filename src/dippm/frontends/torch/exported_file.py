@@ -15,7 +15,7 @@ from typing import Any
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
 from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
@@ -158,6 +158,9 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
         # A program takes all tensors side by side, in the order in which they were nested.
         given = InputShapes(positional=given.entries)
     if given.named:
+        for name in given.named:
+            if name not in module.input_names and name.replace(".", "_") not in module.input_names:
+                raise unknown_input(name, module.input_names, of=f"'{path}'")
         # What stands in the argument batch under the name ids is batch_ids to the program.
         renamed = {name if name in module.input_names else name.replace(".", "_"): name for name in given.named}
         if len(renamed) == len(given.named):

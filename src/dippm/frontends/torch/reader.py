@@ -21,7 +21,7 @@ from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, masks_behind
 from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
-from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs
+from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
 from dippm.frontends.torch.late_compiler import compiler_off
@@ -276,7 +276,11 @@ class _Reading:
 
     def _error(self, error: Exception, recorder: Recorder, *, batch: int) -> Exception:
         shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
-        return forward_error(error, raised=recorder.raised, source=self.source, shapes=shapes)
+        found = forward_error(error, raised=recorder.raised, source=self.source, shapes=shapes)
+        if not isinstance(found, UsageError):
+            return found
+        # A module that passes arguments on by any name may have lacked the one that was meant.
+        return unknown_name(self.module, self.input, why=str(found).removesuffix(found.cure or "").strip()) or found
 
 
 def _mark_cache(

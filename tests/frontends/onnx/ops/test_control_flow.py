@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+import dippm
 from dippm.errors import ModelReadError
+from dippm.graph import TensorRole
 
 make = helper.make_node
 
@@ -138,6 +140,31 @@ def test_the_side_with_more_work_is_counted_and_what_it_reads_is_kept(read, kind
         assert kinds(graph) == ["linear"]
         assert graph.unsupported_ops == {}
         assert "more work" in graph.warnings[0] or "more work" in graph.warnings[-1]
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_the_weights_of_both_sides_are_loaded(read, kinds, is_inside: bool) -> None:
+    """Whether the sides hold their weights themselves or the graph around them does, and one that both read once."""
+
+    def stored(**sizes: tuple[int, int]) -> dict[str, Any]:
+        return {name: np.zeros(size, np.float32) for name, size in sizes.items()}
+
+    def side(name: str, weights: dict[str, Any]) -> object:
+        nodes = [make("MatMul", ["x", name], [f"{name}t"]), make("MatMul", [f"{name}t", "both"], [f"{name}y"])]
+        held = [numpy_helper.from_array(array, own) for own, array in weights.items()]
+        return helper.make_graph(nodes, name, [], [value(f"{name}y")], held if is_inside else [])
+
+    wide, narrow = stored(wide=(64, 32)), stored(narrow=(64, 32))
+    node = make("If", ["c"], ["y"], then_branch=side("wide", wide), else_branch=side("narrow", narrow))
+    around = stored(both=(32, 8)) | ({} if is_inside else wide | narrow)
+    graph = read([node], inputs={"x": ["N", 64], "c": []}, dtypes={"c": TensorProto.BOOL}, weights=around)
+    assert kinds(graph) == ["linear", "linear"]
+    loaded = [tensor.name for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER]
+    assert sorted(loaded) == ["both", "narrow", "wide"]
+    assert graph.parameter_count == 2 * 64 * 32 + 32 * 8
+    assert "the weights of both are in the memory" in graph.warnings[0]
+    weights_mb = dippm.predict(graph, batch=4, device="A100").memory_parts_mb["weights"]
+    assert weights_mb == pytest.approx(4 * graph.parameter_count / 2**20, abs=0.001)
 
 
 def test_a_side_that_cannot_run_is_passed_over(read, kinds) -> None:

@@ -15,7 +15,7 @@ _ENDLESS = 2**62
 
 @rule("If")
 def branch(call: Call) -> list[Value]:
-    """The branch that is known to be taken, else the one with more work."""
+    """The branch that is known to be taken, else the one with more work, beside the weights of the other."""
     condition = call.required(0)
     then_block, else_block = call.block_attribute("then_branch"), call.block_attribute("else_branch")
     if then_block is None or else_block is None:
@@ -23,7 +23,7 @@ def branch(call: Call) -> list[Value]:
     if condition.data is not None and condition.data.size == 1:
         return call.evaluator.run_block(then_block if condition.number() else else_block, [])
     call.warn(
-        "A branch depends on the data; of its two sides the one with more work is counted, and its weights alone."
+        "A branch depends on the data: the side with more work is in the time, the weights of both are in the memory."
     )
     return call.evaluator.run_larger((then_block, else_block))
 
