@@ -8,9 +8,13 @@ _FORMATS = (Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16)
 
 
 def fp16_peak(device: DeviceSpec, *, tensor_feed: float, feeds_slowly: bool = False) -> float:
+    return peak_of(Arithmetic.FP16, device, tensor_feed=tensor_feed, feeds_slowly=feeds_slowly)
+
+
+def peak_of(arithmetic: Arithmetic, device: DeviceSpec, *, tensor_feed: float, feeds_slowly: bool) -> float:
     on_tensor = formats_on_tensor_cores(device, _FORMATS)
     sheets = DeviceSheets.of((device,), on_tensor, tensor_feed, feeds_slowly=feeds_slowly)
-    return float(sheets.peaks[0, tuple(Arithmetic).index(Arithmetic.FP16)])
+    return float(sheets.peaks[0, tuple(Arithmetic).index(arithmetic)])
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,8 @@ def test_with_libraries_that_feed_slowly_the_full_rate_is_no_faster_than_half_of
     unfed = [fp16_peak(device, tensor_feed=0.0) for device in (full_rate, half_rate)]
     slow = [fp16_peak(device, tensor_feed=1.0, feeds_slowly=True) for device in (full_rate, half_rate)]
     assert slow == pytest.approx([unfed[0] / 2.0, unfed[1]], rel=0.01)
+    # No kernel of TF32 is older than the A100.
+    slow_tf32, tf32 = (
+        peak_of(Arithmetic.TF32, full_rate, tensor_feed=1.0, feeds_slowly=slowly) for slowly in (True, False)
+    )
+    assert slow_tf32 == tf32

@@ -157,13 +157,14 @@ def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, 
 
     The faster the arithmetic, the more shared memory holds it up, and the more so, the more operations its
     architecture does at the full rate for each byte that shared memory delivers. With libraries that feed slowly it is
-    all that counts, so that the full rate is no faster than half of it.
+    all that counts in 16 bits, so that the full rate is no faster than half of it: they bring kernels of architectures
+    before the device's, of which there are none in TF32.
     """
     full_rate = _latest(_FULL_RATE, device)
     full = full_rate * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
     share = min(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, 1.0)
     feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE
-    weight = 1.0 if feeds_slowly else feed / (1.0 + feed)
+    weight = 1.0 if feeds_slowly and arithmetic is not Arithmetic.TF32 else feed / (1.0 + feed)
     return (1.0 - weight + weight * share) / (1.0 - weight + weight * _HALF_RATE)
 
 

@@ -100,7 +100,7 @@ class Software:
 
     @property
     def feeds_slowly(self) -> bool:
-        """Whether cuBLAS and cuDNN are of before CUDA 11.8, whose products keep tensor cores waiting longer.
+        """Whether cuBLAS and cuDNN are of before CUDA 11.8, whose products in 16 bits keep tensor cores waiting longer.
 
         PyTorch is shipped with a later one since 2.1. That it makes a difference, and from which release, is what
         published times say (data/published/README.md).

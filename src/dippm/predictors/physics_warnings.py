@@ -147,7 +147,7 @@ def _known_of_time(software: Software) -> str:
     if software.searches_convolutions:
         known.append("what looking for convolutions takes the host")
     if software.feeds_slowly:
-        known.append("how long tensor cores at full rate wait for operands before CUDA 11.8")
+        known.append("how long tensor cores wait for operands of 16 bits before CUDA 11.8")
     return f"but for {' and '.join(known)}, no factor between is known" if known else "no factor between is known"
 
 
