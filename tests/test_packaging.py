@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "dippm"
 # Made on each machine, and what of that is made from.
-BUILT = {".pyc", ".so", ".pyd", ".c"}
+BUILT = {".pyc", ".so", ".pyd", ".c", ".h"}
 
 
 def test_every_file_of_the_package_is_installed() -> None:

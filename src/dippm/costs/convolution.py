@@ -15,6 +15,8 @@ from dippm.graph import Attribute, Node, OpKind
 
 __all__ = ["ConvolutionSizes", "ConvolutionTable"]
 
+_ATTRIBUTES = ("is_transposed", "stride", "dilation", "groups")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ConvolutionSizes:
@@ -87,7 +89,7 @@ class ConvolutionTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> ConvolutionTable:
         """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
         source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
-        nodes = [sizes.nodes[i] for i in node]
+        stated = _stated([sizes.nodes[i] for i in node.tolist()])
         is_weight_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
         if is_weight_gradient.any():
             # It reads the gradient of the output and the input, and writes what is the weight elsewhere.
@@ -95,8 +97,7 @@ class ConvolutionTable:
                 np.where(is_weight_gradient, of_gradient, own)
                 for of_gradient, own in ((weight, source), (out, weight), (source, out))
             )
-        is_transposed = sizes.is_kind(OpKind.CONV_TRANSPOSE)[node]
-        is_transposed |= np.array([n.attributes.get("is_transposed") is True for n in nodes], dtype=np.bool_)
+        is_transposed = sizes.is_kind(OpKind.CONV_TRANSPOSE)[node] | (stated[0] > 0.0)
         spatial = np.where(weight >= 0, sizes.rank(weight) - 2, sizes.rank(source) - 2)
         kernel = [sizes.dimension(weight, np.where(spatial > axis, 1 + spatial - axis, 99))[:, 0] for axis in range(3)]
         width, height, depth = kernel
@@ -128,15 +129,7 @@ class ConvolutionTable:
                 ],
             ),
             macs=macs,
-            constants=np.stack(
-                [
-                    height,
-                    width,
-                    *_last_two(nodes, "stride"),
-                    *_last_two(nodes, "dilation"),
-                    np.array([_groups(n) for n in nodes], dtype=np.float64),
-                ]
-            ),
+            constants=np.stack([height, width, *stated[1:]]),
             is_transposed=is_transposed,
             is_weight_gradient=is_weight_gradient,
             has_bias=sizes.inputs(node, 2) >= 0,
@@ -168,20 +161,20 @@ class ConvolutionTable:
         )
 
 
-def _last_two(nodes: list[Node], name: str) -> tuple[FloatArray, FloatArray]:
-    """An attribute of each spatial dimension, its value for rows and for columns."""
-    given = [n.attributes.get(name, ()) for n in nodes]
+def _stated(nodes: Sequence[Node]) -> FloatArray:
+    """What the attributes say: whether it is transposed, stride and dilation for rows and columns, groups, [6, n]."""
+    given = [tuple(map(node.attributes.get, _ATTRIBUTES)) for node in nodes]
     # Most convolutions have the values of another one.
-    pairs = {value: _pair(value if isinstance(value, tuple) else (value,)) for value in dict.fromkeys(given)}
-    rows, columns = np.array([pairs[value] for value in given], dtype=np.float64).reshape(-1, 2).T
-    return rows, columns
+    places = {values: place for place, values in enumerate(dict.fromkeys(given))}
+    rows = [
+        (is_transposed is True, *_pair(stride), *_pair(dilation), groups if isinstance(groups, int | float) else 1)
+        for is_transposed, stride, dilation, groups in places
+    ]
+    result: FloatArray = np.array(rows, dtype=np.float64).reshape(-1, 6)[[places[values] for values in given]].T
+    return result
 
 
-def _pair(values: Sequence[Attribute]) -> tuple[Attribute, Attribute]:
+def _pair(value: Attribute | None) -> tuple[Attribute, Attribute]:
     """The last two of some values, 1 for each that is missing."""
+    values = value if isinstance(value, tuple) else () if value is None else (value,)
     return values[-2] if len(values) > 1 else 1, values[-1] if values else 1
-
-
-def _groups(node: Node) -> int:
-    value = node.attributes.get("groups", 1)
-    return int(value) if isinstance(value, int | float) else 1
