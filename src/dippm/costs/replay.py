@@ -39,8 +39,9 @@ class Replay:
     """
 
     def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose]) -> None:
-        is_left_out = np.isin(timeline.purpose, [int(purpose) for purpose in without])
-        is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out
+        is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
+        is_left_out[list(without)] = True
+        is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out[timeline.purpose]
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
         piece = timeline.event_piece[is_event]
         # An event is the number of its piece, from 1, negative where the piece is given back.

@@ -157,7 +157,7 @@ class CompiledGraphs:
                     kept_half=stored_half(parameters) if keeps_formats else None,
                     is_halved=not keeps_formats and stored_half(parameters) is None,
                     nodes=nodes,
-                    kinds=frozenset(_by_kind(sizes.arrays.kind[nodes])),
+                    kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),
                 )
                 for source, graph, timeline, nodes, parameters in rows
@@ -309,9 +309,15 @@ def _inputs_of(graph: Graph, batches: Sequence[int]) -> tuple[Mapping[str, tuple
     return tuple({tensor.name: tuple(dim.at(batch) for dim in tensor.shape) for tensor in tensors} for batch in batches)
 
 
+def _numbers_of(kind: IndexArray) -> list[int]:
+    """The kinds that there are, as numbers."""
+    numbers: list[int] = np.flatnonzero(np.bincount(kind)).tolist()
+    return numbers
+
+
 def _by_kind(kind: IndexArray) -> dict[OpKind, IndexArray]:
     """Positions of the nodes of each kind that there is."""
-    return {_KINDS[number]: np.flatnonzero(kind == number) for number in np.unique(kind).tolist()}
+    return {_KINDS[number]: np.flatnonzero(kind == number) for number in _numbers_of(kind)}
 
 
 def _is_any(nodes_of: Mapping[OpKind, IndexArray], kinds: AbstractSet[OpKind], *, count: int) -> npt.NDArray[np.bool_]:
