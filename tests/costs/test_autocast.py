@@ -92,6 +92,23 @@ def test_arrays_that_are_no_graph_are_refused(name, value):
         Walk(**{**arrays, name: np.array(value, dtype=np.int32)}).run()
 
 
+@needs_compiled
+def test_arrays_that_are_written_are_no_others_and_formats_are_formats():
+    index = np.array([0, 0], dtype=np.int64)
+    one = [np.zeros(1, dtype=np.int64) for _ in range(8)]
+    # A node that reads the one tensor twice and writes nothing; flags, formats, reads and casts are written.
+    good = [*one[:2], np.array([0, 2]), index, np.array([0, 0]), index[:0], one[2], *one[3:5]]
+    good += [np.zeros(count, dtype=np.int64) for count in (2, 10)]
+    compiled = autocast._autocast.follow
+    assert compiled(*good, 1, 0) == 0
+    for castable, float32 in ((1, 63), (1, -1), (1 << 63, 0)):
+        with pytest.raises(ValueError, match="do not describe one graph"):
+            compiled(*good, castable, float32)
+    reads_are_indices = [*good[:9], index, good[10]]
+    with pytest.raises(ValueError, match="do not describe one graph"):
+        compiled(*reads_are_indices, 1, 0)
+
+
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_model_is_followed_in_either_language(builder, monkeypatch, is_compiled):
     if is_compiled and not autocast._IS_COMPILED:

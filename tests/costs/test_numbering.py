@@ -51,6 +51,8 @@ def test_only_arrays_of_64_bit_integers_are_taken_for_stops() -> None:
     for stops, numbers in ((good.astype(np.int32), good), (good, good.astype(np.float64)), (b"12345678", good)):
         with pytest.raises(TypeError):
             numbering._numbering.number(b"1234", stops, numbers)
+    with pytest.raises(ValueError, match="must ascend"):
+        numbering._numbering.number(b"1234", good, good)
     fixed = good.copy()
     fixed.flags.writeable = False
     with pytest.raises((BufferError, ValueError)):

@@ -3,6 +3,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dippm.costs.sizes import GraphSizes
 from dippm.graph import Dim, DType, Graph, GraphArrays, OpKind, TensorRole, TensorSpec
 
 shapes = st.lists(st.builds(Dim, st.integers(0, 5), st.integers(0, 9)), max_size=5).map(tuple)
@@ -83,3 +84,18 @@ def test_trained_weights_are_counted_by_type_and_graph() -> None:
     assert counted == [{DType.FLOAT16: 2**80, DType.FLOAT32: 30}, {}, {DType.FLOAT32: 15}]
     assert list(counted[0]) == [DType.FLOAT16, DType.FLOAT32]
     assert [sum(of_graph.values()) for of_graph in counted] == [graph.parameter_count for graph in graphs]
+
+
+def test_functions_of_several_graphs_are_numbered_through(builder: Any, new_builder: Any) -> None:
+    graphs = []
+    for own, functions in ((builder, ("exp", "sin")), (new_builder(), ("sin", "tan"))):
+        x = own.input(own.N, 4)
+        for function in functions:
+            x = own.node(OpKind.UNARY, [x], own.N, 4, function=function)
+        own.node(OpKind.RELU, [x], own.N, 4)
+        graphs.append(own.graph())
+    arrays = GraphArrays.from_graphs(graphs)
+    assert arrays.functions == ("exp", "sin", "tan")
+    assert arrays.function.tolist() == [0, 1, -1, 1, 2, -1]
+    sizes = GraphSizes.from_graphs(graphs)
+    assert sizes.has_function("sin", "relu").tolist() == [False, True, False, True, False, False]

@@ -67,3 +67,15 @@ def test_numbers_beyond_64_bits_are_refused(tensor: dict[str, int], node: dict[s
     with pytest.raises(ModelReadError, match="64 bits") as caught:
         Graph(source="s", framework="test", tensors=(spec,), nodes=nodes, inputs=(), outputs=())
     assert caught.value.code == "graph.invalid"
+
+
+def test_functions_are_numbered_once_and_what_is_no_word_is_none() -> None:
+    tensors = [TensorSpec(name="x", dtype=DType.FLOAT32, shape=fixed_shape(2), role=TensorRole.INPUT)]
+    given = ["add", None, "mul", "add", 3, [1]]
+    nodes = [
+        Node(kind=OpKind.UNKNOWN, inputs=(0,), outputs=(), attributes={} if value is None else {"function": value})
+        for value in given
+    ]
+    columns = GraphColumns.of(tensors, nodes)
+    assert columns.functions == ("add", "mul")
+    assert columns.function.tolist() == [0, NONE, 1, 0, NONE, NONE]

@@ -259,3 +259,11 @@ def test_divergence_is_an_error(samples, parts, settings, tmp_path) -> None:
     with pytest.raises(DippmError) as caught:
         fit_network(broken, parts, settings, tmp_path)
     assert caught.value.code == "train.diverged"
+
+
+def test_patience_is_written_down_where_earlier_versions_wrote_it() -> None:
+    from dippm.training.epochs import _Patience
+    from dippm.training.lightning import pl
+
+    given = {"monitor": "val", "patience": 3}
+    assert _Patience(**given).state_key == pl.callbacks.EarlyStopping(**given).state_key

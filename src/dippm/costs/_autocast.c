@@ -138,10 +138,20 @@ static int lie_below(const int64_t *values, Py_ssize_t count, int64_t least, int
     return 1;
 }
 
+/* Whether nothing that is written is any other array. */
+static int is_apart(const Walk *w)
+{
+    for (int written = FLAGS; written < ARRAYS; written++)
+        for (int other = 0; other < written; other++)
+            if (w->of[other] == w->of[written])
+                return 0;
+    return 1;
+}
+
 /* Whether all sizes fit together and all places are places. */
 static int is_sound(const Walk *w, const Py_ssize_t *lengths)
 {
-    return lengths[RESULT] == w->nodes && lengths[READ_START] == w->nodes + 1 && lengths[WRITE_START] == w->nodes + 1 &&
+    return w->float32 >= 0 && w->float32 < FORMATS && w->castable >> FORMATS == 0 && lengths[RESULT] == w->nodes && lengths[READ_START] == w->nodes + 1 && lengths[WRITE_START] == w->nodes + 1 &&
            lengths[OWNER] == w->tensors && lengths[FLAGS] == w->tensors && lengths[READS] == w->reads &&
            lengths[CASTS] / CAST_COLUMNS >= w->reads && ascends(w->of[READ_START], w->nodes, w->reads) &&
            ascends(w->of[WRITE_START], w->nodes, w->writes) &&
@@ -177,7 +187,7 @@ static PyObject *follow(PyObject *module, PyObject *arguments)
     w.castable = castable;
     w.float32 = (int64_t)float32;
     Py_BEGIN_ALLOW_THREADS
-    if (is_sound(&w, lengths))
+    if (is_sound(&w, lengths) && (w.tensors == 0 || w.reads == 0 || is_apart(&w)))
         made = run(&w);
     Py_END_ALLOW_THREADS
     if (made < 0)

@@ -82,7 +82,7 @@ static PyObject *number(PyObject *module, PyObject *arguments)
         PyBuffer_Release(&content);
         return NULL;
     }
-    if (stops.len == numbers.len) {
+    if (stops.len == numbers.len && (stops.len == 0 || (stops.buf != numbers.buf && content.buf != numbers.buf))) {
         Py_BEGIN_ALLOW_THREADS
         status = run(content.buf, content.len, stops.buf, numbers.buf, stops.len / 8);
         Py_END_ALLOW_THREADS

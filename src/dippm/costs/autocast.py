@@ -194,7 +194,7 @@ class Walk:
         return cls(
             target=np.where(target == _LOWER, lower_number, target),
             result=np.where(result == _LOWER, lower_number, result),
-            read_start=np.searchsorted(edges.read_node, np.arange(len(arrays.kind) + 1)),
+            read_start=np.searchsorted(edges.read_node, np.arange(len(arrays.kind) + 1)).astype(np.int64, copy=False),
             read_tensor=edges.read_tensor,
             write_start=edges.output_start,
             write_tensor=edges.write_tensor,

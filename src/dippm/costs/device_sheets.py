@@ -34,6 +34,9 @@ _FULL_RATE = {(7, 0): 1024.0, (8, 0): 2048.0, (8, 6): 1024.0, (9, 0): 4096.0, (1
 # ``tensor_feed`` is of.
 _SHARED_BYTES = {(7, 0): 128.0, (7, 5): 64.0, (8, 0): 128.0}
 _OF_A_BYTE = 8.0
+# Formats that libraries before CUDA 11.8 feed slowly, and the first compute capability that those do not drive.
+_FED_SLOWLY = frozenset({Arithmetic.FP16, Arithmetic.BF16})
+_FED_WELL_FROM = (9, 0)
 # Instructions that a multiprocessor's schedulers start in a clock over its FP32 units, by the first compute capability:
 # from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
 _ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
@@ -44,11 +47,11 @@ _HALF_RATE = 0.5
 _FLASH_FROM = (8, 0)
 # Part of its peak that a board with power to spare sustains in large products, in FP32; the measured: 0.84 and 0.89.
 _SUSTAINED = 0.85
-# Board power for each TFLOP/s of the FP16 peak below which the power limit holds tensor cores back, by the first
-# compute capability made in a process: 12 nm from the T4, which keeps 0.61 of what others keep in large FP32 products;
-# 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and, with large tiles and HBM, from the H100 PCIe, and
-# of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all four by hand from the rows of data/published.
-_W_PER_TFLOP = {(7, 0): 1.77, (8, 0): 0.92, (8, 9): 1.2, (9, 0): 0.65, (12, 0): 1.02}
+# Board power for each TFLOP/s of FP16 that tensor cores reach, over the share that is sustained, by the first compute
+# capability made in a process: 12 nm from the T4, 7 and 8 nm from the A100-PCIE-40GB, 4 nm from the RTX 6000 Ada and,
+# with large tiles and HBM, from the H100 PCIe, and of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all
+# five by hand from the rows of data/published.
+_W_PER_TFLOP = {(7, 0): 3.0, (8, 0): 1.4, (8, 9): 1.65, (9, 0): 1.0, (12, 0): 1.45}
 _WORTHWHILE = 1.2
 # A library that may round to TF32 may as well not: FP32 saves up to 2.25 times the products by Winograd's algorithm,
 # and does not move an image to another order first. From this ratio of the rates on tensor cores always win.
@@ -142,9 +145,7 @@ def _peaks(
     return [
         TERA
         * (
-            available[_TENSOR_PEAK[value]]
-            * _sustained_share(device)
-            / _feeding(device, value, tensor_feed, feeds_slowly=feeds_slowly)
+            _sustained_tflops(device, value, tensor_feed, feeds_slowly=feeds_slowly)
             if value in on_tensor
             else available.get(_PLAIN_PEAK.get(value, "fp32"), available["fp32"])
         )
@@ -152,26 +153,30 @@ def _peaks(
     ]
 
 
+def _sustained_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
+    """What tensor cores reach in a large product: what feeds them, or the board's power, holds them back."""
+    peak = device.peak_tflops[_TENSOR_PEAK[arithmetic]]
+    fed = peak / _feeding(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
+    powered = device.board_power_w / _latest(_W_PER_TFLOP, device) * _OF_FP16[arithmetic]
+    return _SUSTAINED * min(fed, powered)
+
+
 def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
     """Time of a large product on tensor cores over that of a card at half rate, both measured in their peaks' time.
 
     The faster the arithmetic, the more shared memory holds it up, and the more so, the more operations its
     architecture does at the full rate for each byte that shared memory delivers. With libraries that feed slowly it is
-    all that counts in 16 bits, so that the full rate is no faster than half of it: they bring kernels of architectures
-    before the device's, of which there are none in TF32.
+    all that counts in FP16 and BF16, so that the full rate is no faster than half of it; published times say so, and
+    that it is not so in TF32. Libraries that know Hopper are none of these.
     """
     full_rate = _latest(_FULL_RATE, device)
     full = full_rate * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
-    share = min(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, 1.0)
+    # Below half of the full rate nothing waits.
+    share = min(max(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, _HALF_RATE), 1.0)
     feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE
-    weight = 1.0 if feeds_slowly and arithmetic is not Arithmetic.TF32 else feed / (1.0 + feed)
+    is_slow = feeds_slowly and arithmetic in _FED_SLOWLY and device.compute_capability < _FED_WELL_FROM
+    weight = 1.0 if is_slow else feed / (1.0 + feed)
     return (1.0 - weight + weight * share) / (1.0 - weight + weight * _HALF_RATE)
-
-
-def _sustained_share(device: DeviceSpec) -> float:
-    """Part of the tensor-core peak that a board sustains, less where its power limit holds it back."""
-    needed_w = _latest(_W_PER_TFLOP, device) * device.peak_tflops.get("fp16_tensor", 0.0)
-    return _SUSTAINED * (1.0 if needed_w <= device.board_power_w else device.board_power_w / needed_w)
 
 
 def _latest(figures: Mapping[tuple[int, int], float], device: DeviceSpec) -> float:

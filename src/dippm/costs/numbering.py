@@ -28,7 +28,7 @@ def number_rows(rows: npt.NDArray[np.generic]) -> IndexArray:
     Shapes:
         rows: [n, D], D at least 1; result: [n].
     """
-    return _number(rows, np.arange(1, len(rows) + 1) * (rows.itemsize * rows.shape[1]))
+    return _number(rows, np.arange(1, len(rows) + 1, dtype=np.int64) * (rows.itemsize * rows.shape[1]))
 
 
 def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:

@@ -46,18 +46,11 @@ _TOOLKITS: tuple[Release, ...] = (
     *((12, minor) for minor in (0, 1, 2, 3, 4, 5, 6, 8, 9)),
     (13, 0), (13, 1), (13, 2), (13, 3),
 )  # fmt: skip
-# The oldest and the newest CUDA that each release of PyTorch was built with: wheels (pytorch.org, "Previous versions";
-# RELEASE.md), conda-forge's with 11.2 up to 2.1, and NVIDIA's containers, which are ahead of the wheels (their release
-# notes). What lies between may be somebody's own build. The last two may yet be built with the newest toolkit.
-_BUILT_WITH: dict[Release, tuple[Release, Release]] = {
-    (1, 0): ((8, 0), (10, 0)), (1, 1): ((9, 0), (10, 1)), (1, 2): ((9, 2), (10, 1)), (1, 3): ((9, 2), (10, 1)),
-    (1, 4): ((9, 2), (10, 2)), (1, 5): ((9, 2), (10, 2)), (1, 6): ((9, 2), (11, 0)), (1, 7): ((9, 2), (11, 1)),
-    (1, 8): ((10, 1), (11, 2)), (1, 9): ((10, 2), (11, 3)), (1, 10): ((10, 2), (11, 4)), (1, 11): ((10, 2), (11, 6)),
-    (1, 12): ((10, 2), (11, 7)), (1, 13): ((11, 2), (11, 8)), (1, 14): ((11, 8), (12, 0)),
-    (2, 0): ((11, 2), (12, 1)), (2, 1): ((11, 2), (12, 2)), (2, 2): ((11, 8), (12, 3)), (2, 3): ((11, 8), (12, 4)),
-    (2, 4): ((11, 8), (12, 5)), (2, 5): ((11, 8), (12, 6)), (2, 6): ((11, 8), (12, 8)), (2, 7): ((11, 8), (12, 9)),
-    (2, 8): ((12, 6), (13, 0)), (2, 9): ((12, 6), (13, 0)), (2, 10): ((12, 6), (13, 1)), (2, 11): ((12, 6), (13, 2)),
-    (2, 12): ((12, 6), (13, 3)), (2, 13): ((12, 6), (13, 3)),
+# The first and the last major release of CUDA that PyTorch was built with, from a release on: wheels (pytorch.org,
+# "Previous versions"; RELEASE.md), NVIDIA's containers and wheels for its small boards, conda-forge, people's own builds.
+_MAJORS_SINCE: dict[Release, tuple[int, int]] = {
+    (1, 0): (8, 10), (1, 1): (9, 10), (1, 6): (9, 11), (1, 8): (10, 11), (1, 13): (10, 12), (1, 14): (11, 12),
+    (2, 8): (12, 13),
 }  # fmt: skip
 
 
@@ -104,18 +97,23 @@ def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> 
 
 def _check_build(software: Software) -> None:
     """Refuse a CUDA that there is not or that PyTorch was not built with; what is newer than the tables may be."""
-    oldest, newest = _BUILT_WITH.get(software.torch, (_TOOLKITS[0], _TOOLKITS[-1]))
-    known = [toolkit for toolkit in _TOOLKITS if oldest <= toolkit <= newest]
-    is_newer = software.torch not in _BUILT_WITH and software.cuda is not None and software.cuda > newest
-    if software.cuda is None or software.cuda in known or is_newer:
+    if software.cuda is None:
+        return
+    since = max(release for release in _MAJORS_SINCE if release <= software.torch)
+    first, last = _MAJORS_SINCE[since]
+    newest = _TOOLKITS[-1]
+    # The newest releases may yet be built with the next one.
+    may_be_newer = since == max(_MAJORS_SINCE)
+    is_there = software.cuda in _TOOLKITS or newest < software.cuda < (newest[0] + 2, 0)
+    if is_there and first <= software.cuda[0] and (may_be_newer or software.cuda[0] <= last):
         return
     torch, cuda = f"torch {_text(software.torch)}", f"CUDA {_text(software.cuda)}"
-    is_there = software.cuda in _TOOLKITS
     told = f"{torch} was not built with {cuda}; it" if is_there else f"There is no {cuda}; {torch}"
+    majors = [str(major) for major in range(first, last + 1)]
     raise UnsupportedError(
-        f"{told} goes with CUDA {', '.join(map(_text, known))}.",
+        f"{told} goes with CUDA {' or '.join([', '.join(majors[:-1]), majors[-1]])}.",
         code="software.impossible",
-        cure="Name one of these, or leave CUDA out.",
+        cure="Name a release of these, or leave CUDA out.",
     )
 
 

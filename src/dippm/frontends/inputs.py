@@ -13,7 +13,7 @@ from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure, Fixed, Group, Leaf, Part
 from dippm.graph import DType
 
-__all__ = ["InputEntry", "InputShapes", "nest_dotted_names", "parse_input_shapes", "unknown_input"]
+__all__ = ["InputEntry", "InputShapes", "nearest_input", "nest_dotted_names", "parse_input_shapes", "unknown_input"]
 
 _DTYPE_NAMES = {
     "fp32": DType.FLOAT32, "float": DType.FLOAT32, "fp16": DType.FLOAT16, "half": DType.FLOAT16,
@@ -160,7 +160,7 @@ def unknown_input(name: str, known: Sequence[str], *, of: str, why: str = "") ->
         of: The model, such as ``"'model.onnx'"``.
         why: What the model itself says of it, a sentence.
     """
-    near = _nearest(name, known)
+    near = nearest_input(name, known)
     names = ", ".join(known[:_MOST_LISTED]) + (", ..." if len(known) > _MOST_LISTED else "")
     return UsageError(
         " ".join(filter(None, (f"{of} has no input '{name}'. Its inputs are: {names or 'none'}.", why))),
@@ -169,8 +169,8 @@ def unknown_input(name: str, known: Sequence[str], *, of: str, why: str = "") ->
     )
 
 
-def _nearest(name: str, known: Sequence[str]) -> str | None:
-    """What was probably meant: ids is a part of input_ids, imput_ids is spelled like it."""
+def nearest_input(name: str, known: Sequence[str]) -> str | None:
+    """What was probably meant: ids is a part of input_ids, imput_ids is spelled like it; None where nothing is near."""
     if len(known) == 1:
         return known[0]
     part = name.lower()

@@ -135,8 +135,8 @@ class GraphColumns:
             if tensor.storage_bytes_per_sample is not None
         ]
         given = [node.attributes.get("function") for node in nodes]
-        known = [value for value in dict.fromkeys(given) if isinstance(value, str)]
-        places_of_functions: dict[object, int] = {value: place for place, value in enumerate(known)}
+        known = list(dict.fromkeys(value for value in given if isinstance(value, str)))
+        places_of_functions = {value: place for place, value in enumerate(known)}
         try:
             return cls(
                 shapes=tuple(places),
@@ -147,7 +147,9 @@ class GraphColumns:
                 stated=np.array(stated, dtype=np.int64).reshape(-1, 3),
                 kind=encode([node.kind for node in nodes], OpKind),
                 functions=tuple(known),
-                function=np.array([places_of_functions.get(value, NONE) for value in given], dtype=np.int64),
+                function=np.array(
+                    [places_of_functions[value] if isinstance(value, str) else NONE for value in given], dtype=np.int64
+                ),
                 inputs=IndexLists.of([node.inputs for node in nodes]),
                 outputs=IndexLists.of([node.outputs for node in nodes]),
                 releases=IndexLists.of([node.releases for node in nodes]),

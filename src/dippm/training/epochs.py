@@ -246,6 +246,11 @@ def _precision(settings: TrainingSettings) -> Literal["32-true", "16-mixed", "bf
 class _Patience(pl.callbacks.EarlyStopping):
     """Stops after the patience that is asked for now; Lightning goes back to that of the checkpoint."""
 
+    @property
+    def state_key(self) -> str:
+        """That of the class above, under which earlier versions wrote it down."""
+        return super().state_key.replace(type(self).__name__, pl.callbacks.EarlyStopping.__name__)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "patience": self.patience})
 

@@ -111,6 +111,7 @@ def test_an_unknown_name_that_a_module_passes_on(read: Callable[..., Graph]) -> 
     with pytest.raises(UsageError) as caught:
         read(Passing(), {"input_ids": (128,), "mask": (1,), "scale": (7,)})
     assert "shapes (2, 128) and (2, 7) do not go together" in str(caught.value)
+    assert caught.value.code != "input.name_unknown"
 
 
 def test_a_model_for_one_batch_size_says_why(read: Callable[..., Graph]) -> None:

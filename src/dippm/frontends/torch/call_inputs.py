@@ -12,7 +12,7 @@ from torch import nn
 
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure, Leaf
-from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names, unknown_input
+from dippm.frontends.inputs import InputEntry, InputShapes, nearest_input, nest_dotted_names, unknown_input
 from dippm.frontends.torch.dtypes import to_torch_dtype
 from dippm.frontends.torch.recorder import Recorder
 
@@ -68,16 +68,18 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
 
 
 def unknown_name(module: nn.Module, given: InputShapes, *, why: str = "") -> UsageError | None:
-    """The error of the first given name that is none of forward's, or None; some modules pass others on.
+    """The error of the first given name that is none of forward's, or None.
 
     Args:
         module: The module.
         given: The inputs.
-        why: What the module itself says of them, a sentence.
+        why: What a module that passes on arguments by any name says of them, a sentence; there a name is wrong only
+            where it is near to one that was not given.
     """
-    names = _argument_names(module)
-    for name in structure_of(given).named if names else ():
-        if name not in names:
+    names, named = _argument_names(module), structure_of(given).named
+    for name in named if names else ():
+        is_passed_on = why and nearest_input(name, names) in (None, *named)
+        if name not in names and not is_passed_on:
             of = getattr(module, "original_name", type(module).__name__)  # TorchScript's own class says nothing
             return unknown_input(name, names, of=f"{of}.forward", why=why)
     return None
