@@ -1,4 +1,6 @@
+import inspect
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 
@@ -185,6 +187,30 @@ def test_a_dimension_of_the_cache_is_the_batch_where_it_follows_it() -> None:
     assert (2, 5, 7) in shapes
     assert (5, 2, 7) not in shapes
     assert graph.fixed_batch is None
+
+
+@pytest.mark.parametrize("step", GenerationStep)
+def test_the_cache_has_another_name_since_transformers_5_24(step) -> None:
+    model = _small("GPT2LMHeadModel")
+    kind = type(model)
+    if "cache" in inspect.signature(kind.forward).parameters:
+        pytest.skip("this release has it by that name")
+    plain = GenerationModule(model, step=step, tokens=_TOKENS)
+    expected = read_module(plain, input=plain.default_input)
+
+    class Renamed(kind):  # type: ignore[valid-type,misc]
+        """Takes and returns its cache by the new name."""
+
+        def forward(self, input_ids, cache=None, use_cache=None, logits_to_keep=0):
+            result = kind.forward(
+                self, input_ids, past_key_values=cache, use_cache=use_cache, logits_to_keep=logits_to_keep
+            )
+            return SimpleNamespace(logits=result.logits, cache=result.past_key_values)
+
+    model.__class__ = Renamed
+    module = GenerationModule(model, step=step, tokens=_TOKENS)
+    graph = read_module(module, input=module.default_input)
+    assert [node.kind for node in graph.nodes] == [node.kind for node in expected.nodes]
 
 
 def test_a_step_of_generation_cannot_be_trained() -> None:

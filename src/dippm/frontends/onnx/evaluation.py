@@ -63,6 +63,7 @@ class Evaluator:
         self._shapes: dict[tuple[int, ...], Shape] = {}
         self._nodes: list[Node] = []
         self._on_demand: set[int] = set()
+        self._kept: list[Value] = []
         self._values: list[Value | None] = [None] * len(program.names)
         self._input_indices: list[int] = []
         for declaration, shape, dtype in zip(program.inputs, input_shapes, input_dtypes, strict=True):
@@ -155,6 +156,10 @@ class Evaluator:
         self._nodes[first:] = [self._nodes[i] for i in kept]
         return values
 
+    def keep(self, value: Value) -> None:
+        """Have what makes a value counted though no operator reads it: the host does, to decide on it."""
+        self._kept.append(value)
+
     def value(self, number: int) -> Value:
         """A value made before.
 
@@ -181,6 +186,9 @@ class Evaluator:
                 outputs.extend(self._materialize(item) for item in ([value] if value.items is None else value.items))
             except ShapeError as exc:
                 raise ModelReadError(f"Output '{self.program.names[number]}': {exc}.", code="onnx.shape") from exc
+        # Nothing that leads to no output is counted; what a branch made that is not taken is gone.
+        written = {index for node in self._nodes for index in node.outputs}
+        outputs += dict.fromkeys(kept.index for kept in self._kept if kept.index in written.difference(outputs))
         return Graph(
             source=source,
             framework="onnx",

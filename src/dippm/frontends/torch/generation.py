@@ -29,7 +29,8 @@ __all__ = ["DEFAULT_TOKENS", "GenerationModule", "GenerationStep", "StepResult"]
 DEFAULT_TOKENS = 128
 # Two, so that what follows the batch is told from what merely has its size.
 _PROBE_BATCHES = (2, 3)
-_CACHE_ARGUMENTS = ("past_key_values", "cache_params")
+# The first since transformers 5.24, the others before.
+_CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
 
 
 class GenerationStep(StrEnum):

@@ -254,3 +254,37 @@ def test_a_scan_says_an_axis_for_each_output(read) -> None:
     node = helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1, scan_output_axes=[0, 1])
     with pytest.raises(ModelReadError, match="2 output axes"):
         read([node], inputs={"x": [4, 5]})
+
+
+def test_what_makes_a_condition_alone_is_counted(read, kinds) -> None:
+    decide = [
+        make("MatMul", ["x", "w"], ["h"]),
+        make("ReduceMean", ["h"], ["m"], keepdims=0),
+        make("Greater", ["m", "z"], ["c"]),
+    ]
+    weights = {"w": np.zeros((64, 64), np.float32), "z": np.array(0.0, np.float32)}
+    choose = make("If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Relu"))
+    graph = read([*decide, choose], inputs={"x": ["N", 64]}, weights=weights)
+    assert kinds(graph) == ["linear", "reduce", "binary", "relu"]
+    parameters = [tensor for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER]
+    assert any(tuple(dim.at(1) for dim in tensor.shape) == (64, 64) for tensor in parameters)
+
+
+def test_a_condition_within_a_side_that_is_not_taken_goes_with_it(read, kinds) -> None:
+    inner = make("If", ["d"], ["b"], then_branch=branch("Relu"), else_branch=branch("Relu"))
+    nested = helper.make_graph(
+        [make("ReduceMean", ["x"], ["m"], keepdims=0), make("Greater", ["m", "z"], ["d"]), inner],
+        "nested", [], [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    heavy = helper.make_graph(
+        [make("MatMul", ["x", "w"], ["k"])], "heavy", [], [helper.make_tensor_value_info("k", TensorProto.FLOAT, None)]
+    )
+    node = make("If", ["c"], ["y"], then_branch=nested, else_branch=heavy)
+    graph = read(
+        [node],
+        inputs={"x": ["N", 64], "c": []},
+        dtypes={"c": TensorProto.BOOL},
+        weights={"w": np.zeros((64, 64), np.float32), "z": np.array(0.0, np.float32)},
+    )
+    assert kinds(graph) == ["linear"]
+    assert len(graph.outputs) == 1

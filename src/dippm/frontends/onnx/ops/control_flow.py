@@ -25,6 +25,7 @@ def branch(call: Call) -> list[Value]:
     call.warn(
         "A branch depends on the data: the side with more work is in the time, the weights of both are in the memory."
     )
+    call.evaluator.keep(condition)
     return call.evaluator.run_larger((then_block, else_block))
 
 
@@ -57,6 +58,7 @@ def loop(call: Call) -> list[Value]:
         trip += 1
         keep_going = results[0]
         if keep_going.data is None:
+            call.evaluator.keep(keep_going)
             if wanted > _UNROLLED_TRIPS:
                 # No limit, or one that is never meant to be reached: the data decides.
                 is_known = False
