@@ -241,6 +241,13 @@ def test_find_device_forgives(written: str, means: str) -> None:
     assert find_device(written).name == means
 
 
+@pytest.mark.parametrize(("name", "says"), [("1g.5gb", "a slice of no card"), ("1g.5gb@", "device is empty")])
+def test_a_slice_without_its_card_is_told(name: str, says: str) -> None:
+    with pytest.raises(UnsupportedError, match=says) as caught:
+        find_device(name)
+    assert caught.value.code == "device.unknown"
+
+
 def test_unknown_name_lists_the_nearest_and_the_cure() -> None:
     with pytest.raises(UnsupportedError) as caught:
         find_device("H100 SXM4 80GB")

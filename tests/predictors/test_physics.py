@@ -180,6 +180,17 @@ def test_a_format_that_a_device_lacks_is_said_and_widens(network: Graph) -> None
     assert ratios[0] > ratios[1]
 
 
+def test_a_device_without_tf32_says_so(network: Graph) -> None:
+    for device, is_said in (("T4", True), ("A100", False)):
+        (answer,) = predict(network, batches=[8], devices=[device], precision=Precision.TF32)
+        assert any("no unit for tf32: this is FP32" in warning for warning in answer.warnings) is is_said
+
+
+def test_autocast_is_named_by_its_format_where_a_device_lacks_it(network: Graph) -> None:
+    (answer,) = predict(network, batches=[8], devices=["T4"], precision=Precision.AMP_BF16)
+    assert any("no unit for bf16:" in warning for warning in answer.warnings)
+
+
 def test_what_was_measured_in_eager_alone_is_less_sure_elsewhere(network: Graph) -> None:
     (eager,) = predict(network, batches=[4096], devices=["A100"])
     (captured,) = predict(network, batches=[4096], devices=["A100"], runtime=Runtime.CUDA_GRAPH)
@@ -535,3 +546,11 @@ def test_todays_release_without_its_cuda_is_no_other_software(network: Graph) ->
 def test_old_software_says_what_is_known_of_its_time(network: Graph) -> None:
     (old,) = predict(network, batches=[8], devices=["A100"], software=Software.parse("torch 1.12"))
     assert any("looking for convolutions" in text for text in old.predictor.warnings)
+    waits = "CUDA before 11.8, which is assumed; no other factor is known."
+    for given, precision, is_said in (
+        ("torch 2.0", Precision.FP16, True),
+        ("torch 2.0+cu118", Precision.FP16, False),
+        ("torch 2.0", Precision.FP32, False),
+    ):
+        (answer,) = predict(network, batches=[8], devices=["A100"], precision=precision, software=Software.parse(given))
+        assert any(text.endswith(waits) for text in answer.predictor.warnings) is is_said

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dippm.datasets.graph_samples import Part
+from dippm.errors import UsageError
 
 pytest.importorskip("lightgbm")
 
-from dippm.training.gradient_boosting import fit_trees
+from dippm.training.gradient_boosting import FittedTrees, fit_trees
 
 
 def test_learn_and_repeat(samples, parts) -> None:
@@ -22,6 +23,14 @@ def test_learn_and_repeat(samples, parts) -> None:
     constant = np.exp(np.nanmean(np.log(samples.targets[chosen]), axis=0))
     errors = [np.nanmean(np.abs(p / samples.targets[chosen] - 1)) for p in (first.predictions[chosen], constant)]
     assert errors[0] < 0.7 * errors[1]
+
+
+def test_a_folder_that_is_none_is_a_clear_error(tmp_path) -> None:
+    (tmp_path / "file").touch()
+    trees = FittedTrees(trees={"latency_ms": "tree"}, predictions=np.zeros((1, 3)), duration_s=0.0)
+    with pytest.raises(UsageError, match="cannot be written to") as caught:
+        trees.save(tmp_path / "file")
+    assert (caught.value.code, caught.value.cure) == ("train.unwritable", "Name another folder.")
 
 
 def test_trees_know_nothing_of_the_test_split(samples, parts) -> None:

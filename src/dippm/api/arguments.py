@@ -18,6 +18,7 @@ __all__ = [
     "Devices",
     "as_list",
     "asks_for_one",
+    "check_optimizer",
     "parse_batches",
     "parse_conditions",
     "parse_devices",
@@ -135,11 +136,29 @@ def parse_conditions(
             accumulation=accumulation,
             is_checkpointed=checkpointing,
         )
-    elif optimizer is not None:
-        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
     elif accumulation != 1 or checkpointing:
-        raise UsageError("Accumulation and checkpointing have a meaning in training mode only.", code="training.unused")
+        raise UsageError(
+            "Accumulation and checkpointing have a meaning in training mode only.",
+            code="training.unused",
+            cure="Ask for training mode, or leave them out.",
+        )
+    else:
+        check_optimizer(optimizer, conditions.mode)
     return conditions
+
+
+def check_optimizer(optimizer: object, mode: str) -> None:
+    """Refuse an optimizer outside of training.
+
+    Raises:
+        UsageError: ``optimizer.unused``.
+    """
+    if optimizer is not None and mode != Mode.TRAINING:
+        raise UsageError(
+            "An optimizer has a meaning in training mode only.",
+            code="optimizer.unused",
+            cure="Ask for training mode, or leave it out.",
+        )
 
 
 def parse_software(name: str | None) -> Software:

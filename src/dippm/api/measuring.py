@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, overload
 
-from dippm.api.arguments import Batches, parse_batches, parse_conditions
+from dippm.api.arguments import Batches, check_optimizer, parse_batches, parse_conditions
 from dippm.api.loading import load
 from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.devices import DeviceSpec, find_device
@@ -164,8 +164,7 @@ def measure(
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
     if optimizer is None and conditions.mode is Mode.TRAINING:
         conditions = replace(conditions, optimizer=Optimizer.MOMENTUM)
-    if optimizer is not None and conditions.mode is not Mode.TRAINING:
-        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
+    check_optimizer(optimizer, conditions.mode)
     source = find_source(name, shapes, trust=trust)
     chosen = _own_engine(source) if engine is None else parse_engine(engine)
     configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]

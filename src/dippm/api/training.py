@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dippm.api.arguments import check_optimizer
 from dippm.api.datasets import open_labels
 from dippm.costs.conditions import Conditions
 from dippm.errors import MissingExtraError, UsageError
@@ -125,8 +126,7 @@ def train(
         devices=devices,
         mixed_precision=mixed_precision,
     )
-    if optimizer is not None and mode != "training":
-        raise UsageError("An optimizer has a meaning in training mode only.", code="optimizer.unused")
+    check_optimizer(optimizer, mode)
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
     edge_mode = _parse_edges(edges)
     folder = Path(TRAINED_FOLDER) / model if out is None else Path(out)

@@ -47,7 +47,7 @@ _TOOLKITS: tuple[Release, ...] = (
     (13, 0), (13, 1), (13, 2), (13, 3),
 )  # fmt: skip
 # The first and the last major release of CUDA that PyTorch was built with, from a release on: wheels (pytorch.org,
-# "Previous versions"; RELEASE.md), NVIDIA's containers and wheels for its small boards, conda-forge, people's own builds.
+# "Previous versions"; RELEASE.md), NVIDIA's containers and wheels for its small boards, conda-forge, people's own.
 _MAJORS_SINCE: dict[Release, tuple[int, int]] = {
     (1, 0): (8, 10), (1, 1): (9, 10), (1, 6): (9, 11), (1, 8): (10, 11), (1, 13): (10, 12), (1, 14): (11, 12),
     (2, 8): (12, 13),

@@ -271,6 +271,16 @@ def _split_slice_name(name: str) -> tuple[str | None, str]:
 
 def _find_card(name: str) -> DeviceSpec:
     spec = _devices_by_key().get(_name_key(name))
+    if spec is None and re.fullmatch(r"\s*(?:mig\s)?\s*\d+g\.\S*", name, flags=re.IGNORECASE):
+        raise UnsupportedError(
+            f"{name.strip()[:_LONGEST_NAME]!r} is a slice of no card.",
+            code="device.unknown",
+            cure="Name the card behind it, as in '1g.10gb@A100-SXM4-80GB'.",
+        )
+    if not name.strip():
+        raise UnsupportedError(
+            "The name of the device is empty.", code="device.unknown", cure="List all devices with `dippm devices`."
+        )
     if spec is None:
         raise UnsupportedError(
             f"No device is named {name[:_LONGEST_NAME]!r}{_SEVERAL if ',' in name else ''}. The nearest are: "

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from dippm.costs.conditions import Mode, Optimizer, Runtime
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.precision import Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
@@ -46,7 +46,7 @@ def warn_of_question(
         power_devices: Names of the devices whose power was measured.
     """
     graph, conditions = compiled.graph, prepared.conditions
-    warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions.mode, device)]
+    warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions, device)]
     if names := name_unsupported(graph):
         warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
     if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):
@@ -81,9 +81,10 @@ def warn_of_question(
         )
     warnings += _attention_warning(compiled, conditions.precision)
     if not prepared.has_format(device):
-        warnings.append(
-            f"{device.name} has no unit for {conditions.precision.value}: FP32 arithmetic on 16-bit tensors is assumed."
-        )
+        needed = conditions.precision.value.removeprefix("amp-").replace("amp", "fp16")
+        warnings.append(f"{device.name} has no unit for {needed}: FP32 arithmetic on 16-bit tensors is assumed.")
+    if conditions.precision is Precision.TF32 and "tf32_tensor" not in device.peak_tflops:
+        warnings.append(f"{device.name} has no unit for tf32: this is FP32.")
     if names := ", ".join(sorted(kind.value for kind in (unseen - {OpKind.VIEW}) & compiled.kinds)):
         warnings.append(f"No model that the time was learned from has these operators: {names}.")
     if conditions.accumulation > 1 or conditions.is_checkpointed:
@@ -124,8 +125,7 @@ def warn_of_answer(
 
 def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[str, ...]:
     """What is said of attention that no fused kernel takes, where operands have 16 bits."""
-    has_16_bits = precision.is_autocast or whole_model_type(precision) is not None
-    if not has_16_bits or OpKind.MATMUL not in compiled.kinds:
+    if not _has_16_bits(precision) or OpKind.MATMUL not in compiled.kinds:
         return ()
     count = count_raised_products(compiled.graph)
     if not count:
@@ -142,16 +142,21 @@ def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[s
     )
 
 
-def _known_of_time(software: Software) -> str:
+def _has_16_bits(precision: Precision) -> bool:
+    return precision.is_autocast or whole_model_type(precision) is not None
+
+
+def _known_of_time(software: Software, conditions: Conditions, device: DeviceSpec) -> str:
     known = []
     if software.searches_convolutions:
         known.append("what looking for convolutions takes the host")
-    if software.feeds_slowly:
-        known.append("how long tensor cores wait for operands of 16 bits before CUDA 11.8")
-    return f"but for {' and '.join(known)}, no factor between is known" if known else "no factor between is known"
+    if software.feeds_slowly and _has_16_bits(conditions.precision) and "fp16_tensor" in device.peak_tflops:
+        assumed = ", which is assumed" if software.cuda is None else ""
+        known.append(f"how long tensor cores wait for operands of 16 bits with CUDA before 11.8{assumed}")
+    return f"corrected is {', and '.join(known)}; no other factor is known" if known else "no factor between is known"
 
 
-def _software_warning(software: Software, mode: Mode, device: DeviceSpec) -> tuple[str, ...]:
+def _software_warning(software: Software, conditions: Conditions, device: DeviceSpec) -> tuple[str, ...]:
     """What is said of software that was asked for, and of today's where it does not drive the device."""
     if software == DEFAULT_SOFTWARE and is_dropped(device, software):
         return (f"CUDA 13 does not drive {device.name}: it holds for a build of PyTorch with CUDA 12.6.",)
@@ -159,8 +164,9 @@ def _software_warning(software: Software, mode: Mode, device: DeviceSpec) -> tup
         return ()
     if software.is_unknown:
         return (f"{software} is newer than any release known here: it is taken for {DEFAULT_SOFTWARE}.",)
-    timed_with = _TIMED_WITH[mode]
+    timed_with = _TIMED_WITH[conditions.mode]
     if software.torch == timed_with:
         return (f"It holds for {software}.",)
     measured = ".".join(map(str, timed_with))
-    return (f"It holds for {software}, but its time was measured with torch {measured}: {_known_of_time(software)}.",)
+    known = _known_of_time(software, conditions, device)
+    return (f"It holds for {software}, but its time was measured with torch {measured}: {known}.",)

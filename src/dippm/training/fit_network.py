@@ -268,7 +268,9 @@ def _write_run(folder: Path, data_hash: str, settings: TrainingSettings, *, lear
         (folder / _RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     except OSError as exc:
         raise UsageError(
-            f"The folder '{folder}' cannot be written to: {exc.strerror or exc}.", code="train.unwritable"
+            f"The folder '{folder}' cannot be written to: {exc.strerror or exc}.",
+            code="train.unwritable",
+            cure="Name another folder.",
         ) from exc
 
 
