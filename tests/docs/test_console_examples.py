@@ -1,0 +1,51 @@
+"""What the pages show of commands is what the commands print."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_SCRIPT = _ROOT / "scripts" / "refresh_examples.py"
+_SPEC = importlib.util.spec_from_file_location("refresh_examples", _SCRIPT)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+refresh_examples = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(refresh_examples)
+_NEEDED = ("torch", "timm", "diffusers", "transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples run: with the file of the demo and the examples beside it."""
+    result = tmp_path_factory.mktemp("examples")
+    (result / "examples").symlink_to(_ROOT / "examples")
+    (result / "demo").mkdir()
+    command = [sys.executable, _ROOT / "examples" / "write_vgg16.py", result / "demo" / "vgg16.onnx"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return result
+
+
+@pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in _NEEDED), reason="needs named models")
+@pytest.mark.parametrize("page", refresh_examples.PAGES)
+def test_pages_show_what_commands_print(page: str, folder: Path) -> None:
+    shown = (_ROOT / page).read_text(encoding="utf-8")
+    assert refresh_examples.refreshed(shown, folder=folder) == shown, "run python scripts/refresh_examples.py"
+
+
+def test_what_is_stale_is_put_right_and_what_is_left_out_stays(folder: Path) -> None:
+    def page(what: str) -> str:
+        block = f"```console\n$ dippm devices none\n{what}\n$ other command\nkept\n```\n"
+        return f"Text.\n\n{block}\n```sh\n$ dippm devices none\n```\n"
+
+    fresh = refresh_examples.refreshed(page("stale"), folder=folder)
+    assert "stale" not in fresh
+    assert "No device is named 'none'" in fresh
+    assert "$ other command\nkept\n```" in fresh
+    assert refresh_examples.refreshed(fresh, folder=folder) == fresh
+    elided = page("first line\n...")
+    assert refresh_examples.refreshed(elided, folder=folder) == elided
