@@ -14,7 +14,7 @@ import pytest
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.graph_samples import Part, assign_parts
 from dippm.datasets.selection import LabelSelection
-from dippm.errors import MissingExtraError
+from dippm.errors import MissingExtraError, UsageError
 from dippm.evaluation.relative_errors import mape_percent
 from dippm.predictors.pmgns import PmgnsPredictor
 from dippm.training import train_model as module
@@ -89,6 +89,11 @@ def test_trees(samples, settings, tmp_path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         "model.json", "memory_mb.txt", "latency_ms.txt", "energy_j.txt",
     }  # fmt: skip
+    before = (tmp_path / "model.json").read_bytes()
+    with pytest.raises(UsageError, match="holds a predictor already") as caught:
+        train_model(samples, replace(settings, model="gbdt"), tmp_path)
+    assert caught.value.code == "train.exists"
+    assert (tmp_path / "model.json").read_bytes() == before
 
 
 def test_a_metric_without_labels_is_not_predicted(samples, settings, labelled_models, tmp_path) -> None:

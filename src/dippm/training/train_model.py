@@ -129,10 +129,16 @@ def train_model(
         run_epochs: Runs a network's epochs; this process when left out.
 
     Raises:
-        UsageError: As :func:`dippm.training.fit_network.fit_network`; ``train.not_divided`` for trees whose training is
-            to run elsewhere.
+        UsageError: As :func:`dippm.training.fit_network.fit_network`, ``train.exists`` too where the folder holds
+            trees; ``train.not_divided`` for trees whose training is to run elsewhere.
         MissingExtraError: A package for training is not installed.
     """
+    if not resume and (folder / MANIFEST_FILE).is_file():
+        raise UsageError(
+            f"The folder '{folder}' holds a predictor already.",
+            code="train.exists",
+            cure="Name another folder, or resume it.",
+        )
     parts = assign_parts(samples, seed=settings.seed)
     fitted = _fit(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs)
     errors = {
