@@ -105,7 +105,7 @@ def _fit(measured: Measured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_rates_that_made_the_times_are_come_nearer_to(fit: Callable[..., Calibration]) -> None:
-    provenance = fit("--evaluations", "6").provenance
+    provenance = fit("--evaluations", "12").provenance
     before, after = provenance["untrained_rates"], provenance["test"]
     assert isinstance(before, dict)
     assert isinstance(after, dict)
