@@ -87,6 +87,8 @@ def test_attention_and_gradients_changed_with_two(given, is_new):
         ("torch 2.0+cu118", False),
         ("torch 2.1", False),
         ("torch 2.1+cu118", False),
+        # CUDA without its second number.
+        ("torch 2.2, CUDA 11", False),
     ],
 )
 def test_libraries_feed_tensor_cores_slowly_before_cuda_11_8(given, slowly):

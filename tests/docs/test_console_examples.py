@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-_SCRIPT = _ROOT / "scripts" / "refresh_examples.py"
-_SPEC = importlib.util.spec_from_file_location("refresh_examples", _SCRIPT)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-refresh_examples = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(refresh_examples)
+_SCRIPT = runpy.run_path(str(_ROOT / "scripts" / "refresh_examples.py"))
+refreshed = _SCRIPT["refreshed"]
 _NEEDED = ("torch", "timm", "diffusers", "transformers")
 
 
@@ -30,11 +27,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return result
 
 
-@pytest.mark.skipif(any(importlib.util.find_spec(name) is None for name in _NEEDED), reason="needs named models")
-@pytest.mark.parametrize("page", refresh_examples.PAGES)
+@pytest.mark.skipif(any(find_spec(name) is None for name in _NEEDED), reason="needs named models")
+@pytest.mark.parametrize("page", _SCRIPT["PAGES"])
 def test_pages_show_what_commands_print(page: str, folder: Path) -> None:
     shown = (_ROOT / page).read_text(encoding="utf-8")
-    assert refresh_examples.refreshed(shown, folder=folder) == shown, "run python scripts/refresh_examples.py"
+    assert refreshed(shown, folder=folder) == shown, "run python scripts/refresh_examples.py"
 
 
 def test_what_is_stale_is_put_right_and_what_is_left_out_stays(folder: Path) -> None:
@@ -42,10 +39,10 @@ def test_what_is_stale_is_put_right_and_what_is_left_out_stays(folder: Path) -> 
         block = f"```console\n$ dippm devices none\n{what}\n$ other command\nkept\n```\n"
         return f"Text.\n\n{block}\n```sh\n$ dippm devices none\n```\n"
 
-    fresh = refresh_examples.refreshed(page("stale"), folder=folder)
+    fresh = refreshed(page("stale"), folder=folder)
     assert "stale" not in fresh
     assert "No device is named 'none'" in fresh
     assert "$ other command\nkept\n```" in fresh
-    assert refresh_examples.refreshed(fresh, folder=folder) == fresh
+    assert refreshed(fresh, folder=folder) == fresh
     elided = page("first line\n...")
-    assert refresh_examples.refreshed(elided, folder=folder) == elided
+    assert refreshed(elided, folder=folder) == elided

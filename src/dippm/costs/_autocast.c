@@ -138,12 +138,12 @@ static int lie_below(const int64_t *values, Py_ssize_t count, int64_t least, int
     return 1;
 }
 
-/* Whether nothing that is written is any other array. */
-static int is_apart(const Walk *w)
+/* Whether nothing that is written is any other array; empty ones may begin at the same place. */
+static int is_apart(const Walk *w, const Py_ssize_t *lengths)
 {
     for (int written = FLAGS; written < ARRAYS; written++)
         for (int other = 0; other < written; other++)
-            if (w->of[other] == w->of[written])
+            if (w->of[other] == w->of[written] && lengths[other] && lengths[written])
                 return 0;
     return 1;
 }
@@ -187,7 +187,7 @@ static PyObject *follow(PyObject *module, PyObject *arguments)
     w.castable = castable;
     w.float32 = (int64_t)float32;
     Py_BEGIN_ALLOW_THREADS
-    if (is_sound(&w, lengths) && (w.tensors == 0 || w.reads == 0 || is_apart(&w)))
+    if (is_sound(&w, lengths) && is_apart(&w, lengths))
         made = run(&w);
     Py_END_ALLOW_THREADS
     if (made < 0)

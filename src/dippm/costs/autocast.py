@@ -25,7 +25,7 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["CASTABLE", "LOWERED", "MARKED_KINDS", "RAISED", "Casts", "follow_autocast"]
+__all__ = ["CASTABLE", "LOWERED", "RAISED", "Casts", "follow_autocast"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -33,8 +33,8 @@ FloatArray = npt.NDArray[np.float64]
 LOWERED = "is_lowered"
 #: Attribute of a matrix product that computes in FP32 under autocast, as those of written-out attention do.
 RAISED = "is_raised"
-#: Kinds that may have these attributes.
-MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
+# Kinds that may have these attributes.
+_MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
 #: What autocast casts, and casts to.
 CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 
@@ -235,7 +235,7 @@ def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     result[target == _LOWER] = _LOWER
     target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS)] = _FLOAT32
     result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
-    markable = np.flatnonzero(sizes.is_kind(*MARKED_KINDS)).tolist()
+    markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS)).tolist()
     lowered, raised = (
         [position for position in markable if sizes.nodes[position].attributes.get(name) is True]
         for name in (LOWERED, RAISED)

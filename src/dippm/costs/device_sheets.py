@@ -14,7 +14,7 @@ from dippm.costs.precision import Arithmetic
 from dippm.devices import DeviceSpec
 from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
-__all__ = ["DeviceSheets", "formats_on_tensor_cores"]
+__all__ = ["FED_WELL_FROM", "DeviceSheets", "formats_on_tensor_cores"]
 
 _ARITHMETICS = tuple(Arithmetic)
 _TENSOR_PEAK = {
@@ -34,9 +34,10 @@ _FULL_RATE = {(7, 0): 1024.0, (8, 0): 2048.0, (8, 6): 1024.0, (9, 0): 4096.0, (1
 # ``tensor_feed`` is of.
 _SHARED_BYTES = {(7, 0): 128.0, (7, 5): 64.0, (8, 0): 128.0}
 _OF_A_BYTE = 8.0
-# Formats that libraries before CUDA 11.8 feed slowly, and the first compute capability that those do not drive.
+# Formats that libraries before CUDA 11.8 feed slowly.
 _FED_SLOWLY = frozenset({Arithmetic.FP16, Arithmetic.BF16})
-_FED_WELL_FROM = (9, 0)
+#: The first compute capability that those do not drive.
+FED_WELL_FROM = (9, 0)
 # Instructions that a multiprocessor's schedulers start in a clock over its FP32 units, by the first compute capability:
 # from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
 _ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
@@ -174,7 +175,7 @@ def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, 
     # Below half of the full rate nothing waits.
     share = min(max(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, _HALF_RATE), 1.0)
     feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE
-    is_slow = feeds_slowly and arithmetic in _FED_SLOWLY and device.compute_capability < _FED_WELL_FROM
+    is_slow = feeds_slowly and arithmetic in _FED_SLOWLY and device.compute_capability < FED_WELL_FROM
     weight = 1.0 if is_slow else feed / (1.0 + feed)
     return (1.0 - weight + weight * share) / (1.0 - weight + weight * _HALF_RATE)
 

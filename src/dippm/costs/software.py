@@ -105,10 +105,10 @@ class Software:
         PyTorch is shipped with a later one since 2.1. That it makes a difference, and from which release, is what
         published times say (data/published/README.md).
         """
-        if self.cuda is not None:
-            return self.cuda < (11, 8)
-        # 1.14 was NVIDIA's alone, with 11.8 at least.
-        return self.torch < (1, 14) or self.torch == (2, 0)
+        if self.torch >= (2, 1):
+            return False
+        # 1.14 was NVIDIA's alone, with 11.8 as a rule.
+        return self.torch != (1, 14) if self.cuda is None else self.cuda < (11, 8)
 
     @property
     def turns_images(self) -> bool:

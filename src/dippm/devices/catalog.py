@@ -61,6 +61,7 @@ _MAX_DEVICE_FILE_BYTES = 1_000_000
 _SUGGESTIONS = 5
 _LONGEST_NAME = 120
 _SEVERAL = "; several devices are a list of names"
+_SLICE_ALONE = re.compile(r"(?:mig\s+)?\d+g\.\S*", re.IGNORECASE)
 
 
 @functools.cache
@@ -271,24 +272,27 @@ def _split_slice_name(name: str) -> tuple[str | None, str]:
 
 def _find_card(name: str) -> DeviceSpec:
     spec = _devices_by_key().get(_name_key(name))
-    if spec is None and re.fullmatch(r"\s*(?:mig\s)?\s*\d+g\.\S*", name, flags=re.IGNORECASE):
-        raise UnsupportedError(
-            f"{name.strip()[:_LONGEST_NAME]!r} is a slice of no card.",
+    if spec is None:
+        raise _unknown_card(name)
+    return spec
+
+
+def _unknown_card(name: str) -> UnsupportedError:
+    shown, cure = name.strip()[:_LONGEST_NAME], "List all devices with `dippm devices`"
+    if not shown:
+        return UnsupportedError("The name of the device is empty.", code="device.unknown", cure=f"{cure}.")
+    if _SLICE_ALONE.fullmatch(shown):
+        return UnsupportedError(
+            f"{shown!r} is a slice of no card.",
             code="device.unknown",
             cure="Name the card behind it, as in '1g.10gb@A100-SXM4-80GB'.",
         )
-    if not name.strip():
-        raise UnsupportedError(
-            "The name of the device is empty.", code="device.unknown", cure="List all devices with `dippm devices`."
-        )
-    if spec is None:
-        raise UnsupportedError(
-            f"No device is named {name[:_LONGEST_NAME]!r}{_SEVERAL if ',' in name else ''}. The nearest are: "
-            f"{', '.join(_nearest_names(name))}.",
-            code="device.unknown",
-            cure="List all devices with `dippm devices`, or describe your own with `--device-file`.",
-        )
-    return spec
+    return UnsupportedError(
+        f"No device is named {name[:_LONGEST_NAME]!r}{_SEVERAL if ',' in name else ''}. The nearest are: "
+        f"{', '.join(_nearest_names(name))}.",
+        code="device.unknown",
+        cure=f"{cure}, or describe your own with `--device-file`.",
+    )
 
 
 def _name_key(name: str) -> str:

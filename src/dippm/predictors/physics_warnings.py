@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.device_sheets import FED_WELL_FROM
 from dippm.costs.precision import Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
@@ -81,8 +82,8 @@ def warn_of_question(
         )
     warnings += _attention_warning(compiled, conditions.precision)
     if not prepared.has_format(device):
-        needed = conditions.precision.value.removeprefix("amp-").replace("amp", "fp16")
-        warnings.append(f"{device.name} has no unit for {needed}: FP32 arithmetic on 16-bit tensors is assumed.")
+        lacking = "bf16" if conditions.precision in (Precision.BF16, Precision.AMP_BF16) else "fp16"
+        warnings.append(f"{device.name} has no unit for {lacking}: FP32 arithmetic on 16-bit tensors is assumed.")
     if conditions.precision is Precision.TF32 and "tf32_tensor" not in device.peak_tflops:
         warnings.append(f"{device.name} has no unit for tf32: this is FP32.")
     if names := ", ".join(sorted(kind.value for kind in (unseen - {OpKind.VIEW}) & compiled.kinds)):
@@ -150,7 +151,8 @@ def _known_of_time(software: Software, conditions: Conditions, device: DeviceSpe
     known = []
     if software.searches_convolutions:
         known.append("what looking for convolutions takes the host")
-    if software.feeds_slowly and _has_16_bits(conditions.precision) and "fp16_tensor" in device.peak_tflops:
+    is_driven = device.compute_capability < FED_WELL_FROM and "fp16_tensor" in device.peak_tflops
+    if software.feeds_slowly and is_driven and _has_16_bits(conditions.precision):
         assumed = ", which is assumed" if software.cuda is None else ""
         known.append(f"how long tensor cores wait for operands of 16 bits with CUDA before 11.8{assumed}")
     return f"corrected is {', and '.join(known)}; no other factor is known" if known else "no factor between is known"

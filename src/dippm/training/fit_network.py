@@ -29,6 +29,7 @@ from dippm.training.epochs import (
 from dippm.training.graph_batches import BatchedSamples, GraphTensors
 from dippm.training.graph_network import GRAPHS_PER_PASS, TargetScaling, predict_samples
 from dippm.training.learning_rate import find_learning_rate
+from dippm.training.run_folder import writing_to
 from dippm.training.settings import TrainingSettings
 
 __all__ = [
@@ -263,15 +264,8 @@ def _open_run(folder: Path, data_hash: str, settings: TrainingSettings, *, resum
 
 def _write_run(folder: Path, data_hash: str, settings: TrainingSettings, *, learning_rate: float | None) -> None:
     content = {"settings": settings.to_dict(), "data": data_hash, "learning_rate": learning_rate}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing_to(folder):
         (folder / _RUN_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    except OSError as exc:
-        raise UsageError(
-            f"The folder '{folder}' cannot be written to: {exc.strerror or exc}.",
-            code="train.unwritable",
-            cure="Name another folder.",
-        ) from exc
 
 
 def _read_best(path: Path) -> tuple[dict[str, torch.Tensor], int]:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from dippm.datasets.graph_samples import Part, SampleTable
 from dippm.datasets.selection import METRICS
-from dippm.errors import MissingExtraError, UsageError
+from dippm.errors import MissingExtraError
+from dippm.training.run_folder import writing_to
 
 __all__ = ["FittedTrees", "fit_trees"]
 
@@ -57,16 +58,9 @@ class FittedTrees:
         Raises:
             UsageError: ``train.unwritable``.
         """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        with writing_to(folder):
             for metric, text in self.trees.items():
                 (folder / f"{metric}.txt").write_text(text, encoding="utf-8")
-        except OSError as exc:
-            raise UsageError(
-                f"The folder '{folder}' cannot be written to: {exc.strerror or exc}.",
-                code="train.unwritable",
-                cure="Name another folder.",
-            ) from exc
 
 
 def fit_trees(samples: SampleTable, parts: npt.NDArray[np.int8], *, seed: int = 0) -> FittedTrees:

@@ -63,7 +63,7 @@ class Evaluator:
         self._shapes: dict[tuple[int, ...], Shape] = {}
         self._nodes: list[Node] = []
         self._on_demand: set[int] = set()
-        self._kept: list[Value] = []
+        self._deciding: dict[int, None] = {}
         self._values: list[Value | None] = [None] * len(program.names)
         self._input_indices: list[int] = []
         for declaration, shape, dtype in zip(program.inputs, input_shapes, input_dtypes, strict=True):
@@ -156,9 +156,13 @@ class Evaluator:
         self._nodes[first:] = [self._nodes[i] for i in kept]
         return values
 
-    def keep(self, value: Value) -> None:
-        """Have what makes a value counted though no operator reads it: the host does, to decide on it."""
-        self._kept.append(value)
+    def keep(self, *values: Value | None) -> None:
+        """Have what makes values that are not known counted though no operator may read them: the host decides on them.
+
+        Args:
+            values: Conditions and counts of branches and loops.
+        """
+        self._deciding |= dict.fromkeys(value.index for value in values if value is not None and value.data is None)
 
     def value(self, number: int) -> Value:
         """A value made before.
@@ -187,8 +191,8 @@ class Evaluator:
             except ShapeError as exc:
                 raise ModelReadError(f"Output '{self.program.names[number]}': {exc}.", code="onnx.shape") from exc
         # Nothing that leads to no output is counted; what a branch made that is not taken is gone.
-        written = {index for node in self._nodes for index in node.outputs}
-        outputs += dict.fromkeys(kept.index for kept in self._kept if kept.index in written.difference(outputs))
+        written = {index for node in self._nodes for index in node.outputs}.difference(outputs)
+        outputs += [index for index in self._deciding if index in written]
         return Graph(
             source=source,
             framework="onnx",

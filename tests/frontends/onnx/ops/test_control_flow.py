@@ -288,3 +288,33 @@ def test_a_condition_within_a_side_that_is_not_taken_goes_with_it(read, kinds) -
     )
     assert kinds(graph) == ["linear"]
     assert len(graph.outputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("decide", "asks"),
+    [
+        (make("Cast", ["m"], ["n"], to=TensorProto.INT64), ["n", "yes", "x"]),
+        (make("Greater", ["m", "z"], ["c"]), ["one", "c", "x"]),
+    ],
+)
+def test_what_decides_whether_a_loop_begins_is_counted(read, kinds, decide: Any, asks: list[str]) -> None:
+    mean = [make("MatMul", ["x", "w"], ["h"]), make("ReduceMean", ["h"], ["m"], keepdims=0), decide]
+    weights = {"w": np.zeros((64, 64), np.float32), "z": np.array(0.0, np.float32)}
+    weights |= {"one": np.array(1), "yes": np.array(True)}
+    loop = make("Loop", asks, ["y"], body=loop_body())
+    graph = read([*mean, loop], inputs={"x": ["N", 64]}, weights=weights)
+    assert kinds(graph)[:2] == ["linear", "reduce"]
+    assert kinds(graph)[-1] == "relu"
+
+
+def test_a_condition_that_each_round_makes_is_counted(read, kinds) -> None:
+    body = helper.make_graph(
+        [make("Relu", ["h"], ["r"]), make("ReduceMean", ["r"], ["m"], keepdims=0), make("Greater", ["m", "z"], ["on"])],
+        "body",
+        [value("i", TensorProto.INT64), value("go", TensorProto.BOOL), value("h")],
+        [value("on", TensorProto.BOOL), value("r")],
+    )
+    loop = make("Loop", ["rounds", "", "x"], ["y"], body=body)
+    weights = {"rounds": np.array(3), "z": np.array(0.0, np.float32)}
+    graph = read([loop], inputs={"x": ["N", 4]}, weights=weights)
+    assert kinds(graph) == ["relu", "reduce", "binary"] * 3

@@ -36,6 +36,7 @@ def loop(call: Call) -> list[Value]:
     if body is None:
         raise ShapeError("it lacks a body")
     limit, condition = call.known_ints(0), call.optional(1)
+    call.evaluator.keep(call.optional(0), condition)
     carried = [call.required(position) for position in range(2, len(call.inputs))]
     scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
     if len(body.inputs) < 2 + len(carried) or len(body.outputs) < 1 + len(carried):
@@ -57,8 +58,8 @@ def loop(call: Call) -> list[Value]:
             column.append(value)
         trip += 1
         keep_going = results[0]
+        call.evaluator.keep(keep_going)
         if keep_going.data is None:
-            call.evaluator.keep(keep_going)
             if wanted > _UNROLLED_TRIPS:
                 # No limit, or one that is never meant to be reached: the data decides.
                 is_known = False
