@@ -33,7 +33,7 @@ def test_the_ways_to_write_it(given, torch, cuda):
 
 @pytest.mark.parametrize(
     "given",
-    ["", "torch", "torch 2", "torch latest", "torch 0.4", "tensorflow 2.4", "cuda 11.3", "2.13.0+cpu", "2.4+rocm5.6",
+    ["", "torch", "torch 2", "torch latest", "torch 0.4", "tensorflow 2.4", "cuda 11.3", "2.13.0+cpu, cuda 12",
      "torch 2.4 2.5", "torch 2.4+cuX"],
 )  # fmt: skip
 def test_anything_else_is_refused_with_the_form(given):
@@ -41,6 +41,21 @@ def test_anything_else_is_refused_with_the_form(given):
         Software.parse(given)
     assert caught.value.code == "software.unknown"
     assert f"'{given}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [("2.13.0+cpu", "for CPUs"), ("torch 2.4+rocm5.6", "for ROCm"), ("2.8.0+XPU", "for XPU")],
+)
+def test_a_build_without_cuda_is_refused_as_that(given, kind):
+    with pytest.raises(UsageError, match=kind) as caught:
+        Software.parse(given)
+    assert caught.value.code == "software.unknown"
+    assert caught.value.cure == f"Leave the build out: '{given.partition('+')[0]}'."
+
+
+def test_a_commit_that_begins_like_a_build_is_none():
+    assert Software.parse("2.6.0a0+c0ffee1").torch == (2, 6)
 
 
 @pytest.mark.parametrize("given", ["1.1" + "a" * 20_000 + "!", "1.1" + ".1" * 20_000 + "!", "torch" + " " * 20_000])

@@ -147,6 +147,8 @@ def test_where_tensors_stand_side_by_side_nested_ones_are_refused() -> None:
     with pytest.raises(UsageError, match="This model takes tensors side by side") as caught:
         parse_input_shapes({"x": {"y": "3"}}).refuse_structure("This model")
     assert caught.value.code == "input.nested"
+    with pytest.raises(UsageError, match=r"Got the value '1x64' for 'x'\. .* as name=3,224,224 with a single '='"):
+        parse_input_shapes({"x": "=1x64"}).refuse_structure("This model")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_a_slice_or_why_there_is_none(device: str, mig: str | None, is_known: bo
     no_slice = NoSlice.why(find_device(device), is_known=is_known)
     found = replace(prediction(), device=device, mig=mig, no_slice=no_slice)
     assert found.mig_name == name
-    assert found.to_dict()["mig"] == mig
+    assert (found.to_dict()["mig"], found.to_dict()["no_slice"]) == (mig, None if mig else name)
     assert str(found).splitlines()[4].split() == ["MIG", *name.split()]
     assert f"<td colspan=2>{name}</td>" in found._repr_html_()
 

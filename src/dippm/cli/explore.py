@@ -156,7 +156,7 @@ def _rows(found: Exploration) -> list[list[object]]:
         for metric in found.metrics:
             value, ends = trial.outcome.values[metric], trial.outcome.intervals.get(metric)
             cells += [round_metric(metric, each) for each in (value, *(ends or ()))]
-        cells += [trial.outcome.mig or "none", ",".join(str(other + 1) for other in found.rivals[at])]
+        cells += [trial.outcome.mig_name, ",".join(str(other + 1) for other in found.rivals[at])]
         rows.append([*cells, *(trial.choices.get(choice.name) for choice in found.space.choices)])
     return rows
 

@@ -10,7 +10,8 @@ import typer
 from dippm.cli import options
 from dippm.cli.output import SCHEMA, is_terminal, kept_stdout, make_console, print_columns, print_json, print_note
 from dippm.cli.progress import CountBar
-from dippm.cli.train_adapt import refuse_unused, run_adapt
+from dippm.cli.train_adapt import run_adapt
+from dippm.cli.unused_options import refuse_unused
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,21 @@ __all__ = ["HELP", "train"]
 
 HELP = "Train a predictor on measured labels."
 
+_OF_ADAPT = frozenset({"adapt", "data", "out", "cache", "device", "device_file", "seed", "jobs", "as_json"})
+_OF_NETWORKS = frozenset(
+    {
+        "edges",
+        "epochs",
+        "hidden",
+        "dropout",
+        "learning_rate",
+        "schedule",
+        "batch_size",
+        "patience",
+        "accelerator",
+        "devices",
+    }
+)
 _COLUMNS = ("split", "metric", "mape_percent", "samples", "models")
 
 
@@ -127,7 +143,12 @@ def train(
     from dippm import api
 
     if adapt:
-        refuse_unused(context)
+        refuse_unused(
+            context,
+            lambda name: name not in _OF_ADAPT,
+            what="--adapt",
+            cure="Leave it out: every label that the shipped networks cover is learned from.",
+        )
         run_adapt(
             data,
             out=out,
@@ -150,6 +171,14 @@ def train(
             "--cluster and --workers go together, and --devices is for this machine.",
             code="train.workers",
             cure="Name a cluster and how many workers of it, or devices of this machine.",
+        )
+    if model == "gbdt":
+        refuse_unused(
+            context,
+            _OF_NETWORKS.__contains__,
+            what="--model gbdt",
+            cure="Leave it out, or train a network: trees have no epochs, and their number is chosen on the validation "
+            "split.",
         )
     progress = _Progress()
     try:

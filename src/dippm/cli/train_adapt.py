@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
 from dippm.cli.progress import CountBar
 from dippm.errors import UsageError
@@ -16,33 +14,11 @@ from dippm.errors import UsageError
 if TYPE_CHECKING:
     from dippm.api import AdaptationReport
 
-__all__ = ["refuse_unused", "run_adapt"]
+__all__ = ["run_adapt"]
 
 _COLUMNS = (
     "regime", "rows", "models", "error_before_percent", "error_after_percent", "median_half_width_percent", "host_rows",
 )  # fmt: skip
-_OF_ADAPT = frozenset({"adapt", "data", "out", "cache", "device", "device_file", "seed", "jobs", "as_json"})
-
-
-def refuse_unused(context: typer.Context) -> None:
-    """Refuse options that mean nothing with ``--adapt``.
-
-    Raises:
-        UsageError: ``option.unused``.
-    """
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _OF_ADAPT
-        and (source := context.get_parameter_source(str(parameter.name))) is not None
-        and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise UsageError(
-            f"With --adapt there is nothing that {', '.join(given)} could change.",
-            code="option.unused",
-            cure="Leave it out: every label that the shipped networks cover is learned from.",
-        )
 
 
 def run_adapt(

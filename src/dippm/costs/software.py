@@ -19,6 +19,9 @@ _PATTERN = re.compile(
     r"(?:[\s+,;/]+cu(?:da)?[\s=_-]*(?P<cuda>\d+(?:\.\d+)*))?",
     re.IGNORECASE,
 )
+# "2.13.0+cpu", "2.9.1+rocm6.4", "2.8.0+xpu"; a commit behind the + may begin with letters too, but has seven.
+_NO_CUDA = re.compile(r"\+(cpu|rocm|xpu)[\d.]*$", re.IGNORECASE)
+_NO_CUDA_NAMES = {"cpu": "CPUs", "rocm": "ROCm", "xpu": "XPUs"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +47,16 @@ class Software:
         Raises:
             UsageError: ``software.unknown`` where it is none of these.
         """
-        found = _PATTERN.fullmatch(str(given).strip())
+        text = str(given).strip()
+        other = _NO_CUDA.search(text)
+        if other is not None:
+            raise UsageError(
+                f"Predictions are of PyTorch with CUDA. Got a build for {_NO_CUDA_NAMES[other[1].lower()]}, '{given}', "
+                "instead.",
+                code="software.unknown",
+                cure=f"Leave the build out: '{text[: other.start()]}'.",
+            )
+        found = _PATTERN.fullmatch(text)
         if found is None:
             raise UsageError(
                 f"The software must be a release of PyTorch, with that of CUDA if it is known. Got '{given}' instead.",

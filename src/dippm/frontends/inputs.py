@@ -86,12 +86,15 @@ class InputShapes:
         Raises:
             UsageError: ``input.nested``.
         """
-        if self.structure is not None:
-            raise UsageError(
-                f"{what} takes tensors side by side. Got inputs that are nested or no tensors.",
-                code="input.nested",
-                cure="Give one shape for each of its inputs, by its own name.",
-            )
+        if self.structure is None:
+            return
+        values = [(name, part.value) for name, part in self.structure.named.items() if isinstance(part, Fixed)]
+        got = "the value {1!r} for '{0}'".format(*values[0]) if values else "inputs that are nested or no tensors"
+        raise UsageError(
+            f"{what} takes tensors side by side. Got {got}.",
+            code="input.nested",
+            cure="Give one shape for each of its inputs, by its own name, as name=3,224,224 with a single '='.",
+        )
 
 
 def parse_input_shapes(given: object) -> InputShapes:

@@ -211,6 +211,7 @@ class Prediction:
             "energy_j": None if self.energy_j is None else round_figures(self.energy_j),
             "memory_mb": None if self.memory_mb is None else round_figures(self.memory_mb),
             "mig": self.mig,
+            "no_slice": None if self.mig else self.no_slice.value,
             "intervals": {
                 name: [round_figures(low), round_figures(high)] for name, (low, high) in self.intervals.items()
             },

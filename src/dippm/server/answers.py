@@ -53,6 +53,7 @@ class Prediction(BaseModel):
     energy_j: float | None
     memory_mb: float | None = Field(description="MiB, at the peak.")
     mig: str | None = Field(description="Smallest MIG profile that holds it.")
+    no_slice: str | None = Field(description="Why mig is null, as a person reads it; null where it is not.")
     intervals: dict[str, list[float]] = Field(description="Low and high: 90 % of measured values lie between.")
     memory_parts_mb: dict[str, float]
     predictor: Predictor

@@ -129,7 +129,7 @@ def test_plain_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     space = Space(choices=SPACE.choices, build=SPACE.build, path=Path("cells.py"))
     found = explored(
         figures(5.0, 30, 1.0, mig="1g.5gb"),
-        figures(4.00049, 20, 1.0),
+        figures(4.00049, 20, 1.0, no_slice="no MIG"),
         figures(4.5, 10),
         figures(9.0, 40),
         Outcome(error_code="internal", error="no"),
@@ -154,6 +154,7 @@ def test_plain_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 "memory_mb": 100.0,
                 "params": 20,
                 "mig": None,
+                "no_slice": "no MIG",
                 "intervals": {"latency_ms": [3.0, 5.0], "memory_mb": [90.0, 130.0]},
                 "rivals": [2],
             },
@@ -165,6 +166,7 @@ def test_plain_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 "memory_mb": 100.0,
                 "params": 30,
                 "mig": "1g.5gb",
+                "no_slice": None,
                 "intervals": {"latency_ms": [4.0, 6.0], "memory_mb": [90.0, 130.0]},
                 "rivals": [],
             },

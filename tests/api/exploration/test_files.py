@@ -48,7 +48,7 @@ TRIALS = tuple(
     for number, (choices, outcome) in enumerate(
         [
             ({"kind": "deep", "depth": 9}, figures(4.0, 32, mig="1g.5gb")),
-            ({"kind": "plain"}, figures(3.0, 16)),
+            ({"kind": "plain"}, figures(3.0, 16, no_slice="too large")),
             ({"kind": "deep", "depth": 1}, figures(1.0, 64, 8000.0)),
             ({"kind": "deep", "depth": 2}, Outcome(error_code="space.build_failed", error='"x", then\na second line')),
         ]
@@ -125,7 +125,7 @@ def test_the_page_says_what_was_asked_and_found(tmp_path: Path) -> None:
     # Twice as slow is within the intervals of both, and more parameters are more: the slower point is a rival.
     assert rows[0] == ["", "latency, ms", "parameters", "memory, MiB", "MIG", "rivals", "kind", "depth"]
     assert rows[2:] == [
-        ["1", "3 [1.5 – 6]", "16", "1,500 [1,499 – 1,501]", "none", "2", "plain", "-"],
+        ["1", "3 [1.5 – 6]", "16", "1,500 [1,499 – 1,501]", "too large", "2", "plain", "-"],
         ["2", "4 [2 – 8]", "32", "1,500 [1,499 – 1,501]", "1g.5gb", "-", "deep", "9"],
     ]
     assert (tmp_path / "front.html").read_text().count("<tr>") == 3
@@ -138,7 +138,7 @@ def test_figures_without_an_interval(tmp_path: Path) -> None:
     found = Exploration.of([bare], space=SPACE, objectives=objectives, limits=(), plan=plan, is_exhausted=False)
     write_files(found, tmp_path)
     page = (tmp_path / "front.md").read_text()
-    assert "| 1 | 1235 | 12,345,678 | 4 | 1500 | none | - | plain | - |" in page
+    assert "| 1 | 1235 | 12,345,678 | 4 | 1500 | unknown | - | plain | - |" in page
     assert "Limits" not in page
 
 
@@ -147,7 +147,7 @@ def test_a_figure_that_is_not_there_is_a_dash(tmp_path: Path) -> None:
     write_files(Exploration.of(
         [bare], space=SPACE, objectives=(LATENCY,), limits=(), plan=PLAN, is_exhausted=False
     ), tmp_path)  # fmt: skip
-    assert "| 1 | 4 | - | none | - | plain | - |" in (tmp_path / "front.md").read_text()
+    assert "| 1 | 4 | - | unknown | - | plain | - |" in (tmp_path / "front.md").read_text()
 
 
 def test_without_a_front_there_is_no_plot(tmp_path: Path) -> None:

@@ -111,14 +111,15 @@ def test_a_name_is_no_formula_in_a_spreadsheet(modules: Callable[..., Any]) -> N
     text = modules(
         """async () => {
             const { toCsv } = await import('/static/downloads.js');
-            const prediction = { device: 'a,"b"', batch: 8, latency_ms: 1.5, energy_j: null, mig: null, intervals: {} };
+            const prediction = { device: 'a,"b"', batch: 8, latency_ms: 1.5, energy_j: null, mig: null,
+                                 no_slice: 'too large', intervals: {} };
             return toCsv({ model: { source: '=1+1.onnx' }, predictions: [prediction] });
         }"""
     )
     head, row = csv.DictReader(io.StringIO(text)).fieldnames, next(csv.DictReader(io.StringIO(text)))
     assert head is not None
     assert head[-1] == "mig"
-    assert (row["model"], row["device"], row["energy_j"], row["mig"]) == ("'=1+1.onnx", 'a,"b"', "", "none")
+    assert (row["model"], row["device"], row["energy_j"], row["mig"]) == ("'=1+1.onnx", 'a,"b"', "", "too large")
 
 
 def test_a_link_holds_every_option(modules: Callable[..., Any]) -> None:

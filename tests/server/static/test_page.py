@@ -70,7 +70,7 @@ def test_figures_are_those_of_the_service_as_the_command_line_shows_them(visit: 
         for name, unit in (("latency_ms", "ms"), ("energy_j", "J"), ("memory_mb", "MiB")):
             low, high = map(format_figure, prediction["intervals"][name])
             assert f"{format_figure(prediction[name])} {unit} [{low} – {high}]" in card
-        assert f"MIG slice {prediction['mig'] or 'none'}" in card
+        assert f"MIG slice {prediction['mig'] or prediction['no_slice']}" in card
         assert f"Largest batch {most['batch']:,}" in card
         assert "Fits" in card
     assert expected[0]["software"] in page.locator(".holds").inner_text()
@@ -104,7 +104,7 @@ def test_what_does_not_fit_says_so_with_the_reason(visit: Visits) -> None:
     slice_card, whole, without = cards(page)
     assert "Does not fit" in slice_card
     assert "MIG slice – is one, of 4,864 MiB" in slice_card
-    assert "MIG slice none the largest has 40,192 MiB" in whole
+    assert "MIG slice too large the largest has 40,192 MiB" in whole
     assert "no MIG on this device" in without
     assert page.locator(".limits text").all_text_contents() == ["this slice"]
     page.select_option("#limits-of", "A100-SXM4-40GB")
@@ -399,7 +399,7 @@ def test_answers_are_saved_as_csv_and_json(visit: Visits, page_service: Any) -> 
         assert int(row["batch"]) == prediction["batch"]
         assert float(row["latency_ms"]) == prediction["latency_ms"]
         assert [float(row["memory_low"]), float(row["memory_high"])] == prediction["intervals"]["memory_mb"]
-        assert row["mig"] == (prediction["mig"] or "none")
+        assert row["mig"] == (prediction["mig"] or prediction["no_slice"])
         assert row["software"] == prediction["software"]
 
 

@@ -140,6 +140,7 @@ class Exploration:
             "choices": dict(trial.choices),
             **{name: round_metric(name, value) for name, value in outcome.values.items()},
             "mig": outcome.mig or None,
+            "no_slice": None if outcome.mig else outcome.no_slice,
             "intervals": {name: [round_metric(name, end) for end in ends] for name, ends in outcome.intervals.items()},
             "rivals": [other + 1 for other in self.rivals[at]],
         }

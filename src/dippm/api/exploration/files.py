@@ -125,7 +125,7 @@ def _front_table(exploration: Exploration) -> Table:
         figures = [_figure(trial, metric) for metric in metrics]
         rivals = " ".join(str(other + 1) for other in exploration.rivals[at])
         choices = [str(trial.choices.get(name, "-")) for name in names]
-        rows.append([str(at + 1), *figures, trial.outcome.mig or "none", rivals or "-", *choices])
+        rows.append([str(at + 1), *figures, trial.outcome.mig_name, rivals or "-", *choices])
     return Table(header=["", *(TITLES[metric] for metric in metrics), "MIG", "rivals", *names], rows=rows)
 
 

@@ -11,7 +11,7 @@ from dippm.api.exploration.objectives import Limit, Objective
 from dippm.api.exploration.space import Space
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError, MissingExtraError
-from dippm.predictors.prediction import Interval
+from dippm.predictors.prediction import Interval, NoSlice
 
 __all__ = ["Outcome", "Terms", "Trial", "evaluate"]
 
@@ -39,6 +39,7 @@ class Outcome:
         values: Metric to value; empty where it failed.
         intervals: Metric to the ends of its 90 % interval, for those that have one.
         mig: Smallest MIG slice that holds it, ``""`` for none.
+        no_slice: Why there is none, as a person reads it.
         warnings: What the prediction cannot vouch for.
         error_code: Code of the error, ``""`` where there was none.
         error: What went wrong, ``""`` where nothing did.
@@ -47,9 +48,15 @@ class Outcome:
     values: Mapping[str, float] = field(default_factory=dict)
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     mig: str = ""
+    no_slice: str = NoSlice.UNKNOWN.value
     warnings: tuple[str, ...] = ()
     error_code: str = ""
     error: str = ""
+
+    @property
+    def mig_name(self) -> str:
+        """The slice, or why there is none."""
+        return self.mig or self.no_slice
 
     def ends(self, metric: str) -> Interval:
         """The interval of a metric; its value twice where it has none."""
@@ -64,6 +71,7 @@ class Outcome:
             "values": dict(self.values),
             "intervals": {name: list(ends) for name, ends in self.intervals.items()},
             "mig": self.mig,
+            "no_slice": self.no_slice,
             "warnings": list(self.warnings),
         }
 
@@ -76,6 +84,7 @@ class Outcome:
             values={str(name): _check_number(value) for name, value in given["values"].items()},
             intervals={str(name): (float(low), float(high)) for name, (low, high) in given["intervals"].items()},
             mig=str(given["mig"]),
+            no_slice=str(given.get("no_slice", NoSlice.UNKNOWN)),  # journals of before it was kept lack it
             warnings=tuple(given["warnings"]),
         )
 
@@ -167,5 +176,6 @@ def evaluate(space: Space, choices: Choices, terms: Terms) -> Outcome:
         values={name: value for name, value in measured.items() if value is not None},
         intervals=intervals,
         mig=prediction.mig or "",
+        no_slice=prediction.no_slice.value,
         warnings=prediction.warnings,
     )

@@ -11,7 +11,7 @@ const COLUMNS = [
     [`${name}_low`, (each) => each.intervals[`${name}_${unit}`]?.[0]],
     [`${name}_high`, (each) => each.intervals[`${name}_${unit}`]?.[1]],
   ]),
-  ["mig", (each) => each.mig ?? "none"],
+  ["mig", (each) => each.mig ?? each.no_slice],
 ];
 
 /** The predictions as CSV. */

@@ -14,7 +14,7 @@ export function showTable({ predictions, catalogue }) {
     make("tr", {},
       make("th", { scope: "row" }, each.device), make("td", { class: "number" }, formatWhole(each.batch)),
       make("td", {}, showVerdict(verdictOf(each, catalogue.limits(each.device)))),
-      ["latency_ms", "energy_j", "memory_mb"].map((name) => figure(each, name)), make("td", {}, each.mig ?? "none")));
+      ["latency_ms", "energy_j", "memory_mb"].map((name) => figure(each, name)), make("td", {}, each.mig ?? each.no_slice)));
   return make("details", { class: "card", id: "figures" },
     make("summary", {}, make("h3", {}, `All figures as a table (${formatWhole(rows.length)} ${rows.length === 1 ? "row" : "rows"})`)),
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "All figures" },

@@ -61,7 +61,7 @@ function deviceCard(prediction, { limits, largest, linkWith }) {
       metric(timeOf(prediction), prediction, "latency_ms", "ms"),
       metric("Energy", prediction, "energy_j", "J"),
       metric("Memory", prediction, "memory_mb", "MiB"),
-      entry("MIG slice", prediction.mig ?? (limits?.isSlice ? "–" : "none"), "", explainSlice(prediction, limits), sliceLink(prediction, linkWith)),
+      entry("MIG slice", prediction.mig ?? prediction.no_slice, "", explainSlice(prediction, limits), sliceLink(prediction, linkWith)),
       largest === undefined ? entry("Largest batch", "…", "", "being asked") : largestBatch(largest)),
     prediction.memory_mb ? gauge(prediction, limits) : null);
 }
