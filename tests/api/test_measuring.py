@@ -185,7 +185,7 @@ def _tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.pt"
     module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*torch.jit.*")
         torch.jit.save(torch.jit.trace(module.eval(), torch.randn(1, 8), check_trace=False), str(path))
     return path
 

@@ -64,7 +64,7 @@ def test_a_processor_is_measured_and_predicted_for_real(
     monkeypatch.chdir(tmp_path)
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 4))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*torch.jit.*")
         torch.jit.save(torch.jit.trace(module.eval(), torch.randn(1, 3, 8, 8), check_trace=False), "tiny.pt")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "dumb")

@@ -14,7 +14,7 @@ def test_every_type_has_a_size() -> None:
 
 def test_only_real_numbers_are_floating() -> None:
     assert {dtype for dtype in DType if dtype.is_floating} == {
-        DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8, DType.FLOAT4,
+        DType.FLOAT64, DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8, DType.FLOAT6, DType.FLOAT4,
     }  # fmt: skip
 
 

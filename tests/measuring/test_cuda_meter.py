@@ -28,7 +28,7 @@ class FakeCuda:
         self.nvml.cards[1].used += 500 * MIB  # the context
 
     def get_device_properties(self, index: int) -> SimpleNamespace:
-        return SimpleNamespace(name="NVIDIA H100 NVL", uuid="bb")
+        return SimpleNamespace(name="NVIDIA H100 NVL", uuid="bb", major=9, minor=0)
 
     def empty_cache(self) -> None:
         self.log.append("empty_cache")

@@ -7,7 +7,7 @@ from enum import StrEnum
 __all__ = ["DType"]
 
 _BITS = {
-    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8": 8, "float4": 4,
+    "float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "float8": 8, "float6": 6, "float4": 4,
     "int64": 64, "int32": 32, "int16": 16, "int8": 8, "int4": 4, "int2": 2,
     "uint64": 64, "uint32": 32, "uint16": 16, "uint8": 8, "uint4": 4, "uint2": 2,
     "bool": 8, "complex64": 64, "complex128": 128, "string": 0, "other": 32,
@@ -27,6 +27,7 @@ class DType(StrEnum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     FLOAT8 = "float8"
+    FLOAT6 = "float6"
     FLOAT4 = "float4"
     INT64 = "int64"
     INT32 = "int32"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from threading import Event, Thread
 from typing import Any
 
@@ -11,8 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from torch.autograd.function import FunctionCtx  # noqa: E402
-from torch.autograd.function import _SingleLevelFunction as _Beneath  # noqa: E402
+from torch.autograd.function import FunctionCtx, FunctionMeta  # noqa: E402
 from torch.utils import checkpoint as checkpoint_module  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -57,19 +56,49 @@ def test_a_function_that_keeps_its_argument_is_marked_at_each_call() -> None:
     assert _marks(_KeepsArgument, Mode.TRAINING) == [None, *["_KeepsArgument_1"] * 3, *["_KeepsArgument_4"] * 3, None]
 
 
+class _KeepsInItsContext(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Any, factor: float = 2.0) -> Any:
+        return torch.tanh(x * factor) * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        assert len(inputs) == 2
+        ctx.save_for_backward(inputs[0])
+
+
+class _KeepsItsOutput(_KeepsInItsContext):
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0], output)
+
+
+class _Outer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return _KeepsMore.apply(x)
+
+
+def test_a_function_with_a_context_of_its_own_is_marked_by_what_that_keeps() -> None:
+    name = "_KeepsInItsContext"
+    assert _marks(_KeepsInItsContext, Mode.TRAINING) == [None, *[f"{name}_1"] * 3, *[f"{name}_4"] * 3, None]
+
+
+def test_a_function_in_another_is_computed_again_with_it() -> None:
+    assert _marks(_Outer, Mode.TRAINING) == [None, *["_Outer_1"] * 3, *["_Outer_4"] * 3, None]
+
+
 def test_nothing_is_marked_of_a_function_that_keeps_more_nor_at_inference() -> None:
     assert set(_marks(_KeepsMore, Mode.TRAINING)) == {None}
+    assert set(_marks(_KeepsItsOutput, Mode.TRAINING)) == {None}
     assert set(_marks(_KeepsArgument, Mode.INFERENCE)) == {None}
 
 
 def test_pytorch_is_as_before_after_a_reading() -> None:
-    def functions() -> tuple[Any, ...]:
-        return torch.autograd.Function.__dict__["apply"], _Beneath.apply, FunctionCtx.save_for_backward
-
-    before = functions()
+    before = dict(vars(FunctionMeta)), dict(vars(FunctionCtx))
     _marks(_KeepsArgument, Mode.TRAINING)
-    assert functions() == before
-    assert "apply" not in _Beneath.__dict__
+    assert (dict(vars(FunctionMeta)), dict(vars(FunctionCtx))) == before
 
 
 def test_a_function_is_followed_by_whatever_name_it_is_called() -> None:
@@ -84,6 +113,53 @@ def test_a_function_is_followed_by_whatever_name_it_is_called() -> None:
     graph = read_module(Net(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
     marks = [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes]
     assert marks == [None, *["_KeepsArgument_1"] * 3]
+
+
+class _Spoils(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        raise ValueError("not today")
+
+
+def test_a_function_that_fails_leaves_the_next_one_as_it_is() -> None:
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            x = self.first(x)
+            with suppress(ValueError):
+                _Spoils.apply(x)
+            return _KeepsArgument.apply(torch.tanh(x))
+
+    graph = read_module(Tries(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
+    marks = [node.attributes.get(AUTOGRAD_FUNCTION) for node in graph.nodes]
+    assert marks == [None, None, *["_KeepsArgument_2"] * 3]
+
+
+class _Overwrites(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        x.mul_(weight)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(weight)
+        return x
+
+
+def test_a_function_that_overwrites_its_argument_is_read() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.weight = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu_(_Overwrites.apply(self.first(x), self.weight))
+
+    graph = read_module(Net(), input=parse_input_shapes("8"), mode=Mode.TRAINING)
+    assert [node.kind for node in graph.nodes if node.kind is not OpKind.VIEW] == [
+        OpKind.LINEAR, OpKind.MUL, OpKind.RELU,
+    ]  # fmt: skip
 
 
 def test_what_another_thread_runs_meanwhile_is_not_the_models() -> None:
@@ -179,6 +255,6 @@ def test_nothing_is_marked_where_a_model_chooses_what_is_kept_or_wants_no_gradie
 
 
 def test_checkpointing_is_pytorchs_own_after_a_reading() -> None:
-    before = checkpoint_module._checkpoint_without_reentrant_generator
+    before = dict(vars(checkpoint_module))
     _block_marks(_Blocks(use_reentrant=False), Mode.TRAINING)
-    assert checkpoint_module._checkpoint_without_reentrant_generator is before
+    assert dict(vars(checkpoint_module)) == before

@@ -171,11 +171,9 @@ def test_a_dimension_of_the_cache_is_the_batch_where_it_follows_it() -> None:
     class WithTwoTables(kind):  # type: ignore[valid-type,misc]
         """Keeps two numbers a sample beside the keys and values, the samples in the second dimension."""
 
-        def forward(self, input_ids, past_key_values=None, use_cache=None, logits_to_keep=0):
-            result = kind.forward(
-                self, input_ids, past_key_values=past_key_values, use_cache=use_cache, logits_to_keep=logits_to_keep
-            )
-            layer = past_key_values.layers[0]
+        def forward(self, input_ids, use_cache=None, logits_to_keep=0, **cache):
+            result = kind.forward(self, input_ids, use_cache=use_cache, logits_to_keep=logits_to_keep, **cache)
+            layer = next(iter(cache.values())).layers[0]
             fresh = torch.zeros((2, input_ids.shape[0], 7))
             layer.tables = layer.tables + 1 if hasattr(layer, "tables") else fresh
             return result

@@ -155,9 +155,9 @@ def test_what_overwrites_a_tensor_without_gradients_leaves_it_its_own() -> None:
 
 def test_inside_a_function_gradients_are_as_they_were_outside() -> None:
     flow = GradientFlow()
-    with torch.enable_grad(), flow.inside_function(), torch.no_grad():
+    with torch.enable_grad(), flow.inside_function(is_on=flow.is_on), torch.no_grad():
         assert flow.is_on
         assert flow.is_inside_function
-    with torch.no_grad(), flow.inside_function(), torch.enable_grad():
+    with torch.no_grad(), flow.inside_function(is_on=flow.is_on), torch.enable_grad():
         assert not flow.is_on
     assert not flow.is_inside_function

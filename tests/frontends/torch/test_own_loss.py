@@ -61,7 +61,7 @@ def test_models_inside_others() -> None:
     assert is_scored_in_fp32(_Adapted(module))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_modules_without_a_loss_of_their_own() -> None:
     assert not is_scored_in_fp32(nn.Linear(2, 2))
     traced = torch.jit.trace(nn.Linear(2, 2), torch.zeros(1, 2))

@@ -205,7 +205,7 @@ def test_a_train_that_fails_is_told() -> None:
     assert caught.value.code == "torch.train_failed"
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_a_script_is_read_in_training_mode(tmp_path: Any) -> None:
     path = tmp_path / "net.pt"
     torch.jit.script(nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5)).eval()).save(str(path))
@@ -214,7 +214,7 @@ def test_a_script_is_read_in_training_mode(tmp_path: Any) -> None:
     assert OpKind.DROPOUT not in _kinds(open_model(path, input=shapes))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_a_traced_program_warns_that_it_was_made_for_inference(tmp_path: Any) -> None:
     path = tmp_path / "net.pt"
     module = nn.Sequential(nn.Linear(8, 4), nn.Dropout(0.5)).eval()

@@ -15,7 +15,7 @@ _BY_NUMBER = {
     8: DType.STRING, 9: DType.BOOL, 10: DType.FLOAT16, 11: DType.FLOAT64, 12: DType.UINT32, 13: DType.UINT64,
     14: DType.COMPLEX64, 15: DType.COMPLEX128, 16: DType.BFLOAT16, 17: DType.FLOAT8, 18: DType.FLOAT8,
     19: DType.FLOAT8, 20: DType.FLOAT8, 21: DType.UINT4, 22: DType.INT4, 23: DType.FLOAT4, 24: DType.FLOAT8,
-    25: DType.UINT2, 26: DType.INT2,
+    25: DType.UINT2, 26: DType.INT2, 27: DType.FLOAT6, 28: DType.FLOAT6,
 }  # fmt: skip
 
 NUMPY_TYPES: dict[DType, np.dtype[Any]] = {

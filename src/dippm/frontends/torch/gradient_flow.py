@@ -29,9 +29,13 @@ class GradientFlow:
         return torch.is_grad_enabled() if self._is_on_outside is None else self._is_on_outside
 
     @contextmanager
-    def inside_function(self) -> Iterator[None]:
-        """While an ``autograd.Function`` runs, which is differentiated as a whole where it is called."""
-        before, self._is_on_outside = self._is_on_outside, self.is_on
+    def inside_function(self, *, is_on: bool) -> Iterator[None]:
+        """While an ``autograd.Function`` runs, which is differentiated as a whole where it is called.
+
+        Args:
+            is_on: Whether what runs where it is called is differentiated.
+        """
+        before, self._is_on_outside = self._is_on_outside, is_on
         try:
             yield
         finally:
