@@ -178,6 +178,8 @@ def test_a_dimension_of_the_cache_is_the_batch_where_it_follows_it() -> None:
             layer.tables = layer.tables + 1 if hasattr(layer, "tables") else fresh
             return result
 
+        forward.__signature__ = inspect.signature(kind.forward)  # releases name the cache each in their own way
+
     model.__class__ = WithTwoTables
     module = GenerationModule(model, step=GenerationStep.DECODE, tokens=8)
     graph = read_module(module, input=module.default_input)

@@ -39,7 +39,7 @@ def functions_followed(recorder: Recorder, flow: GradientFlow) -> Iterator[None]
         flow: Its gradients.
     """
     calls = _Calls(recorder, flow)
-    save = FunctionCtx.save_for_backward
+    save: Callable[..., None] = FunctionCtx.save_for_backward
     reader = threading.get_ident()
 
     def look_up(cls: Any, name: str) -> Any:
