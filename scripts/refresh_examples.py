@@ -22,6 +22,7 @@ PAGES = ("README.md", "docs/cli.md", "docs/packing.md", "docs/frameworks/diffuse
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ (dippm (?:predict|inspect|fits|max-batch|pack|devices)\b.*)$", re.MULTILINE)
 _ELIDED = re.compile(r"^\s*\.\.\.$", re.MULTILINE)
+_ERROR = "Error: "
 # A terminal that is 80 columns wide and has no colours.
 _TERMINAL = {"TTY_COMPATIBLE": "1", "TERM": "dumb", "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
 
@@ -43,7 +44,10 @@ def _pieces(block: str, folder: Path) -> Iterator[str]:
         if command is None or _ELIDED.search(piece):
             yield piece
             continue
-        lines = [line.rstrip() for line in _run(command[1], folder).rstrip().splitlines()]
+        printed = _run(command[1], folder)
+        if printed.startswith(_ERROR) and _ERROR not in piece:
+            raise SystemExit(f"{command[1]} fails here, and the page stays as it is: {printed}")
+        lines = [line.rstrip() for line in printed.rstrip().splitlines()]
         # A blank line between two commands stays.
         yield "\n".join([command[0], *lines, ""]) + ("\n" if piece.endswith("\n\n") else "")
 

@@ -382,6 +382,22 @@ def depthwise(builder: Any, *, kernel: int = 7, channels: int = 256) -> Graph:
     return builder.graph()
 
 
+@pytest.mark.parametrize("device", ["L4", "A10", "RTX 4090", "A100", "RTX A4000"])
+def test_allowing_tf32_never_makes_a_recurrent_layer_slower(builder: Any, device: str) -> None:
+    n, sizes = builder.N, {"hidden_size": 512, "num_layers": 2, "num_directions": 1, "batch_first": True}
+    weights = [builder.weight(2048, 512) for _ in range(4)]
+    builder.node(OpKind.LSTM, [builder.input(n, 128, 512), *weights], n, 128, 512, **sizes)
+    graph, batches = builder.graph(), [8, 64, 512]
+    strict, allowed = (
+        time_of(graph, batches=batches, device=device, precision=precision)[:, 0]
+        for precision in (Precision.FP32_STRICT, Precision.FP32)
+    )
+    assert (allowed <= strict).all()
+    # FLOP of both products of each layer, at no more than a board sustains in FP32.
+    flops = 2 * 2 * 128 * np.array(batches) * 2048 * 512 * 2
+    assert (flops / (strict / 1e3) < 0.9e12 * find_device(device).peak_tflops["fp32"]).all()
+
+
 @pytest.mark.parametrize(("device", "issued"), [("A100", 2.0), ("RTX 4090", 1.0), ("P100", 1.0), ("T4", 2.0)])
 @pytest.mark.parametrize(
     ("kernel", "precision", "layout", "rate"),

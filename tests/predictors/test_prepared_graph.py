@@ -57,7 +57,7 @@ def test_each_weight_of_a_product_is_read_once_and_nothing_else_is(builder: Any)
         conditions = Conditions.parse(precision=precision)
         compiled = CompiledGraphs.of([graph, graph], conditions, DEFAULT_SOFTWARE)
         prepared = PreparedGraphs.of(compiled, batches=[1, 8], conditions=conditions)
-        for weight_bytes in prepared.weight_bytes:
+        for weight_bytes in prepared.weights.bytes_of_graphs:
             assert weight_bytes.tolist() == [element_bytes * (64 * 64 + 10 * 64 + 10)] * 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,13 @@ def test_the_networks_answer_where_they_were_calibrated_and_the_sum_far_from_the
     )
     assert mixed.latency_ms.tolist() == pytest.approx([12.0, 12.0, 6.0, 3.0, 3.0])
     assert mixed.half_width is not None
-    assert mixed.half_width.tolist() == pytest.approx([0.05, 0.2, 0.375, 0.5, 0.5])
+    assert mixed.half_width.tolist() == pytest.approx([0.05, 0.2, 0.375, 0.5, math.nan], nan_ok=True)
+    assert mixed.knows_interval.tolist() == [True, True, True, True, False]
 
 
 def test_a_model_that_the_networks_do_not_know_keeps_the_answer_of_the_sum(network: Graph) -> None:
     mixed = mix(network, [0.31, 4.0])
-    assert mixed.half_width is None
+    assert not mixed.knows_interval.any()
     assert mixed.latency_ms.tolist() == [3.0, 3.0]
 
 
@@ -94,23 +96,57 @@ def test_where_the_networks_know_the_kernels(device: str, changes: dict[str, str
     assert AdditivePredictor.load().is_near(find_device(device), Conditions.parse(**changes)) is near
 
 
-def test_an_image_model_in_16_bits_takes_no_longer_than_under_autocast() -> None:
+@pytest.fixture(name="resnet", scope="module")
+def _resnet() -> Graph:
     shipped = GraphCache(SHIPPED_FOLDER)
     keys = shipped.keys()
     entries = [shipped.load(key, batch=64) for key in keys]
     # There is one of training as well.
-    graph = next(entry.graph for entry in entries if entry is not None and entry.graph.source == "torchvision:resnet50")
-    predictor, device = PhysicsPredictor.load(), find_device("A100")
+    return next(entry.graph for entry in entries if entry is not None and entry.graph.source == "torchvision:resnet50")
 
-    def latencies_ms(precision: str) -> list[float]:
-        conditions = Conditions.parse(precision=precision, layout="nhwc")
-        answers = predictor.predict(graph, batches=[64, 256], devices=[device], conditions=conditions)
-        return [answer.latency_ms for answer in answers]
 
+def _latencies_ms(graph: Graph, batches: list[int], device: str, **changes: Any) -> np.ndarray[Any, Any]:
+    answers = PhysicsPredictor.load().predict(
+        graph, batches=batches, devices=[find_device(device)], conditions=Conditions.parse(**changes)
+    )
+    return np.array([answer.latency_ms for answer in answers])
+
+
+def test_an_image_model_in_16_bits_takes_no_longer_than_under_autocast(resnet: Graph) -> None:
     for pure, autocast in (("fp16", "amp"), ("bf16", "amp-bf16")):
-        ratio = np.array(latencies_ms(pure)) / np.array(latencies_ms(autocast))
-        assert (ratio < 1.02).all()
-        assert (ratio > 0.8).all()
+        for runtime in ("eager", "cuda-graph", "compile"):
+            ratio = _latencies_ms(resnet, [64, 256], "A100", precision=pure, layout="nhwc", runtime=runtime)
+            ratio /= _latencies_ms(resnet, [64, 256], "A100", precision=autocast, layout="nhwc", runtime=runtime)
+            assert (ratio < 1.02).all()
+            assert (ratio > 0.8).all()
+
+
+@pytest.mark.parametrize("device", ["A100", "RTX 5000 Ada", "T4"])
+def test_a_captured_graph_in_16_bits_takes_no_longer_than_its_eager_calls(network: Graph, device: str) -> None:
+    batches = [1, 64, 4096, 2**18]
+    eager, captured = (
+        _latencies_ms(network, batches, device, precision="fp16", runtime=runtime)
+        for runtime in ("eager", "cuda-graph")
+    )
+    assert (captured <= eager).all()
+    assert (np.diff(captured) >= 0.0).all()
+
+
+@pytest.mark.parametrize("accumulation", [2, 4])
+@pytest.mark.parametrize("device", ["A100", "T4"])
+@pytest.mark.filterwarnings("error")
+def test_steps_in_16_bits_that_add_gradients_up_have_figures(device: str, accumulation: int, builder: Any) -> None:
+    n, x = builder.N, builder.input(builder.N, 64)
+    for _ in range(3):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(64, 64)], n, 64)
+        x = builder.node(OpKind.GELU, [x], n, 64)
+    graph, batches = builder.graph(), [1, 64, 4096, 2**16]
+    step = {"precision": "fp16", "mode": "training", "optimizer": "sgd"}
+    plain = _latencies_ms(graph, batches, device, **step)
+    added = _latencies_ms(graph, batches, device, accumulation=accumulation, **step)
+    assert np.isfinite(added).all()
+    assert (added > plain).all()
+    assert (added < accumulation * plain * 1.5).all()
 
 
 def test_batches_of_a_model_in_16_bits_do_not_know_each_other(network: Graph) -> None:
@@ -120,6 +156,17 @@ def test_batches_of_a_model_in_16_bits_do_not_know_each_other(network: Graph) ->
     for answer in together:
         (alone,) = predictor.predict(network, batches=[answer.batch], devices=[device], conditions=conditions)
         assert alone.latency_ms == pytest.approx(answer.latency_ms, rel=1e-5)
+        assert alone.intervals["latency_ms"] == pytest.approx(answer.intervals["latency_ms"], rel=1e-5)
+        assert alone.predictor == answer.predictor
+
+
+def test_each_batch_says_by_itself_what_its_time_rests_on(resnet: Graph) -> None:
+    predictor, device = PhysicsPredictor.load(), find_device("RTX 4090")
+    conditions = Conditions.parse(precision="fp16", mode="training", optimizer="momentum")
+    together = predictor.predict(resnet, batches=[1, 8, 64, 256], devices=[device], conditions=conditions)
+    for answer in together:
+        (alone,) = predictor.predict(resnet, batches=[answer.batch], devices=[device], conditions=conditions)
+        assert alone.predictor == answer.predictor
         assert alone.intervals["latency_ms"] == pytest.approx(answer.intervals["latency_ms"], rel=1e-5)
 
 

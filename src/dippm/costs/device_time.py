@@ -352,17 +352,42 @@ class _Timer:
             size[columns]
             for size in (sizes.hidden_size, sizes.projection_size, sizes.layers, sizes.directions, sizes.gates)
         )
-        peak, is_tensor = self._peaks(node)
-        peak = peak * np.where(is_tensor, self.rates.tensor_gemm, 1.0)
         outputs = np.broadcast_to(gates * hidden, steps.shape)
-        one = np.ones_like(steps)
-        product = self._tensor_product
-        first = product(one, steps * batch, outputs, width, peak=peak)
-        deeper = product(one, steps * batch, outputs, np.broadcast_to(directions * handed, steps.shape), peak=peak)
-        step = product(one, batch, outputs, np.broadcast_to(handed, steps.shape), peak=peak)
+        first, deeper, step = (
+            self._products_of_layers(node, rows, outputs, np.broadcast_to(depth, steps.shape), is_step=is_step)
+            for rows, depth, is_step in (
+                (steps * batch, width, False),
+                (steps * batch, directions * handed, False),
+                (batch, handed, True),
+            )
+        )
         step = np.maximum(step, self.rates.step_us / 1e6)
         total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)
         return np.maximum(total, self._traffic_seconds(node))
+
+    def _products_of_layers(
+        self, node: IndexArray, rows: FloatArray, columns: FloatArray, depth: FloatArray, *, is_step: bool
+    ) -> FloatArray:
+        """Time of one matrix by one matrix in each recurrent layer, seconds, [B, U] to [D, B, U].
+
+        That of all inputs is what a linear layer runs. Those of single steps run in kernels that stay on the device
+        from step to step, which no table covers.
+        """
+        peak, is_tensor = self._peaks(node)
+        one = np.ones_like(rows)
+        peak = peak * np.where(is_tensor, self.rates.tensor_gemm, 1.0)
+        result = self._tensor_product(one, rows, columns, depth, peak=peak)
+        plain, close = ~is_tensor, is_tensor & self._may_stay_fp32(node)
+        if not (plain | close).any():
+            return result
+        if is_step:
+            in_fp32 = self._tensor_product(one, rows, columns, depth, peak=self.sheets.fp32)
+        else:
+            m, n, k = (np.maximum(size, 1.0).ravel() for size in (rows, columns, depth))
+            in_fp32 = self._learned(Family.LINEAR, GemmProblem.of(m=m, n=n, k=k), batches=len(rows))
+            result[..., plain] = np.maximum(in_fp32, self._slower_than_fp32(in_fp32, peak))[..., plain]
+        result[..., close] = self._faster_where_close(result[..., close], in_fp32[..., close])
+        return result
 
     def row(self, part: Distinct) -> FloatArray:
         sizes = self.at.row

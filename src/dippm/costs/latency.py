@@ -49,7 +49,7 @@ class LatencyBreakdown:
         fast_host_ms: Latency where the host launches ``OTHER_HOST`` times faster.
         slow_host_ms: Latency where it launches as many times slower.
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
-            one, None where it does not.
+            one; None where it does not, NaN at batches where it does not.
 
     Shapes:
         busy_ms, share_ms: [B, n_nodes]; fast_host_ms, slow_host_ms, half_width: [B].
@@ -115,6 +115,30 @@ class LatencyBreakdown:
             cls.of(busy[:, own], launched_ms(plan, conditions, host, nodes=own), times[own], half_width=half_width)
             for own, half_width in zip(graphs, half_widths or [None] * len(graphs), strict=True)
         ]
+
+    def at_least(self, least: FloatArray, launched: FloatArray, times: FloatArray) -> LatencyBreakdown:
+        """The same where no node keeps the device busy for less than so long.
+
+        Args:
+            least: The least time of each node when it runs once, ms.
+            launched: When the host has launched each node, counted from the start, ms.
+            times: How often each node runs.
+
+        Shapes:
+            least: [B, n_nodes]; launched, times: [n_nodes].
+        """
+        is_short = self.busy_ms < least * times
+        if not is_short.any():
+            return self
+        once = np.divide(self.busy_ms, times, out=np.zeros_like(self.busy_ms), where=times > 0.0)
+        return LatencyBreakdown.of(np.where(is_short, least, once), launched, times, half_width=self.half_width)
+
+    @property
+    def knows_interval(self) -> npt.NDArray[np.bool_]:
+        """At which batches what made the times knows an interval, [B]."""
+        if self.half_width is None:
+            return np.zeros(len(self.share_ms), dtype=np.bool_)
+        return ~np.isnan(self.half_width)
 
     @property
     def latency_ms(self) -> FloatArray:

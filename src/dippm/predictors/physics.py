@@ -14,10 +14,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
+from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
-from dippm.costs.latency import LatencyBreakdown, break_down_each
+from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
@@ -234,7 +234,25 @@ class PhysicsPredictor:
         ]
 
     def _break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
-        """On each device the time of each graph."""
+        """On each device the time of each graph, for no operator less than its weights take to come from memory."""
+        conditions, compiled = prepared.conditions, prepared.compiled
+        host = self._calibrations[conditions.mode].rates
+        return [
+            [
+                breakdown.at_least(
+                    least_ms[:, member.nodes],
+                    launched_ms(compiled.plan, conditions, host, nodes=member.nodes),
+                    compiled.times[member.nodes],
+                )
+                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
+            ]
+            for least_ms, breakdowns in zip(
+                map(prepared.weights.least_ms, devices), self._time(prepared, devices), strict=True
+            )
+        ]
+
+    def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
+        """On each device the time of each graph, by what knows it best."""
         if prepared.compiled.eager is not None:
             return time_compiled_steps(
                 prepared,
@@ -265,13 +283,28 @@ class PhysicsPredictor:
         self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
         """The networks' time of graphs whose kernels they know by other conditions, [G]."""
-        conditions, compiled = prepared.conditions, prepared.compiled
-        if not self._additive.is_near(device, conditions):
-            return self._corrected_where_turned(prepared, device, summed)
-        if conditions.runtime is Runtime.CUDA_GRAPH:
-            # No host evens out what the share of the networks, which grows with the batch, does to the time.
-            return self._corrected(prepared, device, conditions)
-        calibration = self._calibrations[conditions.mode]
+        conditions, is_turned = prepared.conditions, prepared.compiled.plan.is_turned
+        if self._additive.is_near(device, conditions):
+            return self._mixed(prepared, device, conditions, summed)
+        # A compiler runs some graphs with channels last however they are called.
+        alike = replace(conditions, layout=Layout.NCHW)
+        if conditions.layout is Layout.NCHW or not is_turned.any():
+            return summed
+        if self._additive.covers(device, alike):
+            corrected = self._corrected(prepared, device, alike)
+        elif self._additive.is_near(device, alike):
+            corrected = self._mixed(prepared, device, alike, summed)
+        else:
+            return summed
+        return [
+            by_network if turned else by_sum
+            for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
+        ]
+
+    def _mixed(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        calibration, compiled = self._calibrations[conditions.mode], prepared.compiled
         return mix_by_novelty(
             summed,
             self._corrected(prepared, device, conditions),
@@ -282,20 +315,6 @@ class PhysicsPredictor:
             known_half_width=self._additive.artefact(conditions).half_widths[-1],
             summed_half_width=calibration.latency_spread_elsewhere,
         )
-
-    def _corrected_where_turned(
-        self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        """The networks' time of graphs that a compiler runs with channels last however they are called, [G]."""
-        conditions, is_turned = prepared.conditions, prepared.compiled.plan.is_turned
-        alike = replace(conditions, layout=Layout.NCHW)
-        if conditions.layout is Layout.NCHW or not is_turned.any() or not self._additive.covers(device, alike):
-            return summed
-        corrected = self._corrected(prepared, device, alike)
-        return [
-            by_network if turned else by_sum
-            for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
-        ]
 
     def _corrected(
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions
@@ -335,26 +354,44 @@ class PhysicsPredictor:
             bytes_per_s=prepared.traffic_bytes[place] / busy_ms * 1e3,
         )
         energy_j = power * latency_ms / 1e3
-        grounds = TimeGrounds.of(prepared, compiled, device, breakdown, sums=calibration, networks=self._additive)
+        is_corrected = breakdown.knows_interval
+        grounds = {
+            corrected: TimeGrounds.of(
+                prepared,
+                compiled,
+                device,
+                breakdown,
+                sums=calibration,
+                networks=self._additive,
+                is_corrected=corrected,
+            )
+            for corrected in set(is_corrected.tolist())
+        }
+        spread = np.select(
+            [is_corrected == corrected for corrected in grounds], [own.spread for own in grounds.values()]
+        )
         latency_ends, energy_ends = time_and_energy_intervals(
             breakdown,
             energy_j,
             device,
-            spread=grounds.spread,
+            spread=spread,
             power_spread=calibration.power_spread,
-            weight_bytes=prepared.weight_bytes[place],
+            weight_bytes=prepared.weights.bytes_of_graphs[place],
         )
         memory_ends = memory_interval(
             memory, device, software, calibration=calibration, spreads=memory_spreads(prepared, calibration)
         )
-        warnings = warn_of_question(
-            prepared,
-            compiled,
-            device,
-            is_measured=grounds.is_measured,
-            unseen=grounds.unseen,
-            power_devices=calibration.power_devices,
-        )
+        warnings = {
+            corrected: warn_of_question(
+                prepared,
+                compiled,
+                device,
+                is_measured=own.is_measured,
+                unseen=own.unseen,
+                power_devices=calibration.power_devices,
+            )
+            for corrected, own in grounds.items()
+        }
         rows = zip(
             prepared.batches,
             prepared.inputs[place],
@@ -365,19 +402,23 @@ class PhysicsPredictor:
             np.stack(list(memory.parts_mb.values()), axis=1).tolist(),
             *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends)),
             busy_share.tolist(),
+            is_corrected.tolist(),
             strict=True,
         )
         predictions = []
         no_slice = NoSlice.why(device)
-        infos: dict[tuple[str, ...], PredictorInfo] = {}
-        for batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy in rows:
+        infos: dict[tuple[bool, tuple[str, ...]], PredictorInfo] = {}
+        for (
+            batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy, corrected
+        ) in rows:  # fmt: skip
             of_row = warn_of_answer(compiled.source, batch, device, busy_share=busy, memory_interval_mb=memory_in)
-            if of_row not in infos:
-                infos[of_row] = PredictorInfo(
-                    name=grounds.predictor,
+            key = corrected, of_row
+            if key not in infos:
+                infos[key] = PredictorInfo(
+                    name=grounds[corrected].predictor,
                     version=calibration.version,
-                    labels=grounds.labels,
-                    warnings=(*warnings, *of_row),
+                    labels=grounds[corrected].labels,
+                    warnings=(*warnings[corrected], *of_row),
                 )
             predictions.append(
                 Prediction(
@@ -399,7 +440,7 @@ class PhysicsPredictor:
                         "energy_j": tuple(energy_in),
                         "memory_mb": tuple(memory_in),
                     },
-                    predictor=infos[of_row],
+                    predictor=infos[key],
                 )
             )
         return predictions

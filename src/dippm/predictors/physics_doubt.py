@@ -77,8 +77,9 @@ class TimeGrounds:
         *,
         sums: Calibration,
         networks: AdditivePredictor,
+        is_corrected: bool,
     ) -> TimeGrounds:
-        """Tell them of an answer.
+        """Tell them of answers.
 
         Args:
             prepared: The graphs that are predicted together.
@@ -86,11 +87,13 @@ class TimeGrounds:
             device: The device.
             breakdown: The time of its operators.
             sums: Labels and errors of the plain sum, from which the networks start.
-            networks: The networks; they have corrected the time where it has a half-width.
+            networks: The networks.
+            is_corrected: Whether it is the answers that these have corrected, which have a half-width, or the others;
+                the spread at all other batches means nothing.
         """
         conditions = prepared.conditions
         predictor, labels, unseen = _SUM_NAME, sums.labels, frozenset[OpKind]()
-        if breakdown.half_width is None:
+        if not is_corrected or breakdown.half_width is None:
             is_eager = conditions.runtime is Runtime.EAGER
             is_known = device.name in sums.measured_devices and conditions.precision.value in sums.measured_precisions
             is_measured = is_known and is_eager
@@ -121,7 +124,7 @@ def _with_labels_of_eager_steps(
 ) -> str:
     """What the time of compiled training steps rests on."""
     eager = eager_conditions(prepared.conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
-    if not networks.covers(device, eager):
+    if not (networks.covers(device, eager) or networks.is_near(device, eager)):
         return labels
     return f"time of the eager step: {networks.artefact(eager).labels}; {labels}"
 

@@ -27,6 +27,7 @@ from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, OpKind
 from dippm.predictors.prediction import ModelInfo
+from dippm.predictors.weight_reads import WeightReads
 
 __all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs", "group_graphs"]
 
@@ -207,7 +208,7 @@ class PreparedGraphs:
         inputs: Of each graph the shape of each input at each batch.
         macs: Of each graph the multiply-accumulates at each batch.
         traffic_bytes: Of each graph the bytes that its kernels read and write, [B] each.
-        weight_bytes: Of each graph the bytes of weights that its products have to read at least once, [B] each.
+        weights: The weights that products have to read at least once.
     """
 
     compiled: CompiledGraphs
@@ -217,7 +218,7 @@ class PreparedGraphs:
     inputs: tuple[tuple[Mapping[str, tuple[int, ...]], ...], ...]
     macs: tuple[tuple[int, ...], ...]
     traffic_bytes: tuple[FloatArray, ...]
-    weight_bytes: tuple[FloatArray, ...]
+    weights: WeightReads
 
     @classmethod
     def of(cls, compiled: CompiledGraphs, *, batches: Sequence[int], conditions: Conditions) -> PreparedGraphs:
@@ -240,7 +241,7 @@ class PreparedGraphs:
                 moved[:, own].sum(axis=1) + cast_bytes[:, own_casts].sum(axis=1)
                 for own, own_casts in zip(nodes, casts, strict=True)
             ),
-            weight_bytes=_weights_read(compiled, at),
+            weights=WeightReads.of(compiled.plan.work, at, compiled.is_of(CONTRACTION_KINDS)),
         )
 
     def has_format(self, device: DeviceSpec) -> bool:
@@ -279,29 +280,6 @@ def group_graphs(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Gr
         held += own
     if group:
         yield group
-
-
-def _weights_read(compiled: CompiledGraphs, at: WorkloadAt) -> tuple[FloatArray, ...]:
-    """Bytes of the weights of each graph's products, each weight once, [B] each.
-
-    A product that reads less than its weight, as a mixture of experts does, counts with the share that it reads; one
-    whose weight is cast first, with what is cast.
-    """
-    work = compiled.plan.work
-    sizes, edges = work.sizes, work.sizes.edges
-    read = np.flatnonzero(
-        sizes.arrays.is_weight[edges.read_tensor] & compiled.is_of(CONTRACTION_KINDS)[edges.read_node]
-    )
-    _, first = np.unique(sizes.arrays.storage[edges.read_tensor[read]], return_index=True)
-    read = read[first]
-    tensor, node = edges.read_tensor[read], edges.read_node[read]
-    elements = sizes.elements[tensor, 0]
-    share = np.minimum(at.bytes_read[:, node] / np.maximum(elements * work.types.read_bytes[read], 1.0), 1.0)
-    held = share * elements * work.types.tensor_bytes[tensor]
-    return tuple(
-        held[:, (node >= own.start) & (node < own.stop)].sum(axis=1)
-        for own in (member.nodes for member in compiled.members)
-    )
 
 
 def _inputs_of(graph: Graph, batches: Sequence[int]) -> tuple[Mapping[str, tuple[int, ...]], ...]:

@@ -44,7 +44,9 @@ def mix_by_novelty(
     known_half_width: float,
     summed_half_width: float,
 ) -> list[LatencyBreakdown]:
-    """Join the plain sum's and the networks' time of each graph; one that is far off keeps the plain sum's as it is.
+    """Join the plain sum's and the networks' time of each graph at each batch.
+
+    Where nothing is taken from the networks the half-width is NaN, as of what they have no part in.
 
     Args:
         summed: By the plain sum.
@@ -71,16 +73,16 @@ def mix_by_novelty(
     for by_sum, by_network, share in zip(summed, corrected, shares, strict=True):
         busy.append(by_network.busy_ms ** share[:, None] * by_sum.busy_ms ** (1.0 - share[:, None]))
         own = np.zeros(len(share)) if by_network.half_width is None else by_network.half_width
-        half_widths.append(share * own + (1.0 - share) * summed_half_width)
-    mixed_each = LatencyBreakdown.of_each(
-        np.concatenate(busy, axis=1) / times,
+        half_widths.append(np.where(share > 0.0, share * own + (1.0 - share) * summed_half_width, np.nan))
+    total = np.concatenate(busy, axis=1)
+    return LatencyBreakdown.of_each(
+        np.divide(total, times, out=np.zeros_like(total), where=times > 0.0),
         plan,
         conditions=conditions,
         host=host,
         times=times,
         half_widths=half_widths,
     )
-    return [mixed if share.any() else by_sum for mixed, share, by_sum in zip(mixed_each, shares, summed, strict=True)]
 
 
 def _share(breakdown: LatencyBreakdown, known_half_width: float) -> FloatArray:

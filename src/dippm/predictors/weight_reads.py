@@ -1,0 +1,86 @@
+"""What the weights of products alone take to come from memory, which no time can be shorter than."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.workload import Workload, WorkloadAt
+from dippm.devices import DeviceSpec
+from dippm.units import BYTES_PER_MIB, GIGA
+
+__all__ = ["WeightReads"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WeightReads:
+    """Weights that the products of one or several graphs read, each of them once.
+
+    Args:
+        node: The product that reads each weight first.
+        bytes: Bytes of each weight that are read, as it is stored.
+        graphs: Of each graph its place among the weights.
+        count: Number of nodes.
+
+    Shapes:
+        node: [W]; bytes: [B, W].
+    """
+
+    node: IndexArray
+    bytes: FloatArray
+    graphs: tuple[slice, ...]
+    count: int
+
+    @classmethod
+    def of(cls, work: Workload, at: WorkloadAt, is_product: npt.NDArray[np.bool_]) -> WeightReads:
+        """Find them.
+
+        A product that reads less than its weight, as a mixture of experts does, counts with the share that it reads;
+        one whose weight is cast first, with what is cast.
+
+        Args:
+            work: The work of all graphs.
+            at: The same at each batch.
+            is_product: Which nodes are products, [n_nodes].
+        """
+        sizes, edges = work.sizes, work.sizes.edges
+        read = np.flatnonzero(sizes.arrays.is_weight[edges.read_tensor] & is_product[edges.read_node])
+        _, first = np.unique(sizes.arrays.storage[edges.read_tensor[read]], return_index=True)
+        read = read[np.sort(first)]
+        tensor, node = edges.read_tensor[read], edges.read_node[read]
+        elements = sizes.elements[tensor, 0]
+        share = np.minimum(at.bytes_read[:, node] / np.maximum(elements * work.types.read_bytes[read], 1.0), 1.0)
+        ends = np.searchsorted(node, [own.stop for own in sizes.nodes_of_graphs]).tolist()
+        return cls(
+            node=node,
+            bytes=share * elements * work.types.tensor_bytes[tensor],
+            graphs=tuple(slice(first, stop) for first, stop in zip([0, *ends], ends, strict=False)),
+            count=len(sizes.nodes),
+        )
+
+    @property
+    def bytes_of_graphs(self) -> tuple[FloatArray, ...]:
+        """Of each graph the bytes of all its weights, [B] each."""
+        return tuple(self.bytes[:, own].sum(axis=1) for own in self.graphs)
+
+    def least_ms(self, device: DeviceSpec) -> FloatArray:
+        """What each node takes at least at the data sheet's bandwidth, ms.
+
+        From call to call the cache keeps as much as it holds, and no matter which weights it is, that is the same share
+        of all.
+
+        Shapes:
+            Result: [B, n_nodes].
+        """
+        cached = device.l2_mb * BYTES_PER_MIB
+        result = np.zeros((len(self.bytes), self.count))
+        for own, total in zip(self.graphs, self.bytes_of_graphs, strict=True):
+            share = np.maximum(1.0 - cached / np.maximum(total, 1.0), 0.0)
+            least = self.bytes[:, own] * (share[:, None] / (device.bandwidth_gb_s * GIGA) * 1e3)
+            np.add.at(result.T, self.node[own], least.T)
+        return result
