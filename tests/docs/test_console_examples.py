@@ -39,10 +39,16 @@ def test_what_is_stale_is_put_right_and_what_is_left_out_stays(folder: Path) -> 
         block = f"```console\n$ dippm devices none\n{what}\n$ other command\nkept\n```\n"
         return f"Text.\n\n{block}\n```sh\n$ dippm devices none\n```\n"
 
-    fresh = refreshed(page("stale"), folder=folder)
+    fresh = refreshed(page("Error: stale"), folder=folder)
     assert "stale" not in fresh
     assert "No device is named 'none'" in fresh
     assert "$ other command\nkept\n```" in fresh
     assert refreshed(fresh, folder=folder) == fresh
     elided = page("first line\n...")
     assert refreshed(elided, folder=folder) == elided
+
+
+def test_a_command_that_fails_only_here_changes_no_page(folder: Path) -> None:
+    page = "```console\n$ dippm devices none\na device\n```\n"
+    with pytest.raises(SystemExit, match=r"dippm devices none fails here.*No device is named 'none'"):
+        refreshed(page, folder=folder)
