@@ -11,7 +11,7 @@ latency, so what explains a prediction is the prediction. Large batches are boun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,22 +116,22 @@ class LatencyBreakdown:
             for own, half_width in zip(graphs, half_widths or [None] * len(graphs), strict=True)
         ]
 
-    def at_least(self, least: FloatArray, launched: FloatArray, times: FloatArray) -> LatencyBreakdown:
+    def at_least(self, least: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
         """The same where no node keeps the device busy for less than so long.
 
         Args:
             least: The least time of each node when it runs once, ms.
-            launched: When the host has launched each node, counted from the start, ms.
             times: How often each node runs.
+            launch: Tells when the host has launched each node, counted from the start, ms; asked where it matters.
 
         Shapes:
-            least: [B, n_nodes]; launched, times: [n_nodes].
+            least: [B, n_nodes]; times and what is launched: [n_nodes].
         """
         is_short = self.busy_ms < least * times
         if not is_short.any():
             return self
         once = np.divide(self.busy_ms, times, out=np.zeros_like(self.busy_ms), where=times > 0.0)
-        return LatencyBreakdown.of(np.where(is_short, least, once), launched, times, half_width=self.half_width)
+        return LatencyBreakdown.of(np.where(is_short, least, once), launch(), times, half_width=self.half_width)
 
     @property
     def knows_interval(self) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -241,8 +241,8 @@ class PhysicsPredictor:
             [
                 breakdown.at_least(
                     least_ms[:, member.nodes],
-                    launched_ms(compiled.plan, conditions, host, nodes=member.nodes),
                     compiled.times[member.nodes],
+                    partial(launched_ms, compiled.plan, conditions, host, nodes=member.nodes),
                 )
                 for member, breakdown in zip(compiled.members, breakdowns, strict=True)
             ]

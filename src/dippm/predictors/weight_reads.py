@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ __all__ = ["WeightReads"]
 FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class WeightReads:
     """Weights that the products of one or several graphs read, each of them once.
 
@@ -63,7 +64,7 @@ class WeightReads:
             count=len(sizes.nodes),
         )
 
-    @property
+    @cached_property
     def bytes_of_graphs(self) -> tuple[FloatArray, ...]:
         """Of each graph the bytes of all its weights, [B] each."""
         return tuple(self.bytes[:, own].sum(axis=1) for own in self.graphs)
@@ -80,6 +81,8 @@ class WeightReads:
         cached = device.l2_mb * BYTES_PER_MIB
         result = np.zeros((len(self.bytes), self.count))
         for own, total in zip(self.graphs, self.bytes_of_graphs, strict=True):
+            if total.max() <= cached:
+                continue
             share = np.maximum(1.0 - cached / np.maximum(total, 1.0), 0.0)
             least = self.bytes[:, own] * (share[:, None] / (device.bandwidth_gb_s * GIGA) * 1e3)
             np.add.at(result.T, self.node[own], least.T)
