@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.torch.exported_operators import import_packages, resolve_operator
 from dippm.frontends.torch.plans import plan_for, refusal
 from dippm.frontends.torch.rebatch import Rebatcher
 
@@ -28,19 +27,7 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 _SKIPPED = ("torch.ops.aten._assert", "torch.ops.aten.sym_constrain", "torch.ops.aten._guard", "torch._check")
 _INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
-_ARITHMETIC = frozenset(
-    {
-        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt",
-        "ge", "and_", "or_", "not_", "xor", "getitem", "ceil", "floor", "trunc", "sqrt", "log", "log2", "exp",
-    }
-)  # fmt: skip
-_INTEGER_BITS = 128
-_OPERANDS = 2
 _NUMBERS = frozenset({"torch.ops.aten.item.default", "torch.ops.aten._local_scalar_dense.default"})
-_SYMBOLIC: Mapping[str, Callable[..., Any]] = {
-    "torch.sym_max": max, "torch.sym_min": min, "torch.sym_float": float, "torch.sym_int": int,
-    "torch.sym_not": operator.not_, "torch.sym_sum": sum, "torch.sym_ite": lambda c, a, b: a if c else b,
-}  # fmt: skip
 
 
 class ExportedModule(nn.Module):
@@ -56,6 +43,7 @@ class ExportedModule(nn.Module):
         super().__init__()
         module = program["graph_module"]
         self._graph: _Json = module["graph"]
+        import_packages(_targets(self._graph))
         self._weights: dict[str, torch.Tensor] = {}
         self._constant_inputs: dict[str, Any] = {}
         self.input_names: list[str] = []
@@ -132,7 +120,7 @@ class ExportedModule(nn.Module):
         else:
             positional = [self._value(item["arg"], values) for item in node["inputs"] if not item.get("name")]
             named = {item["name"]: self._value(item["arg"], values) for item in node["inputs"] if item.get("name")}
-            function = _resolve(target)
+            function = resolve_operator(target)
             if isinstance(function, torch._ops.OpOverload):
                 plan = plan_for(function)
                 if plan.is_refused:
@@ -241,48 +229,13 @@ _READERS: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
 }
 
 
-def _resolve(target: str) -> Callable[..., Any]:
-    """The operator of a name; only operators and arithmetic have one, so that a file cannot call anything else."""
-    if target in _SYMBOLIC:
-        symbolic: Callable[..., Any] = _SYMBOLIC[target]
-        return symbolic
-    namespace, _, rest = target.partition(".")
-    if namespace in {"_operator", "math"} and rest.isidentifier():
-        found: Any = getattr(operator if namespace == "_operator" else math, rest, None)
-        if rest in _ARITHMETIC and found is not None:
-            return _bounded(rest, found)
-    parts = target.split(".")
-    if parts[:2] == ["torch", "ops"] and len(parts) == 5 and parts[2] != "higher_order":
-        packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
-        overload = getattr(packet, parts[4], None)
-        if isinstance(overload, torch._ops.OpOverload):
-            return overload
-    raise UnsupportedError(
-        f"The exported program calls '{target}', which is no operator of this PyTorch ({torch.__version__}).",
-        code="torch.export_unsupported",
-        cure="Import the package that registers the operator first, or export the model to ONNX and give that file.",
-    )
-
-
-def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Arithmetic of sizes, which refuses what no size is: text and lists to repeat, and integers without bound."""
-
-    def bounded(*values: Any) -> Any:
-        numbers = [value for value in values if isinstance(value, int)]
-        is_sound = all(value.bit_length() <= _INTEGER_BITS for value in numbers) and (
-            name == "getitem" or all(isinstance(value, (int, float, complex, torch.Tensor)) for value in values)
-        )
-        if is_sound and name == "pow" and len(numbers) == len(values) == _OPERANDS:
-            is_sound = numbers[0].bit_length() * numbers[1] <= _INTEGER_BITS
-        if not is_sound:
-            raise ModelReadError(
-                f"The exported program computes '{name}' of what is no size, or of sizes that no tensor has.",
-                code="torch.export_invalid",
-                cure="Export the model again with torch.export.save.",
-            )
-        return function(*values)
-
-    return bounded
+def _targets(graph: _Json) -> Iterator[str]:
+    """Names of all that a graph calls, and the graphs within it."""
+    for node in graph["nodes"]:
+        yield str(node["target"])
+        for item in node["inputs"]:
+            if "as_graph" in item["arg"]:
+                yield from _targets(item["arg"]["as_graph"]["graph"])
 
 
 def _store(outputs: Sequence[_Json], result: Any, values: dict[str, Any]) -> None:

@@ -72,6 +72,7 @@ OPERATORS: Mapping[str, OpRule] = {
     "mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
     "bmm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
     "_grouped_mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
+    "grouped_mm_fallback": OpRule(kind=OpKind.MATMUL, inputs=("input", "weight")),  # transformers'
     "mv": OpRule(kind=OpKind.MATMUL, inputs=("self", "vec")),
     "dot": OpRule(kind=OpKind.MATMUL, inputs=("self", "tensor")),
     "vdot": OpRule(kind=OpKind.MATMUL, inputs=("self", "other")),

@@ -154,6 +154,11 @@ def _grouped_product(arguments: Mapping[str, Any]) -> torch.Tensor | None:
     return None
 
 
+def _grouped_product_of_transformers(arguments: Mapping[str, Any]) -> torch.Tensor:
+    rows, weight = arguments["input"], arguments["weight"]
+    return _new(rows, (rows.shape[0], weight.shape[2]))
+
+
 def _is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
@@ -385,6 +390,7 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "roll": _roll,
     **dict.fromkeys(("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "linalg_vector_norm"), _reduction),
     "_grouped_mm": _grouped_product,
+    "grouped_mm_fallback": _grouped_product_of_transformers,
     "native_group_norm": _group_norm,
     "scaled_dot_product_attention": _attention,
     "adaptive_avg_pool1d": _adaptive_pool,
