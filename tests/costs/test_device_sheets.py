@@ -90,6 +90,16 @@ def test_no_card_passes_its_peak_or_a_better_one(arithmetic: Arithmetic, feeds_s
                 assert reached[device.name] >= reached[other.name] * (1.0 - 1e-9), (device.name, other.name)
 
 
+@pytest.mark.parametrize("name", ["H100", "RTX 4090", "A100"])
+def test_fp8_is_as_fast_as_bf16_where_no_rate_of_it_is_known(name: str) -> None:
+    rates = []
+    for arithmetic in (Arithmetic.FP8, Arithmetic.BF16):
+        sheets = DeviceSheets.of((find_device(name),), frozenset({arithmetic}), 1.1)
+        rates.append(sheets.peaks[0, tuple(Arithmetic).index(arithmetic)])
+    assert rates[0] == rates[1]
+    assert formats_on_tensor_cores(find_device(name), [Arithmetic.FP8])
+
+
 def test_libraries_that_know_a_card_or_a_format_do_not_feed_it_slowly() -> None:
     for arithmetic, name in ((Arithmetic.FP16, "H100 SXM"), (Arithmetic.INT8, "A100"), (Arithmetic.TF32, "A100")):
         device = find_device(name)

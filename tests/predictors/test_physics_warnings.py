@@ -55,6 +55,14 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
         assert any("was read in float32" in warning for warning in warnings) is expected
 
 
+@pytest.mark.parametrize(("stored", "is_said"), [(DType.FLOAT8, True), (DType.INT8, False), (DType.BFLOAT16, False)])
+def test_fp8_is_said_to_be_timed_as_bf16(builder: Any, stored: DType, is_said: bool) -> None:
+    value, weight = builder.input(builder.N, 8, dtype=stored), builder.weight(8, 8, dtype=stored)
+    builder.node(OpKind.LINEAR, [value, weight], builder.N, 8, dtype=DType.BFLOAT16)
+    warnings = dippm.predict(builder.graph(), device="H100").warnings
+    assert any("timed as BF16" in warning for warning in warnings) is is_said
+
+
 @pytest.mark.parametrize(
     ("stored", "precision", "software", "said"),
     [

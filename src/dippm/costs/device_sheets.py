@@ -22,6 +22,8 @@ _TENSOR_PEAK = {
     Arithmetic.FP16: "fp16_tensor",
     Arithmetic.BF16: "bf16_tensor",
     Arithmetic.INT8: "int8_tensor",
+    # The least that it is: the data sheets' rates of FP8 are not in the catalogue.
+    Arithmetic.FP8: "bf16_tensor",
 }
 # The rate of a format without tensor cores. One that is not listed computes in FP32: PyTorch asks the library to
 # accumulate half-precision products in FP32, so that a fast plain FP16 rate (P100) goes unused.
@@ -41,7 +43,9 @@ FED_WELL_FROM = (9, 0)
 # Instructions that a multiprocessor's schedulers start in a clock over its FP32 units, by the first compute capability:
 # from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
 _ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
-_OF_FP16 = {Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0}
+_OF_FP16 = {
+    Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0, Arithmetic.FP8: 1.0,
+}  # fmt: skip
 # GeForce cards accumulate in FP32 at half of the rate.
 _HALF_RATE = 0.5
 # Where fused attention in half precision is FlashAttention.

@@ -6,9 +6,11 @@ from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+import numpy as np
+
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
-from dippm.costs.precision import Precision, whole_model_type
+from dippm.costs.precision import Arithmetic, Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import is_dropped
@@ -19,6 +21,7 @@ from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, Pre
 
 __all__ = ["warn_of_answer", "warn_of_question"]
 
+_FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
 # What the labels' steps update by; a step without an update has nothing that was not measured.
 _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
 # Releases of PyTorch that the times were measured with.
@@ -81,6 +84,10 @@ def warn_of_question(
             f'precision="{conditions.precision.value}" of dippm.load, or give the module in that type.'
         )
     warnings += _attention_warning(compiled, conditions.precision)
+    if np.any(prepared.compiled.plan.arithmetic[compiled.nodes] == _FP8):
+        warnings.append(
+            f"How fast {device.name} is in FP8 is not known here: it is timed as BF16, the least it reaches."
+        )
     if not prepared.has_format(device):
         lacking = "bf16" if conditions.precision in (Precision.BF16, Precision.AMP_BF16) else "fp16"
         warnings.append(f"{device.name} has no unit for {lacking}: FP32 arithmetic on 16-bit tensors is assumed.")

@@ -48,6 +48,7 @@ _TENSOR_PEAKS = {
     Arithmetic.FP16: "fp16_tensor",
     Arithmetic.BF16: "bf16_tensor",
     Arithmetic.INT8: "int8_tensor",
+    Arithmetic.FP8: "bf16_tensor",
 }
 _FORMATS = {
     Precision.BF16: ("bf16_tensor",),

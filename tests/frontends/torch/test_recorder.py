@@ -12,10 +12,12 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from dippm.costs import Workload  # noqa: E402
 from dippm.costs.autocast import RAISED  # noqa: E402
 from dippm.costs.conditions import Mode  # noqa: E402
+from dippm.costs.precision import Arithmetic  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file, recorder  # noqa: E402
@@ -276,6 +278,63 @@ def test_product_with_a_weight_is_linear_however_it_is_written(
 
     assert kinds(read(Conv1D(), "4")) == [OpKind.LINEAR, OpKind.LINEAR]
     assert kinds(read(_Product(), ["3,4", "4,3"])) == [OpKind.MATMUL]
+
+
+def _weight(dtype: torch.dtype, *shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape).to(dtype), requires_grad=False)
+
+
+_ONE = torch.ones(())
+_FEW_BITS: dict[str, tuple[Callable[..., torch.Tensor], nn.Parameter, Arithmetic]] = {
+    "_scaled_mm": (
+        lambda x, w: torch._scaled_mm(x.to(w.dtype), w.t(), _ONE, _ONE, out_dtype=torch.bfloat16),
+        _weight(torch.float8_e4m3fn, 48, 64),
+        Arithmetic.FP8,
+    ),
+    "_int_mm": (
+        lambda x, w: torch._int_mm(x.to(w.dtype), w.t()),
+        _weight(torch.int8, 48, 64),
+        Arithmetic.INT8,
+    ),
+    "_weight_int8pack_mm": (
+        lambda x, w: torch._weight_int8pack_mm(x, w, torch.ones(48, dtype=x.dtype)),
+        _weight(torch.int8, 48, 64),
+        Arithmetic.BF16,
+    ),
+    "_weight_int4pack_mm": (
+        lambda x, w: torch._weight_int4pack_mm(x, w, 32, torch.ones(2, 48, 2, dtype=x.dtype)),
+        _weight(torch.int32, 6, 4, 32, 2),
+        Arithmetic.BF16,
+    ),
+}  # 48 columns of 64 numbers
+
+
+class _OfFewBits(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.run, self.weight, _ = _FEW_BITS[name]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x.flatten(0, 1).bfloat16(), self.weight)
+
+
+@pytest.mark.parametrize("name", _FEW_BITS)
+def test_products_of_weights_of_few_bits_are_linear_layers(name: str, read: Callable[..., Graph]) -> None:
+    graph = read(_OfFewBits(name), "32,64")
+    assert not graph.unsupported_ops
+    position = next(i for i, node in enumerate(graph.nodes) if node.kind is OpKind.LINEAR)
+    assert graph.nodes[position].source_op == f"aten.{name}"
+    work = Workload.from_graph(graph)
+    assert float(work.at([4]).macs.sum()) == 4 * 32 * 64 * 48
+    assert work.types.arithmetic[position] is _FEW_BITS[name][2]
+
+
+def test_a_scaled_product_has_the_flops_that_pytorch_counts(read: Callable[..., Graph]) -> None:
+    module, x = _OfFewBits("_scaled_mm"), torch.zeros(2, 32, 64, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        module.to("meta")(x)
+    macs = float(Workload.from_graph(read(module, "32,64")).at([2]).macs.sum())
+    assert 2 * macs == counter.get_total_flops()
 
 
 class _Product(nn.Module):

@@ -38,6 +38,7 @@ _TENSOR_PEAK = {
     Arithmetic.FP16: "fp16_tensor",
     Arithmetic.BF16: "bf16_tensor",
     Arithmetic.INT8: "int8_tensor",
+    Arithmetic.FP8: "bf16_tensor",
 }
 _MS_PER_S = 1e3
 # Places among the columns that change.

@@ -73,6 +73,17 @@ OPERATORS: Mapping[str, OpRule] = {
     "bmm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
     "_grouped_mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
     "grouped_mm_fallback": OpRule(kind=OpKind.MATMUL, inputs=("input", "weight")),  # transformers'
+    **{
+        name: OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2", "bias"))
+        for name in ("_scaled_mm", "_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+    },
+    "_int_mm": OpRule(kind=OpKind.MATMUL, inputs=("self", "mat2")),
+    # Scales stand where a bias does: the same kernel applies them to what it writes.
+    "_weight_int8pack_mm": OpRule(kind=OpKind.LINEAR, inputs=("self", "mat2", "scales")),
+    **{
+        name: OpRule(kind=OpKind.LINEAR, inputs=("self", "mat2", "qScaleAndZeros"))
+        for name in ("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu")
+    },
     "mv": OpRule(kind=OpKind.MATMUL, inputs=("self", "vec")),
     "dot": OpRule(kind=OpKind.MATMUL, inputs=("self", "tensor")),
     "vdot": OpRule(kind=OpKind.MATMUL, inputs=("self", "other")),

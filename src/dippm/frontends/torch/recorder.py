@@ -47,6 +47,7 @@ _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
 _MASK_TYPES = frozenset({torch.bool, torch.uint8})
+_OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
 
@@ -471,7 +472,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _kind(self, rule: OpRule, plan: OpPlan, arguments: Mapping[str, Any]) -> OpKind:
         if rule.kind is OpKind.CONV and arguments.get("transposed"):
             return OpKind.CONV_TRANSPOSE
-        if rule.kind is OpKind.MATMUL and plan.name in {"addmm", "mm"}:
+        if rule.kind is OpKind.MATMUL and plan.name in _OF_TWO_MATRICES:
             # A product with a matrix that is, or is a view of, a weight is a linear layer however it is written.
             base = self.table.slot(arguments["mat2"]).storage.base
             if self.table.specs[base].role is TensorRole.PARAMETER:

@@ -159,6 +159,12 @@ def _grouped_product_of_transformers(arguments: Mapping[str, Any]) -> torch.Tens
     return _new(rows, (rows.shape[0], weight.shape[2]))
 
 
+def _product_with_packed_nibbles(arguments: Mapping[str, Any]) -> torch.Tensor:
+    x, weight = arguments["self"], arguments["mat2"]
+    # Where the weight has four dimensions, on a GPU, the first counts blocks of eight columns.
+    return _new(x, (x.shape[0], weight.shape[0] * (8 if weight.dim() > 2 else 1)))
+
+
 def _is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 4 and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=torch.channels_last)
 
@@ -391,6 +397,7 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     **dict.fromkeys(("mean", "sum", "amax", "amin", "var", "std", "logsumexp", "linalg_vector_norm"), _reduction),
     "_grouped_mm": _grouped_product,
     "grouped_mm_fallback": _grouped_product_of_transformers,
+    **dict.fromkeys(("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"), _product_with_packed_nibbles),
     "native_group_norm": _group_norm,
     "scaled_dot_product_attention": _attention,
     "adaptive_avg_pool1d": _adaptive_pool,
