@@ -69,7 +69,8 @@ def read_exported_file(
     try:
         program = json.loads(reader.read(entry))
         batch, dynamic = _exported_batch(program)
-        module = ExportedModule(program, shared=_shared_weights(reader), exported_batch=batch)
+        weights = _weights(reader)
+        module = ExportedModule(program, shared=_shared_weights(weights), exported_batch=batch)
         inputs = _inputs(module, input, path=path, batch=batch)
         module.batched_inputs = [name for name, entry in (inputs.named or {}).items() if entry.is_batched]
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration) as exc:
@@ -80,8 +81,10 @@ def read_exported_file(
             cure="Export the model again with torch.export.save.",
         ) from exc
     if dynamic or batch is None:
-        return read_module(module, input=inputs, source=str(path), mode=mode, batch_hint=batch_hint)
-    return _read_fixed(module, inputs, path=path, mode=mode, batch=batch)
+        graph = read_module(module, input=inputs, source=str(path), mode=mode, batch_hint=batch_hint)
+    else:
+        graph = _read_fixed(module, inputs, path=path, mode=mode, batch=batch)
+    return dataclasses.replace(graph, warnings=(*graph.warnings, *_warn_of_wrapped(weights)))
 
 
 def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, mode: Mode, batch: int) -> Graph:
@@ -136,20 +139,39 @@ def _exported_batch(program: Mapping[str, Any]) -> tuple[int | None, bool]:
     return (int(sizes[0]["as_int"]), False) if sizes else (None, False)
 
 
-def _shared_weights(reader: EntryReader) -> dict[str, str]:
+def _weights(reader: EntryReader) -> dict[str, Mapping[str, Any]]:
+    """What the archive says of each weight."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in reader.names:
+        if "/data/weights/" in f"/{name}" and name.endswith("_weights_config.json"):
+            found |= json.loads(reader.read(name))["config"]
+    return found
+
+
+def _shared_weights(weights: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Names of weights that are the same tensor as an earlier one."""
     shared: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
-    for name in reader.names:
-        if "/data/weights/" in f"/{name}" and name.endswith("_weights_config.json"):
-            for weight, payload in json.loads(reader.read(name))["config"].items():
-                meta = payload.get("tensor_meta") or {}
-                key = (
-                    payload["path_name"],
-                    json.dumps([meta.get("sizes"), meta.get("strides"), meta.get("storage_offset")]),
-                )
-                shared[weight] = first.setdefault(key, weight)
+    for weight, payload in weights.items():
+        meta = payload.get("tensor_meta") or {}
+        key = (
+            payload["path_name"],
+            json.dumps([meta.get("sizes"), meta.get("strides"), meta.get("storage_offset")]),
+        )
+        shared[weight] = first.setdefault(key, weight)
     return shared
+
+
+def _warn_of_wrapped(weights: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is said of weights of a class of their own, such as quantised ones: a program takes them for plain ones."""
+    names = [name for name, payload in weights.items() if payload.get("use_pickle")]
+    if not names:
+        return []
+    return [
+        f"{len(names)} weights are of a class of tensors of their own ({names[0]}{', ...' if len(names) > 1 else ''}), "
+        "which the file does not tell apart: they are taken for plain ones of the type that they stand for, and what "
+        "it takes to make those of them is not counted. Give the module, or export it with its weights unwrapped."
+    ]
 
 
 def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: int | None) -> InputShapes:

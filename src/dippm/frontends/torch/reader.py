@@ -210,7 +210,8 @@ class _Reading:
         if recorder.flow is not None:
             for parameter in self.module.parameters():
                 if parameter.requires_grad:
-                    recorder.flow.add_weight(recorder.index_of(parameter))
+                    for index in recorder.table.indices_of(parameter):
+                        recorder.flow.add_weight(index)
         positional, named, inputs = make_inputs(
             recorder,
             self.input,
@@ -254,8 +255,8 @@ class _Reading:
         if self.mode is Mode.TRAINING:
             for parameter in self.module.parameters():
                 if not parameter.requires_grad:
-                    index = recorder.index_of(parameter)
-                    tensors[index] = dataclasses.replace(tensors[index], role=TensorRole.BUFFER)
+                    for index in recorder.table.indices_of(parameter):
+                        tensors[index] = dataclasses.replace(tensors[index], role=TensorRole.BUFFER)
         return tuple(tensors)
 
     def _call(self, recorder: Recorder, positional: tuple[Any, ...], named: Mapping[str, Any], *, batch: int) -> Any:

@@ -37,6 +37,7 @@ from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
 from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
+from dippm.frontends.torch.wrapped_tensors import is_wrapper
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
 
 __all__ = ["Recorder"]
@@ -175,6 +176,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         self.raised = None
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         try:
             return self._dispatch(func, args, kwargs or {})
         except Exception as exc:

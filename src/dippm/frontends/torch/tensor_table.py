@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from dippm.frontends.torch.dtypes import from_torch_dtype
+from dippm.frontends.torch.wrapped_tensors import inner_tensors, is_wrapper
 from dippm.graph import TensorRole, TensorSpec, fixed_shape
 
 __all__ = ["Slot", "Storage", "TensorTable", "is_small", "may_keep_values"]
@@ -32,7 +33,9 @@ def may_keep_values(tensor: torch.Tensor) -> bool:
 
 
 def _stored_parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What a tensor lies in memory as: itself, or the indices and values of a sparse one."""
+    """What a tensor lies in memory as: itself, or the indices and values of a sparse one, or what it wraps."""
+    if is_wrapper(type(tensor)):
+        return inner_tensors(tensor)
     if tensor.layout is torch.strided:
         return {"": tensor}
     if tensor.layout is torch.sparse_coo:
@@ -109,10 +112,17 @@ class TensorTable:
     def add_weights_of(self, module: torch.nn.Module) -> None:
         """Register all parameters and buffers of a module before it runs."""
         for name, parameter in module.named_parameters():
-            self.add_weight(parameter, name=name, role=TensorRole.PARAMETER)
+            role = TensorRole.PARAMETER
+            for part, tensor in inner_tensors(parameter).items():
+                self.add_weight(tensor, name=f"{name}{part}", role=role)
+                role = TensorRole.BUFFER  # of what a weight is wrapped in, the rest is its scales
         for name, buffer in module.named_buffers():
             for part, tensor in _stored_parts(buffer).items():
                 self.add_weight(tensor, name=f"{name}{part}", role=TensorRole.BUFFER)
+
+    def indices_of(self, parameter: torch.Tensor) -> list[int]:
+        """The tensors that a parameter lies in memory as."""
+        return [self.slot(self.adopt(tensor)).index for tensor in inner_tensors(parameter).values()]
 
     def add_weight(self, tensor: torch.Tensor, *, name: str, role: TensorRole) -> None:
         """Register a parameter or buffer of the module before the module runs."""
