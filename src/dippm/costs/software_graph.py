@@ -68,7 +68,8 @@ def _in_format_of_operands(graph: Graph, *, is_one_operator: bool) -> Graph:
 
 
 def _is_raised(node: Node) -> bool:
-    return node.attributes.get(RAISED) is True
+    # A system of equations, which is solved in FP32 as well, says what it sums.
+    return node.attributes.get(RAISED) is True and "contracted" not in node.attributes
 
 
 def _softmax_before(editor: GraphEditor, tensor: int) -> int:

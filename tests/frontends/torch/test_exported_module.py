@@ -21,7 +21,7 @@ from dippm.errors import (  # noqa: E402
 )
 from dippm.frontends.inputs import InputShapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file  # noqa: E402
-from dippm.graph import TensorRole  # noqa: E402
+from dippm.graph import Graph, TensorRole  # noqa: E402
 
 torch = pytest.importorskip("torch")
 
@@ -147,3 +147,37 @@ def test_complex_weights_are_trained_unless_they_are_frozen(tmp_path: Path) -> N
     graph = read_torch_file(path, input=InputShapes(), mode=Mode.TRAINING)
     roles = {tensor.name: tensor.role for tensor in graph.tensors}
     assert (roles["weight"], roles["fixed"]) == (TensorRole.PARAMETER, TensorRole.BUFFER)
+
+
+class _Kept(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x * torch.tensor([1.0, 2.0] * 4))[:, torch.tensor([0, 3, 2])]
+
+
+class _Heard(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.stft(x, 64, 16, window=self.window, return_complex=True)
+        return torch.istft(spectrum * 2, 64, 16, window=self.window)
+
+
+@pytest.mark.parametrize(("kind", "width"), [(_Kept, 8), (_Heard, 512)])
+def test_a_program_has_the_nodes_of_its_module(
+    tmp_path: Path, kind: type[nn.Module], width: int, export: Callable[..., Path], read: Callable[..., Graph]
+) -> None:
+    program = read_torch_file(export(kind(), tmp_path / "m.pt2", torch.zeros(2, width)), input=NOTHING)
+    module = read(kind(), str(width))
+    assert [(node.kind, node.source_op) for node in program.nodes] == [
+        (node.kind, node.source_op) for node in module.nodes
+    ]
+    assert not program.unsupported_ops
+    # What a window holds only the module tells.
+    assert [("checks of its values" in warning) for warning in program.warnings] == [True] * (kind is _Heard)
+    assert module.warnings == ()

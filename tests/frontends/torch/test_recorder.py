@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from dippm.costs import Workload  # noqa: E402
 from dippm.costs.autocast import RAISED  # noqa: E402
 from dippm.costs.conditions import Mode  # noqa: E402
-from dippm.costs.precision import Arithmetic  # noqa: E402
+from dippm.costs.precision import Arithmetic, Precision  # noqa: E402
+from dippm.costs.software_graph import count_raised_products  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_torch_file, recorder  # noqa: E402
@@ -335,6 +336,42 @@ def test_a_scaled_product_has_the_flops_that_pytorch_counts(read: Callable[..., 
         module.to("meta")(x)
     macs = float(Workload.from_graph(read(module, "32,64")).at([2]).macs.sum())
     assert 2 * macs == counter.get_total_flops()
+
+
+_LINEAR_ALGEBRA: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str, int]] = {
+    "solve": (lambda x: torch.linalg.solve_triangular(x, x[..., :3], upper=True), "5,7,7", 5 * 3 * 28),
+    "solve from the right": (
+        lambda x: torch.linalg.solve_triangular(x, x[..., :3, :], upper=False, left=False), "5,7,7", 5 * 3 * 28,
+    ),
+    "affine grid": (lambda x: F.affine_grid(x, (x.shape[0], 3, 4, 6), align_corners=True), "2,3", 4 * 6 * 3 * 2),
+    "folded": (lambda x: torch.ops.aten.unfold_backward(x, (x.shape[0], 16), 1, 8, 4), "3,8", 0),
+}  # fmt: skip
+
+
+class _Runs(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.run, *_ = _LINEAR_ALGEBRA[name]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x)
+
+
+@pytest.mark.parametrize("name", _LINEAR_ALGEBRA)
+def test_rarer_operators_have_the_products_of_a_hand_count(name: str, read: Callable[..., Graph]) -> None:
+    # A system of n unknowns has n (n + 1) / 2 products and quotients for each right side.
+    _, shape, macs = _LINEAR_ALGEBRA[name]
+    graph = read(_Runs(name), shape)
+    assert not graph.unsupported_ops
+    assert float(Workload.from_graph(graph).at([4]).macs.sum()) == 4 * macs
+
+
+def test_a_system_of_equations_is_solved_in_fp32_under_autocast(read: Callable[..., Graph]) -> None:
+    graph = read(_Runs("solve"), "5,7,7")
+    work = Workload.from_graph(graph, Precision.AMP)
+    position = next(i for i, node in enumerate(graph.nodes) if node.kind is OpKind.MATMUL)
+    assert work.types.arithmetic[position] is Arithmetic.FP32
+    assert count_raised_products(graph) == 0
 
 
 class _Product(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dippm.costs.autocast import RAISED
 from dippm.frontends.torch.shapes import empty_like
 from dippm.graph import Attribute
 
@@ -52,6 +53,11 @@ def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[
     share = arguments.get("dropout_p", 0.0)
     dropout = {"has_dropout": True} if isinstance(share, float | int) and share > 0 else {}
     return {"is_causal": bool(arguments.get("is_causal", False)), **by_head, **dropout}
+
+
+def _triangular_solve(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    # Of n unknowns the first takes one operation, the last takes n. Autocast leaves linear algebra in FP32.
+    return {"contracted": (int(arguments["self"].shape[-1]) + 1) // 2, RAISED: True}
 
 
 def _recurrent(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
@@ -117,6 +123,7 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "convolution": _convolution,
     "deformed_convolution": _deformed_convolution,
     "attention": _attention,
+    "triangular_solve": _triangular_solve,
     "recurrent": _recurrent,
     "per_channel": _per_channel,
     "batch_norm": _batch_norm,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -170,6 +171,8 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
     "bilinear": _bilinear,
     "addbmm": _addbmm,
+    "affine_grid_generator": partial(torch.ops.aten.affine_grid_generator.default._op_dk, _EXPLICIT),
+    "lift_fresh_copy": torch.ops.aten.lift_fresh.default,
     "lstm_cell": _lstm_cell,
     "gru_cell": _gru_cell,
     "_euclidean_dist": _euclidean_distance,

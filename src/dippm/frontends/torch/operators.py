@@ -84,6 +84,7 @@ OPERATORS: Mapping[str, OpRule] = {
         name: OpRule(kind=OpKind.LINEAR, inputs=("self", "mat2", "qScaleAndZeros"))
         for name in ("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu")
     },
+    "linalg_solve_triangular": OpRule(kind=OpKind.MATMUL, inputs=("self", "B"), attributes="triangular_solve"),
     "mv": OpRule(kind=OpKind.MATMUL, inputs=("self", "vec")),
     "dot": OpRule(kind=OpKind.MATMUL, inputs=("self", "tensor")),
     "vdot": OpRule(kind=OpKind.MATMUL, inputs=("self", "other")),
@@ -193,7 +194,7 @@ OPERATORS: Mapping[str, OpRule] = {
     **_named(
         OpKind.COPY,
         "clone copy contiguous repeat tile flip roll rot90 pixel_shuffle pixel_unshuffle channel_shuffle "
-        "native_channel_shuffle im2col col2im tril triu _reshape_copy repeat_interleave permute_copy "
+        "native_channel_shuffle im2col col2im unfold_backward tril triu _reshape_copy repeat_interleave permute_copy "
         "block_diag tril_indices triu_indices renorm trace diag_embed diagonal_copy view_copy _pin_memory",
     ),
     **_plain(OpKind.CONCAT, "cat stack concat"),

@@ -49,6 +49,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
 _MASK_TYPES = frozenset({torch.bool, torch.uint8})
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
+# Compositions that compare values only to refuse windows that no signal comes back from.
+_CHECKING = frozenset({"istft"})
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
 
@@ -92,6 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
         self._is_raised = False
+        self._is_checking = False
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self._scope = scope
@@ -223,8 +226,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
-            with self:
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
+            self._is_checking |= name in _CHECKING
+            try:
+                with self:
+                    return func._op_dk(_COMPOSITE, *args, **kwargs)
+            finally:
+                self._is_checking &= name not in _CHECKING
         arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
         if name == "scaled_dot_product_attention" and not _is_fused(arguments):
             return self._attend(func, args, kwargs)
@@ -295,6 +302,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan.name in VALUE_DEPENDENT or is_mask_index:
             values = self._compute_values(func, plan, args, kwargs, inputs)
             result = self._pick_by_masks(func, arguments) if values is None and is_mask_index else None
+            if values is None and plan.name == "equal" and self._is_checking:
+                return not self._assume_check()  # it asks whether it must refuse
             if values is None and result is None:
                 raise DataDependentError(plan.source_op, tuple(self.table.slot(tensor).index for tensor in inputs))
             if values is not None and not isinstance(values, (torch.Tensor, tuple, list)):
