@@ -270,3 +270,18 @@ def test_what_cannot_be_recorded_is_no_wrong_shape(make: Callable[[], nn.Module]
     with pytest.raises(UnsupportedError, match=r"test_forward_errors\.py:\d+") as caught:
         dippm.load(make(), input="8", mode=mode)
     assert caught.value.code == code
+
+
+@torch.library.custom_op("dippm_tests::twice", mutates_args=())
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_an_operator_of_the_models_own_without_a_shape_is_no_wrong_shape() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _twice(x)
+
+    error = _error(Twice())
+    assert error.code == "torch.no_shape_rule"
+    assert "register_fake" in (error.cure or "")

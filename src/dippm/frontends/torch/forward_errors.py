@@ -19,6 +19,7 @@ _DECIDING = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 _NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|NVIDIA driver on your system")
 _NO_STORAGE = re.compile(r"SparseTensorImpl|SparseCsrTensorImpl|NestedTensorImpl|NestedIntNode")
 _NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
+_NO_SHAPE_RULE = re.compile(r"no fake impl registered")
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 
@@ -60,7 +61,7 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
             code="torch.differentiates",
             cure="Give the model that it differentiates; a backward pass costs about twice what a forward pass does.",
         )
-    if isinstance(cause, NotImplementedError):
+    if isinstance(cause, NotImplementedError) or _NO_SHAPE_RULE.search(text):
         return UnsupportedError(
             f"{source} runs an operator whose output shape PyTorch cannot tell without data, at {place}: {text}",
             code="torch.no_shape_rule",
