@@ -65,6 +65,23 @@ def test_a_loop_runs_as_often_as_the_program_says(read: Callable[..., Graph]) ->
     assert sum(node.kind is OpKind.LINEAR for node in graph.nodes) == 3
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_scan_runs_once_for_each_element(is_reversed: bool, read: Callable[..., Graph]) -> None:
+    def scan(layer: nn.Module, x: Any) -> Any:
+        def step(carried: Any, element: Any) -> tuple[Any, Any]:
+            new = torch.tanh(layer(carried) + element)
+            return new, new.clone()
+
+        first = torch.zeros_like(x[:, 0])
+        return torch._higher_order_ops.scan(step, first, x, dim=1, reverse=is_reversed)
+
+    graph = read(_Net(scan), "5,8")
+    assert graph.fixed_batch is None
+    assert sum(node.kind is OpKind.LINEAR for node in graph.nodes) == 5
+    assert float(Workload.from_graph(graph).at([3]).macs.sum()) == 3 * 5 * 8 * 8
+    assert [[dim.at(3) for dim in graph.tensors[index].shape] for index in graph.outputs] == [[3, 8], [3, 5, 8]]
+
+
 def test_what_only_compiled_models_run_is_refused_by_its_name() -> None:
     operator = SimpleNamespace(name=lambda: "something_compiled", py_kernels={})
     with pytest.raises(UnsupportedError, match="something_compiled") as caught:

@@ -42,5 +42,14 @@ def _while_loop(asked: Callable[..., Any], body: Callable[..., Any], carried: An
     return carried
 
 
+def _scan(step: Callable[..., Any], carried: Any, sequences: Any, others: Any, **_: Any) -> Any:
+    outputs = []
+    for elements in zip(*(sequence.unbind(0) for sequence in sequences), strict=True):
+        found = step(*carried, *elements, *others)
+        carried, output = found[: len(carried)], found[len(carried) :]
+        outputs.append(output)
+    return [*carried, *(torch.stack(column) for column in zip(*outputs, strict=True))]
+
+
 # PyTorch's own refuse to run where operators are recorded.
-_WITHOUT_MODES: Mapping[str, Callable[..., Any]] = {"cond": _cond, "while_loop": _while_loop}
+_WITHOUT_MODES: Mapping[str, Callable[..., Any]] = {"cond": _cond, "while_loop": _while_loop, "scan": _scan}
