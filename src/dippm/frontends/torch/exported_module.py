@@ -142,8 +142,15 @@ class ExportedModule(nn.Module):
         names = [_argument_name(item) for item in inner["inputs"]]
         return self._run(inner, dict(zip(names, operands, strict=False)))
 
+    def _function(self, graph: _Json) -> Callable[..., list[Any]]:
+        """A graph within the program, which an operator runs."""
+        names = [_argument_name(item) for item in graph["inputs"]]
+        return lambda *operands: self._run(graph, dict(zip(names, operands, strict=True)))
+
     def _value(self, argument: _Json, values: Mapping[str, Any]) -> Any:
         kind, content = next(iter(argument.items()))
+        if kind == "as_graph":
+            return self._function(content["graph"])
         reader = _READERS.get(kind)
         if reader is None:
             raise UnsupportedError(

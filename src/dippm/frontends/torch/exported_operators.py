@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.torch.higher_order import WITHOUT_MODES
 from dippm.frontends.torch.late_compiler import compiler_postponed
 from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 
@@ -31,6 +32,8 @@ _SYMBOLIC: Mapping[str, Callable[..., Any]] = {
     "torch.sym_max": max, "torch.sym_min": min, "torch.sym_float": float, "torch.sym_int": int,
     "torch.sym_not": operator.not_, "torch.sym_sum": sum, "torch.sym_ite": lambda c, a, b: a if c else b,
 }  # fmt: skip
+_OF_HIGHER_ORDER = 4
+_OF_VMAP = "torch._functorch.predispatch."
 # Where packages register operators that their models are exported with.
 _REGISTERED_IN = {"torchvision": "torchvision", "transformers": "transformers.integrations.moe"}
 
@@ -68,6 +71,14 @@ def resolve_operator(target: str) -> Callable[..., Any]:
         if rest in _ARITHMETIC and found is not None:
             return _bounded(rest, found)
     parts = target.split(".")
+    if parts[:3] == ["torch", "ops", "higher_order"] and parts[-1] in WITHOUT_MODES and len(parts) == _OF_HIGHER_ORDER:
+        return WITHOUT_MODES[parts[-1]]
+    if target.startswith(_OF_VMAP):
+        raise UnsupportedError(
+            f"The exported program calls '{target}', a part of torch.vmap that only PyTorch's own loader runs.",
+            code="torch.export_unsupported",
+            cure="Save program.run_decompositions({}) in place of the program, or give the module.",
+        )
     if parts[:2] == ["torch", "ops"] and len(parts) == 5 and parts[2] != "higher_order":
         packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
         overload = getattr(packet, parts[4], None)

@@ -10,6 +10,7 @@ import torch
 
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError
+from dippm.frontends.torch.higher_order import COND
 from dippm.frontends.torch.script_traceback import is_script_error, script_message, script_place
 
 __all__ = ["forward_error"]
@@ -82,6 +83,14 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
 
 
 def _data_dependent(asked: str, *, place: str, source: str, is_script: bool) -> UnsupportedError:
+    if asked == COND:
+        return UnsupportedError(
+            f"{source} takes a branch of torch.cond by the values of its input, at {place}; its operators cannot be "
+            "known from shapes alone.",
+            code="torch.data_dependent",
+            cure="Give the model with the branch that matters in place of torch.cond, or as ONNX: of a branch in such "
+            "a file the larger side is taken.",
+        )
     does_decide = asked.startswith("Tensor.") or asked.rpartition(".")[2] in _DECIDING
     if not does_decide:
         return UnsupportedError(

@@ -9,9 +9,14 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from dippm.errors import UnsupportedError
+from dippm.frontends.torch.asked_values import DataDependentError
 
-__all__ = ["run_eagerly"]
+__all__ = ["COND", "WITHOUT_MODES", "run_eagerly"]
 
+#: What a branch of ``torch.cond`` is said to ask by.
+COND = "torch.cond"
+
+_STEP_LIMIT = 1_000_000  # those with operators end before
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
@@ -22,7 +27,7 @@ def run_eagerly(func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[s
         UnsupportedError: ``torch.higher_order`` where PyTorch has it for its compiler alone.
     """
     name: str = func.name()  # type: ignore[no-untyped-call]
-    run = _WITHOUT_MODES.get(name) or func.py_kernels.get(_EAGER)
+    run = WITHOUT_MODES.get(name) or func.py_kernels.get(_EAGER)
     if run is None:
         raise UnsupportedError(
             f"The model runs {name}, which PyTorch has for compiled models alone.",
@@ -33,13 +38,28 @@ def run_eagerly(func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _cond(asked: Any, if_true: Callable[..., Any], if_false: Callable[..., Any], operands: Any) -> Any:
-    return (if_true if asked else if_false)(*operands)
+    try:
+        is_true = bool(asked)
+    except DataDependentError as exc:
+        raise DataDependentError(COND, exc.tensors) from exc
+    return (if_true if is_true else if_false)(*operands)
 
 
 def _while_loop(asked: Callable[..., Any], body: Callable[..., Any], carried: Any, others: Any) -> Any:
-    while asked(*carried, *others):
+    for _ in range(_STEP_LIMIT):
+        if not _one(asked(*carried, *others)):
+            return carried
         carried = tuple(body(*carried, *others))
-    return carried
+    raise UnsupportedError(
+        f"A loop of the model has run {_STEP_LIMIT} times and has not ended.",
+        code="torch.too_many_operators",
+        cure="It loops without end, or far longer than a model does; give it without that loop.",
+    )
+
+
+def _one(found: Any) -> Any:
+    """The one result of a function; those of exported programs give lists."""
+    return found[0] if isinstance(found, (list, tuple)) else found
 
 
 def _scan(step: Callable[..., Any], carried: Any, sequences: Any, others: Any, **_: Any) -> Any:
@@ -51,5 +71,11 @@ def _scan(step: Callable[..., Any], carried: Any, sequences: Any, others: Any, *
     return [*carried, *(torch.stack(column) for column in zip(*outputs, strict=True))]
 
 
-# PyTorch's own refuse to run where operators are recorded.
-_WITHOUT_MODES: Mapping[str, Callable[..., Any]] = {"cond": _cond, "while_loop": _while_loop, "scan": _scan}
+def _map(function: Callable[..., Any], sequences: Any, others: Any, **_: Any) -> Any:
+    return _scan(function, (), sequences, others)
+
+
+#: What PyTorch's own refuse to run where operators are recorded, by its name.
+WITHOUT_MODES: Mapping[str, Callable[..., Any]] = {
+    "cond": _cond, "while_loop": _while_loop, "scan": _scan, "map_impl": _map,
+}  # fmt: skip
