@@ -11,7 +11,7 @@ from dippm.costs import Workload
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.onnx import read_onnx
-from dippm.graph import TensorRole
+from dippm.graph import OpKind, TensorRole
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -105,6 +105,66 @@ def test_baked_minus_one_does_not_swallow_the_batch(read, shape_of) -> None:
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"])]
     graph = read(nodes, weights={"s": np.array([1, -1, 8])}, inputs={"x": [1, 3, 8, 8]})
     assert shape_of(graph, graph.outputs[0]) == ["N", "24", "8"]
+
+
+def gated(state: list[helper.NodeProto]) -> list[helper.NodeProto]:
+    """A step of a recurrent cell: what it makes of its first state is added to what it makes of the input."""
+    return [
+        *state,
+        helper.make_node("MatMul", ["state", "w"], ["a"]),
+        helper.make_node("MatMul", ["x", "w"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "weights"),
+    [
+        ([], {"state": zeros(2, 8)}),
+        ([helper.make_node("Expand", ["zero", "size"], ["state"])], {"zero": zeros(), "size": np.array([2, 8])}),
+        ([helper.make_node("ConstantOfShape", ["size"], ["state"])], {"size": np.array([2, 8])}),
+        ([helper.make_node("Tile", ["row", "size"], ["state"])], {"row": zeros(1, 8), "size": np.array([2, 1])}),
+    ],
+    ids=["stored", "expanded", "filled", "repeated"],
+)
+def test_a_state_written_for_the_files_batch_is_opened(read, shape_of, state, weights) -> None:
+    graph = read(gated(state), weights={**weights, "w": zeros(8, 8)}, inputs={"x": [2, 8]})
+    assert graph.fixed_batch is None, graph.fixed_batch_reason
+    products = [node for node in graph.nodes if node.kind is OpKind.LINEAR]
+    assert [shape_of(graph, node.outputs[0]) for node in products] == [["N", "8"], ["N", "8"]]
+
+
+def test_a_stored_table_is_no_state(read, shape_of) -> None:
+    table = np.arange(16, dtype=np.float32).reshape(2, 8)
+    nodes = [helper.make_node("MatMul", ["state", "w"], ["a"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = read(nodes, weights={"state": table, "w": zeros(8, 8)}, inputs={"x": [2, 8]}, outputs=["y", "a"])
+    assert graph.fixed_batch is None
+    assert [shape_of(graph, index) for index in graph.outputs] == [["N", "8"], ["2", "8"]]
+
+
+def test_elements_taken_one_by_one_follow_the_batch(read, shape_of) -> None:
+    # How an exporter writes as_strided: positions in a flat tensor.
+    nodes = [
+        helper.make_node("Reshape", ["x", "flat"], ["f"]),
+        helper.make_node("Gather", ["f", "positions"], ["g"], axis=0),
+        helper.make_node("Relu", ["g"], ["y"]),
+    ]
+    weights = {"flat": np.array([-1]), "positions": np.arange(16).reshape(2, 8, 1)}
+    graph = read(nodes, weights=weights, inputs={"x": [2, 8]})
+    assert graph.fixed_batch is None, graph.fixed_batch_reason
+    assert shape_of(graph, graph.outputs[0]) == ["N", "8", "1"]
+
+
+def test_a_batch_that_stands_in_an_operator_stays_fixed(read) -> None:
+    # Elements are gathered for the samples of the file alone.
+    nodes = [
+        helper.make_node("GatherElements", ["x", "rows"], ["g"], axis=1),
+        helper.make_node("MatMul", ["g", "w"], ["y"], name="/layer/MatMul"),
+    ]
+    weights = {"rows": np.array([[0, 1], [1, 0], [0, 0]]), "w": zeros(2, 8)}
+    graph = read(nodes, weights=weights, inputs={"x": [3, 8]})
+    assert graph.fixed_batch == 3
+    assert "MatMul of 'layer' takes [3, 2] at every batch" in graph.fixed_batch_reason
 
 
 def test_batch_that_cannot_be_opened_stays_fixed(read) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dippm.frontends.onnx.rebatching import Rebatching
@@ -44,3 +45,13 @@ def test_other_readings_can_be_chosen() -> None:
 
 def test_expansion_follows_its_input() -> None:
     assert Rebatching(2, 3).scale_like((2, 1, 5), (3, 1, 5), (2, 4, 5)) == (3, 4, 5)
+
+
+def test_a_value_that_the_batch_is_written_into() -> None:
+    rebatching = Rebatching(2, 3, held={7: 1})
+    assert rebatching.held_shape(7, (5, 2, 4)) == (5, 3, 4)
+    assert rebatching.held_shape(8, (5, 2, 4)) is None
+    same = rebatching.held_data(7, np.zeros((5, 2)))
+    assert same is not None
+    assert same.shape == (5, 3)
+    assert rebatching.held_data(7, np.array([[1, 2]])) is None

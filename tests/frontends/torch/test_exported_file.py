@@ -131,3 +131,106 @@ def test_inputs_within_an_argument_are_named_by_their_path(tmp_path: Path, expor
         with pytest.raises(UsageError, match="batch_ids, batch_mask") as caught:
             sizes({"batch.ids": "6:int64", other: "6"})
         assert caught.value.code == "input.name_unknown"
+
+
+class Table(nn.Module):
+    """Positions that the code repeats for each sample, by a dimension of their own or between two."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.register_buffer("positions", torch.zeros(6, 24))
+        self.layer = nn.Linear(24, 40)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        repeats = [1, 1, 1]
+        repeats[self.axis] = x.shape[0]
+        return self.layer(self.positions.unsqueeze(self.axis).repeat(repeats)), self.layer(x)
+
+
+class Bags(nn.Module):
+    """Means of the embeddings of each row of indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(100, 24)
+        self.layer = nn.Linear(24, 40)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.bags(ids))
+
+
+class Picked(nn.Module):
+    """Rows of each sample, by indices that the code makes for the batch: ``torch.gather`` takes fewer silently."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(24, 40)
+        # As long as the batch is large: not every range is of samples.
+        self.frequencies = nn.Linear(2, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.arange(3).unsqueeze(0).repeat(x.shape[0], 1)
+        x = x + self.frequencies(torch.arange(2).to(x.dtype))
+        return self.layer(torch.gather(x, 1, rows.unsqueeze(-1).expand(-1, -1, 24)))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("module", "given", "example"),
+    [
+        (Table(0), "6,24", torch.zeros(1, 6, 24)),
+        (Table(1), "6,24", torch.zeros(1, 6, 24)),
+        (Bags(), ["9:int64"], torch.zeros(1, 9, dtype=torch.int64)),
+        (Picked(), "6,24", torch.zeros(1, 6, 24)),
+    ],
+    ids=["table", "table between", "bags", "gather"],
+)
+def test_what_the_code_makes_for_each_sample_follows_the_batch(
+    tmp_path: Path, module: nn.Module, given: Any, example: torch.Tensor, batch: int, export: Callable[..., Path]
+) -> None:
+    if batch == 1 and isinstance(module, Table) and module.axis == 1:
+        pytest.skip("nothing tells a table repeated once between two dimensions from one that is not repeated")
+    path = export(module, tmp_path / "m.pt2", example.repeat(batch, *[1] * (example.dim() - 1)))
+    graph = read_torch_file(path, input=NOTHING)
+    assert graph.fixed_batch is None, graph.fixed_batch_reason
+    eager = read_module(module, input=parse_input_shapes(given))
+
+    def products(of: Any) -> list[tuple[Dim, ...]]:
+        return [of.tensors[node.outputs[0]].shape for node in of.nodes if node.kind is OpKind.LINEAR]
+
+    assert products(graph) == products(eager)
+
+
+def test_a_batch_that_stands_in_an_operator_is_not_answered_at_others(
+    tmp_path: Path, export: Callable[..., Path]
+) -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(24, 40)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.index_select(x, 0, torch.randperm(x.shape[0])))
+
+    graph = read_torch_file(export(Chosen(), tmp_path / "m.pt2", torch.zeros(4, 6, 24)), input=NOTHING)
+    assert graph.fixed_batch == 4
+    assert "aten.linear of 'layer' takes [4, 6, 24] at every batch" in graph.fixed_batch_reason
+    assert "dynamic_shapes" in graph.fixed_batch_reason
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(0, 4), Dim(0, 6), Dim(0, 40))
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+def test_outputs_that_are_rightly_of_one_size(tmp_path: Path, batch: int, export: Callable[..., Path]) -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.zeros(6, 24))
+            self.layer = nn.Linear(24, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.layer(x)
+            return y, self.layer(self.table), y.mean(), torch.stack([y.mean(), y.std()]), torch.arange(24)
+
+    graph = read_torch_file(export(Constant(), tmp_path / "m.pt2", torch.zeros(batch, 24)), input=NOTHING)
+    assert graph.fixed_batch is None, graph.fixed_batch_reason

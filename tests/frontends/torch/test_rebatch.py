@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from dippm.frontends.torch.rebatch import Rebatcher  # noqa: E402
+from dippm.frontends.torch.rebatch import Followed, Rebatcher  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,62 @@ def test_class_token_is_repeated() -> None:
         "torch.ops.aten.cat.default", {"tensors": [token, patches], "dim": 1}, graph={}, node={}
     )
     assert torch.cat(adapted["tensors"], 1).shape == (7, 5, 8)
+
+
+def adapted(
+    name: str, arguments: dict[str, object], *, exported: int, followed: Followed, **before: list[int]
+) -> object:
+    values = {key: {"sizes": [{"as_int": size} for size in sizes]} for key, sizes in before.items()}
+    node = {"inputs": [{"name": key, "arg": {"as_tensor": {"name": key}}} for key in before]}
+    rebatcher = Rebatcher(exported=exported, wanted=7, followed=followed)
+    return rebatcher.adapt(f"torch.ops.aten.{name}.default", arguments, graph={"tensor_values": values}, node=node)
+
+
+@pytest.mark.parametrize(
+    ("exported", "shape", "counts", "expected"),
+    [
+        (2, (1, 5, 8), [2, 1, 1], [7, 1, 1]),
+        (2, (5, 8), [2, 1, 1], [7, 1, 1]),
+        (2, (5, 1, 8), [1, 2, 1], [1, 7, 1]),
+        (2, (5, 8), [2, 1], [7, 1]),
+        (2, (1, 5, 8), [1, 2, 1], [1, 2, 1]),
+        (2, (1, 1, 8), [2, 2, 1], [7, 2, 1]),
+        (1, (1, 5, 8), [1, 1, 1], [7, 1, 1]),
+        (1, (1, 5, 8), [1, 4, 1], [1, 4, 1]),
+        (1, (5, 8), [1, 1], [1, 1]),
+    ],
+)
+def test_a_table_is_repeated_for_each_sample(
+    exported: int, shape: tuple[int, ...], counts: list[int], expected: list[int]
+) -> None:
+    arguments = {"self": torch.empty(shape, device="meta"), "repeats": counts}
+    got = adapted("repeat", arguments, exported=exported, followed=Followed.REPEATS, self=list(shape))
+    assert got == {**arguments, "repeats": expected}
+    assert adapted("repeat", arguments, exported=exported, followed=Followed.VIEWS, self=list(shape)) == arguments
+
+
+def test_what_follows_the_batch_by_itself_is_not_repeated_more_often() -> None:
+    arguments = {"self": torch.empty(7, 1, 8, device="meta"), "repeats": [1, 2, 1]}
+    assert adapted("repeat", arguments, exported=2, followed=Followed.RANGES, self=[2, 1, 8]) == arguments
+
+
+def test_ranges_of_as_many_numbers_as_samples() -> None:
+    offsets = {"start": 0, "end": 18, "step": 9}
+    assert adapted("arange", offsets, exported=2, followed=Followed.RANGES) == {**offsets, "end": 63}
+    assert adapted("arange", {"end": 2}, exported=2, followed=Followed.RANGES) == {"end": 7}
+    assert adapted("arange", {"end": 2}, exported=2, followed=Followed.REPEATS) == {"end": 2}
+    assert adapted("arange", {"end": 1}, exported=1, followed=Followed.RANGES) == {"end": 1}
+    begin = {"start": 0, "end": 9, "step": 9}
+    assert adapted("arange", begin, exported=1, followed=Followed.RANGES) == {**begin, "end": 63}
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_offsets_of_bags_follow_their_indices(last: bool) -> None:
+    held = {
+        "indices": torch.empty(63, dtype=torch.int64, device="meta"),
+        "offsets": torch.empty(2 + last, dtype=torch.int64, device="meta"),
+        "include_last_offset": last,
+    }
+    got = adapted("_embedding_bag", held, exported=2, followed=Followed.RANGES, indices=[18], offsets=[2 + last])
+    assert isinstance(got, dict)
+    assert got["offsets"].shape == (7 + last,)

@@ -13,6 +13,7 @@ from dippm.frontends.onnx.element_types import from_numpy
 from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ops.unknown import infer_unknown
 from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program
+from dippm.frontends.onnx.roles import is_made_name
 from dippm.frontends.onnx.slice_bounds import SliceBounds, SlicePlace
 from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value
 from dippm.graph import Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
@@ -78,9 +79,10 @@ class Evaluator:
                 ) from exc
             self._values[declaration.value] = value
         for number, weight in chain(program.weights.items(), program.constants.items()):
-            self._values[number] = Value(
+            value = self._values[number] = Value(
                 weight.shape, weight.dtype, weight.data, role=weight.role, name=weight.name, is_static=True
             )
+            self._follow_batch(number, value)
 
     def run(self) -> None:
         """Run every operator.
@@ -113,6 +115,7 @@ class Evaluator:
                 values[number] = value
                 if not value.name and value.index >= 0:
                     value.name = self.program.names[number]
+                self._follow_batch(number, value)
 
     def run_block(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
         """Run a subgraph on its arguments."""
@@ -178,6 +181,24 @@ class Evaluator:
     def shapes(self) -> list[tuple[int, ...] | None]:
         """The shape of every value of the program."""
         return [None if value is None else value.shape for value in self._values]
+
+    def numbers_of(self, index: int) -> list[int]:
+        """Numbers of the values that are one tensor of the graph."""
+        return [number for number, value in enumerate(self._values) if value is not None and value.index == index]
+
+    def made_up(self, batch: int) -> list[int]:
+        """Stored tensors of the graph that hold the same numbers for each of ``batch`` samples, as no table does.
+
+        Where the numbers were not read, the name tells.
+        """
+        return [
+            value.index
+            for value, role in self._tensors
+            if role is not TensorRole.ACTIVATION
+            and len(value.shape) > 1
+            and value.shape[0] == batch > 1
+            and (is_made_name(value.name) if value.data is None else bool((value.data == value.data[:1]).all()))
+        ]
 
     def graph(self, source: str) -> Graph:
         """Everything that was written down, as a graph with fixed sizes."""
@@ -292,6 +313,21 @@ class Evaluator:
             return infer_unknown(call)
         result = rule(call)
         return [result] if isinstance(result, Value) else result
+
+    def _follow_batch(self, number: int, value: Value) -> None:
+        """Let a value that the file's batch is written into follow the batch of this run."""
+        native = self.native_shape(number)
+        shape = None if self.rebatching is None or native is None else self.rebatching.held_shape(number, native)
+        if self.rebatching is None or shape is None or value.shape != native:
+            return
+        if value.data is not None:
+            value.data = self.rebatching.held_data(number, value.data)
+        value.shape = shape
+        value.is_static, value.is_computed = False, True
+        if value.index < 0:
+            value.role = TensorRole.CONSTANT
+        elif shape not in self._shapes:
+            self._shapes[shape] = fixed_shape(*shape)
 
     def _materialize(self, value: Value, scope: str = "") -> int:
         """The tensor of a value in the graph, made now if it has none."""

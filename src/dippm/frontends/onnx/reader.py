@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, TypeVar
@@ -25,9 +25,10 @@ from dippm.frontends.trace_of_training import check_training
 from dippm.graph import RECURRENT_KINDS, Graph, TensorRole
 from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.canonicalize import canonicalize
+from dippm.graph.passes.held_batch import HeldBatch, find_held_batch
 from dippm.graph.passes.settle_recurrent_layout import settle_recurrent_layout
 from dippm.graph.passes.stack_recurrent_layers import stack_recurrent_layers
-from dippm.graph.passes.unify_batches import check_batch, unify_batches
+from dippm.graph.passes.unify_batches import batch_dependent, check_batch, unify_batches
 from dippm.processes.collection_pause import collection_paused
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _PROOF_BATCH = 64
 # mask, may be small enough at one batch and too large at another; where no fixed limit parts them, one that grows does.
 _DATA_LIMITS = ((DATA_LIMIT, 0), (20_000, 0), (6_000, 0), (500, 0), (0, 20_000), (0, 1_000), (0, 100))
 _ATTEMPTS = 64
+_HELD_ATTEMPTS = 16
 Result = TypeVar("Result")
 
 _NO_INPUT = InputShapes()
@@ -170,19 +172,60 @@ def _regrow(
     batch_hint: int | None,
     native: Evaluator | None = None,
 ) -> Graph:
-    """Read at other batches what the file fixes at one."""
+    """Read at other batches what the file fixes at one.
+
+    Raises:
+        UnsupportedError: ``graph.batch_dependent`` where the file's batch stands in an operator that does not follow.
+    """
     native = _run(program, plan, native_batch) if native is None else native
+    held: dict[int, int] = {}
+    first: HeldBatch | None = None
+    for _ in range(_HELD_ATTEMPTS):
+        try:
+            graph, run = _regrow_held(
+                program, plan, name, native_batch=native_batch, batch_hint=batch_hint, native=native, held=held
+            )
+        except (ModelReadError, UnsupportedError):
+            if first is None:
+                raise
+            break
+        found = find_held_batch(graph, native_batch, made_up=run.made_up(native_batch))
+        if found is None:
+            return graph
+        first = first or found
+        numbers = run.numbers_of(found.origin) if found.is_written else []
+        if not numbers or not held.keys().isdisjoint(numbers):
+            break
+        held.update(dict.fromkeys(numbers, found.axis))
+    raise batch_dependent(
+        first.reason.removesuffix(".") if first is not None else "its batch stands in too many places"
+    )
+
+
+def _regrow_held(
+    program: Program,
+    plan: InputPlan,
+    name: str,
+    *,
+    native_batch: int,
+    batch_hint: int | None,
+    native: Evaluator,
+    held: Mapping[int, int],
+) -> tuple[Graph, Evaluator]:
+    """The graph, and a run that numbers its tensors alike."""
     shapes = native.shapes()
     choices: Choices = {}
     alternatives: dict[Signature, int] = {}
+    runs: dict[int, Evaluator] = {}
 
     def run_at(batch: int, limit: int) -> Evaluator:
-        rebatching = Rebatching(native_batch, batch, choices, alternatives)
-        return _run(program, plan, batch, native=shapes, rebatching=rebatching, data_limit=limit)
+        rebatching = Rebatching(native_batch, batch, choices, alternatives, held)
+        runs[batch] = _run(program, plan, batch, native=shapes, rebatching=rebatching, data_limit=limit)
+        return runs[batch]
 
     for _ in range(_ATTEMPTS - 1):
         try:
-            return _unify(run_at, name=name, batch_hint=batch_hint)
+            return _unify(run_at, name=name, batch_hint=batch_hint), runs[_BATCHES[0]]
         except (ModelReadError, UnsupportedError):
             # Come back to the reshape met last that can be read in another way.
             while choices:
@@ -192,7 +235,7 @@ def _regrow(
                     break
             if not choices:
                 raise
-    return _unify(run_at, name=name, batch_hint=batch_hint)
+    return _unify(run_at, name=name, batch_hint=batch_hint), runs[_BATCHES[0]]
 
 
 def _unify(run_at: Callable[[int, int], Evaluator], *, name: str, batch_hint: int | None) -> Graph:

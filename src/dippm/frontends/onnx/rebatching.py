@@ -7,8 +7,12 @@ one way, the likeliest is tried first and the others are kept for a later attemp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
+
+import numpy as np
+
+from dippm.frontends.onnx.program import Array
 
 __all__ = ["Choices", "Rebatching", "Signature"]
 
@@ -27,15 +31,22 @@ class Rebatching:
         batch: The batch asked for.
         choices: For each reshape met so far which of its readings to take; new ones are added.
         alternatives: For each reshape met so far how many readings it has; new ones are added.
+        held: The dimension in which the batch is written into a value, by the value's number.
     """
 
     def __init__(
-        self, native: int, batch: int, choices: Choices | None = None, alternatives: dict[Signature, int] | None = None
+        self,
+        native: int,
+        batch: int,
+        choices: Choices | None = None,
+        alternatives: dict[Signature, int] | None = None,
+        held: Mapping[int, int] | None = None,
     ) -> None:
         self._native = native
         self._batch = batch
         self.choices = {} if choices is None else choices
         self.alternatives = {} if alternatives is None else alternatives
+        self.held = {} if held is None else held
 
     def reshape(self, native: Sizes, current: Sizes, target: Sizes) -> Sizes | None:
         """The target of a reshape at the batch asked for.
@@ -67,6 +78,22 @@ class Rebatching:
             if old != new and offset + axis >= 0 and target[offset + axis] == old:
                 grown[offset + axis] = new
         return tuple(grown)
+
+    def held_shape(self, number: int, shape: Sizes) -> Sizes | None:
+        """The shape of a value that the batch is written into at the batch asked for, None where it is not.
+
+        Args:
+            number: The value's number.
+            shape: Its shape at the file's batch.
+        """
+        axis = self.held.get(number)
+        return None if axis is None else self._grow(shape, axis)
+
+    def held_data(self, number: int, data: Array) -> Array | None:
+        """The numbers of such a value, None where its samples differ and so tell nothing of others."""
+        axis = self.held[number]
+        sample = data.take([0], axis)
+        return np.repeat(sample, self._batch, axis) if (data == sample).all() else None
 
     def _batch_axis(self, native: Sizes, current: Sizes) -> int | None:
         if len(native) != len(current):

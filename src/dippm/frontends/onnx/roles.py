@@ -9,7 +9,7 @@ from dippm.frontends.onnx.program import ABSENT, Op, Program, Weight
 from dippm.frontends.onnx.values import DATA_LIMIT, numel
 from dippm.graph import TensorRole
 
-__all__ = ["assign_roles", "role_of_constant"]
+__all__ = ["assign_roles", "is_made_name", "role_of_constant"]
 
 _RUNNING_STATISTICS = (3, 4)  # mean and variance among the inputs of BatchNormalization
 _BUFFER_NAMES = frozenset(
@@ -22,6 +22,8 @@ _BUFFER_NAMES = frozenset(
 )  # fmt: skip
 # Parts that are numbers are places in a Sequential or a ModuleList.
 _MODULE_PATH = re.compile(r"(?!val_\d|scalar|const)(\d+\.)*[A-Za-z_]\w*(\.\w+)*", re.IGNORECASE)
+# What the exporter of PyTorch calls tensors of the code that it has worked out, after the operators that made them.
+_MADE_NAME = re.compile(r"(new_)?(zeros|ones|full|empty|expand|repeat|tile)(_\d+)?")
 _TRAINED_INPUTS = {
     "Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (1,), "LSTM": (1, 2, 3), "GRU": (1, 2, 3),
     "RNN": (1, 2, 3),
@@ -121,6 +123,11 @@ def role_of_constant(constant: Weight, *, is_trained: bool) -> TensorRole:
     if is_trained and constant.dtype.is_floating:
         return TensorRole.PARAMETER
     return TensorRole.BUFFER if numel(constant.shape) > DATA_LIMIT else TensorRole.CONSTANT
+
+
+def is_made_name(name: str) -> bool:
+    """Whether an exporter has named a stored tensor, not the model that it is a weight of."""
+    return _MODULE_PATH.fullmatch(name) is None or _MADE_NAME.fullmatch(name) is not None
 
 
 def _one_unit_weights(ops: Sequence[Op], weights: Mapping[int, Weight]) -> set[int]:

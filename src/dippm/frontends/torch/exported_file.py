@@ -20,7 +20,9 @@ from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
 from dippm.frontends.torch.reader import read_module
+from dippm.frontends.torch.rebatch import Followed
 from dippm.graph import Graph, OpKind
+from dippm.graph.passes.held_batch import find_held_batch
 
 __all__ = ["is_exported_archive", "read_exported_file"]
 
@@ -90,14 +92,22 @@ def read_exported_file(
 def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, mode: Mode, batch: int) -> Graph:
     """Read a program with a batch size written into it, for every batch size where that can be shown to be right."""
     exported = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch,))
-    try:
-        graph = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch + 1, batch + 2))
-    except DippmError as exc:
-        reason = f"It was exported for batch {batch} and cannot run at another one: {exc}"
-    else:
-        if graph.fixed_batch is None and _agrees(graph, exported, batch=batch):
-            return graph
-        reason = f"It was exported for batch {batch}, and its operators do not follow another one."
+    reason = ""
+    # A batch of one leaves no trace in what was repeated, so there the reading that follows it comes first.
+    for module.followed in (Followed.RANGES, Followed.VIEWS) if batch == 1 else Followed:
+        try:
+            graph = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch + 1, batch + 2))
+        except DippmError as exc:
+            failure = f"It was exported for batch {batch} and cannot run at another one: {exc}"
+        else:
+            held = find_held_batch(graph, batch)
+            if graph.fixed_batch is not None or not _agrees(graph, exported, batch=batch):
+                failure = f"It was exported for batch {batch}, and its operators do not follow another one."
+            elif held is None:
+                return graph
+            else:
+                failure = f"It was exported for batch {batch}, which stands in its operators: {held.reason}"
+        reason = reason or failure
     return dataclasses.replace(
         exported,
         fixed_batch=batch,

@@ -11,7 +11,7 @@ from torch import nn
 from dippm.errors import ModelReadError, UnsupportedError
 from dippm.frontends.torch.exported_operators import import_packages, resolve_operator
 from dippm.frontends.torch.plans import plan_for, refusal
-from dippm.frontends.torch.rebatch import Rebatcher
+from dippm.frontends.torch.rebatch import Followed, Rebatcher
 
 __all__ = ["ExportedModule", "meta_tensor"]
 
@@ -78,6 +78,8 @@ class ExportedModule(nn.Module):
                 self.input_names.append(spec["user_input"]["arg"]["as_tensor"]["name"])
         #: Inputs whose first dimension is the batch.
         self.batched_inputs: list[str] = list(self.input_names)
+        #: What follows the batch where it is of the exported batch's size.
+        self.followed = Followed.VIEWS
 
     def input_meta(self, name: str) -> _Json:
         """Shape and type that an input was exported with."""
@@ -97,7 +99,7 @@ class ExportedModule(nn.Module):
         batch = next((values[name].shape[0] for name in self.batched_inputs if values[name].dim()), None)
         self._rebatcher = None
         if self._exported_batch is not None and batch not in {None, self._exported_batch}:
-            self._rebatcher = Rebatcher(exported=self._exported_batch, wanted=int(batch or 1))
+            self._rebatcher = Rebatcher(exported=self._exported_batch, wanted=int(batch or 1), followed=self.followed)
         outputs = self._run(self._graph, values)
         return list(outputs)
 

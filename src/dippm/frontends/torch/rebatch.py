@@ -7,16 +7,30 @@ dimension it went into, the argument is scaled; the reader then checks the whole
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from math import prod
 from typing import Any
 
 import torch
 
-__all__ = ["Rebatcher"]
+__all__ = ["Followed", "Rebatcher"]
 
 _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "_reshape_copy", "view_copy"})
 _FACTORIES = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty"})
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_REPEATS = {"repeat": "repeats", "tile": "dims"}
+_BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
+
+
+class Followed(IntEnum):
+    """What follows the batch where it is of the exported batch's size; each takes in what stands before it."""
+
+    VIEWS = 0
+    """Views, and tensors that are filled with one number."""
+    REPEATS = 1
+    """Tables that are repeated as often as the batch has samples."""
+    RANGES = 2
+    """Ranges of as many numbers as the batch has samples."""
 
 
 class Rebatcher:
@@ -25,11 +39,13 @@ class Rebatcher:
     Args:
         exported: Batch size that is written into the program.
         wanted: Batch size that the program runs at.
+        followed: What is taken to follow the batch.
     """
 
-    def __init__(self, *, exported: int, wanted: int) -> None:
+    def __init__(self, *, exported: int, wanted: int, followed: Followed = Followed.VIEWS) -> None:
         self._exported = exported
         self._wanted = wanted
+        self._followed = followed
 
     def adapt(
         self, target: str, arguments: dict[str, Any], *, graph: Mapping[str, Any], node: Mapping[str, Any]
@@ -54,7 +70,62 @@ class Rebatcher:
             return {**arguments, "tensors": self._aligned(arguments["tensors"], arguments.get("dim", 0), name)}
         if name in _RECURRENT and "input" in arguments:
             return self._recurrent(arguments)
+        if name == "arange" and self._followed >= Followed.RANGES:
+            return self._range(arguments)
+        if name in _BAGS and self._followed >= Followed.RANGES:
+            return self._bags(arguments, graph=graph, node=node)
+        if (name in _REPEATS or name == "repeat_interleave") and self._followed >= Followed.REPEATS:
+            return self._repeated(name, arguments, graph=graph, node=node)
         return arguments
+
+    def _repeated(
+        self, name: str, arguments: dict[str, Any], *, graph: Mapping[str, Any], node: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What is repeated once for each sample, unless it follows the batch by itself."""
+        source = arguments["self"]
+        if _exported_shape(graph, node, key="self") != list(source.shape):
+            return arguments
+        if name in _REPEATS:
+            return {**arguments, _REPEATS[name]: self._counts(source.shape, arguments[_REPEATS[name]])}
+        if arguments.get("repeats") != self._exported or self._exported == 1:
+            return arguments
+        size = arguments.get("output_size")
+        grown = None if size is None else size // self._exported * self._wanted
+        return {**arguments, "repeats": self._wanted, "output_size": grown}
+
+    def _range(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        start, step = arguments.get("start", 0), arguments.get("step", 1)
+        is_range = self._exported > 1 or step > 1  # a range of one number tells nothing, but where bags begin
+        if not is_range or -((start - arguments["end"]) // step) != self._exported:
+            return arguments
+        return {**arguments, "end": start + self._wanted * step}
+
+    def _counts(self, shape: Sequence[int], counts: Sequence[int]) -> list[int]:
+        sizes = [1] * (len(counts) - len(shape)) + list(shape)
+        first = len(sizes) - len(counts)
+        if self._exported == 1:
+            # Code that repeats nothing at all meant the batch.
+            is_batch = first == 0 and sizes[0] == 1 and all(count == 1 for count in counts)
+            found = [0] if is_batch else []
+        else:
+            repeated = [position for position, count in enumerate(counts) if count == self._exported]
+            single = [position for position in repeated if sizes[first + position] == 1]
+            found = [0] if 0 in repeated else single
+        if len(found) != 1:
+            return list(counts)
+        return [self._wanted if position == found[0] else count for position, count in enumerate(counts)]
+
+    def _bags(self, arguments: dict[str, Any], *, graph: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+        """Offsets of bags, as many for each sample as there were when the program was exported."""
+        indices, offsets = arguments["indices"], arguments["offsets"]
+        before = _exported_shape(graph, node, key="indices")
+        last = int(bool(arguments.get("include_last_offset")))
+        bags = offsets.numel() - last
+        is_held = _exported_shape(graph, node, key="offsets") == list(offsets.shape)
+        if not is_held or not before or not before[0] or bags * indices.numel() % prod(before):
+            return arguments
+        wanted = bags * indices.numel() // prod(before) + last
+        return arguments if wanted == bags + last else {**arguments, "offsets": offsets[:1].expand(wanted)}
 
     def _scaled_if_batch(self, size: Any) -> Any:
         return self._wanted if size == self._exported else size

@@ -25,13 +25,30 @@ def gather(call: Call) -> Value:
     is_table = x.is_static and axis == 0 and len(x.shape) == 2 and is_trained
     if is_table and not (indices.is_static and len(indices.shape) == 1):
         return call.emit(OpKind.EMBEDDING, [x, indices], shape, x.dtype)
-    if indices.is_constant and indices.is_computed and len(x.shape) == 1 and len(indices.shape) > 1:
-        # An exporter's as_strided: a flat tensor indexed by positions worked out from sizes.
-        return call.view(x, shape, "as_strided")
+    if len(x.shape) == 1 and len(indices.shape) > 1 and _is_strided(call, x, indices):
+        return call.view(x, _strided_shape(call, x, shape), "as_strided")
     if indices.data is not None and len(indices.shape) == 1 and len(indices.data) == 1:
         # PyTorch's code for this is a slice of one element.
         return call.view(x, shape, "slice", steps=(1,) * len(shape))
     return call.emit(OpKind.GATHER, [x, indices], shape, x.dtype, axis=axis)
+
+
+def _is_strided(call: Call, x: Value, indices: Value) -> bool:
+    """Whether it is an exporter's as_strided: a flat tensor and positions worked out from sizes, or all of it."""
+    if indices.is_constant and indices.is_computed:
+        return True
+    count = numel(indices.shape)
+    if x.is_static or not indices.is_static or indices.is_computed or (count,) != (call.native_shape(0) or x.shape):
+        return False
+    return indices.data is None or bool((indices.data.reshape(-1) == np.arange(count)).all())
+
+
+def _strided_shape(call: Call, x: Value, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an ``as_strided``; where it takes each element once and the file fixes it, it follows the batch."""
+    rebatching, native, native_output = call.evaluator.rebatching, call.native_shape(0), call.native_output_shape()
+    if rebatching is None or native is None or native_output != shape or numel(shape) != numel(native):
+        return shape
+    return rebatching.reshape(native, x.shape, native_output) or shape
 
 
 def _take(call: Call, x: Value, indices: Value, axis: int) -> Value:
