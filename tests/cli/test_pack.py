@@ -77,6 +77,18 @@ def test_the_picture_shows_every_gpu(
     assert "3 GPUs, 16 compute slices: proved to be the fewest." in text
 
 
+def test_where_boxes_have_no_room_slices_are_listed(
+    net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(net).parent)
+    for name, value in (("TTY_COMPATIBLE", "1"), ("TERM", "xterm"), ("NO_COLOR", "1"), ("COLUMNS", "64")):
+        monkeypatch.setenv(name, value)
+    assert main(["pack", "net.onnx", "--replicas", "net.onnx=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["  1g.5gb  net.onnx"] * 2
+    assert "│" not in "".join(lines)
+
+
 def test_a_file_of_models(net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "models.toml"
     path.write_text('[[model]]\nmodel = "net.onnx"\nname = "many"\nreplicas = 3\nbatch = 16\n', encoding="utf-8")

@@ -33,6 +33,7 @@ _FIGURES = (
     ("board_power_w", "board power", " W"),
 )
 _DEVICE_WIDTH = 20
+_SOURCE_WIDTH = 16
 
 
 def devices(
@@ -96,11 +97,11 @@ def _trim(value: float) -> str:
 
 
 def _list_devices(specs: tuple[DeviceSpec, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    from dippm.cli.fitting_table import FittingTable
+
+    table = FittingTable()
     table.add_column("device", overflow="fold", min_width=_DEVICE_WIDTH)
     table.add_column("kind", no_wrap=True)
     for title in ("SMs", "FP32\nTFLOP/s", "memory\nGiB", "GB/s", "W"):
@@ -121,17 +122,16 @@ def _list_devices(specs: tuple[DeviceSpec, ...]) -> Table:
 
 
 def _show_device(spec: DeviceSpec) -> Group:
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
+    from dippm.cli.fitting_table import FittingTable
     from dippm.cli.output import make_printable
 
-    figures = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+    figures = FittingTable(gap=3, show_header=False)
     figures.add_column(no_wrap=True)
     figures.add_column(justify="right", no_wrap=True)
-    figures.add_column(style="dim", overflow="fold")
+    figures.add_column(style="dim", overflow="fold", min_width=_SOURCE_WIDTH)
     for label, value, source in _figure_rows(spec):
         figures.add_row(label, value, Text(make_printable(source)))
     parts: list[RenderableType] = [Text(make_printable(spec.name), style="bold"), figures]
@@ -139,7 +139,7 @@ def _show_device(spec: DeviceSpec) -> Group:
         parts.insert(1, Text(f"also {make_printable(', '.join(spec.aliases))}", style="dim"))
     if not spec.mig_profiles:
         return Group(*parts)
-    slices = Table(title="MIG slices", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    slices = FittingTable("MIG slices", gap=3)
     slices.add_column("profile")
     for title in ("compute slices", "memory slices", "SMs", "memory, MiB", "at most"):
         slices.add_column(title, justify="right")
@@ -174,11 +174,11 @@ def ops(as_json: options.JsonOption = False) -> None:
 
 
 def _list_operators(rows: list[tuple[str, list[str], str]]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    from dippm.cli.fitting_table import FittingTable
+
+    table = FittingTable(gap=3)
     table.add_column("kind", no_wrap=True)
     table.add_column("operators of the frameworks", overflow="fold", ratio=2)
     table.add_column("how its time is predicted", overflow="fold", ratio=1)

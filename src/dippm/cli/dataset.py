@@ -293,10 +293,9 @@ def _write_report(report: CampaignReport, folder: Path) -> None:
 
 
 def _print_collections(infos: Sequence[CollectionInfo]) -> None:
-    from rich import box
-    from rich.table import Table
+    from dippm.cli.fitting_table import FittingTable
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = FittingTable(gap=3)
     table.add_column("collection", no_wrap=True)
     table.add_column("recipes", justify="right")
     table.add_column("models", justify="right")

@@ -64,13 +64,13 @@ def _row(group: LabelGroup) -> list[object]:
 
 def _make_tables(statistics: LabelStatistics) -> Iterator[Table]:
     """A table for each device and conditions, a row for each family."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from dippm.cli.fitting_table import FittingTable
 
     for where, groups in groupby(statistics.groups, key=lambda group: (group.device, group.mode, group.precision)):
         title = Text(make_printable(", ".join(where)), style="bold")
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table = FittingTable(title)
         table.add_column("family", overflow="fold")
         for name in ("rows", "models", "ok", "latency, ms", "energy, J", "memory, MiB"):
             table.add_column(name, justify="right", no_wrap=True)

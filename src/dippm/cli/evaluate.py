@@ -199,11 +199,11 @@ def _show_whole_models(report: WholeModelReport) -> None:
     if not is_terminal():
         print_columns(columns, ([getattr(score, name) for name in columns] for score in report.scores))
         return
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    from dippm.cli.fitting_table import FittingTable
+
+    table = FittingTable(gap=3)
     for name in ("source", "model", "device", "how"):
         table.add_column(name, overflow="fold")
     for name in ("batch", "measured, ms", "predicted, ms", "error, %", "in interval"):
@@ -234,9 +234,9 @@ def _show_kernels(report: KernelReport) -> None:
 
 
 def _print_tables(report: KernelReport) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from dippm.cli.fitting_table import FittingTable
 
     console = make_console()
     for protocol, title, value in (
@@ -247,7 +247,7 @@ def _print_tables(report: KernelReport) -> None:
         if not scores:
             continue
         methods = list(dict.fromkeys(score.method for score in scores))
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table = FittingTable(title, gap=3)
         table.add_column("operator")
         table.add_column("device", overflow="fold")
         for name in ("rows", *methods):

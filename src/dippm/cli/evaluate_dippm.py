@@ -108,12 +108,12 @@ def _rows(report: DippmReport) -> list[list[object]]:
 
 
 def _print_table(report: DippmReport) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
+    from dippm.cli.fitting_table import FittingTable
+
     title = f"Mean absolute error, %: {report.dataset.device}, {report.dataset.conditions}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = FittingTable(title, gap=3)
     table.add_column("")
     for part in ("training", "validation", "test"):
         table.add_column(part, justify="right")

@@ -123,11 +123,10 @@ def _plain(value: float) -> str:
 
 
 def _print_table(report: DnnperfReport) -> None:
-    from rich import box
-    from rich.table import Table
+    from dippm.cli.fitting_table import FittingTable
 
     title = f"Mean relative error of the test rows, %: {report.dataset.device}, {report.dataset.conditions}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = FittingTable(title, gap=3)
     table.add_column("")
     for metric in report.dataset.metrics:
         table.add_column({"latency_ms": "step time", "memory_mb": "memory"}.get(metric, metric), justify="right")

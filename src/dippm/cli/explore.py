@@ -162,12 +162,11 @@ def _rows(found: Exploration) -> list[list[object]]:
 
 
 def _make_table(found: Exploration) -> Group:
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
     from dippm.api.exploration.objectives import TITLES
+    from dippm.cli.fitting_table import FittingTable
 
     plan = found.plan
     title = Text.assemble(
@@ -177,7 +176,7 @@ def _make_table(found: Exploration) -> Group:
         + f"\n{make_printable(str(plan['device']))}, batch {plan['batch']}, {', '.join(plan['conditions'].values())}; "
         f"{plan['sampler']}, seed {plan['seed']}",
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = FittingTable()
     table.add_column("#", justify="right")
     for metric in found.metrics:
         table.add_column(TITLES[metric], justify="right", no_wrap=True)

@@ -172,20 +172,11 @@ def _phase_line(phases: Mapping[str, float]) -> str:
 
 
 def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspection) -> Table:
-    from rich import box
-    from rich.table import Table
-
     from dippm.cli.figures import format_count, format_figure, format_shape
+    from dippm.cli.fitting_table import FittingTable
 
     total = inspection.prediction.latency_ms
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = FittingTable(title)
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("kind", no_wrap=True)
     table.add_column("module")

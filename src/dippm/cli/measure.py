@@ -12,7 +12,7 @@ from dippm.cli.output import SCHEMA, is_terminal, make_console, make_printable, 
 from dippm.cli.progress import CountBar
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.text import Text
 
     from dippm.api import Measured
@@ -111,12 +111,12 @@ def _warnings(results: Sequence[Measured]) -> list[str]:
 
 
 def _make_table(results: Sequence[Measured]) -> Group:
-    from rich import box
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    from dippm.cli.fitting_table import FittingTable
+
+    table = FittingTable()
     table.add_column("batch", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, min_width=len("predicted"))
     for title in ("latency, ms", "energy, J", "memory, MiB"):
@@ -125,7 +125,7 @@ def _make_table(results: Sequence[Measured]) -> Group:
         table.add_row(f"{result.configuration.batch:,}", "measured", *_measured_cells(result))
         if result.prediction is not None:
             table.add_row("", Text("predicted", style="dim"), *_predicted_cells(result))
-    parts: list[Text | Table] = [_title(results[0]), table]
+    parts: list[RenderableType] = [_title(results[0]), table]
     for result in results:
         measurement = result.measurement
         if measurement.message:

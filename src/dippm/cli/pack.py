@@ -25,6 +25,7 @@ from dippm.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
@@ -38,7 +39,7 @@ _COLUMNS = (
     "gpu", "device", "profile", "start", "model", "needed_low", "needed_high", "capacity_mb", "latency_ms",
 )  # fmt: skip
 _WIDEST_PICTURE = 96
-_NARROWEST_SLICE = 7
+_NARROWEST_SLICE = 8
 _STYLES = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
@@ -215,8 +216,11 @@ def _draw(packing: ModelPacking) -> None:
                 (f"  {used} compute slices in use, {gpu.free_compute_slices} to be had", "dim"),
             )
         )
-        for line in _picture(gpu, styles, width):
-            console.print(line, no_wrap=True, crop=True)
+        if width > gpu.memory_slices * _NARROWEST_SLICE:
+            for line in _picture(gpu, styles, width):
+                console.print(line, no_wrap=True, crop=True)
+        else:
+            console.print(_list_slices(gpu, styles))
         first = last + 1
     console.print(_table(packing, styles))
     console.print(Text(_summary(packing), style="bold" if packing.is_optimal else "yellow"))
@@ -228,7 +232,7 @@ def _picture(gpu: PackedGpu, styles: dict[str, str], width: int) -> list[Text]:
     """A box for each slice, as wide as its memory slices, with dots where nothing stands."""
     from rich.text import Text
 
-    unit = max((width - 1) // gpu.memory_slices, _NARROWEST_SLICE)
+    unit = (width - 1) // gpu.memory_slices
     top, middle, below, bottom = Text("┌"), Text("│"), Text("│"), Text("└")
     position = 0
     boxes: list[tuple[int, str, str, str]] = []
@@ -248,6 +252,21 @@ def _picture(gpu: PackedGpu, styles: dict[str, str], width: int) -> list[Text]:
     return [top, middle, below, bottom]
 
 
+def _list_slices(gpu: PackedGpu, styles: dict[str, str]) -> Padding:
+    """A line for each slice, where there is no room for boxes."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    for each in gpu.slices:
+        lines.add_row(
+            Text(make_printable(each.profile or "whole card"), no_wrap=True),
+            FoldedName(each.name, style=styles[each.name]),
+        )
+    return Padding(lines, (0, 0, 0, 2), expand=False)
+
+
 def _cut(text: str, width: int) -> str:
     """The end of a text, which tells models apart better than the beginning."""
     return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
@@ -255,14 +274,13 @@ def _cut(text: str, width: int) -> str:
 
 def _table(packing: ModelPacking, styles: dict[str, str]) -> Table:
     """What each model needs, and what its slices have."""
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from dippm.api.packing import device_of
     from dippm.cli.figures import format_figure, format_interval
+    from dippm.cli.fitting_table import FittingTable
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = FittingTable()
     table.add_column("model")
     table.add_column("replicas", justify="right", no_wrap=True)
     for title in ("slice", "needs, MiB", "has, MiB", "latency, ms"):

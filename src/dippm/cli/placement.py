@@ -227,11 +227,10 @@ def _max_batch_table(answers: Sequence[MaxBatch]) -> Table:
 
 
 def _make_table(answers: Sequence[DeviceFit | MaxBatch], columns: tuple[str, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
+    from dippm.cli.fitting_table import FittingTable
 
     has_prices = any(answer.price is not None for answer in answers)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = FittingTable()
     table.add_column("device", min_width=_NARROW_WIDTH if has_prices else _DEVICE_WIDTH)
     for title in columns:
         table.add_column(title, justify="left" if title in ("fits", "bound by") else "right", no_wrap=True)

@@ -178,14 +178,14 @@ def print_heading(predictions: Sequence[Prediction]) -> None:
 
 def make_table(predictions: Sequence[Prediction]) -> Group:
     """Everything that a person wants to know of these predictions, which share model and conditions."""
-    from rich import box
     from rich.console import Group
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
+    from dippm.cli.fitting_table import FittingTable
+
     first = predictions[0]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = FittingTable()
     longest = max(len(prediction.device) for prediction in predictions)
     table.add_column("device", no_wrap=longest <= _LONGEST_WHOLE)
     table.add_column("batch", justify="right", no_wrap=True, min_width=len("batch"))

@@ -154,9 +154,9 @@ class _Progress:
 
 
 def _print_report(report: SweepReport) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from dippm.cli.fitting_table import FittingTable
 
     console = make_console()
     again = f" ({report.resumed_models:,} by an earlier run)" if report.resumed_models else ""
@@ -169,7 +169,7 @@ def _print_report(report: SweepReport) -> None:
     )
     if not report.failures:
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = FittingTable()
     table.add_column("error", no_wrap=True)
     table.add_column("rows", justify="right", no_wrap=True)
     table.add_column("for example", overflow="fold")

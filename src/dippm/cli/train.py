@@ -259,17 +259,10 @@ def _rows(report: TrainingReport) -> list[list[object]]:
 
 
 def _print_table(report: TrainingReport) -> None:
-    from rich import box
-    from rich.table import Table
+    from dippm.cli.fitting_table import FittingTable
 
     splits = list(report.mape_percent)
-    table = Table(
-        title=f"{report.model}: mean absolute error, %",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = FittingTable(f"{report.model}: mean absolute error, %", gap=3)
     table.add_column("")
     for split in splits:
         table.add_column(split, justify="right")

@@ -88,16 +88,9 @@ def _rows(report: AdaptationReport) -> list[list[object]]:
 
 
 def _print_table(report: AdaptationReport) -> None:
-    from rich import box
-    from rich.table import Table
+    from dippm.cli.fitting_table import FittingTable
 
-    table = Table(
-        title=f"{report.device}: mean absolute error of the time, %",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-    )
+    table = FittingTable(f"{report.device}: mean absolute error of the time, %", gap=3)
     for column in ("", "rows", "models", "before", "after", "interval ± %", "wait for host"):
         table.add_column(column, justify="right" if column else "left")
     for regime, rows, models, before, after, width, waiting in _rows(report):
