@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,18 @@ def test_the_picture_shows_every_gpu(
     boxes = [line for line in text.splitlines() if line.startswith(("┌", "└", "│"))]
     assert len({len(line) for line in boxes}) == 1
     assert "3 GPUs, 16 compute slices: proved to be the fewest." in text
+
+
+def test_replicas_name_their_model_where_there_are_several(
+    net: str, run_json: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [each["replicas"] for each in run_json("pack", net, "--replicas", "3")["packing"]["models"]] == [3]
+    for replicas in ("3", "=3", f"{net}=1,3"):
+        assert main(["pack", net, net, "--replicas", replicas]) == 2
+        assert capsys.readouterr().err == (
+            f"Error: Replicas must be written as MODEL=N joined by commas, such as {net}=3. Got '{replicas}' instead. "
+            f"The models are {net}, {net} #2. [pack.replicas]\n"
+        )
 
 
 def test_where_boxes_have_no_room_slices_are_listed(

@@ -74,7 +74,7 @@ def pack(
         typer.Option(
             "--replicas",
             metavar="MODEL=N[,...]",
-            help="How many of a model run at once, each on a slice of its own; 1 when left out.",
+            help="How many of a model run at once, each on a slice of its own; 1 when left out. N alone for one model.",
             show_default=False,
         ),
     ] = None,
@@ -104,7 +104,7 @@ def pack(
         asked,
         device=options.find_devices(device, device_file),
         gpus=None if gpus is None else _parse_counts(gpus),
-        replicas=_parse_replicas(replicas),
+        replicas={} if replicas is None else _parse_replicas(replicas, _names(asked)),
         batch=options.parse_one_batch(batch),
         latency_ms=latency_ms,
         framework=framework,
@@ -140,21 +140,38 @@ def _parse_counts(text: str) -> list[int]:
         ) from exc
 
 
-def _parse_replicas(text: str | None) -> dict[str, int]:
+def _names(asked: list[object]) -> list[str]:
+    """What the models are called in the answer."""
+    from dippm.api.models_to_pack import ModelToPack, name_models
+
+    models = [each if isinstance(each, ModelToPack) else ModelToPack(model=each) for each in asked]
+    return [str(each.name) for each in name_models(models, {})]
+
+
+def _parse_replicas(text: str, names: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for part in (text or "").split(",") if text is not None else ():
+    for part in text.split(","):
         # A path may hold "=", a number does not.
-        name, _, count = part.rpartition("=")
+        name, mark, count = (piece.strip() for piece in part.rpartition("="))
+        if not mark and len(names) == 1:
+            name = names[0]
         if name in found:
             raise UsageError(f"The replicas of '{name}' are given twice.", code="pack.replicas")
         try:
-            found[name.strip()] = int(count)
+            found[name] = int(count)
         except ValueError as exc:
-            raise UsageError(
-                f"Replicas must be written as MODEL=N joined by commas, such as timm:resnet50=3. Got '{text}' instead.",
-                code="pack.replicas",
-            ) from exc
+            raise _misread(text, names) from exc
+        if not name:
+            raise _misread(text, names)
     return found
+
+
+def _misread(text: str, names: list[str]) -> UsageError:
+    return UsageError(
+        f"Replicas must be written as MODEL=N joined by commas, such as {names[0]}=3. Got '{text}' instead.",
+        code="pack.replicas",
+        cure=f"The models are {', '.join(names)}." if len(names) > 1 else None,
+    )
 
 
 def _rows(packing: ModelPacking) -> Iterator[list[object]]:
