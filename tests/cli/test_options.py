@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.cli.options import find_devices, find_one_device, parse_batches, parse_inputs, parse_one_batch
+from dippm.cli.options import find_devices, find_one_device, parse_batches, parse_inputs, parse_one_batch, parse_prices
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import Fixed
 from dippm.frontends.inputs import parse_input_shapes
@@ -16,15 +16,23 @@ from dippm.frontends.inputs import parse_input_shapes
     ],
 )  # fmt: skip
 def test_batches(text: str, sizes: list[int]) -> None:
-    assert parse_batches(text) == sizes
+    assert parse_batches([text]) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "1.5", "8 16", "1,"])
 def test_batches_must_be_whole_numbers(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_batches(text)
+        parse_batches([text])
     assert caught.value.code == "batch.invalid"
     assert f"'{text}'" in str(caught.value)
+
+
+def test_what_is_given_twice_is_joined() -> None:
+    assert parse_batches(["8", "1,8", "2"]) == [8, 1, 2]
+    assert [spec.name for spec in find_devices(["A100", "T4,A100"], None)] == ["A100-SXM4-40GB", "Tesla T4"]
+    assert parse_prices(["A100=1.2", "T4=0.35"]) == {"A100": 1.2, "T4": 0.35}
+    with pytest.raises(UsageError, match="two prices"):
+        parse_prices(["A100=1", "A100=2"])
 
 
 def test_one_batch() -> None:
@@ -44,13 +52,13 @@ def test_one_batch() -> None:
     ],
 )
 def test_a_device_counts_once_whatever_it_is_called(names: str | None, found: list[str]) -> None:
-    assert [spec.name for spec in find_devices(names, None)] == found
+    assert [spec.name for spec in find_devices(None if names is None else [names], None)] == found
 
 
 @pytest.mark.parametrize("names", ["", ",", "A100,,T4", "A100,"])
 def test_devices_are_joined_by_single_commas(names: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find_devices(names, None)
+        find_devices([names], None)
     assert caught.value.code == "device.invalid"
 
 

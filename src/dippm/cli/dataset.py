@@ -24,6 +24,7 @@ from dippm.cli.output import (
     print_note,
 )
 from dippm.cli.progress import CampaignLines, CountBar
+from dippm.cli.strict_command import StrictCommand
 from dippm.errors import DippmError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ LabelsArgument = Annotated[
 ]
 
 
-@dataset.command("recipes")
+@dataset.command("recipes", cls=StrictCommand)
 def recipes(seed: SeedOption = 0, as_json: options.JsonOption = False) -> None:
     """List the collections of models, with their counts."""
     from dippm import api
@@ -68,7 +69,7 @@ def recipes(seed: SeedOption = 0, as_json: options.JsonOption = False) -> None:
         print_columns(("collection", "family", "recipes"), rows)
 
 
-@dataset.command("measure")
+@dataset.command("measure", cls=StrictCommand)
 def measure(
     recipe: RecipeOption,
     store: StoreOption,
@@ -175,7 +176,7 @@ def measure(
         raise typer.Exit(status)
 
 
-@dataset.command("graphs")
+@dataset.command("graphs", cls=StrictCommand)
 def graphs(
     recipe: RecipeOption,
     cache: Annotated[Path, typer.Option("--cache", metavar="FOLDER", help="Folder of the graphs.", show_default=False)],
@@ -208,7 +209,7 @@ def graphs(
         print_columns(("family", "model_key", "reason"), failed)
 
 
-@dataset.command("stats")
+@dataset.command("stats", cls=StrictCommand)
 def stats(
     labels: LabelsArgument,
     plots: Annotated[
@@ -225,7 +226,7 @@ def stats(
     show_statistics(statistics, plots=drawn, as_json=as_json)
 
 
-@dataset.command("export")
+@dataset.command("export", cls=StrictCommand)
 def export(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A label store.", show_default=False)],
     path: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write.", show_default=False)],
@@ -241,7 +242,7 @@ def export(
         print_note(f"{rows} labels are in {path}.")
 
 
-@dataset.command("import")
+@dataset.command("import", cls=StrictCommand)
 def import_labels(
     labels: Annotated[
         str,

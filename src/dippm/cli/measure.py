@@ -40,7 +40,7 @@ _COLUMNS = (
 
 def measure(
     model: options.ModelArgument,
-    batch: options.BatchOption = "1",
+    batch: options.BatchOption = None,
     input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: MeasuredDeviceOption = "cpu",
     device_file: options.DeviceFileOption = None,

@@ -63,7 +63,16 @@ FrameworkOption = Annotated[
     typer.Option("--framework", "-f", help="Framework of the file; found out when left out.", show_default=False),
 ]
 OneBatchOption = Annotated[str, typer.Option("--batch", "-b", metavar="N", help="The batch size.")]
-BatchOption = Annotated[str, typer.Option("--batch", "-b", metavar="N[,N...]", help="Batch sizes, joined by commas.")]
+BatchOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--batch",
+        "-b",
+        metavar="N[,N...]",
+        help="Batch sizes, joined by commas; may be repeated.",
+        show_default="1",
+    ),
+]
 InputOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,12 +85,12 @@ InputOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--device",
         "-d",
         metavar="NAME[,NAME...]",
-        help="Devices, joined by commas; 1g.5gb@A100 is a MIG slice. A100 when left out.",
+        help="Devices, joined by commas; may be repeated. 1g.5gb@A100 is a MIG slice. A100 when left out.",
         show_default=False,
     ),
 ]
@@ -164,7 +173,7 @@ AdaptedPredictorOption = Annotated[
     ),
 ]
 PriceOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--price",
         metavar="NAME=PRICE[,...]",
@@ -215,12 +224,13 @@ def is_kubernetes(output_format: str | None, *, as_json: bool) -> bool:
     return True
 
 
-def parse_batches(text: str) -> list[int]:
-    """Read ``1,8,32``, each size once; whether one is possible is for the API to say.
+def parse_batches(given: list[str] | None) -> list[int]:
+    """Read ``1,8,32``, each size once, 1 for none; whether one is possible is for the API to say.
 
     Raises:
         UsageError: ``batch.invalid``.
     """
+    text = "1" if given is None else ",".join(given)
     sizes: dict[int, None] = {}
     for part in text.split(","):
         try:
@@ -233,7 +243,7 @@ def parse_batches(text: str) -> list[int]:
     return list(sizes)
 
 
-def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
+def find_devices(given: list[str] | None, file: str | None) -> list[DeviceSpec]:
     """The devices of ``--device`` and ``--device-file``, each once; the one of the file first, an A100 for neither.
 
     Raises:
@@ -243,8 +253,9 @@ def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
     from dippm import api
 
     found = [] if file is None else [api.load_device_file(file)]
-    if names is None:
+    if given is None:
         return found or [api.find_device("A100")]
+    names = ",".join(given)
     parts = [part.strip() for part in names.split(",")]
     if not all(parts):
         raise UsageError(
@@ -261,13 +272,13 @@ def find_devices(names: str | None, file: str | None) -> list[DeviceSpec]:
     return found
 
 
-def find_one_device(names: str | None, file: str | None) -> DeviceSpec:
+def find_one_device(name: str | None, file: str | None) -> DeviceSpec:
     """The device of ``--device`` or ``--device-file`` for a command that takes one.
 
     Raises:
         UsageError: ``device.invalid`` where there are several.
     """
-    found = find_devices(names, file)
+    found = find_devices(None if name is None else [name], file)
     if len(found) > 1:
         raise UsageError(
             f"This command takes one device. Got {', '.join(spec.name for spec in found)} instead.",
@@ -282,7 +293,7 @@ def parse_one_batch(text: str) -> int:
     Raises:
         UsageError: ``batch.invalid``.
     """
-    sizes = parse_batches(text)
+    sizes = parse_batches([text])
     if len(sizes) > 1:
         raise UsageError(f"This command takes one batch size. Got '{text}' instead.", code="batch.invalid")
     return sizes[0]
@@ -328,14 +339,15 @@ def _split_input(entry: str) -> tuple[str, str]:
     return name, shape
 
 
-def parse_prices(text: str | None) -> dict[str, float] | None:
+def parse_prices(given: list[str] | None) -> dict[str, float] | None:
     """Read ``A100=1.2,T4=0.35``; whether a price is possible is for the API to say.
 
     Raises:
         UsageError: ``price.invalid``, or ``price.repeated`` where a device comes twice.
     """
-    if text is None:
+    if given is None:
         return None
+    text = ",".join(given)
     prices: dict[str, float] = {}
     for part in text.split(","):
         name, _, price = (piece.strip() for piece in part.partition("="))

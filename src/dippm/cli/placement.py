@@ -47,7 +47,7 @@ _MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory ar
 def fits(
     model: options.ModelArgument,
     *,
-    batch: options.BatchOption = "1",
+    batch: options.BatchOption = None,
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     price: options.PriceOption = None,

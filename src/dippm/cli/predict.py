@@ -53,7 +53,7 @@ _LONGEST_WHOLE = 21
 def predict(
     model: options.ModelArgument,
     *,
-    batch: options.BatchOption = "1",
+    batch: options.BatchOption = None,
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     asked: Options,
@@ -94,32 +94,34 @@ def predict(
             print_note(f"! {note}")
 
 
-def find_devices(names: str | None, file: str | None, predictor: str | None) -> list[DeviceSpec] | list[str] | None:
+def find_devices(
+    given: list[str] | None, file: str | None, predictor: str | None
+) -> list[DeviceSpec] | list[str] | None:
     """Devices to predict for; with a trained predictor the one name given, which the catalogue need not know.
 
     Raises:
         UsageError: ``device.unused``, or those of :func:`dippm.cli.options.find_devices`.
     """
     if predictor is None:
-        return options.find_devices(names, file)
+        return options.find_devices(given, file)
     if file is not None:
         raise UsageError(
             "A trained predictor holds for the device of its labels alone.",
             code="device.unused",
             cure="Leave --device-file out.",
         )
-    return None if names is None else [names]
+    return None if given is None else [",".join(given)]
 
 
-def find_device(names: str | None, file: str | None, predictor: str | None) -> DeviceSpec | str | None:
+def find_device(name: str | None, file: str | None, predictor: str | None) -> DeviceSpec | str | None:
     """The same for a command that takes one device.
 
     Raises:
         UsageError: ``device.unused``, or those of :func:`dippm.cli.options.find_one_device`.
     """
     if predictor is None:
-        return options.find_one_device(names, file)
-    found = find_devices(names, file, predictor)
+        return options.find_one_device(name, file)
+    found = find_devices(None if name is None else [name], file, predictor)
     return found[0] if found else None
 
 

@@ -48,7 +48,7 @@ def sweep(
         Path, typer.Option("--out", metavar="FILE", help="The table, .parquet or .csv.", show_default=False)
     ],
     *,
-    batch: options.BatchOption = "1",
+    batch: options.BatchOption = None,
     device: options.DeviceOption = None,
     device_file: options.DeviceFileOption = None,
     asked: Options,
