@@ -136,6 +136,7 @@ def test_collections_are_listed(
         (("measure", "--recipe", "no-such", "--store", "s.sqlite"), 2, "collection.unknown"),
         (("measure", "--recipe", "cpu-small", "--store", "s.sqlite", "--budget", "soon"), 2, "duration.invalid"),
         (("measure", "--recipe", "cpu-small", "--store", "s.sqlite", "--mode", ","), 2, "usage.invalid"),
+        (("measure", "--recipe", "cpu-small", "--store", "none/s.sqlite"), 2, "store.unreachable"),
         (("stats", "none.sqlite"), 2, "labels.missing"),
         (("export", "none.sqlite", "out.parquet"), 2, "labels.missing"),
         (("import", "none.parquet", "--store", "s.sqlite"), 2, "parquet.missing"),
@@ -154,6 +155,14 @@ def test_wrong_use_is_an_error_and_leaves_nothing_behind(
     assert main(["dataset", *words, "--json"]) == status
     assert json.loads(capsys.readouterr().out)["error"]["code"] == code
     assert not list(tmp_path.glob("out.parquet"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_model_is_no_store(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dataset", "stats", net]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"Error: There are no labels in '{net}': it is no label store. Give a store that")
+    assert error.endswith("[store.not_a_store]\n")
 
 
 class StillFleet:

@@ -259,7 +259,7 @@ def import_labels(labels: str | os.PathLike[str], store: str | os.PathLike[str])
     Args:
         labels: A Parquet file; ``"timm"`` or ``"whole-models"`` for the published tables in the folder of measured
             tables.
-        store: Path of an SQLite file, made where there is none, or the URL of a PostgreSQL database.
+        store: Path of an SQLite file, made where there is none in that folder, or the URL of a PostgreSQL database.
 
     Returns:
         How many were read, and how many of them were new.
@@ -349,7 +349,11 @@ def _labels_to_import(labels: str | os.PathLike[str]) -> Iterable[Label]:
 
 @contextmanager
 def open_labels(target: str | os.PathLike[str]) -> Iterator[Iterator[Label]]:
-    """The labels of a store or Parquet file that exists."""
+    """The labels of a store or Parquet file that exists.
+
+    Raises:
+        UsageError: ``labels.missing`` or ``store.not_a_store``.
+    """
     is_url = isinstance(target, str) and "://" in target
     if not is_url and not Path(target).is_file():
         raise UsageError(
@@ -371,7 +375,17 @@ def open_labels(target: str | os.PathLike[str]) -> Iterator[Iterator[Label]]:
         return
     from dippm.datasets.store.label_store import LabelStore
 
-    with LabelStore.open(_target(target)) as store:
+    try:
+        store = LabelStore.open(_target(target))
+    except UsageError as exc:
+        if exc.code != "store.not_a_store":
+            raise
+        raise UsageError(
+            f"There are no labels in '{os.fspath(target)}': it is no label store.",
+            code=exc.code,
+            cure="Give a store that dippm dataset measure or import wrote, or a Parquet file that ends in .parquet.",
+        ) from exc
+    with store:
         yield store.labels()
 
 

@@ -40,9 +40,11 @@ def test_files_that_are_no_store(tmp_path: Path) -> None:
     assert code_of(text / "below" / "a.sqlite") == "store.unreachable"
 
 
-def test_folders_are_made(tmp_path: Path, make_label: Maker) -> None:
-    with LabelStore.open(tmp_path / "a" / "b" / "labels.sqlite") as store:
-        assert store.add(make_label())
+def test_no_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no folder") as caught:
+        LabelStore.open(tmp_path / "a" / "labels.sqlite")
+    assert caught.value.code == "store.unreachable"
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_damaged_file(sqlite_target: str, make_label: Maker) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from dippm.errors import DippmError
+from dippm.errors import DippmError, UsageError
 
 __all__ = ["translated_errors"]
 
@@ -30,12 +30,6 @@ _MEANINGS: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
         "store.locked",
         "is held by another process",
         "Wait until that process has ended, or name another store.",
-    ),
-    (
-        ("SQLITE_NOTADB",),
-        "store.not_a_store",
-        "is no label store: the file is not an SQLite database",
-        "Name another file, or one that does not exist yet.",
     ),
     (
         ("SQLITE_CORRUPT", "XX001", "XX002"),
@@ -66,8 +60,9 @@ def translated_errors(name: str) -> Iterator[None]:
         name: The store, as shown to people: no password in it.
 
     Raises:
-        DippmError: ``store.full``, ``store.read_only``, ``store.locked``, ``store.not_a_store``, ``store.damaged``,
-            ``store.unreachable``, ``store.io``, or ``store.failed`` for all else.
+        UsageError: ``store.not_a_store``.
+        DippmError: ``store.full``, ``store.read_only``, ``store.locked``, ``store.damaged``, ``store.unreachable``,
+            ``store.io``, or ``store.failed`` for all else.
     """
     try:
         yield
@@ -79,6 +74,12 @@ def _translate(error: SQLAlchemyError, *, name: str) -> DippmError:
     origin = error.orig if isinstance(error, DBAPIError) else None
     state = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or ""
     lines = str(origin or error).strip().splitlines() or [type(error).__name__]
+    if state.startswith("SQLITE_NOTADB"):
+        return UsageError(
+            f"The label store '{name}' is none: the file is not an SQLite database ({lines[0]:.300}).",
+            code="store.not_a_store",
+            cure="Name another file, or one that does not exist yet.",
+        )
     for prefixes, code, what, cure in _MEANINGS:
         if state.startswith(prefixes):
             return DippmError(f"The label store '{name}' {what} ({lines[0]:.300}).", code=code, cure=cure)

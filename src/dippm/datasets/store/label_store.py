@@ -50,11 +50,12 @@ class LabelStore:
             target: Path of an SQLite file, or a URL such as ``postgresql+psycopg://user@host/database``.
 
         Raises:
-            UsageError: ``store.url`` where the URL cannot be read.
+            UsageError: ``store.url`` where the URL cannot be read, ``store.not_a_store``, or ``store.unreachable``
+                where there is no folder for the file.
             UnsupportedError: ``store.database`` for a database that is neither SQLite nor PostgreSQL.
             MissingExtraError: SQLAlchemy or psycopg is not installed.
-            DippmError: ``store.not_a_store``, ``store.schema`` (made by another version), ``store.read_only``,
-                ``store.locked``, ``store.full``, ``store.damaged``, ``store.unreachable`` or ``store.io``.
+            DippmError: ``store.schema`` (made by another version), ``store.read_only``, ``store.locked``,
+                ``store.full``, ``store.damaged``, ``store.unreachable`` or ``store.io``.
         """
         if find_spec("sqlalchemy") is None:
             raise MissingExtraError(package="sqlalchemy", extra="measure", purpose="keep labels")
@@ -245,7 +246,7 @@ class LabelStore:
         if VERSION.name not in tables:
             # A PostgreSQL database may hold other tables beside; an SQLite file is one program's own.
             if LABELS.name in tables or (tables and connection.dialect.name == "sqlite"):
-                raise DippmError(
+                raise UsageError(
                     f"The database '{self._name}' is no label store: it holds the tables "
                     f"{', '.join(sorted(tables)[:5])} and not '{VERSION.name}'.",
                     code="store.not_a_store",
@@ -323,14 +324,12 @@ def _make_engine(url: URL) -> Engine:
     # A URI names its file in a way of its own, and SQLite says what is wrong with it.
     if url.database and not url.database.startswith("file:"):
         folder = Path(url.database).parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as exc:
-            raise DippmError(
-                f"The folder '{folder}' of the label store cannot be made: {exc.strerror}.",
+        if not folder.is_dir():
+            raise UsageError(
+                f"There is no folder '{folder}' for the label store '{Path(url.database).name}'.",
                 code="store.unreachable",
-                cure="Name a store in a folder that you may write to.",
-            ) from exc
+                cure="Make it, or name another store.",
+            )
     engine = create_engine(url, connect_args={"timeout": _LOCK_WAIT_S})
 
     # Python's sqlite3 opens transactions late and not around CREATE TABLE; here SQLAlchemy alone says when they begin.
