@@ -151,6 +151,24 @@ def test_max_batch(
     assert f"{on_slice['batch']:,}" in run_table(*words)
 
 
+def test_why_not_even_a_batch_of_one(net: str, tables: None, run_table: Callable[..., str]) -> None:
+    words = ("max-batch", net, "--device", "A100", "--latency-ms", "0.001")
+    shown = run_table(*words)
+    row = next(line for line in shown.splitlines() if line.startswith(" A100-SXM4-40GB"))
+    assert row.split() == ["A100-SXM4-40GB", "0", "0", "latency", "-", "-"]
+    assert "! A100-SXM4-40GB: even batch 1 is too slow: it takes 0." in shown
+    assert "memory = " not in shown
+
+
+def test_why_not_even_a_batch_of_one_in_a_pipe(
+    net: str, run_noted_columns: Callable[..., tuple[list[dict[str, str]], str]]
+) -> None:
+    rows, notes = run_noted_columns("max-batch", net, "--device", "A100", "--latency-ms", "0.001")
+    assert rows[0]["largest_part"] == ""
+    assert "! A100-SXM4-40GB: even batch 1 is too slow: it takes 0." in notes
+    assert "memory = " not in notes
+
+
 @pytest.mark.parametrize("words", [("fits", "--batch", "2,4"), ("max-batch", "--device", "A100,T4")])
 def test_piped_rows_have_their_heading_on_stderr(
     words: tuple[str, ...], trained_net: str, capsys: pytest.CaptureFixture[str]

@@ -108,10 +108,11 @@ def max_batch(
     if as_json:
         _print_json("max_batches", answers)
     elif is_terminal():
-        _print_table(_max_batch_table(answers), answers, _MAX_BATCH_NOTE, _held_note(answers, predictor))
+        notes = (_MAX_BATCH_NOTE, _held_note(answers, predictor))
+        _print_table(_max_batch_table(answers), answers, *notes, warnings=_none_notes(answers))
     else:
         rows = [_max_batch_row(answer) for answer in answers]
-        _print_rows(_MAX_BATCH_COLUMNS, answers, rows)
+        _print_rows(_MAX_BATCH_COLUMNS, answers, rows, warnings=_none_notes(answers))
 
 
 def _print_json(name: str, answers: Sequence[DeviceFit | MaxBatch]) -> None:
@@ -121,9 +122,27 @@ def _print_json(name: str, answers: Sequence[DeviceFit | MaxBatch]) -> None:
 
 
 def _max_batch_row(answer: MaxBatch) -> list[object]:
-    """Time and memory are those at the batch; of none there are none."""
-    figures = answer.prediction.to_dict() if answer.batch else {}
-    return [getattr(answer, name, figures.get(name)) for name in _MAX_BATCH_COLUMNS]
+    """Time, memory and its largest part are those at the batch; of none there are none."""
+    figures = answer.prediction.to_dict() | {"largest_part": answer.largest_part} if answer.batch else {}
+    found = {name: getattr(answer, name) for name in ("device", "batch", "batch_at_most", "bound_by")}
+    return [found.get(name, figures.get(name)) for name in _MAX_BATCH_COLUMNS]
+
+
+def _none_notes(answers: Sequence[MaxBatch]) -> list[str]:
+    """Why not even a batch of one is possible, where that is so."""
+    from dippm.cli.figures import format_figure, format_interval
+
+    notes = []
+    for answer in answers:
+        prediction = answer.prediction
+        if answer.batch:
+            continue
+        why = f"needs too much memory: {format_interval(prediction.intervals['memory_mb'])} MiB"
+        if answer.bound_by != "memory":
+            interval = format_interval(prediction.intervals["latency_ms"])
+            why = f"is too slow: it takes {format_figure(prediction.latency_ms)} ms [{interval}]"
+        notes.append(f"{answer.device}: even batch 1 {why}.")
+    return notes
 
 
 def _fit_row(answer: DeviceFit) -> list[object]:
@@ -138,7 +157,11 @@ def _fit_row(answer: DeviceFit) -> list[object]:
 
 
 def _print_rows(
-    columns: tuple[str, ...], answers: Sequence[DeviceFit | MaxBatch], rows: Sequence[list[object]]
+    columns: tuple[str, ...],
+    answers: Sequence[DeviceFit | MaxBatch],
+    rows: Sequence[list[object]],
+    *,
+    warnings: Sequence[str] = (),
 ) -> None:
     """Rows for a pipe; what they cost in columns of their own where prices were given."""
     if any(answer.price is not None for answer in answers):
@@ -146,9 +169,9 @@ def _print_rows(
         for row, answer in zip(rows, answers, strict=True):
             entries = {} if answer.price is None else answer.price.to_dict()
             row += [entries.get(name.removeprefix("price_")) for name in _PRICE_COLUMNS]
-    print_heading([answer.prediction for answer in answers])
+    print_heading([answer.prediction for answer in answers], with_memory=not warnings)
     print_columns(columns, rows)
-    for note in _file_notes(answers):
+    for note in (*warnings, *_file_notes(answers)):
         print_note(f"! {note}")
 
 
@@ -160,7 +183,9 @@ def _held_note(answers: Sequence[DeviceFit | MaxBatch], predictor: str | None) -
     return make_printable(f"{info.name} {info.version}, fitted on: {info.labels}")
 
 
-def _print_table(table: Table, answers: Sequence[DeviceFit | MaxBatch], *notes: str) -> None:
+def _print_table(
+    table: Table, answers: Sequence[DeviceFit | MaxBatch], *notes: str, warnings: Sequence[str] = ()
+) -> None:
     """The table, with the model and the conditions above it and the notes below."""
     from rich.text import Text
 
@@ -168,7 +193,7 @@ def _print_table(table: Table, answers: Sequence[DeviceFit | MaxBatch], *notes: 
     console = make_console()
     console.print(make_title(predictions[0]))
     console.print(table)
-    for line in memory_lines(predictions):
+    for line in () if warnings else memory_lines(predictions):
         console.print(Text(line))
     priced = (
         "price: of a million samples, on a device that never waits for data, and of an hour as given; the cheapest "
@@ -177,7 +202,7 @@ def _print_table(table: Table, answers: Sequence[DeviceFit | MaxBatch], *notes: 
     for text in (*notes, priced if any(answer.price is not None for answer in answers) else ""):
         if text:
             console.print(Text(text, style="dim"))
-    for warning in _file_notes(answers):
+    for warning in (*warnings, *_file_notes(answers)):
         console.print(Text(f"! {make_printable(warning)}", style="yellow"))
 
 
@@ -211,6 +236,7 @@ def _max_batch_table(answers: Sequence[MaxBatch]) -> Table:
 
     from dippm.cli.figures import format_figure
 
+    none = Text("-", style="dim")
     table = _make_table(answers, ("batch", "at most", "bound by", "time, ms", "memory, MiB"))
     for answer in answers:
         prediction = answer.prediction
@@ -219,8 +245,8 @@ def _max_batch_table(answers: Sequence[MaxBatch]) -> Table:
             Text(f"{answer.batch:,}", style="bold green" if answer.batch else "bold red"),
             f"{answer.batch_at_most:,}",
             answer.bound_by.replace("_", " "),
-            format_figure(prediction.latency_ms) if answer.batch else "",
-            _memory(prediction.intervals["memory_mb"], answer) if answer.batch else "",
+            format_figure(prediction.latency_ms) if answer.batch else none,
+            _memory(prediction.intervals["memory_mb"], answer) if answer.batch else none,
             *_price_cells(answers, answer.price),
         )
     return table

@@ -172,9 +172,9 @@ def _notes(predictions: Sequence[Prediction]) -> list[str]:
     return notes
 
 
-def print_heading(predictions: Sequence[Prediction]) -> None:
+def print_heading(predictions: Sequence[Prediction], *, with_memory: bool = True) -> None:
     """Say on stderr what stands round the rows of :func:`make_table`: model, conditions, shapes, memory by parts."""
-    for line in (*_title_lines(predictions[0]), *memory_lines(predictions)):
+    for line in (*_title_lines(predictions[0]), *(memory_lines(predictions) if with_memory else ())):
         print_note(line)
 
 
