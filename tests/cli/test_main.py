@@ -75,6 +75,21 @@ def test_wrong_use(words: list[str], hint: str, capsys: pytest.CaptureFixture[st
     assert (error["code"], error["exit_status"]) == ("usage.invalid", 2)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["predict", "m.onnx", "--bathc", "1"], "--bathc (Possible options: --batch). See dippm predict --help."),
+        (["train", "--data", "STORE", "--lr", "-1"], "The learning rate of a training must be between 0 and 1"),
+        (["max-batch", "NET", "--latency-ms", "inf"], "bound must be above 0 ms and finite. Got inf"),
+        (["fits", "NET", "--price", "A100=1e400"], "must be above 0 and finite. Got inf"),
+        (["pack", "NET", "--latency-ms", "inf"], "must be a finite number of ms above 0. Got inf"),
+    ],
+)
+def test_words_of_an_error(words: list[str], said: str, net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word.replace("NET", net) for word in words]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> object:
         raise RuntimeError("boom")

@@ -402,6 +402,14 @@ def test_device_file_lacking_a_key_names_it(tmp_path: Path, key: str) -> None:
     assert caught.value.code == "device_file.key"
 
 
+def test_a_misspelt_key_stands_beside_the_one_that_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(DEVICE_FILE.replace("sm_count ", "sm_counts ", 1), encoding="utf-8")
+
+    with pytest.raises(UsageError, match=r"lacks: sm_count and has unknown keys: sm_counts\."):
+        load_device_file(path)
+
+
 @pytest.mark.parametrize(
     ("addition", "code", "said"),
     [

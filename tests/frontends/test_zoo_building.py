@@ -19,6 +19,12 @@ def test_the_nearest_names_are_told_as_they_are_written() -> None:
     assert unknown("timm", "zzzzzz", ["resnet50"]).cure is None
 
 
+def test_an_abbreviation_has_near_names() -> None:
+    names = ["stabilityai/stable-diffusion-xl-base-1.0/unet", "stable-diffusion-xl-base-1.0/unet", "UNet2DModel"]
+    cure = unknown("diffusers", "sdxl", names).cure
+    assert cure == f"The nearest are diffusers:{names[1]}, diffusers:{names[0]}."
+
+
 def test_an_unknown_checkpoint_is_told_of_its_configuration() -> None:
     assert "config.json" in str(unknown("hf", "owner/own-model", ["bert"]).cure)
 

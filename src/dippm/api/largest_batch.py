@@ -219,5 +219,7 @@ def _parse_bound(conditions: Conditions, *, latency_ms: float | None, step_time_
     bound_ms = latency_ms if step_time_ms is None else step_time_ms
     if bound_ms is not None and not (math.isfinite(bound_ms) and bound_ms > 0):
         name = "latency" if step_time_ms is None else "step-time"
-        raise UsageError(f"A {name} bound must be above 0 ms. Got {bound_ms!r} instead.", code="latency.invalid")
+        raise UsageError(
+            f"A {name} bound must be above 0 ms and finite. Got {bound_ms!r} instead.", code="latency.invalid"
+        )
     return bound_ms

@@ -67,7 +67,9 @@ def complete(
     if bound is not None and (
         isinstance(bound, bool) or not isinstance(bound, int | float) or not (math.isfinite(bound) and bound > 0)
     ):
-        raise UsageError(f"The latency bound must be a number of ms above 0. Got {bound!r}.", code="latency.invalid")
+        raise UsageError(
+            f"The latency bound must be a finite number of ms above 0. Got {bound!r}.", code="latency.invalid"
+        )
     trains = (own.mode or mode) == "training"
     return replace(
         own,

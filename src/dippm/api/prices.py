@@ -60,7 +60,9 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
     names = {device.name for device in devices}
     for given, price in (prices or {}).items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not (math.isfinite(price) and price > 0):
-            raise UsageError(f"A price per hour must be above 0. Got {price!r} for '{given}'.", code="price.invalid")
+            raise UsageError(
+                f"A price per hour must be above 0 and finite. Got {price!r} for '{given}'.", code="price.invalid"
+            )
         name = given if given in names else _canonical(given)
         if name not in names:
             raise UsageError(

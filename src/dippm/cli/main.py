@@ -113,7 +113,7 @@ def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
         # Without a message the parser has printed the help instead.
         if message:
             path = getattr(getattr(exc, "ctx", None), "command_path", "dippm")
-            stop = "" if message.endswith((".", "?", ")")) else "."
+            stop = "" if message.endswith((".", "?", ".)", "?)")) else "."
             cure = f"See {path} --help."
             print_error(f"{message}{stop} {cure}", code="usage.invalid", exit_status=STATUS_USAGE, as_json=as_json)
         return STATUS_USAGE

@@ -339,13 +339,14 @@ def _read_device_text(path: Path) -> str:
 
 def _check_keys(where: str, table: Mapping[str, Any], required: tuple[str, ...], optional: tuple[str, ...]) -> None:
     missing = [key for key in required if key not in table]
+    unknown = [key for key in table if key not in required and key not in optional]
     if missing:
+        beside = f" and has unknown keys: {', '.join(unknown)}" if unknown else ""
         raise UsageError(
-            f"{where} lacks: {', '.join(missing)}.",
+            f"{where} lacks: {', '.join(missing)}{beside}.",
             code="device_file.key",
             cure=f"Required are: {', '.join(required)}.",
         )
-    unknown = [key for key in table if key not in required and key not in optional]
     if unknown:
         raise UsageError(
             f"{where} has unknown keys: {', '.join(unknown)}.",

@@ -219,6 +219,9 @@ def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
     """The error of a name that a library does not have, with the nearest that it has."""
     known = {str(name).lower(): str(name) for name in names}
     near = difflib.get_close_matches(model.lower(), known, n=5, cutoff=0.5)
+    # An abbreviation, as sdxl is of stable-diffusion-xl-base-1.0/unet: its letters in order, from the first on.
+    letters = re.compile(".*".join(map(re.escape, model.lower())))
+    near = near or sorted(filter(letters.match, known), key=len)[:5]
     cures = [f"The nearest are {', '.join(f'{prefix}:{known[name]}' for name in near)}."] if near else []
     if "/" in model:
         cures.append("Of any other checkpoint give its folder, or its config.json alone.")

@@ -79,7 +79,7 @@ class TrainingSettings:
         for name, holds, rule in rules:
             if not holds:
                 raise UsageError(
-                    f"The {name} of a training must be {rule}. Got '{getattr(self, name)}' instead.",
+                    f"The {name.replace('_', ' ')} of a training must be {rule}. Got '{getattr(self, name)}' instead.",
                     code="train.settings",
                 )
         if self.mixed_precision and self.model == TREES:
