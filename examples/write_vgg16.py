@@ -9,6 +9,7 @@ writing it needs little memory. The batch is left open.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,9 +127,9 @@ def _prefix(tag: int, length: int) -> bytes:
 
 def main() -> None:
     """Write the file that the command line names, unless it is there already."""
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: write_vgg16.py FILE")
-    path = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path, help="The file to write, 528 MiB.")
+    path: Path = parser.parse_args().file
     if path.exists():
         return
     graph, weights = build_vgg16()

@@ -11,6 +11,7 @@ whose models are in no training. Prints the report of the adaptation, and errors
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import sys
@@ -40,7 +41,11 @@ _SEED = 0
 
 def main() -> None:
     """Adapt and test."""
-    cache, folder, networks, out = (Path(word) for word in sys.argv[1:5])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name in ("graphs", "arrays", "networks", "out"):
+        parser.add_argument(name, type=Path)
+    given = parser.parse_args()
+    cache, folder, networks, out = given.graphs, given.arrays, given.networks, given.out
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     # Rates as they are before any fit: the shipped ones have seen the device.
     samples, _ = load_samples(_REGIME, cache=cache, folder=folder, rates=Rates())

@@ -7,6 +7,7 @@ model, pixels, batch, family.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import sys
 import tempfile
@@ -40,7 +41,9 @@ _HELD_OUT = "convnext"
 
 def main() -> None:
     """Choose and print."""
-    cache = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("graphs", type=Path, help="A graph cache.")
+    cache: Path = parser.parse_args().graphs
     regime = Regime(mode=Mode.INFERENCE)
     device = find_device(_DEVICE)
     known = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 
@@ -16,6 +17,7 @@ from dippm.frontends.open_model import open_model
 
 def main() -> None:
     """Write all graphs anew."""
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     shutil.rmtree(SHIPPED_FOLDER, ignore_errors=True)
     for name in SHIPPED_NAMES:
         for mode in Mode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -88,9 +89,12 @@ def _sources(devices: tuple[DeviceSpec, ...]) -> list[str]:
 
 def main() -> int:
     """Writes the page, or with ``--check`` says by its exit status whether it is up to date."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
     old = PAGE.read_text(encoding="utf-8")
     new = replace_written_part(old, format_tables(load_catalog()))
-    if "--check" in sys.argv[1:]:
+    if options.check:
         return 0 if old == new else 1
     PAGE.write_text(new, encoding="utf-8")
     return 0

@@ -9,6 +9,7 @@ above it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ _BLOCK = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.DOTALL | re.MULTILIN
 
 def main() -> None:
     """Rewrite every page."""
+    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     if not MODEL.is_file():
         sys.exit(f"There is no '{MODEL.relative_to(ROOT)}', which the examples predict. Run: make demo")
     for page in PAGES:
