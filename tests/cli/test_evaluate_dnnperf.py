@@ -103,3 +103,12 @@ def test_wrong_use(words: list[str], asked: list[dict[str, Any]], capsys: pytest
     assert main([*words, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] in {"usage.invalid", "train.settings"}
     assert asked == []
+
+
+def test_an_interruption_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dippm.api.evaluate_dnnperf", interrupt)
+    assert main(["evaluate", "--protocol", "dnnperf", "--data", "labels.parquet", "--out", "folder"]) == 130
+    assert capsys.readouterr().err == "Interrupted. The same command goes on with what lies in 'folder'.\n"

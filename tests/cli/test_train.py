@@ -172,3 +172,22 @@ def test_without_ray_the_error_names_the_extra(
     assert main(words) == 5
     assert "dippm[ray]" in json.loads(capsys.readouterr().out)["error"]["message"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "Interrupted. The same command with --resume goes on.\n"),
+        (("--resume",), "Interrupted. The same command goes on.\n"),
+        (("--model", "gbdt"), ""),
+    ],
+)
+def test_an_interruption_says_how_to_go_on(
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dippm.api.train", interrupt)
+    assert main(["train", "--data", "labels.parquet", *words]) == 130
+    assert capsys.readouterr().err == said

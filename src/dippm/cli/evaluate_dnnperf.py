@@ -68,6 +68,11 @@ def run_dnnperf_protocol(
             on_graph=graphs.show,
             on_run=show_run,
         )
+    except KeyboardInterrupt:
+        graphs.close()
+        trainings.close()
+        print_note(f"Interrupted. The same command goes on with what lies in '{out}'.")
+        raise
     finally:
         graphs.close()
         trainings.close()

@@ -213,6 +213,11 @@ def train(
                 on_epoch=progress.show_epoch,
                 run_epochs=None if cluster is None or workers is None else _open_cluster(cluster, workers),
             )
+    except KeyboardInterrupt:
+        progress.close()
+        if model != "gbdt":
+            print_note(f"Interrupted. The same command{'' if resume else ' with --resume'} goes on.")
+        raise
     finally:
         progress.close()
     if as_json:
