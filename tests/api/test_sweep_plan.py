@@ -76,6 +76,23 @@ def test_another_sweep_is_not_gone_on_with(graph_files: list[str], tmp_path: Pat
         assert caught.value.code == "sweep.changed"
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_one_with_other_columns_is_not_gone_on_with(
+    graph_files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(sweep_plan, "_FORMAT", 1)
+        with pytest.raises(_StopError):
+            sweep(graph_files, out=tmp_path / "t.parquet", jobs=1, on_progress=_stop_after(5))
+        sweep(graph_files, out=tmp_path / "done.parquet", jobs=1)
+    with pytest.raises(UsageError, match="a dippm began it whose tables have other columns") as caught:
+        sweep(graph_files, out=tmp_path / "t.parquet", jobs=1, resume=True)
+    assert caught.value.code == "sweep.changed"
+    with pytest.raises(UsageError) as caught:
+        sweep(graph_files, out=tmp_path / "done.parquet", jobs=1, resume=True)
+    assert caught.value.code == "sweep.exists"
+
+
 def _save_model(folder: Path) -> Path:
     """A folder that looks like a SavedModel with two files."""
     (folder / "variables").mkdir(parents=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +45,10 @@ def test_a_row_says_what_predict_says(graph_files: list[str], tmp_path: Path) ->
     for row in rows:
         answer = dippm.predict(row["model"], batch=row["batch"], device=row["device"], precision="amp")
         said: dict[str, Any] = answer.to_dict()
-        for name in ("mode", "precision", "layout", "runtime", "macs", "latency_ms", "energy_j", "memory_mb", "mig"):
+        for name in ("mode", "precision", "layout", "runtime", "software", "macs", "latency_ms", "energy_j",
+                     "memory_mb", "mig"):  # fmt: skip
             assert row[name] == said[name]
+        assert row["optimizer"] is row["accumulation"] is row["checkpointing"] is None
         for name, word in (("latency_ms", "latency"), ("energy_j", "energy"), ("memory_mb", "memory")):
             assert [row[f"{word}_low"], row[f"{word}_high"]] == said["intervals"][name]
         assert (row["framework"], row["nodes"], row["parameters"]) == (
@@ -63,6 +66,22 @@ def test_training_has_a_step_time(graph_files: list[str], tmp_path: Path) -> Non
     (row,) = read(tmp_path / "t.parquet")
     assert row["mode"] == "training"
     assert row["step_time_ms"] == row["latency_ms"] > 0
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv"])
+def test_a_row_says_what_was_asked_also_where_it_is_refused(graph_files: list[str], tmp_path: Path, name: str) -> None:
+    asked: dict[str, Any] = {"optimizer": "adamw", "accumulation": 4, "checkpointing": False}
+    sweep([graph_files[0], "none.onnx"], out=tmp_path / name, jobs=1, mode="training", software="pytorch 2.4", **asked)
+    if name.endswith(".csv"):
+        with (tmp_path / name).open(newline="", encoding="utf-8") as stream:
+            rows: Rows = list(csv.DictReader(stream))
+        asked = {each: str(value) for each, value in asked.items()}
+    else:
+        rows = read(tmp_path / name)
+    assert [row["status"] for row in rows] == ["ok", "error"]
+    for row in rows:
+        assert {each: row[each] for each in asked} == asked
+        assert row["software"] == "torch 2.4"
 
 
 def test_what_is_refused_leaves_the_others(graph_files: list[str], tmp_path: Path) -> None:

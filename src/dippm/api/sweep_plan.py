@@ -18,7 +18,8 @@ from dippm.frontends.zoo import is_zoo_name
 
 __all__ = ["SweepPlan"]
 
-_FORMAT = 1
+# What a row holds; another one for other columns.
+_FORMAT = 2
 # Rows that are in memory at once: those of a task, and those of a part.
 _ROWS_PER_TASK = 4096
 _ROWS_PER_PART = 8192
@@ -110,6 +111,8 @@ class SweepPlan:
             before = json.loads(text)
             if before == json.loads(self.to_text()):
                 return []
+            if before["format"] != _FORMAT:
+                return ["a dippm began it whose tables have other columns"]
             found = list(_compare("", before, self.content))
         except (ValueError, TypeError, KeyError, AttributeError):
             found = ["its plan cannot be read"]

@@ -13,6 +13,8 @@ from dippm.api.batched_reading import read_for_batches
 from dippm.api.loading import load
 from dippm.api.prediction import predict
 from dippm.api.sweep_settings import SweepSettings
+from dippm.costs.conditions import Conditions
+from dippm.costs.software import Software
 from dippm.errors import DippmError, MissingExtraError
 from dippm.graph import Graph
 from dippm.predictors.prediction import ModelInfo, Prediction, round_figures
@@ -41,6 +43,10 @@ COLUMNS: dict[str, str] = {
     "precision": "string",
     "layout": "string",
     "runtime": "string",
+    "software": "string",
+    "optimizer": "string",
+    "accumulation": "int64",
+    "checkpointing": "bool",
     "latency_ms": "float64",
     "latency_low": "float64",
     "latency_high": "float64",
@@ -117,6 +123,7 @@ def make_schema() -> pyarrow.Schema:
         "string": pyarrow.string(),
         "int64": pyarrow.int64(),
         "float64": pyarrow.float64(),
+        "bool": pyarrow.bool_(),
         "list": pyarrow.list_(pyarrow.string()),
     }
     return pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
@@ -271,10 +278,7 @@ def _row(task: SweepTask, answer: Prediction) -> Row:
         "macs": _as_int64(answer.macs),
         "batch": answer.batch,
         "device": answer.device,
-        "mode": answer.conditions.mode.value,
-        "precision": answer.conditions.precision.value,
-        "layout": answer.conditions.layout.value,
-        "runtime": answer.conditions.runtime.value,
+        **_of_conditions(answer.conditions, answer.software),
         "mig": answer.mig,
         "step_time_ms": _round(answer.step_time_ms),
         "predictor": answer.predictor.name,
@@ -310,16 +314,31 @@ def _error_row(
         **({} if info is None else _of_model(info)),
         "batch": batch,
         "device": device,
-        "mode": settings.conditions.mode.value,
-        "precision": settings.conditions.precision.value,
-        "layout": settings.conditions.layout.value,
-        "runtime": settings.conditions.runtime.value,
+        **_of_conditions(settings.conditions, settings.software),
         "warnings": [],
     }
 
 
 def _of_model(info: ModelInfo) -> Row:
     return {"framework": info.framework, "nodes": info.nodes, "parameters": _as_int64(info.parameters)}
+
+
+def _of_conditions(conditions: Conditions, software: Software | None) -> Row:
+    """What was asked; what concerns training alone is left out at inference."""
+    row: Row = {
+        "mode": conditions.mode.value,
+        "precision": conditions.precision.value,
+        "layout": conditions.layout.value,
+        "runtime": conditions.runtime.value,
+        "software": None if software is None else str(software),
+    }
+    if conditions.optimizer is not None:
+        row |= {
+            "optimizer": conditions.optimizer.value,
+            "accumulation": conditions.accumulation,
+            "checkpointing": conditions.is_checkpointed,
+        }
+    return row
 
 
 def _as_int64(value: int) -> int | None:

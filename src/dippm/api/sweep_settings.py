@@ -23,6 +23,7 @@ from dippm.api.deciding_versions import hash_folder
 from dippm.api.prediction import predict
 from dippm.api.question import Question
 from dippm.costs.conditions import Conditions
+from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.frontends.detect import parse_framework
 from dippm.frontends.inputs import parse_input_shapes
@@ -43,6 +44,7 @@ class SweepSettings:
         devices: Devices, each once; a name that the catalogue need not know where a trained predictor answers, None for
             the one that it knows.
         conditions: What the figures hold for.
+        software: The same, where it was asked for.
         options: The words that :func:`dippm.predict` takes beside model, batches and devices.
         reading: The words that :func:`dippm.load` takes beside the model.
         folder: Where relative paths begin.
@@ -51,6 +53,7 @@ class SweepSettings:
     batches: tuple[int, ...]
     devices: tuple[DeviceSpec | str | None, ...]
     conditions: Conditions
+    software: Software | None
     options: dict[str, Any]
     reading: dict[str, Any]
     folder: str
@@ -73,7 +76,7 @@ class SweepSettings:
         batches = tuple(dict.fromkeys(parse_batches(batch)))
         parse_input_shapes(question.input)
         parse_mig_policy(mig_policy)
-        parse_software(question.software)
+        software = None if question.software is None else parse_software(question.software)
         if question.framework is not None:
             parse_framework(question.framework)
         given = question.named_conditions
@@ -102,6 +105,7 @@ class SweepSettings:
             batches=batches,
             devices=devices,
             conditions=conditions,
+            software=software,
             options=options,
             reading={
                 "input": question.input,
