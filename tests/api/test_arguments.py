@@ -92,6 +92,11 @@ def test_conditions_that_do_not_go_together_are_refused(
 def test_software_and_policy_by_name() -> None:
     assert parse_software(None) == DEFAULT_SOFTWARE
     assert str(parse_software("torch 1.12+cu113")) == "torch 1.12+cu113"
+    old = [find_device("P100")]
+    assert parse_software(None, devices=old) == DEFAULT_SOFTWARE
+    with pytest.raises(UnsupportedError, match="do not drive Tesla P100") as caught:
+        parse_software(str(DEFAULT_SOFTWARE), devices=old)
+    assert caught.value.code == "software.impossible"
     assert parse_mig_policy("paper") is MigPolicy.PAPER
     with pytest.raises(UsageError, match="safe"):
         parse_mig_policy("bold")

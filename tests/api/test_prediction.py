@@ -188,6 +188,12 @@ def test_a_trained_predictor_holds_for_nothing_else(
 
 def test_the_answer_names_its_software(graph: Graph) -> None:
     assert dippm.predict(graph).to_dict()["software"] == "torch 2.13+cu130"
+    assert [each.to_dict()["software"] for each in dippm.predict(graph, device=["P100", "T4"])] == [
+        "torch 2.13+cu126",
+        "torch 2.13+cu130",
+    ]
+    with pytest.raises(UnsupportedError, match="do not drive Tesla P100"):
+        dippm.predict(graph, device=["T4", "P100"], software="torch 2.13+cu130")
     old = dippm.predict(graph, software="PyTorch 1.12, CUDA 11.3")
     assert old.to_dict()["software"] == "torch 1.12+cu113"
     assert "torch 1.12+cu113" in str(old)

@@ -6,7 +6,7 @@ import pytest
 
 from dippm.costs.conditions import Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
-from dippm.costs.software_support import check_software
+from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import find_device, load_catalog
 from dippm.errors import UnsupportedError
 
@@ -23,6 +23,7 @@ from dippm.errors import UnsupportedError
         ("torch 2.6", "RTX 5090", Runtime.EAGER, "torch 2.7"),
         ("torch 2.12+cu130", "V100-PCIE-32GB", Runtime.EAGER, "CUDA 13.0 and later do not drive"),
         ("torch 2.13+cu132", "P100", Runtime.EAGER, "cu126"),
+        ("torch 2.13+cu130", "P100", Runtime.EAGER, "do not drive Tesla P100"),
     ],
 )
 def test_what_cannot_run_is_refused(given, device, runtime, says):
@@ -51,7 +52,20 @@ def test_what_can_run_is_not(given, device, runtime):
 def test_what_is_assumed_runs_everywhere():
     for device in load_catalog():
         for runtime in set(Runtime) - {Runtime.COMPILE}:
-            check_software(DEFAULT_SOFTWARE, device, runtime)
+            check_software(driving_build(device, DEFAULT_SOFTWARE), device, runtime)
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "build"),
+    [
+        ("P100", "torch 2.13+cu130", "torch 2.13+cu126"),
+        ("T4", "torch 2.13+cu130", "torch 2.13+cu130"),
+        ("P100", "torch 2.13", "torch 2.13"),
+        ("P100", "torch 2.12+cu130", "torch 2.12+cu130"),
+    ],
+)
+def test_todays_software_alone_is_taken_as_it_drives_a_device(device, given, build):
+    assert str(driving_build(find_device(device), Software.parse(given))) == build
 
 
 @pytest.mark.parametrize(
@@ -88,7 +102,7 @@ def test_builds_that_there_are_or_may_be_are_not_refused(given):
 
 @pytest.mark.parametrize(("device", "capability"), [("P100", "6.0"), ("GTX 1080 Ti", "6.1")])
 def test_compiled_code_needs_volta(device, capability):
-    check_software(DEFAULT_SOFTWARE, find_device("V100-PCIE-32GB"), Runtime.COMPILE)
+    check_software(Software.parse("torch 2.13"), find_device("V100-PCIE-32GB"), Runtime.COMPILE)
     with pytest.raises(UnsupportedError, match=f"7.0 and later.* has {capability}") as caught:
         check_software(DEFAULT_SOFTWARE, find_device(device), Runtime.COMPILE)
     assert caught.value.code == "runtime.unsupported"

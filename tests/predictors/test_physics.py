@@ -532,6 +532,11 @@ def test_todays_software_is_told_to_drive_no_card_before_turing(network: Graph) 
     assert (len(dropped[0]), dropped[1]) == (1, [])
     (named,) = predict(network, batches=[8], devices=["V100"], software=Software.parse("torch 2.13+cu126"))
     assert not any("CUDA 13" in text for text in named.predictor.warnings)
+    assert [str(each.software) for each in (old, new)] == ["torch 2.13+cu126", "torch 2.13+cu130"]
+    assert "torch 2.13+cu126" in dropped[0][0]
+    # It is the same answer, told without the reason.
+    assert set(old.predictor.warnings) - set(dropped[0]) == set(named.predictor.warnings)
+    assert (old.memory_mb, old.latency_ms, old.software) == (named.memory_mb, named.latency_ms, named.software)
 
 
 def test_todays_release_without_its_cuda_is_no_other_software(network: Graph) -> None:

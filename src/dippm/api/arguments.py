@@ -9,6 +9,7 @@ from operator import index
 from dippm.api.batch_search import LARGEST_BATCH
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
+from dippm.costs.software_support import check_driven
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.placement.mig import MigPolicy
@@ -161,13 +162,23 @@ def check_optimizer(optimizer: object, mode: str) -> None:
         )
 
 
-def parse_software(name: str | None) -> Software:
-    """The software by what users write; today's where they write nothing.
+def parse_software(name: str | None, *, devices: Iterable[DeviceSpec] = ()) -> Software:
+    """The software by what users write; today's where they write nothing, which need not drive every device.
+
+    Args:
+        name: What the caller gave.
+        devices: What it must drive where it is named.
 
     Raises:
         UsageError: ``software.unknown``.
+        UnsupportedError: ``software.impossible``.
     """
-    return DEFAULT_SOFTWARE if name is None else Software.parse(name)
+    if name is None:
+        return DEFAULT_SOFTWARE
+    software = Software.parse(name)
+    for device in devices:
+        check_driven(device, software)
+    return software
 
 
 def parse_mig_policy(name: str) -> MigPolicy:

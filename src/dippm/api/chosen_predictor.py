@@ -153,7 +153,7 @@ def choose_predictor(
         physics=physics,
         devices=devices,
         conditions=parse_conditions(accumulation=question.accumulation, checkpointing=question.checkpointing, **given),
-        software=parse_software(question.software),
+        software=parse_software(question.software, devices=devices),
     )
 
 

@@ -196,7 +196,7 @@ def pack(
         ],
         replicas or {},
     )  # fmt: skip
-    stack = parse_software(software)
+    stack = parse_software(software, devices=specs)
     read = _Reader(trust=trust)
     trials = [_Trial.of(each, kinds, stack, layout=layout, runtime=runtime, read=read) for each in asked]
     refused = [trial.refusal for trial in trials if not trial.places]

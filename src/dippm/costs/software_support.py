@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dippm.costs.conditions import Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Release, Software
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
 
-__all__ = ["check_software", "is_dropped"]
+__all__ = ["check_driven", "check_software", "driving_build"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +35,7 @@ _NEEDS = {
 # CUDA 13 builds for no device before Turing; PyTorch up to 2.14 is shipped with CUDA 12.6 for these as well
 # (github.com/pytorch/pytorch, issue 190385).
 _DROPPED_BEFORE, _DROPPED_BY = (7, 5), (13, 0)
+_LAST_THAT_DRIVES: Release = (12, 6)
 # torch.compile came with PyTorch 2.0, torch.cuda.graph with 1.10 (their release notes).
 _RUNTIME_SINCE: dict[Runtime, Release] = {Runtime.COMPILE: (2, 0), Runtime.CUDA_GRAPH: (1, 10)}
 # Triton, in which inductor writes kernels, starts with Volta (GPUTooOldForTriton in torch/_inductor).
@@ -75,13 +76,7 @@ def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> 
             code="runtime.unsupported",
             cure="Use the eager runtime, or another device.",
         )
-    if software != DEFAULT_SOFTWARE and is_dropped(device, software):
-        raise UnsupportedError(
-            f"CUDA {_text(_DROPPED_BY)} and later do not drive {device.name}, which has compute capability "
-            f"{_text(device.compute_capability)}. Got {software} instead.",
-            code="software.impossible",
-            cure="Name a build with CUDA 12, such as 'torch 2.13+cu126'.",
-        )
+    check_driven(device, software)
     needs = _NEEDS.get(device.compute_capability[0])
     if needs is None:
         return
@@ -93,6 +88,28 @@ def check_software(software: Software, device: DeviceSpec, runtime: Runtime) -> 
             code="software.impossible",
             cure="Name newer software, or a device of its time.",
         )
+
+
+def check_driven(device: DeviceSpec, software: Software) -> None:
+    """Refuse a build of CUDA that drives a device no more.
+
+    Raises:
+        UnsupportedError: ``software.impossible``.
+    """
+    if _is_dropped(device, software):
+        raise UnsupportedError(
+            f"CUDA {_text(_DROPPED_BY)} and later do not drive {device.name}, which has compute capability "
+            f"{_text(device.compute_capability)}. Got {software} instead.",
+            code="software.impossible",
+            cure=f"Name a build with CUDA 12, such as '{driving_build(device, DEFAULT_SOFTWARE)}'.",
+        )
+
+
+def driving_build(device: DeviceSpec, software: Software) -> Software:
+    """The software as it drives a device: today's, which nobody need have named, with its last CUDA that does."""
+    if software == DEFAULT_SOFTWARE and _is_dropped(device, software):
+        return replace(software, cuda=_LAST_THAT_DRIVES)
+    return software
 
 
 def _check_build(software: Software) -> None:
@@ -117,8 +134,7 @@ def _check_build(software: Software) -> None:
     )
 
 
-def is_dropped(device: DeviceSpec, software: Software) -> bool:
-    """Whether a release of CUDA builds for a device no more."""
+def _is_dropped(device: DeviceSpec, software: Software) -> bool:
     is_new = software.cuda is not None and software.cuda >= _DROPPED_BY
     return is_new and device.compute_capability < _DROPPED_BEFORE
 

@@ -20,7 +20,7 @@ from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
-from dippm.costs.software_support import check_software
+from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy, choose_mig
@@ -145,7 +145,7 @@ class PhysicsPredictor:
             UnsupportedError: As :meth:`predict`.
         """
         for device in devices:
-            check_software(software, device, conditions.runtime)
+            check_software(driving_build(device, software), device, conditions.runtime)
         result = []
         for together in group_graphs(graphs, questions=len(batches) * len(devices)):
             prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
@@ -175,7 +175,7 @@ class PhysicsPredictor:
         mig_policy: MigPolicy = MigPolicy.SAFE,
     ) -> Explanation:
         """Predict one configuration and keep what every node adds to it; raises as :meth:`predict`."""
-        check_software(software, device, conditions.runtime)
+        check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
         ((breakdown,),) = self._break_down(prepared, [device])
@@ -343,7 +343,7 @@ class PhysicsPredictor:
     ) -> list[Prediction]:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
-        software, latency_ms = prepared.compiled.software, breakdown.latency_ms
+        software, latency_ms = driving_build(device, prepared.compiled.software), breakdown.latency_ms
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
         busy_share = np.minimum(busy_ms / latency_ms, 1.0)
         power = power_w(

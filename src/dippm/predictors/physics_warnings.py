@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from dippm.costs.device_sheets import FED_WELL_FROM
 from dippm.costs.precision import Arithmetic, Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
-from dippm.costs.software_support import is_dropped
+from dippm.costs.software_support import driving_build
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
@@ -167,9 +166,11 @@ def _known_of_time(software: Software, conditions: Conditions, device: DeviceSpe
 
 def _software_warning(software: Software, conditions: Conditions, device: DeviceSpec) -> tuple[str, ...]:
     """What is said of software that was asked for, and of today's where it does not drive the device."""
-    if software == DEFAULT_SOFTWARE and is_dropped(device, software):
-        return (f"CUDA 13 does not drive {device.name}: it holds for a build of PyTorch with CUDA 12.6.",)
-    if software in (DEFAULT_SOFTWARE, replace(DEFAULT_SOFTWARE, cuda=None)):
+    build = driving_build(device, software)
+    if build != software:
+        return (f"CUDA 13 does not drive {device.name}: it holds for {build}.",)
+    # Of today's release the labels say enough, whichever its CUDA.
+    if software.torch == DEFAULT_SOFTWARE.torch:
         return ()
     if software.is_unknown:
         return (f"{software} is newer than any release known here: it is taken for {DEFAULT_SOFTWARE}.",)
