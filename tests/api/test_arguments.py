@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,12 @@ def test_software_and_policy_by_name() -> None:
 )  # fmt: skip
 def test_one_answer_is_asked_for_by_one_device_at_one_batch(device: Any, batch: Any, is_one: bool) -> None:
     assert asks_for_one(device, batch) is is_one
+
+
+def test_slices_of_a_device_that_is_given_are_devices() -> None:
+    own = replace(find_device("A30"), name="My GPU")
+    assert [spec.name for spec in parse_devices([own, "1g.6gb@My GPU"])] == ["My GPU", "1g.6gb@My GPU"]
+    assert parse_devices(["my gpu", own]) == [own, own]
+    with pytest.raises(UnsupportedError) as caught:
+        parse_devices(["1g.6gb@My GPU"])
+    assert caught.value.code == "device.unknown"

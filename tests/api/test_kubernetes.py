@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import dippm
-from dippm.devices import find_device, load_catalog
+from dippm.devices import find_device, load_catalog, slice_device
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 
@@ -51,6 +51,22 @@ def test_exactly_the_recommended_slice(graph: Graph, batch: int) -> None:
     # The time on the whole card is not that on the slice.
     assert "dippm/latency-ms" not in notes
     assert all(isinstance(value, str) for value in notes.values())
+
+
+def test_what_the_catalogue_does_not_know_is_asked_for_by_no_manifest(graph: Graph) -> None:
+    """The device of a predictor of one's own, as a processor names itself."""
+    prediction = replace(dippm.predict(graph), device="Intel(R) Xeon(R) Processor @ 2.80GHz")
+    with pytest.raises(UnsupportedError, match=r"@ 2\.80GHz' is no GPU of the catalogue") as caught:
+        dippm.pod_fragment(prediction)
+    assert caught.value.code == "k8s.no_gpu"
+
+
+def test_a_slice_of_a_card_of_ones_own(graph: Graph) -> None:
+    own = replace(find_device("A30"), name="Card @ home")
+    _, prediction = dippm.predict(graph, device=[own, "1g.6gb@Card @ home"])
+    pod = yaml.safe_load(dippm.pod_fragment(prediction, slice_device(own, "1g.6gb")))
+    assert limits(pod) == {"nvidia.com/mig-1g.6gb": 1}
+    assert products(pod)[1] == "Card-@-home"
 
 
 def test_a_slice_that_was_asked_about(graph: Graph) -> None:

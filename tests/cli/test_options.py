@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from dippm.cli.options import find_devices, find_one_device, parse_batches, parse_inputs, parse_one_batch, parse_prices
-from dippm.errors import UsageError
+from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.call_structure import Fixed
 from dippm.frontends.inputs import parse_input_shapes
 
@@ -60,6 +62,41 @@ def test_devices_are_joined_by_single_commas(names: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_devices([names], None)
     assert caught.value.code == "device.invalid"
+
+
+def test_slices_of_the_card_in_a_file_are_devices(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.toml"
+    file.write_text(
+        """
+        name = "My GPU"
+        architecture = "ampere"
+        compute_capability = [8, 0]
+        sm_count = 56
+        fp32_lanes_per_sm = 64
+        base_clock_mhz = 900
+        boost_clock_mhz = 1400
+        memory_mb = 24576
+        bandwidth_gb_s = 900
+        l2_mb = 24
+        board_power_w = 165
+        peak_tflops = { fp32 = 10.0 }
+        mig_profiles = [
+            {name="1g.6gb", compute_slices=1, memory_slices=1, sm_count=14, memory_mb=5952, max_instances=4},
+            {name="4g.24gb", compute_slices=4, memory_slices=4, sm_count=56, memory_mb=24125, max_instances=1},
+        ]
+        """,
+        encoding="utf-8",
+    )
+    for names, expected in (
+        ("1g.6gb@My GPU", ["1g.6gb@My GPU"]),
+        ("T4,1G.6gb@my gpu", ["Tesla T4", "1g.6gb@My GPU"]),
+        ("1g.6gb@My GPU,My GPU", ["My GPU", "1g.6gb@My GPU"]),
+        ("1g.5gb@A100", ["My GPU", "1g.5gb@A100-SXM4-40GB"]),
+    ):
+        assert [spec.name for spec in find_devices([names], str(file))] == expected
+    assert find_one_device("1g.6gb@My GPU", str(file)).sm_count == 14
+    with pytest.raises(UnsupportedError, match=r"'My GPU' has no MIG profile '2g'. It has: 1g.6gb, 4g.24gb"):
+        find_devices(["2g@My GPU"], str(file))
 
 
 def test_one_device_under_two_names_is_one() -> None:

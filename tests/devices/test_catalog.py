@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -476,3 +477,13 @@ def test_names_joined_by_commas_are_told_to_be_a_list() -> None:
     with pytest.raises(UnsupportedError) as caught:
         find_device("T44")
     assert "a list of names" not in str(caught.value)
+
+
+def test_devices_of_ones_own_go_by_their_names() -> None:
+    own = replace(find_device("A30"), name="Card @ home", aliases=("spare",))
+    assert find_device("card @ HOME ", own=[own]) is own
+    assert find_device("Spare", own=[own]) is own
+    assert find_device("1g.6gb@spare", own=[own]).parent == "Card @ home"
+    assert find_device("T4", own=[own]).name == "Tesla T4"
+    # A name of the catalogue may be taken for one's own card.
+    assert find_device("T4", own=[replace(own, name="T4")]).sm_count == own.sm_count

@@ -67,7 +67,7 @@ def parse_batches(batch: object, *, is_single: bool = False) -> list[int]:
 
 
 def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec]:
-    """Devices as a list; names are looked up in the catalogue.
+    """Devices as a list; names are looked up among the devices that are given by their figures, then in the catalogue.
 
     Raises:
         UsageError: ``device.invalid`` where one is neither a name nor a :class:`~dippm.devices.DeviceSpec`, or there
@@ -80,13 +80,14 @@ def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec
             f"Give {'one device' if is_single else 'at least one device'}. Got {device!r} instead.",
             code="device.invalid",
         )
+    own = [item for item in given if isinstance(item, DeviceSpec)]
     found = []
     for item in given:
         if not isinstance(item, str | DeviceSpec):
             raise UsageError(
                 f"A device must be a name such as 'A100', or a DeviceSpec. Got {item!r} instead.", code="device.invalid"
             )
-        found.append(find_device(item) if isinstance(item, str) else item)
+        found.append(find_device(item, own=own) if isinstance(item, str) else item)
     return found
 
 

@@ -41,9 +41,9 @@ def pod_fragment(prediction: Prediction, device: DeviceSpec | None = None) -> st
 
     Raises:
         UnsupportedError: ``k8s.too_large`` where not even the whole device holds the model, or nothing is known of its
-            memory.
+            memory; ``k8s.no_gpu`` where no device is given and the catalogue knows none of that name.
     """
-    spec = find_device(prediction.device) if device is None else device
+    spec = _find_gpu(prediction.device) if device is None else device
     interval = prediction.intervals.get("memory_mb")
     if interval is None:
         raise UnsupportedError(
@@ -62,6 +62,17 @@ def pod_fragment(prediction: Prediction, device: DeviceSpec | None = None) -> st
             cure="Take a smaller batch or a larger device.",
         )
     return to_yaml(_pod(prediction, card, profile, interval))
+
+
+def _find_gpu(name: str) -> DeviceSpec:
+    try:
+        return find_device(name)
+    except UnsupportedError as exc:
+        raise UnsupportedError(
+            f"'{name}' is no GPU of the catalogue, so that no manifest asks for it.",
+            code="k8s.no_gpu",
+            cure="If it is a GPU, give its figures in Python: pod_fragment(prediction, load_device_file(FILE)).",
+        ) from exc
 
 
 def packing_manifest(packing: ModelPacking) -> str:

@@ -74,6 +74,7 @@ def predict(
         path: See :func:`dippm.load`.
         batch: Samples per call, 1 or more, or a list of them.
         device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them; an A100 when left out.
+            Names may be those of slices of a DeviceSpec in the list: ``"1g.5gb@NAME"``.
         mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
         predictor: Folder that :func:`train` wrote, to predict by its network. It holds for the device and the

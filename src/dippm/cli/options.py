@@ -246,6 +246,8 @@ def parse_batches(given: list[str] | None) -> list[int]:
 def find_devices(given: list[str] | None, file: str | None) -> list[DeviceSpec]:
     """The devices of ``--device`` and ``--device-file``, each once; the one of the file first, an A100 for neither.
 
+    Where MIG slices of the file's card are named, the card itself is one of them only if it is named too.
+
     Raises:
         UsageError: ``device.invalid`` where there is no name, or the file is wrong.
         UnsupportedError: ``device.unknown``.
@@ -263,10 +265,10 @@ def find_devices(given: list[str] | None, file: str | None) -> list[DeviceSpec]:
             code="device.invalid",
             cure="See dippm devices.",
         )
-    # The name in the file is one more name.
-    of_file = {spec.name.casefold(): spec for spec in found}
-    for part in parts:
-        spec = of_file.get(part.casefold()) or api.find_device(part)
+    named = [api.find_device(part, own=found) for part in parts]
+    if any(spec.parent == card.name for card in found for spec in named):
+        found = [card for card in found if card in named]
+    for spec in named:
         if spec not in found:
             found.append(spec)
     return found

@@ -76,7 +76,7 @@ def load_catalog() -> tuple[DeviceSpec, ...]:
     return tuple(_read_entry(entry, document["mig"], citations) for entry in document["device"])
 
 
-def find_device(name: str) -> DeviceSpec:
+def find_device(name: str, *, own: Iterable[DeviceSpec] = ()) -> DeviceSpec:
     """Finds a device, or a MIG slice of one, by a name as people and NVML write it.
 
     Case, spaces, hyphens and the words NVIDIA, Tesla and GeForce do not matter: ``"A100"``, ``"rtx 4090"``,
@@ -86,6 +86,7 @@ def find_device(name: str) -> DeviceSpec:
 
     Args:
         name: Name of a device or slice.
+        own: Devices that go by their own names and aliases beside those of the catalogue, and before them.
 
     Returns:
         The device. For a slice, see ``slice_device``.
@@ -94,10 +95,13 @@ def find_device(name: str) -> DeviceSpec:
         UnsupportedError: No device has this name (code ``"device.unknown"``; the message lists the nearest), or the
             card has no such MIG profile (code ``"device.mig_profile"``).
     """
+    by_name = {each.casefold(): spec for spec in own for each in (spec.name, *spec.aliases)}
+    whole = by_name.get(name.strip().casefold())
+    if whole is not None:
+        return whole
     profile_name, card_name = _split_slice_name(name)
-    if profile_name is not None:
-        return slice_device(_find_card(card_name), profile_name)
-    return _find_card(card_name)
+    card = by_name.get(card_name.strip().casefold()) or _find_card(card_name)
+    return card if profile_name is None else slice_device(card, profile_name)
 
 
 def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
