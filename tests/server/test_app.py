@@ -21,6 +21,8 @@ def typed(content_type: str, body: bytes) -> dict[str, object]:
         ("GET", "/nothing", {}, 404, "path.unknown"),
         ("GET", "/v1/predict", {}, 405, "method.unknown"),
         ("POST", "/v1/predict/", {}, 404, "path.unknown"),
+        ("POST", "/v1/predict?batch=8", {"json": {"model": "timm:resnet50"}}, 400, "request.query"),
+        ("GET", "/v1/devices?name=A100", {}, 400, "request.query"),
         ("POST", "/v1/predict", {"content": b"x"}, 415, "request.content_type"),
         ("POST", "/v1/predict", typed("application/json", b"{"), 400, "request.invalid"),
         ("POST", "/v1/predict", {"json": {"model": "x" * 300_000}}, 413, "request.too_large"),

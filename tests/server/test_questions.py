@@ -46,6 +46,39 @@ def test_what_is_not_described_is_refused(body: bytes) -> None:
     assert len(str(error)) < 2000
 
 
+@pytest.mark.parametrize(
+    ("verb", "body", "says"),
+    [
+        (Verb.PREDICT, {"devise": "T4"}, "devise: there is no such option; the nearest is 'device'."),
+        (Verb.PREDICT, {"zzz": 1}, "zzz: there is no such option."),
+        (Verb.PREDICT, {"model": "timm:resnet50"}, "model: the file that is sent is the model."),
+        (
+            Verb.PREDICT,
+            {"batch": "8"},
+            'batch: it must be a whole number, or a list of 1 to 1,024 of them, and is "8".',
+        ),
+        (
+            Verb.PREDICT,
+            {"batch": [1, "8"]},
+            "batch: it must be a whole number, or a list of 1 to 1,024 of them, and is ",
+        ),
+        (Verb.FITS, {"device": 5}, "device: it must be a name, or a list of 1 to 64 of them, and is 5."),
+        (Verb.FITS, {"input": [[[1]]]}, "input: it must be a shape such as '3,224,224' or [3, 224, 224], or a list or"),
+        (Verb.INSPECT, {"batch": "8"}, 'batch: it must be a whole number, and is "8".'),
+        (Verb.INSPECT, {"device": ["A100"]}, 'device: it must be a text, and is ["A100"].'),
+        (Verb.FITS, {"prices": {"A100": "1.2"}}, 'prices.A100: it must be a number, and is "1.2".'),
+        (Verb.FITS, {"checkpointing": 1}, "checkpointing: it must be true or false, and is 1."),
+        (
+            Verb.FITS,
+            {"batch": "8", "mode": 1},
+            "mode: it must be a text, and is 1; batch: it must be a whole number, or a list of 1 to 1,024 of them, and",
+        ),
+    ],
+)
+def test_a_refusal_says_what_is_wanted(verb: Verb, body: object, says: str) -> None:
+    assert says in str(refused(verb, json.dumps(body).encode()))
+
+
 def test_figures_that_are_none_are_refused() -> None:
     for number in ("NaN", "Infinity", "1e999"):
         refused(Verb.MAX_BATCH, f'{{"latency_ms": {number}}}'.encode())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dippm.server.errors import ServiceError
-from dippm.server.uploads import EXTENSIONS, UploadStore
+from dippm.server.uploads import EXTENSIONS, READ_EXTENSIONS, UploadStore
 
 
 def test_a_file_is_there_while_its_request_is(tmp_path: Path) -> None:
@@ -81,6 +81,8 @@ def test_other_extensions_are_refused(tmp_path: Path, name: str) -> None:
             with pytest.raises(ServiceError) as caught:
                 incoming.open(name)
             assert (caught.value.code, caught.value.status) == ("upload.extension", 415)
+            assert str(caught.value).endswith(f"Send one of {', '.join(READ_EXTENSIONS)}.")
+            assert not {".keras", ".h5", ".pb"} & set(READ_EXTENSIONS)
 
     asyncio.run(run())
 

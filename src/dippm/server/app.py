@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from dippm import api
 from dippm.server.answers import ANSWERS, DevicesAnswer, HealthAnswer
 from dippm.server.description import ERRORS, SUMMARIES, add_questions, describe_body
-from dippm.server.endpoints import Answerer
+from dippm.server.endpoints import Answerer, refuse_query
 from dippm.server.errors import SCHEMA, ServiceError, error_body
 from dippm.server.jobs import Verb
 from dippm.server.metrics import Metrics
@@ -109,7 +109,8 @@ def _add_others(app: FastAPI, *, pool: WorkerPool, metrics: Metrics, state: Serv
     described: dict[int | str, dict[str, Any]] = {200: {"model": DevicesAnswer}, **guarded}
 
     @app.get("/v1/devices", summary="List the devices.", response_class=Response, responses=described)
-    async def devices() -> Response:
+    async def devices(request: Request) -> Response:
+        refuse_query(request)
         return Response(_devices_body(), media_type=_JSON)
 
     @app.get("/healthz", summary="Whether requests are answered now.", responses={503: {"model": HealthAnswer}})

@@ -20,7 +20,7 @@ from dippm.server.result_cache import ResultCache
 from dippm.server.uploads import RETRY_AFTER, IncomingFile, UploadStore
 from dippm.server.worker_pool import WorkerPool
 
-__all__ = ["FILE_HEADER", "Answerer"]
+__all__ = ["FILE_HEADER", "Answerer", "refuse_query"]
 
 #: Header that says of which file an answer is.
 FILE_HEADER = "X-Dippm-File-Sha256"
@@ -58,6 +58,7 @@ class Answerer:
         Raises:
             ServiceError: Whatever keeps it from being answered.
         """
+        refuse_query(request)
         content_type = request.headers.get("content-type", "")
         kind = content_type.partition(";")[0].strip().lower()
         if kind == _JSON:
@@ -100,6 +101,22 @@ class Answerer:
         if reply.status == HTTPStatus.SERVICE_UNAVAILABLE:  # a worker found no room to unpack
             headers |= RETRY_AFTER
         return Response(reply.body, status_code=reply.status, media_type=_JSON, headers=headers)
+
+
+def refuse_query(request: Request) -> None:
+    """Refuse what stands behind a question mark: nothing is asked there.
+
+    Raises:
+        ServiceError: ``request.query``.
+    """
+    names = list(request.query_params)
+    if names:
+        raise ServiceError(
+            f"There is no query parameter '{names[0][:100]}'.",
+            code="request.query",
+            status=400,
+            cure="Options stand in the body of a request, as JSON.",
+        )
 
 
 async def _chunks(request: Request, *, most: int) -> AsyncIterator[bytes]:

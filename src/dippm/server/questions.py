@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+import json
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dippm.server.errors import ServiceError
 from dippm.server.jobs import Verb
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = [
     "NAMED",
@@ -53,6 +58,22 @@ ModelName = Annotated[
 ]
 
 _NAMES = "a name begins with timm:, torchvision:, hf: or diffusers:, as in timm:resnet50"
+
+# What an option must be, where it may be of several kinds.
+_WANTED = {
+    "batch": f"a whole number, or a list of 1 to {_MOST_BATCHES:,} of them",
+    "device": f"a name, or a list of 1 to {_MOST_DEVICES} of them",
+    "input": f"a shape such as '3,224,224' or [3, 224, 224], or a list or an object of up to {_MOST_INPUTS} of them",
+}
+_WANTED_BY_ERROR = {
+    "bool_type": "true or false",
+    "dict_type": "an object",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+}
+_LONGEST_VALUE = 60
 
 _DEVICE = Field(
     default="A100", description="Device or MIG slice, or a list.", examples=["A100", ["A100", "1g.5gb@A100-SXM4-40GB"]]
@@ -174,12 +195,10 @@ def parse_question(kind: type[_Question], body: bytes) -> dict[str, Any]:
     try:
         question = kind.model_validate_json(body)
     except ValidationError as exc:
-        found = exc.errors(include_url=False, include_context=False, include_input=False)
-        where = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'body'}: "
-            f"{_NAMES if each['type'] == 'string_pattern_mismatch' else each['msg']}"
-            for each in found[:_MOST_ERRORS]
-        )
+        wrong: dict[str, list[ErrorDetails]] = {}
+        for each in exc.errors(include_url=False, include_context=False):
+            wrong.setdefault(str(each["loc"][0]) if each["loc"] else "body", []).append(each)
+        where = "; ".join(_tell(option, errors, kind) for option, errors in list(wrong.items())[:_MOST_ERRORS])
         raise ServiceError(
             f"The request is not as described: {where[:1000]}.",
             code="request.invalid",
@@ -189,6 +208,27 @@ def parse_question(kind: type[_Question], body: bytes) -> dict[str, Any]:
     asked = question.model_dump(exclude_none=True)
     _check_extent(asked)
     return asked
+
+
+def _tell(option: str, errors: Sequence[ErrorDetails], kind: type[Options]) -> str:
+    """What is wrong with an option; several errors are those of all the kinds that it might have been of."""
+    error = min(errors, key=lambda each: len(each["loc"]))
+    path = ".".join(map(str, error["loc"])) or option
+    if error["type"] == "extra_forbidden":
+        if option == "model":
+            return "model: the file that is sent is the model"
+        near = get_close_matches(option, kind.model_fields, n=1)
+        return f"{option}: there is no such option{f'; the nearest is {near[0]!r}' if near else ''}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{path}: {_NAMES}"
+    wanted = _WANTED_BY_ERROR.get(error["type"])
+    if len(errors) > 1 and option in _WANTED:
+        path, wanted = option, _WANTED[option]
+    if wanted is None:
+        return f"{path}: {error['msg']}"
+    got = json.dumps(error["input"])
+    shown = got if len(got) <= _LONGEST_VALUE else f"{got[:_LONGEST_VALUE]}..."
+    return f"{path}: it must be {wanted}, and is {shown}"
 
 
 def _check_extent(asked: Mapping[str, Any]) -> None:

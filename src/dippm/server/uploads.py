@@ -15,10 +15,17 @@ from typing import BinaryIO
 from dippm.errors import FULL_DISK_ERRORS
 from dippm.server.errors import ServiceError
 
-__all__ = ["EXTENSIONS", "RETRY_AFTER", "UNPACKED_FACTOR", "IncomingFile", "UploadStore", "refusal_of_moment"]
+__all__ = [
+    "EXTENSIONS", "READ_EXTENSIONS", "RETRY_AFTER", "UNPACKED_FACTOR", "IncomingFile", "UploadStore",
+    "refusal_of_moment",
+]  # fmt: skip
 
-#: Extensions that are taken over from a client's file name; nothing else of the name ever reaches the disk.
-EXTENSIONS = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".keras", ".h5", ".pb", ".pdmodel", ".json", ".zip")
+#: Extensions of the files that are read.
+READ_EXTENSIONS = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".pdmodel", ".json", ".zip")
+
+#: Extensions that are taken over from a client's file name; nothing else of the name ever reaches the disk. Keras files
+#: and frozen graphs are told why they are not read; a .pb may be ONNX, too.
+EXTENSIONS = (*READ_EXTENSIONS, ".keras", ".h5", ".pb")
 
 #: Header that says when an upload for which there is no room, or no open file, may be tried again.
 RETRY_AFTER = {"Retry-After": "5"}
@@ -119,7 +126,7 @@ class IncomingFile:
                 f"A file with the extension '{extension}' is not taken. Got '{self.name}'.",
                 code="upload.extension",
                 status=415,
-                cure=f"Send one of {', '.join(EXTENSIONS)}.",
+                cure=f"Send one of {', '.join(READ_EXTENSIONS)}.",
             )
         self.path = self._folder / f"upload{extension}"
         with _refusing_for_now():

@@ -39,10 +39,7 @@ def test_every_file_is_used() -> None:
 
 def test_the_page_offers_what_the_service_takes() -> None:
     (accepted,) = re.findall(r'accept="([^"]*)"', _FILES["index.html"])
-    # What TensorFlow runs is refused; a .pb may be ONNX and is sent where somebody insists.
-    assert tuple(accepted.split(",")) == tuple(
-        each for each in uploads.EXTENSIONS if each not in (".keras", ".h5", ".pb")
-    )
+    assert tuple(accepted.split(",")) == uploads.READ_EXTENSIONS
     named = _FILES["model_picker.js"].partition("NAMES = [")[2].partition("]")[0]
     assert set(re.findall(r'"([^"]+)"', named)) == set(SHIPPED_NAMES)
 
