@@ -25,6 +25,9 @@ from dippm.errors import UsageError
         ("1.13.0.post200", (1, 13), None),
         ("2.6.0a0+df5bbc09d1.nv24.11", (2, 6), None),
         ("2.1.0+gitabcdef1", (2, 1), None),
+        ("2.13.0a0+git123", (2, 13), None),
+        ("2.6.0+cu126.post2", (2, 6), (12, 6)),
+        ("2.0.1+cu117.with.pypi.cudnn", (2, 0), (11, 7)),
     ],
 )
 def test_the_ways_to_write_it(given, torch, cuda):
@@ -44,6 +47,23 @@ def test_anything_else_is_refused_with_the_form(given):
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("cuda 12", ", which names no PyTorch."),
+        ("cu126", ", which names no PyTorch."),
+        ("torch 3", ", which lacks the second number of PyTorch's release."),
+        ("torch 2+cu126", ", which lacks the second number of PyTorch's release."),
+        ("2", ", which lacks the second number of PyTorch's release."),
+        ("tensorflow 2.4", "Got 'tensorflow 2.4' instead. Write"),
+    ],
+)
+def test_a_part_that_is_not_there_is_named(given, says):
+    with pytest.raises(UsageError) as caught:
+        Software.parse(given)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("given", "kind"),
     [("2.13.0+cpu", "for CPUs"), ("torch 2.4+rocm5.6", "for ROCm"), ("2.8.0+XPU", "for XPU")],
 )
@@ -58,7 +78,15 @@ def test_a_commit_that_begins_like_a_build_is_none():
     assert Software.parse("2.6.0a0+c0ffee1").torch == (2, 6)
 
 
-@pytest.mark.parametrize("given", ["1.1" + "a" * 20_000 + "!", "1.1" + ".1" * 20_000 + "!", "torch" + " " * 20_000])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "1.1" + "a" * 20_000 + "!",
+        "1.1" + ".1" * 20_000 + "!",
+        "torch" + " " * 20_000,
+        "2.6+cu126" + ".a" * 20_000 + "!",
+    ],
+)
 def test_a_long_text_is_refused_at_once(given):
     with pytest.raises(UsageError):
         Software.parse(given)

@@ -149,7 +149,7 @@ SoftwareOption = Annotated[
     typer.Option(
         "--software",
         metavar="RELEASE",
-        help="Releases of PyTorch and CUDA, as 'torch 1.12+cu113': they change the memory. Today's when left out.",
+        help="Releases of PyTorch and CUDA, as 'torch 1.12+cu113': they change memory and time. Today's when left out.",
         show_default=False,
     ),
 ]

@@ -12,15 +12,18 @@ __all__ = ["DEFAULT_SOFTWARE", "Release", "Software"]
 Release = tuple[int, int]
 
 # What torch.__version__ prints, labels say and people write: "1.12.1+cu113", "torch 1.12", "PyTorch 2.4, CUDA 12.4";
-# NVIDIA's containers print the commit and their own release, "2.6.0a0+df5bbc09d1.nv24.11", conda ".post200".
+# NVIDIA's containers print the commit and their own release, "2.6.0a0+df5bbc09d1.nv24.11", conda ".post200", who builds
+# it "2.13.0a0+git1a2b3c4", and some wheels say more behind CUDA, "2.0.1+cu117.with.pypi.cudnn".
 _PATTERN = re.compile(
     r"(?:(?:py)?torch[\s=_-]*v?)?(?P<torch>[1-9]\d?\.\d+)(?:\.\d+)*(?:\.?(?:a|b|rc|dev|post)\d*)?"
-    r"(?:\+(?:git)?[0-9a-f]{7,40}(?:\.nv\d\d\.\d\d)?)?"
-    r"(?:[\s+,;/]+cu(?:da)?[\s=_-]*(?P<cuda>\d+(?:\.\d+)*))?",
+    r"(?:\+(?:git[0-9a-f]{1,40}|[0-9a-f]{7,40})(?:\.nv\d\d\.\d\d)?)?"
+    r"(?:[\s+,;/]+cu(?:da)?[\s=_-]*(?P<cuda>\d+(?:\.\d+)*)(?:\.[a-z][a-z0-9]*)*)?",
     re.IGNORECASE,
 )
 # "2.13.0+cpu", "2.9.1+rocm6.4", "2.8.0+xpu"; a commit behind the + may begin with letters too, but has seven.
 _NO_CUDA = re.compile(r"\+(cpu|rocm|xpu)[\d.]*$", re.IGNORECASE)
+_CUDA_ALONE = re.compile(r"cu(da)?[\s=_-]*\d[\d.]*", re.IGNORECASE)
+_MAJOR_ALONE = re.compile(r"((py)?torch[\s=_-]*v?)?\d+(?=$|[\s+,;/])", re.IGNORECASE)
 _NO_CUDA_NAMES = {"cpu": "CPUs", "rocm": "ROCm", "xpu": "XPUs"}
 
 
@@ -59,7 +62,8 @@ class Software:
         found = _PATTERN.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"The software must be a release of PyTorch, with that of CUDA if it is known. Got '{given}' instead.",
+                f"The software must be a release of PyTorch, with that of CUDA if it is known. Got '{given}' "
+                f"instead{_what_lacks(text)}.",
                 code="software.unknown",
                 cure="Write it as 'torch 1.12+cu113' or 'pytorch 2.4'.",
             )
@@ -171,6 +175,14 @@ class Software:
     def __str__(self) -> str:
         torch = f"torch {self.torch[0]}.{self.torch[1]}"
         return torch if self.cuda is None else f"{torch}+cu{self.cuda[0]}{self.cuda[1]}"
+
+
+def _what_lacks(text: str) -> str:
+    if _CUDA_ALONE.fullmatch(text):
+        return ", which names no PyTorch"
+    if _MAJOR_ALONE.match(text):
+        return ", which lacks the second number of PyTorch's release"
+    return ""
 
 
 _MAJORS = range(10, 20)
