@@ -84,3 +84,15 @@ def test_tensors_inside_an_argument_are_named_by_their_path() -> None:
     args, kwargs = inputs.arguments
     assert Conditioned()(*args, **kwargs).dtype == torch.float64
     assert kwargs["beside"]["size"] is inputs.kwargs["beside.size"]
+
+
+def test_the_name_that_an_answer_prints_is_understood() -> None:
+    inputs = make_inputs(nn.Flatten(), parse_input_shapes({"input": (3, 4)}), batch=2, device="cpu")
+    assert [tensor.shape for tensor in inputs.kwargs.values()] == [(2, 3, 4)]
+
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    inputs = make_inputs(Own(), parse_input_shapes({"input": (3, 4)}), batch=2, device="cpu")
+    assert ([tensor.shape for tensor in inputs.args], dict(inputs.kwargs)) == ([(2, 3, 4)], {})

@@ -13,7 +13,10 @@ from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure, Fixed, Group, Leaf, Part
 from dippm.graph import DType
 
-__all__ = ["InputEntry", "InputShapes", "nearest_input", "nest_dotted_names", "parse_input_shapes", "unknown_input"]
+__all__ = [
+    "InputEntry", "InputShapes", "by_position", "name_position", "nearest_input", "nest_dotted_names",
+    "parse_input_shapes", "unknown_input",
+]  # fmt: skip
 
 _DTYPE_NAMES = {
     "fp32": DType.FLOAT32, "float": DType.FLOAT32, "fp16": DType.FLOAT16, "half": DType.FLOAT16,
@@ -127,6 +130,30 @@ def parse_input_shapes(given: object) -> InputShapes:
         parts = tuple(_parse_part(value, entries, path=f"input_{place}") for place, value in enumerate(given))
         return InputShapes(named=entries, structure=CallStructure(positional=parts))
     return InputShapes(positional=(_parse_entry(given),))
+
+
+def name_position(place: int, count: int) -> str:
+    """What a graph, and so an answer, calls an input that was given by position.
+
+    Args:
+        place: Its place.
+        count: How many were.
+    """
+    return "input" if count == 1 else f"input_{place}"
+
+
+def by_position(given: InputShapes, arguments: Sequence[str]) -> InputShapes:
+    """Inputs that have the names of :func:`name_position` by position, where the model itself has no such names.
+
+    Args:
+        given: Shapes that a caller gave.
+        arguments: Names of the model's arguments.
+    """
+    named = given.named or {}
+    names = [name_position(place, len(named)) for place in range(len(named))]
+    if not named or given.structure is not None or named.keys() != set(names) or not named.keys().isdisjoint(arguments):
+        return given
+    return InputShapes(positional=tuple(named[name] for name in names))
 
 
 def nest_dotted_names(given: InputShapes, arguments: Sequence[str]) -> InputShapes:

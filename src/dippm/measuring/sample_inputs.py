@@ -12,7 +12,7 @@ from torch import nn
 
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure
-from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names
+from dippm.frontends.inputs import InputEntry, InputShapes, by_position, nest_dotted_names
 from dippm.frontends.torch.dtypes import to_torch_dtype
 
 __all__ = ["Inputs", "make_inputs"]
@@ -99,6 +99,7 @@ def make_inputs(module: nn.Module, shapes: InputShapes, *, batch: int, device: s
         return torch.randint(0, high, size, dtype=dtype, device=device)
 
     names = _positional_names(module)
+    shapes = by_position(shapes, names)
     return Inputs(
         args=tuple(
             make(names[position] if position < len(names) else "", entry)

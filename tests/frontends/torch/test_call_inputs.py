@@ -165,3 +165,31 @@ def test_a_model_without_any_batch() -> None:
     assert _shapes(graph) == {"input_0": "50,8:float32", "input_1": "2,90:int64"}
     assert {tensor.dtype for tensor in graph.tensors} == {DType.FLOAT32, DType.INT64}
     assert dippm.predict(graph).macs == 50 * 8 * 8
+
+
+@pytest.mark.parametrize("is_scripted", [False, True])
+def test_the_names_that_are_printed_are_understood(is_scripted: bool) -> None:
+    module = Gather()
+    if is_scripted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = torch.jit.trace(module, (torch.ones(5, 8), torch.ones(2, 9, dtype=torch.int64)))
+    given = {"input_1": "2,90:int64:unbatched", "input_0": "50,8:unbatched"}
+    printed = _shapes(dippm.load(module, input=given))
+    assert printed == {"input_0": "50,8:float32", "input_1": "2,90:int64"}
+    own = {"nodes": "50,8:unbatched", "edges": "2,90:int64:unbatched"}
+    assert _shapes(dippm.load(module, input=own)).keys() == {"nodes", "edges"}
+    with pytest.raises(UsageError) as caught:
+        dippm.load(module, input={"input_0": "50,8:unbatched", "edges": "2,90:int64:unbatched"})
+    assert caught.value.code == "input.name_unknown"
+
+
+def test_a_printed_name_is_the_module_s_own_where_it_has_it() -> None:
+    class Turned(torch.nn.Module):
+        def forward(self, x, input):  # noqa: A002 - PyTorch's own layers call it so
+            return x + input[:, :1]
+
+    graph = dippm.load(Turned(), input={"x": (4,), "input": (8,)})
+    assert _shapes(graph) == {"x": "N,4:float32", "input": "N,8:float32"}
+    assert _shapes(dippm.load(torch.nn.Linear(8, 8), input={"input": (8,)})) == {"input": "N,8:float32"}
+    assert _shapes(dippm.load(torch.nn.Sequential(torch.nn.ReLU()), input={"input": (8,)})) == {"input": "N,8:float32"}

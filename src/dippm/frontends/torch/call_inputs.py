@@ -12,7 +12,15 @@ from torch import nn
 
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import CallStructure, Leaf
-from dippm.frontends.inputs import InputEntry, InputShapes, nearest_input, nest_dotted_names, unknown_input
+from dippm.frontends.inputs import (
+    InputEntry,
+    InputShapes,
+    by_position,
+    name_position,
+    nearest_input,
+    nest_dotted_names,
+    unknown_input,
+)
 from dippm.frontends.torch.dtypes import to_torch_dtype
 from dippm.frontends.torch.recorder import Recorder
 
@@ -28,7 +36,8 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
     """Compare the given inputs with the signature of the module's forward.
 
     Returns:
-        The inputs; those named by paths, such as ``batch.ids``, in the argument that they are part of.
+        The inputs; those named by paths, such as ``batch.ids``, in the argument that they are part of, and those
+        named as graphs name what is given by position as such.
 
     Raises:
         UsageError: ``input.shape_needed`` where nothing was given and the module takes something;
@@ -38,6 +47,7 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
         if given.is_empty:
             names = ", ".join(_argument_names(module))
             raise _shape_needed(module, f"its forward takes {names} and TorchScript does not say their sizes")
+        given = by_position(given, _argument_names(module))
         if (unknown := unknown_name(module, given)) is not None:
             raise unknown
         return given
@@ -51,8 +61,10 @@ def check_inputs(module: nn.Module, given: InputShapes) -> InputShapes:
         known = ", ".join(needed or [item.name for item in parameters]) or "no named inputs"
         raise _shape_needed(module, f"its forward takes {known} and a module does not say their sizes")
     given = nest_dotted_names(given, list(signature.parameters))
-    structure = structure_of(given)
     takes_any_name = any(item.kind is item.VAR_KEYWORD for item in parameters)
+    if not takes_any_name:
+        given = by_position(given, list(signature.parameters))
+    structure = structure_of(given)
     if not takes_any_name and (unknown := unknown_name(module, given)) is not None:
         raise unknown
     try:
@@ -163,7 +175,7 @@ def make_inputs(
 
     count = len(given.positional)
     for position, entry in enumerate(given.positional):
-        make("input" if count == 1 else f"input_{position}", entry)
+        make(name_position(position, count), entry)
     for name, entry in (given.named or {}).items():
         make(name, entry)
     positional, named = structure_of(given).fill(tensors)
