@@ -76,8 +76,8 @@ def device_name(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.usefixtures("device_name")
 def test_a_gpu_of_the_catalogue_is_measured_and_predicted(net: Path) -> None:
-    results = dippm.measure(net, batch=[1, 8], device="cuda:1")
-    predictions = dippm.predict(net, batch=[1, 8], device="H200")
+    results = dippm.measure(net, batch=[1, 8], device="cuda:1", precision="tf32")
+    predictions = dippm.predict(net, batch=[1, 8], device="H200", precision="tf32")
     for result, prediction in zip(results, predictions, strict=True):
         assert result.measurement.latency_ms == 1.5 * result.configuration.batch
         assert result.prediction is not None
@@ -90,7 +90,7 @@ def test_a_gpu_of_the_catalogue_is_measured_and_predicted(net: Path) -> None:
 
 @pytest.mark.usefixtures("device_name")
 def test_one_batch_gives_one_result_and_a_failure_is_one_too(net: Path) -> None:
-    result = dippm.measure(net, batch=128, device="cuda")
+    result = dippm.measure(net, batch=128, device="cuda", precision="tf32")
     assert result.measurement.outcome is Outcome.OUT_OF_MEMORY
     assert result.prediction is not None
     measured: Any = result.to_dict()["measured"]
@@ -104,7 +104,7 @@ def test_without_a_predicted_device_the_prediction_is_absent_and_says_why(net: P
     assert "Some Processor" in result.prediction_note
     assert "onnxruntime" in result.prediction_note
     device_name("A Card of the Future")
-    result = dippm.measure(net, device="cuda")
+    result = dippm.measure(net, device="cuda", precision="tf32")
     assert result.prediction is None
     assert "A Card of the Future" in result.prediction_note
     spec = dippm.find_device("A100")
@@ -144,6 +144,9 @@ def test_training_is_by_momentum_unless_said_otherwise(net: Path) -> None:
         ({"optimizer": "adam"}, "optimizer.unused"),
         ({"mode": "training", "optimizer": "sgd"}, "engine.unsupported"),
         ({"precision": "fp7"}, "precision.unknown"),
+        ({"precision": "amp"}, "engine.unsupported"),
+        ({"precision": "fp32"}, "engine.unsupported"),
+        ({"precision": "tf32", "layout": "nhwc"}, "engine.unsupported"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_runs(net: Path, options: Any, code: str) -> None:
@@ -151,6 +154,15 @@ def test_wrong_options_are_refused_before_anything_runs(net: Path, options: Any,
     with pytest.raises((UsageError, UnsupportedError)) as caught:
         dippm.measure(net, device="cuda", **options)
     assert caught.value.code == code
+    assert FakeWorker.asked == []
+
+
+@pytest.mark.usefixtures("device_name")
+def test_autocast_of_an_onnx_file_is_refused_on_the_processor_too(net: Path) -> None:
+    FakeWorker.asked = []
+    with pytest.raises(UnsupportedError, match="onnxruntime on cpu has no precision amp") as caught:
+        dippm.measure(net, precision="amp")
+    assert "or the engine torch" not in str(caught.value)
     assert FakeWorker.asked == []
 
 

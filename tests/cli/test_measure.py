@@ -41,8 +41,8 @@ def test_measured_and_predicted_stand_side_by_side(
     run_json: Callable[..., dict[str, Any]],
     run_noted_columns: Callable[..., tuple[list[dict[str, str]], str]],
 ) -> None:
-    predicted = run_json("predict", net, "--batch", "1,8", "--device", "H200")["predictions"]
-    rows, _ = run_noted_columns("measure", net, "--batch", "1,8", "--device", "cuda")
+    predicted = run_json("predict", net, "--batch", "1,8", "--device", "H200", "--precision", "tf32")["predictions"]
+    rows, _ = run_noted_columns("measure", net, "--batch", "1,8", "--device", "cuda", "--precision", "tf32")
     assert [(row["batch"], row["outcome"], row["latency_ms"]) for row in rows] == [
         ("1", "ok", "1.25"),
         ("8", "ok", "10.0"),
@@ -51,7 +51,7 @@ def test_measured_and_predicted_stand_side_by_side(
     assert all(float(row["predicted_latency_low"]) < float(row["predicted_latency_high"]) for row in rows)
     assert all(float(row["predicted_energy_low"]) < float(row["predicted_energy_high"]) for row in rows)
     assert rows[0]["energy_j"] == ""
-    answer = run_json("measure", net, "--batch", "1,8", "--device", "cuda:0")
+    answer = run_json("measure", net, "--batch", "1,8", "--device", "cuda:0", "--precision", "tf32")
     assert [each["predicted"] for each in answer["measurements"]] == predicted
     assert [each["measured"]["latency_ms"] for each in answer["measurements"]] == [1.25, 10.0]
     assert answer["measurements"][0]["engine"] == "onnxruntime"
@@ -96,7 +96,7 @@ def test_onnxruntime_is_not_predicted_on_a_processor(
 def test_a_row_that_failed_is_told_by_the_status_and_keeps_no_other(
     net: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["measure", net, "--device", "cuda", "--batch"]
+    asked = ["measure", net, "--device", "cuda", "--precision", "tf32", "--batch"]
     assert main([*asked, "2", "--json"]) == 0
     capsys.readouterr()
     assert main([*asked, "2,128,4", "--json"]) == 1
@@ -117,7 +117,7 @@ def test_the_table_shows_both_and_what_failed(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "120")
-    assert main(["measure", net, "--batch", "2,128", "--device", "cuda"]) == 1
+    assert main(["measure", net, "--batch", "2,128", "--device", "cuda", "--precision", "tf32"]) == 1
     text = capsys.readouterr().out
     assert "2.5 ± 0.125" in text
     assert "predicted" in text

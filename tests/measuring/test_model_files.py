@@ -15,8 +15,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from dippm.api import save_graph  # noqa: E402
 from dippm.errors import DippmError, ModelReadError, UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import InputShapes, parse_input_shapes  # noqa: E402
+from dippm.graph import OpKind  # noqa: E402
 from dippm.measuring.bench import Bench  # noqa: E402
 from dippm.measuring.configuration import Configuration, Engine  # noqa: E402
 from dippm.measuring.measurement import Outcome  # noqa: E402
@@ -150,3 +152,23 @@ def test_onnx_runs_in_onnxruntime_alone(tmp_path: Path) -> None:
     with pytest.raises(DippmError) as caught:
         FileSource(tmp_path / "model.onnx").build("cpu")
     assert caught.value.code == "engine.unsupported"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("m.keras", "TensorFlow or Keras"), ("m.h5", "TensorFlow or Keras"), ("m.json", "a graph")]
+)
+def test_files_that_are_predicted_alone_are_refused(tmp_path: Path, builder: Any, name: str, kind: str) -> None:
+    path = tmp_path / name
+    if name == "m.keras":
+        with zipfile.ZipFile(path, "w") as archive:
+            for member in ("metadata.json", "config.json"):
+                archive.writestr(member, "{}")
+            archive.writestr("model.weights.h5", b"")
+    elif name == "m.h5":
+        path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    else:
+        builder.node(OpKind.RELU, [builder.input(builder.N, 8)], builder.N, 8)
+        save_graph(builder.graph(), path)
+    with pytest.raises(UnsupportedError, match=f"is .*{kind}.* cannot be measured") as caught:
+        find_source(str(path), InputShapes())
+    assert caught.value.code == "measure.unsupported"

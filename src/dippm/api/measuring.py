@@ -147,7 +147,8 @@ def measure(
     Raises:
         UsageError: A batch, shape or option is wrong.
         ModelReadError: The file cannot be read.
-        UnsupportedError: The device is not there, or the engine cannot run the model.
+        UnsupportedError: The device is not there, or the engine cannot run the model, or not so;
+            ``measure.unsupported`` for a model of TensorFlow, Keras or Paddle.
         MissingExtraError: A package is not installed.
     """
     from dippm.measuring.device_names import describe_device
@@ -169,6 +170,10 @@ def measure(
     chosen = _own_engine(source) if engine is None else parse_engine(engine)
     configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
     device_name = describe_device(device)
+    if chosen is Engine.ONNXRUNTIME:
+        is_file = isinstance(source, FileSource) and source.onnx_path is not None
+        for configuration in configurations:
+            configuration.check_onnxruntime(device, is_file=is_file)
     busy_before = busy_processors()
     graph, note = _read_graph(name, shapes, batches, conditions=conditions, trust=trust)
     is_cpu = device == "cpu" and device_spec is None

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
+from dippm.costs.precision import Precision
 from dippm.errors import UnsupportedError, UsageError
 
 __all__ = ["Configuration", "Engine"]
+
+
+_BY_TORCH = "The engine torch takes models by name and PyTorch's own files."
 
 
 class Engine(StrEnum):
@@ -48,5 +52,34 @@ class Configuration:
             raise UnsupportedError(
                 "onnxruntime is measured in inference alone, without a runtime of PyTorch's.",
                 code="engine.unsupported",
-                cure="Use the engine torch.",
+                cure=_BY_TORCH,
+            )
+
+    def check_onnxruntime(self, device: str, *, is_file: bool) -> None:
+        """Refuse a precision or layout that onnxruntime cannot be told to use.
+
+        Args:
+            device: ``"cpu"``, or a GPU.
+            is_file: Whether it runs an ONNX file, whose formats stay what they are.
+
+        Raises:
+            UnsupportedError: ``engine.unsupported``.
+        """
+        allowed = {Precision.FP32_STRICT, Precision.TF32}
+        if device == "cpu":
+            allowed.add(Precision.FP32)
+        if not is_file:
+            allowed |= {Precision.FP16, Precision.BF16}
+        if self.conditions.precision not in allowed:
+            names = ", ".join(precision.value for precision in Precision if precision in allowed)
+            formats = ", and the formats of a file stay" if is_file else ""
+            raise UnsupportedError(
+                f"onnxruntime on {device} has no precision {self.conditions.precision.value}: TF32 is on or off for "
+                f"all of its operators on a GPU, it has no autocast{formats}.",
+                code="engine.unsupported",
+                cure=f"Use one of {names}. {_BY_TORCH}",
+            )
+        if self.conditions.layout is not Layout.NCHW:
+            raise UnsupportedError(
+                "onnxruntime chooses the layout itself.", code="engine.unsupported", cure="Use the layout nchw."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends import zoo
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
+from dippm.frontends.detect import Framework, detect_framework
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.export_trust import loading_runs_code
 
@@ -22,6 +24,11 @@ __all__ = ["CheckpointSource", "FileSource", "ZooSource", "find_source"]
 
 _KEY_DIGITS = 16
 _ONNX_SUFFIX = ".onnx"
+_UNMEASURED = {
+    Framework.TENSORFLOW: "a model of TensorFlow or Keras",
+    Framework.PADDLE: "a model of Paddle",
+    Framework.DIPPM: "a graph without its weights",
+}
 
 
 def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooSource | CheckpointSource | FileSource:
@@ -33,7 +40,8 @@ def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooS
         trust: See :class:`FileSource`.
 
     Raises:
-        UnsupportedError: ``measure.quantised`` for a quantised checkpoint.
+        UnsupportedError: ``measure.quantised`` for a quantised checkpoint; ``measure.unsupported`` for files that are
+            predicted alone, such as those of TensorFlow, Keras and Paddle.
     """
     if zoo.is_zoo_name(model):
         return ZooSource(model, inputs)
@@ -45,7 +53,22 @@ def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooS
             code="measure.quantised",
             cure="Measure the model that it was quantised from.",
         )
-    return FileSource(model, inputs, trust=trust) if checkpoint is None else CheckpointSource(checkpoint, inputs)
+    if checkpoint is not None:
+        return CheckpointSource(checkpoint, inputs)
+    _refuse_unmeasured(Path(model))
+    return FileSource(model, inputs, trust=trust)
+
+
+def _refuse_unmeasured(path: Path) -> None:
+    """Refuse what can be told to be of another framework; what else is wrong with a file its reading says."""
+    with suppress(ModelReadError):
+        kind = _UNMEASURED.get(detect_framework(path))
+        if kind is not None:
+            raise UnsupportedError(
+                f"'{path}' is {kind}, which is predicted and cannot be measured.",
+                code="measure.unsupported",
+                cure="Measure the model as ONNX, or as a file of PyTorch's.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

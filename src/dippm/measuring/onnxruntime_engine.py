@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from dippm.costs.conditions import Layout
 from dippm.costs.precision import Precision
 from dippm.errors import MissingExtraError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
@@ -57,7 +56,7 @@ def module_call(
         UnsupportedError: ``engine.unsupported`` for a precision or layout that onnxruntime cannot be told to use.
         MissingExtraError: where the exporter is not installed.
     """
-    _refuse(configuration, device, has_formats=True)
+    configuration.check_onnxruntime(device, is_file=False)
     if find_spec("onnxscript") is None:
         raise MissingExtraError(package="onnxscript", extra="dev", purpose="export a PyTorch module to ONNX")
     dtype = whole_model_dtype(configuration.conditions.precision)
@@ -106,7 +105,7 @@ def file_call(
             for inputs that are no tensors of numbers.
         UsageError: ``input.shape_needed`` where the file leaves a size open; ``input.name_unknown``.
     """
-    _refuse(configuration, device, has_formats=False)
+    configuration.check_onnxruntime(device, is_file=True)
     session = _open_session(path, configuration, device)
     given = _by_name([item.name for item in session.get_inputs()], shapes)
     random = np.random.default_rng(0)
@@ -130,27 +129,6 @@ def _off_device(module: nn.Module, device: str) -> Iterator[None]:
         yield
     finally:
         module.to(device)
-
-
-def _refuse(configuration: Configuration, device: str, *, has_formats: bool) -> None:
-    conditions = configuration.conditions
-    allowed = {Precision.FP32_STRICT, Precision.TF32}
-    if device == "cpu":
-        allowed.add(Precision.FP32)
-    if has_formats:
-        allowed |= {Precision.FP16, Precision.BF16}
-    if conditions.precision not in allowed:
-        names = ", ".join(precision.value for precision in Precision if precision in allowed)
-        raise UnsupportedError(
-            f"onnxruntime on {device} has no precision {conditions.precision.value}: TF32 is on or off for all of its "
-            "operators on a GPU, and it has no autocast.",
-            code="engine.unsupported",
-            cure=f"Use one of {names}, or the engine torch.",
-        )
-    if conditions.layout is not Layout.NCHW:
-        raise UnsupportedError(
-            "onnxruntime chooses the layout itself.", code="engine.unsupported", cure="Use the layout nchw."
-        )
 
 
 def _open_session(path: Path, configuration: Configuration, device: str) -> Any:
