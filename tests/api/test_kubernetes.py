@@ -84,7 +84,8 @@ def test_a_whole_card(graph: Graph, device: str, batch: int) -> None:
     prediction = dippm.predict(graph, device=device, batch=batch)
     pod = yaml.safe_load(dippm.pod_fragment(prediction))
     assert limits(pod) == {"nvidia.com/gpu": 1}
-    assert pod["metadata"]["annotations"]["dippm/mig"] == "none"
+    assert pod["metadata"]["annotations"]["dippm/mig"] == prediction.mig_name
+    assert prediction.mig_name == ("no MIG" if device == "T4" else "too large")
     assert "dippm/latency-ms" in pod["metadata"]["annotations"]
 
 

@@ -188,7 +188,7 @@ def _annotations(
     found = {
         "model": prediction.model.source,
         "device": product,
-        "mig": profile or "none",
+        "mig": profile or _no_slice(prediction),
         "batch": str(prediction.batch),
         "mode": conditions.mode.value,
         "precision": conditions.precision.value,
@@ -205,6 +205,11 @@ def _annotations(
         }
     found["predictor"] = f"{prediction.predictor.name} {prediction.predictor.version}"
     return {f"dippm/{key}": value for key, value in found.items()}
+
+
+def _no_slice(prediction: Prediction) -> str:
+    """Why a pod gets a whole card, as tables say it; none where a packing gives it one that a slice would do for."""
+    return prediction.no_slice.value if prediction.mig is None else "none"
 
 
 def _as_name(text: str) -> str:

@@ -215,7 +215,7 @@ def _random_array(
             cure=f"Give it without the batch, as {item.name}=3,224,224.",
         )
     # A scalar of the file has no batch.
-    size = (batch, *sizes) if item.shape or entry is not None else ()
+    size = entry.at(batch) if entry is not None else (batch, *sizes) if item.shape else ()
     if "mask" in item.name or dtype is np.bool_:
         return np.ones(size, dtype=dtype)
     if np.issubdtype(dtype, np.floating):

@@ -157,3 +157,20 @@ def test_a_size_that_does_not_say_how_it_follows_the_batch_is_refused(dim: str, 
 
 def test_samples_may_take_two_rows_of_one_input_each() -> None:
     assert at_batch_five([declare("x", "N", 8), declare("pair", "2*N", 8)]) == [(5, 8), (10, 8)]
+
+
+def test_an_unbatched_input_has_its_whole_shape() -> None:
+    inputs = [declare("x", "N", 8), declare("table", "N", 8)]
+    assert at_batch_five(inputs, {"table": "7,8:unbatched"}) == [(5, 8), (7, 8)]
+    assert at_batch_five([declare("x", 1, 3, 8)], "1,3,8:unbatched") == [(1, 3, 8)]
+    undeclared = InputDeclaration(value=0, name="x", dtype=DType.FLOAT32, dims=None)
+    assert at_batch_five([undeclared], "3,8:unbatched") == [(3, 8)]
+    plan = plan_inputs([declare("x", 4, 3)], parse_input_shapes("4,3:unbatched"))
+    assert (plan.native_batch, plan.has_batch) == (None, False)
+
+
+@pytest.mark.parametrize("first", ["N", 1])
+def test_an_unbatched_input_without_its_first_dimension_is_refused(first: int | str) -> None:
+    with pytest.raises(UsageError, match=r"has 4 dimensions in all\. Got 3 of it unbatched: 3, 8, 8") as caught:
+        at_batch_five([declare("x", first, 3, 8, 8)], "3,8,8:unbatched")
+    assert caught.value.code == "input.rank"

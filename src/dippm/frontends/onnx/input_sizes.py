@@ -58,7 +58,10 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
     """
     entries = _match(declarations, given)
     _refuse_other_kinds(declarations, entries)
-    axes = _batch_axes(declarations)
+    axes = [
+        axis if _is_batched(entries.get(declaration.name)) else None
+        for declaration, axis in zip(declarations, _batch_axes(declarations), strict=True)
+    ]
     named = _named_sizes(declarations, entries, axes)
     sizes: list[tuple[int | Dim, ...]] = []
     native: int | None = None
@@ -126,6 +129,11 @@ def _refuse_other_kinds(declarations: Sequence[InputDeclaration], entries: Mappi
                 code="input.dtype",
                 cure=f"Leave the element type out, or give {stated.value}.",
             )
+
+
+def _is_batched(entry: InputEntry | None) -> bool:
+    """Whether an input may have the batch, which a caller can deny."""
+    return entry is None or entry.is_batched
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -230,7 +238,7 @@ def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tupl
             code="input.shape_needed",
             cure=f"Give it, for example: --input {declaration.name}=3,224,224",
         )
-    return (_BATCH, *entry.shape)
+    return (_BATCH, *entry.shape) if entry.is_batched else entry.shape
 
 
 def _apply(
@@ -239,6 +247,13 @@ def _apply(
     dims = list(declaration.dims or ())
     if entry is not None:
         wanted: list[int | Dim] = list(entry.shape)
+        if not entry.is_batched and len(wanted) != len(dims):
+            raise UsageError(
+                f"Input '{declaration.name}' has {len(dims)} dimensions in all. Got {len(wanted)} of it unbatched: "
+                f"{', '.join(map(str, wanted)) or 'none'}.",
+                code="input.rank",
+                cure="Give the whole shape of an unbatched input, or leave 'unbatched' out.",
+            )
         if axis is not None and len(wanted) == len(dims) - 1:
             wanted.insert(axis, _growth(declaration, axis))
         elif axis is None and dims and len(wanted) == len(dims) - 1 and isinstance(dims[0], int):
