@@ -298,3 +298,17 @@ def test_predict_by_a_trained_predictor(
 def test_mig_policy(policy: str, slice_name: str, net: str, run_columns: Callable[..., list[dict[str, str]]]) -> None:
     (row,) = run_columns("predict", net, "--mig-policy", policy)
     assert row["mig"] == slice_name
+
+
+def test_lists_that_are_given_twice_are_joined(net: str, run_columns: Callable[..., list[dict[str, str]]]) -> None:
+    rows = run_columns("predict", net, "-d", "A100", "-b", "1", "-d", "T4", "--batch", "8")
+    assert [(row["device"], row["batch"]) for row in rows] == [
+        ("A100-SXM4-40GB", "1"), ("A100-SXM4-40GB", "8"), ("Tesla T4", "1"), ("Tesla T4", "8"),
+    ]  # fmt: skip
+    rows = run_columns("fits", net, "-d", "A100", "-d", "T4", "--price", "T4=1", "--price", "A100=9")
+    assert [row["price_per_hour"] for row in rows] == ["1.0", "9.0"]
+
+
+def test_of_what_takes_one_value_the_last_counts(net: str, run_json: Callable[..., dict[str, Any]]) -> None:
+    (prediction,) = run_json("predict", net, "-p", "amp", "-p", "fp32", "--json")["predictions"]
+    assert prediction["precision"] == "fp32"

@@ -160,7 +160,7 @@ def test_as_a_call(data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UnsupportedError, match="pmgns"):
         dippm.load_predictor(report.folder)
     assert [each.epoch for each in epochs] == [1, 2]
-    with pytest.raises(UsageError, match="learning_rate"):
+    with pytest.raises(UsageError, match="learning rate"):
         dippm.train(data=data[1], learning_rate="quick")
 
 

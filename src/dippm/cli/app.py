@@ -20,7 +20,6 @@ from dippm.cli import (
     sweep,
     train,
 )
-from dippm.cli.strict_command import StrictCommand
 
 __all__ = ["app"]
 
@@ -53,17 +52,17 @@ def _root(
     pass
 
 
-app.command("predict", cls=StrictCommand, help=predict.HELP)(predict.predict)
-app.command("inspect", cls=StrictCommand, help=inspect.HELP)(inspect.inspect)
-app.command("fits", cls=StrictCommand, help=placement.FITS_HELP)(placement.fits)
-app.command("max-batch", cls=StrictCommand, help=placement.MAX_BATCH_HELP)(placement.max_batch)
-app.command("sweep", cls=StrictCommand, help=sweep.HELP)(sweep.sweep)
-app.command("explore", cls=StrictCommand, help=explore.HELP)(explore.explore)
-app.command("pack", cls=StrictCommand, help=pack.HELP)(pack.pack)
-app.command("devices", cls=StrictCommand, help=catalogue.DEVICES_HELP)(catalogue.devices)
-app.command("ops", cls=StrictCommand, help=catalogue.OPS_HELP)(catalogue.ops)
-app.command("measure", cls=StrictCommand, help=measure.HELP)(measure.measure)
+app.command("predict", help=predict.HELP)(predict.predict)
+app.command("inspect", help=inspect.HELP)(inspect.inspect)
+app.command("fits", help=placement.FITS_HELP)(placement.fits)
+app.command("max-batch", help=placement.MAX_BATCH_HELP)(placement.max_batch)
+app.command("sweep", help=sweep.HELP)(sweep.sweep)
+app.command("explore", help=explore.HELP)(explore.explore)
+app.command("pack", help=pack.HELP)(pack.pack)
+app.command("devices", help=catalogue.DEVICES_HELP)(catalogue.devices)
+app.command("ops", help=catalogue.OPS_HELP)(catalogue.ops)
+app.command("measure", help=measure.HELP)(measure.measure)
 app.add_typer(dataset.dataset, name="dataset", help=dataset.HELP)
-app.command("train", cls=StrictCommand, help=train.HELP)(train.train)
-app.command("evaluate", cls=StrictCommand, help=evaluate.HELP)(evaluate.evaluate)
-app.command("serve", cls=StrictCommand, help=serve.HELP)(serve.serve)
+app.command("train", help=train.HELP)(train.train)
+app.command("evaluate", help=evaluate.HELP)(evaluate.evaluate)
+app.command("serve", help=serve.HELP)(serve.serve)

@@ -24,7 +24,6 @@ from dippm.cli.output import (
     print_note,
 )
 from dippm.cli.progress import CampaignLines, CountBar
-from dippm.cli.strict_command import StrictCommand
 from dippm.errors import DippmError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ LabelsArgument = Annotated[
 ]
 
 
-@dataset.command("recipes", cls=StrictCommand)
+@dataset.command("recipes")
 def recipes(seed: SeedOption = 0, as_json: options.JsonOption = False) -> None:
     """List the collections of models, with their counts."""
     from dippm import api
@@ -69,7 +68,7 @@ def recipes(seed: SeedOption = 0, as_json: options.JsonOption = False) -> None:
         print_columns(("collection", "family", "recipes"), rows)
 
 
-@dataset.command("measure", cls=StrictCommand)
+@dataset.command("measure")
 def measure(
     recipe: RecipeOption,
     store: StoreOption,
@@ -176,7 +175,7 @@ def measure(
         raise typer.Exit(status)
 
 
-@dataset.command("graphs", cls=StrictCommand)
+@dataset.command("graphs")
 def graphs(
     recipe: RecipeOption,
     cache: Annotated[Path, typer.Option("--cache", metavar="FOLDER", help="Folder of the graphs.", show_default=False)],
@@ -209,7 +208,7 @@ def graphs(
         print_columns(("family", "model_key", "reason"), failed)
 
 
-@dataset.command("stats", cls=StrictCommand)
+@dataset.command("stats")
 def stats(
     labels: LabelsArgument,
     plots: Annotated[
@@ -226,7 +225,7 @@ def stats(
     show_statistics(statistics, plots=drawn, as_json=as_json)
 
 
-@dataset.command("export", cls=StrictCommand)
+@dataset.command("export")
 def export(
     store: Annotated[str, typer.Argument(metavar="STORE", help="A label store.", show_default=False)],
     path: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write.", show_default=False)],
@@ -242,7 +241,7 @@ def export(
         print_note(f"{rows} labels are in {path}.")
 
 
-@dataset.command("import", cls=StrictCommand)
+@dataset.command("import")
 def import_labels(
     labels: Annotated[
         str,
