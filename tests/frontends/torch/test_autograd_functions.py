@@ -258,3 +258,9 @@ def test_checkpointing_is_pytorchs_own_after_a_reading() -> None:
     before = dict(vars(checkpoint_module))
     _block_marks(_Blocks(use_reentrant=False), Mode.TRAINING)
     assert dict(vars(checkpoint_module)) == before
+
+
+def test_a_model_is_read_where_checkpointing_has_another_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator"):
+        monkeypatch.delattr(checkpoint_module, name, raising=False)
+    assert _marks(_KeepsArgument, Mode.TRAINING)[1] == "_KeepsArgument_1"
