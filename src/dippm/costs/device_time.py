@@ -19,6 +19,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Layout
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
+from dippm.costs.extra_work import reordered_images, rows_with_blocks
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
@@ -32,13 +33,12 @@ from dippm.costs.kernels.problems import (
     RowProblem,
 )
 from dippm.costs.memory_format import MemoryFormats
-from dippm.costs.polynomial import FloatArray, evaluate
+from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import OpKind
 from dippm.units import MEGA
 
 __all__ = ["busy_ms"]
@@ -54,7 +54,6 @@ _TF32 = _ARITHMETICS.index(Arithmetic.TF32)
 _WIDEST_FILTER = 7.0
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
-_IMAGE_RANK = 4
 # Rows of queries, keys, and width of values.
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
 # Formats in which fused attention is FlashAttention.
@@ -113,12 +112,12 @@ def busy_ms(
                 for position, own_ms in zip(chosen, time_ms, strict=True):
                     busy[position][:, part.node] = own_ms[:, part.inverse] + gap_ms * plan.is_launched[part.node]
     if rates.row_cycles and plan.work.fusion is None:
-        node, rows = _layer_norms(plan, at)
+        node, rows = rows_with_blocks(plan, at)
         for position, device in enumerate(devices):
             row_ms = rates.row_cycles / (device.sm_count * device.boost_clock_mhz * MEGA) * _MS
             busy[position][:, node] = np.maximum(busy[position][:, node], gap_ms + row_ms * rows)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
-        node, moved = _reordered(plan, at)
+        node, moved = reordered_images(plan, at)
         if len(node):
             timer = timer_of(tuple(range(len(devices))), frozenset())
             busy[..., node] += gap_ms + _MS * timer.reorder(moved)
@@ -128,37 +127,6 @@ def busy_ms(
         cast_s = timer_of(tuple(range(len(devices))), frozenset()).casts()
         np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(gap_ms + _MS * cast_s, -1, 0))
     return busy
-
-
-def _layer_norms(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
-    """Nodes that run a block for each row, as layer norm and its gradient do, and their rows, [n] and [B, n]."""
-    sizes, node = plan.work.sizes, at.row.node
-    is_norm = sizes.is_kind(OpKind.LAYER_NORM)[node]
-    (gradients,) = np.nonzero(sizes.is_kind(OpKind.NORM_GRAD)[node])
-    is_norm[gradients] = [
-        sizes.nodes[i].attributes.get("function") == OpKind.LAYER_NORM.value for i in node[gradients].tolist()
-    ]
-    is_norm &= at.row.is_last
-    return node[is_norm], at.row.rows[:, is_norm]
-
-
-def _reordered(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
-    """Nodes that first copy their image to another order, and what that moves, bytes, [n] and [B, n].
-
-    A group norm works on NCHW alone, and so does what follows it; a convolution whose weight has its channels last
-    brings the image back.
-    """
-    sizes, formats = plan.work.sizes, plan.formats[Layout.NHWC]
-    is_chosen = sizes.is_kind(OpKind.GROUP_NORM) & formats.is_read_last
-    is_chosen |= sizes.is_kind(OpKind.CONV) & ~formats.is_read_last & formats.is_last
-    node = np.flatnonzero(is_chosen)
-    image = sizes.inputs(node, 0)
-    # An image of one pixel or of one channel has both orders.
-    channels, height, width = (sizes.dimension(image, axis)[:, 0] != 1.0 for axis in (1, -2, -1))
-    has_orders = (sizes.rank(image) == _IMAGE_RANK) & channels & (height | width)
-    node, image = node[has_orders], image[has_orders]
-    element_bytes = plan.work.types.read_bytes[np.searchsorted(sizes.edges.read_node, node)]
-    return node, 2.0 * element_bytes * evaluate(sizes.elements[image], at.batches)
 
 
 def _alike(
