@@ -108,7 +108,8 @@ def evaluate(folder: Path, out: Path, **changes: Any) -> DippmEvaluation:
 def test_the_report_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainings = Trainings()
     monkeypatch.setattr("dippm.training.train_model.predict_with", trainings)
-    done = evaluate(folder, tmp_path)
+    done = evaluate(folder, tmp_path, mixed_precision=True)
+    assert {(s.model == "gbdt", s.mixed_precision) for s in trainings.trained} == {(False, True), (True, False)}
     assert [(s.model, s.epochs) for s in trainings.trained[:7]] == [
         *((model, 1) for model in ("pmgns", "gat", "gcn", "gin", "mlp", "gbdt")),
         ("pmgns", 2),
@@ -120,7 +121,13 @@ def test_the_report_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest
     page = done.files[0].read_text(encoding="utf-8")
     assert all(f"]({name})" in page for name in names[3:])
     assert len(names) == 8
-    for words in ("Eq. 2 is the rule of A100-SXM4-40GB", "| command | dippm evaluate |", "SHA-256", "| width | 4 |"):
+    for words in (
+        "Eq. 2 is the rule of A100-SXM4-40GB",
+        "| command | dippm evaluate |",
+        "SHA-256",
+        "| width | 4 |",
+        "| mixed precision | true |",
+    ):
         assert words in page
     assert "https://" not in done.files[1].read_text(encoding="utf-8")
     assert json.loads(done.files[2].read_text(encoding="utf-8")) == json.loads(json.dumps(done.report.to_dict()))

@@ -63,7 +63,8 @@ def test_the_report_is_written(data: tuple[Path, Path], tmp_path: Path, monkeypa
     pytest.importorskip("matplotlib")
     trainings = Trainings()
     monkeypatch.setattr("dippm.training.dnnperf.predict_steps", trainings)
-    done = evaluate(data, tmp_path)
+    done = evaluate(data, tmp_path, mixed_precision=True)
+    assert {(s.model == "gbdt", s.mixed_precision) for s in trainings.trained} == {(False, True), (True, False)}
     assert [settings.model for settings in trainings.trained] == [*DNNPERF_MODELS, *(["anee", "gbdt"] * 2)]
     assert {(s.hidden, s.seed, s.epochs, s.patience) for s in trainings.trained} == {(4, 2, 2, 2)}
     stem = "dnnperf_processor-training-fp32-nchw-eager-momentum"
@@ -76,6 +77,7 @@ def test_the_report_is_written(data: tuple[Path, Path], tmp_path: Path, monkeypa
         "| command | dippm evaluate |",
         "SHA-256",
         "| width | 4 |",
+        "| mixed precision | true |",
         "| schedule of the learning rate | one-cy",
     ):
         assert words in page

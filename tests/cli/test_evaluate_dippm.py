@@ -61,7 +61,9 @@ WORDS = ("evaluate", "--protocol", "dippm", "--data", "labels.parquet", "--out",
 
 def test_options_reach_the_protocol(asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--seeds", "3", "--seed", "4", "--lr", "auto", "--hidden", "64", "--mode", "training", "--epochs", "5")
-    assert main([*WORDS, *options, "--long-epochs", "50", "--leave-families-out", "2", "--json"]) == 0
+    assert (
+        main([*WORDS, *options, "--long-epochs", "50", "--leave-families-out", "2", "--mixed-precision", "--json"]) == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["protocol"] == "dippm"
     assert answer["files"] == [str(Path("folder/a.md")), str(Path("folder/a.html"))]
@@ -70,6 +72,7 @@ def test_options_reach_the_protocol(asked: list[dict[str, Any]], capsys: pytest.
     wanted = {
         "data": "labels.parquet", "out": Path("folder"), "seeds": 3, "seed": 4, "learning_rate": "auto", "hidden": 64,
         "mode": "training", "epochs": 5, "long_epochs": 50, "leave_families_out": 2, "device": None,
+        "mixed_precision": True,
     }  # fmt: skip
     assert {name: call[name] for name in wanted} == wanted
 
@@ -88,7 +91,7 @@ def test_columns_and_table(
     text = capsys.readouterr().out
     assert any(line.split() == ["pmgns,", "long", "run", "1.75", "3.50", "3.50"] for line in text.splitlines())
     assert "the worst is bert with 31.5 %" in text
-    assert [call["learning_rate"] for call in asked] == [0.003, 0.003]
+    assert [(call["learning_rate"], call["mixed_precision"]) for call in asked] == [(0.003, False)] * 2
 
 
 @pytest.mark.parametrize(

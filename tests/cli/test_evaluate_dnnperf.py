@@ -61,7 +61,7 @@ WORDS = ("evaluate", "--protocol", "dnnperf", "--data", "labels.parquet", "--out
 
 def test_options_reach_the_protocol(asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--seeds", "3", "--seed", "4", "--lr", "auto", "--hidden", "32", "--epochs", "5", "--precision", "amp")
-    assert main([*WORDS, *options, "--leave-families-out", "2", "--layout", "nhwc", "--json"]) == 0
+    assert main([*WORDS, *options, "--leave-families-out", "2", "--layout", "nhwc", "--mixed-precision", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["protocol"] == "dnnperf"
     assert answer["files"] == [str(Path("folder/a.md")), str(Path("folder/a.html"))]
@@ -69,6 +69,7 @@ def test_options_reach_the_protocol(asked: list[dict[str, Any]], capsys: pytest.
     (call,) = asked
     wanted = {
         "data": "labels.parquet", "out": Path("folder"), "seeds": 3, "seed": 4, "learning_rate": "auto", "hidden": 32,
+        "mixed_precision": True,
         "epochs": 5, "leave_families_out": 2, "precision": "amp", "layout": "nhwc", "device": None,
     }  # fmt: skip
     assert {name: call[name] for name in wanted} == wanted

@@ -57,6 +57,7 @@ def evaluate_dippm(
     leave_families_out: int = 0,
     hidden: int = 512,
     learning_rate: float | str = 0.003,
+    mixed_precision: bool = False,
     jobs: int = 1,
     command: str = "",
     on_graph: Callable[[int, int], None] | None = None,
@@ -86,6 +87,7 @@ def evaluate_dippm(
         hidden: Width of the networks.
         learning_rate: Adam's, or ``"auto"``, the highest of a one-cycle schedule. The paper's 2.754e-5 belongs to its
             own data and its many steps.
+        mixed_precision: Train the networks in fp16 on a GPU, in bf16 on a CPU.
         jobs: Processes that read models of which there is no graph yet.
         command: The command that this call comes from, for the report.
         on_graph: Called with the number of models read and their total.
@@ -105,7 +107,7 @@ def evaluate_dippm(
     from dippm.evaluation.dippm_report import ProtocolSettings
     from dippm.evaluation.label_noise import find_noise
     from dippm.training import train_model
-    from dippm.training.settings import ONE_CYCLE, TrainingSettings
+    from dippm.training.settings import ONE_CYCLE, TREES, TrainingSettings
 
     if seeds < 1 or leave_families_out < 0 or leave_families_out == 1:
         raise UsageError(
@@ -134,7 +136,10 @@ def evaluate_dippm(
     def predict(
         samples: GraphSamples, parts: npt.NDArray[np.int8], *, model: str, epochs: int, seed: int
     ) -> npt.NDArray[np.float64]:
-        return trainings.predict(samples, parts, replace(base, model=model, epochs=epochs, seed=seed))
+        settings = replace(
+            base, model=model, epochs=epochs, seed=seed, mixed_precision=mixed_precision and model != TREES
+        )
+        return trainings.predict(samples, parts, settings)
 
     report = run_protocol(
         samples,
@@ -151,6 +156,7 @@ def evaluate_dippm(
             "schedule of the learning rate": ONE_CYCLE,
             "graphs in a step": base.batch_size,
             "dropout": base.dropout,
+            "mixed precision": mixed_precision,
             "software": find_versions(),
         },
         on_run=on_run,

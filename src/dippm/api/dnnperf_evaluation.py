@@ -54,6 +54,7 @@ def evaluate_dnnperf(
     leave_families_out: int = 0,
     hidden: int = 64,
     learning_rate: float | str = 0.003,
+    mixed_precision: bool = False,
     jobs: int = 1,
     command: str = "",
     on_graph: Callable[[int, int], None] | None = None,
@@ -80,6 +81,7 @@ def evaluate_dnnperf(
             families for one at a time. 0 for none.
         hidden: Width of the networks.
         learning_rate: Adam's, or ``"auto"``, the highest of a one-cycle schedule.
+        mixed_precision: Train the networks in fp16 on a GPU, in bf16 on a CPU.
         jobs: Processes that read models of which there is no graph yet.
         command: The command that this call comes from, for the report.
         on_graph: Called with the number of models read and their total.
@@ -100,6 +102,7 @@ def evaluate_dnnperf(
     from dippm.evaluation.dnnperf_report import DnnperfSettings
     from dippm.evaluation.label_noise import find_noise
     from dippm.training import dnnperf as training
+    from dippm.training.settings import TREES
 
     if seeds < 1 or leave_families_out < 0 or leave_families_out == 1:
         raise UsageError(
@@ -124,7 +127,8 @@ def evaluate_dnnperf(
     trainings = KeptTrainings(folder / "trainings", training.predict_steps)
 
     def predict(parts: npt.NDArray[np.int8], *, model: str, seed: int) -> npt.NDArray[np.float64]:
-        return trainings.predict(samples, parts, replace(base, model=model, seed=seed))
+        settings = replace(base, model=model, seed=seed, mixed_precision=mixed_precision and model != TREES)
+        return trainings.predict(samples, parts, settings)
 
     report = run_protocol(
         samples,
@@ -139,6 +143,7 @@ def evaluate_dnnperf(
             "schedule of the learning rate": base.schedule,
             "graphs in a step": base.batch_size,
             "dropout": base.dropout,
+            "mixed precision": mixed_precision,
             "software": find_versions(),
         },
         on_run=on_run,

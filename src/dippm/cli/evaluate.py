@@ -114,6 +114,12 @@ def evaluate(
     learning_rate: Annotated[
         str, typer.Option("--lr", metavar="RATE|auto", help="Learning rate.", rich_help_panel=_PANEL)
     ] = "0.003",
+    mixed_precision: Annotated[
+        bool,
+        typer.Option(
+            "--mixed-precision", help="Train networks in fp16 on a GPU, in bf16 on a CPU.", rich_help_panel=_PANEL
+        ),
+    ] = False,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", metavar="N", help="Processes that read models.", rich_help_panel=_PANEL)
     ] = 1,
@@ -143,6 +149,7 @@ def evaluate(
                 leave_families_out=leave_families_out,
                 hidden=64 if hidden is None else hidden,
                 learning_rate=learning_rate,
+                mixed_precision=mixed_precision,
                 jobs=jobs,
                 as_json=as_json,
             )
@@ -164,6 +171,7 @@ def evaluate(
             leave_families_out=leave_families_out,
             hidden=512 if hidden is None else hidden,
             learning_rate=learning_rate,
+            mixed_precision=mixed_precision,
             jobs=jobs,
             as_json=as_json,
         )

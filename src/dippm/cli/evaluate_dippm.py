@@ -37,6 +37,7 @@ def run_dippm_protocol(
     leave_families_out: int,
     hidden: int,
     learning_rate: str,
+    mixed_precision: bool,
     jobs: int,
     as_json: bool,
 ) -> None:
@@ -67,6 +68,7 @@ def run_dippm_protocol(
             leave_families_out=leave_families_out,
             hidden=hidden,
             learning_rate=parse_rate(learning_rate),
+            mixed_precision=mixed_precision,
             jobs=jobs,
             command=shlex.join(["dippm", *sys.argv[1:]]),
             on_graph=graphs.show,

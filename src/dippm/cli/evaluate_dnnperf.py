@@ -35,6 +35,7 @@ def run_dnnperf_protocol(
     leave_families_out: int,
     hidden: int,
     learning_rate: str,
+    mixed_precision: bool,
     jobs: int,
     as_json: bool,
 ) -> None:
@@ -63,6 +64,7 @@ def run_dnnperf_protocol(
             leave_families_out=leave_families_out,
             hidden=hidden,
             learning_rate=parse_rate(learning_rate),
+            mixed_precision=mixed_precision,
             jobs=jobs,
             command=shlex.join(["dippm", *sys.argv[1:]]),
             on_graph=graphs.show,
