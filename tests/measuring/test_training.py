@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ def configuration(**conditions: str) -> Configuration:
     return Configuration(batch=4, conditions=Conditions.parse(mode="training", **conditions))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop", "adafactor"])
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp-bf16", "bf16"])
 def test_a_step_trains(optimizer: str, precision: str, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_LEARNING_RATE", 0.05)
@@ -99,6 +101,31 @@ def test_refusals(module: nn.Module, conditions: dict[str, str], code: str) -> N
     with pytest.raises(UnsupportedError) as caught, training_call(module, inputs, asked, device="cpu"):
         pytest.fail("it must not get here")
     assert caught.value.code == code
+
+
+def test_averages_of_8_bits_are_those_of_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Linear(8, 2)
+    inputs = make_inputs(module, parse_input_shapes("8"), batch=4, device="cpu")
+    asked = configuration(optimizer="adamw-8bit")
+    made: list[str] = []
+
+    class AdamW8bit(torch.optim.AdamW):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append("AdamW8bit")
+
+    package, optim = ModuleType("bitsandbytes"), ModuleType("bitsandbytes.optim")
+    optim.AdamW8bit = AdamW8bit  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", package)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", optim)
+    with training_call(module, inputs, asked, device="cpu") as step:
+        step()
+    assert made == ["AdamW8bit"]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.delitem(sys.modules, "bitsandbytes.optim")
+    with pytest.raises(UnsupportedError) as caught, training_call(module, inputs, asked, device="cpu"):
+        pytest.fail("it must not get here")
+    assert caught.value.code == "optimizer.not_installed"
 
 
 def test_an_output_without_gradient() -> None:

@@ -101,7 +101,10 @@ def measure(
     layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc.")] = "nchw",
     engine: Annotated[str, typer.Option("--engine", help="torch, onnxruntime (inference alone).")] = "torch",
     optimizer: Annotated[
-        str, typer.Option("--optimizer", help="For training: sgd, momentum, adam, adamw, none.")
+        str,
+        typer.Option(
+            "--optimizer", help="For training: sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop, none."
+        ),
     ] = "momentum",
     limit: LimitOption = None,
     seed: SeedOption = 0,

@@ -120,7 +120,8 @@ OptimizerOption = Annotated[
     str | None,
     typer.Option(
         "--optimizer",
-        help="For training: sgd, momentum, adam, adamw or none; SGD with momentum when left out.",
+        help="For training: sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop or none; "
+        "SGD with momentum when left out.",
         show_default=False,
     ),
 ]

@@ -11,20 +11,13 @@ import numpy.typing as npt
 
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
+from dippm.costs.tensor_rates import tensor_format, tensor_tflops
 from dippm.devices import DeviceSpec
 from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
 __all__ = ["FED_WELL_FROM", "DeviceSheets", "formats_on_tensor_cores"]
 
 _ARITHMETICS = tuple(Arithmetic)
-_TENSOR_PEAK = {
-    Arithmetic.TF32: "tf32_tensor",
-    Arithmetic.FP16: "fp16_tensor",
-    Arithmetic.BF16: "bf16_tensor",
-    Arithmetic.INT8: "int8_tensor",
-    # The least that it is: the data sheets' rates of FP8 are not in the catalogue.
-    Arithmetic.FP8: "bf16_tensor",
-}
 # The rate of a format without tensor cores. One that is not listed computes in FP32: PyTorch asks the library to
 # accumulate half-precision products in FP32, so that a fast plain FP16 rate (P100) goes unused.
 _PLAIN_PEAK = {Arithmetic.FP64: "fp64"}
@@ -44,7 +37,7 @@ FED_WELL_FROM = (9, 0)
 # from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
 _ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
 _OF_FP16 = {
-    Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0, Arithmetic.FP8: 1.0,
+    Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0, Arithmetic.FP8: 2.0,
 }  # fmt: skip
 # GeForce cards accumulate in FP32 at half of the rate.
 _HALF_RATE = 0.5
@@ -67,9 +60,8 @@ _WARM_CACHE = 0.5
 
 def formats_on_tensor_cores(device: DeviceSpec, formats: Iterable[Arithmetic]) -> frozenset[Arithmetic]:
     """The formats that run on tensor cores: not those in which tensor cores are no faster (TF32 on GeForce cards)."""
-    available = device.peak_tflops
-    least = _WORTHWHILE * available["fp32"]
-    return frozenset(value for value in formats if available.get(_TENSOR_PEAK.get(value, ""), 0.0) > least)
+    least = _WORTHWHILE * device.peak_tflops["fp32"]
+    return frozenset(value for value in formats if tensor_tflops(device, value) > least)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -139,7 +131,7 @@ class DeviceSheets:
 
 
 def _is_tf32_close(device: DeviceSpec) -> bool:
-    return device.peak_tflops.get(_TENSOR_PEAK[Arithmetic.TF32], 0.0) < _CLOSE * device.peak_tflops["fp32"]
+    return tensor_tflops(device, Arithmetic.TF32) < _CLOSE * device.peak_tflops["fp32"]
 
 
 def _peaks(
@@ -160,8 +152,8 @@ def _peaks(
 
 def _sustained_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
     """What tensor cores reach in a large product: what feeds them, or the board's power, holds them back."""
-    peak = device.peak_tflops[_TENSOR_PEAK[arithmetic]]
-    fed = peak / _feeding(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
+    arithmetic = tensor_format(device, arithmetic)
+    fed = tensor_tflops(device, arithmetic) / _feeding(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
     powered = device.board_power_w / _latest(_W_PER_TFLOP, device) * _OF_FP16[arithmetic]
     return _SUSTAINED * min(fed, powered)
 
@@ -177,7 +169,7 @@ def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, 
     full_rate = _latest(_FULL_RATE, device)
     full = full_rate * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
     # Below half of the full rate nothing waits.
-    share = min(max(device.peak_tflops[_TENSOR_PEAK[arithmetic]] * TERA / full, _HALF_RATE), 1.0)
+    share = min(max(tensor_tflops(device, arithmetic) * TERA / full, _HALF_RATE), 1.0)
     feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE
     is_slow = feeds_slowly and arithmetic in _FED_SLOWLY and device.compute_capability < FED_WELL_FROM
     weight = 1.0 if is_slow else feed / (1.0 + feed)

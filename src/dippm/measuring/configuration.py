@@ -46,7 +46,9 @@ class Configuration:
         is_training = self.conditions.mode is Mode.TRAINING
         if is_training and self.conditions.optimizer is None:
             raise UsageError(
-                "Training needs an optimizer.", code="optimizer.missing", cure="Use sgd, momentum, adam, adamw or none."
+                "Training needs an optimizer.",
+                code="optimizer.missing",
+                cure="Use sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop or none.",
             )
         if self.engine is Engine.ONNXRUNTIME and (is_training or self.conditions.runtime is not Runtime.EAGER):
             raise UnsupportedError(

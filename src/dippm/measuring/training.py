@@ -129,5 +129,24 @@ def _make_optimizer(optimizer: Optimizer | None, weights: list[nn.Parameter]) ->
             return torch.optim.Adam(weights, lr=_LEARNING_RATE)
         case Optimizer.ADAMW:
             return torch.optim.AdamW(weights, lr=_LEARNING_RATE)
+        case Optimizer.ADAFACTOR:
+            return torch.optim.Adafactor(weights, lr=_LEARNING_RATE)
+        case Optimizer.RMSPROP:
+            return torch.optim.RMSprop(weights, lr=_LEARNING_RATE)
+        case Optimizer.ADAMW_8BIT:
+            return _load_adamw_8bit()(weights, lr=_LEARNING_RATE)
         case _:
             return torch.optim.SGD(weights, lr=_LEARNING_RATE)
+
+
+def _load_adamw_8bit() -> type[torch.optim.Optimizer]:
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as exc:
+        raise UnsupportedError(
+            "AdamW with averages of 8 bits is measured with bitsandbytes, which is not installed.",
+            code="optimizer.not_installed",
+            cure="Install bitsandbytes, or measure another optimizer.",
+        ) from exc
+    result: type[torch.optim.Optimizer] = AdamW8bit
+    return result

@@ -13,6 +13,7 @@ from dippm.costs.precision import Arithmetic, Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
+from dippm.costs.tensor_rates import tensor_format
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
@@ -85,7 +86,9 @@ def warn_of_question(
     warnings += _attention_warning(compiled, conditions.precision)
     if np.any(prepared.compiled.plan.arithmetic[compiled.nodes] == _FP8):
         warnings.append(
-            f"How fast {device.name} is in FP8 is not known here: it is timed as BF16, the least it reaches."
+            "No measurement stands behind the time of products in FP8."
+            if tensor_format(device, Arithmetic.FP8) is Arithmetic.FP8
+            else f"The data sheet of {device.name} has no rate of FP8: such products are timed as BF16."
         )
     if not prepared.has_format(device):
         lacking = "bf16" if conditions.precision in (Precision.BF16, Precision.AMP_BF16) else "fp16"

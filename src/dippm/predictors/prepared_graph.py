@@ -21,6 +21,7 @@ from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_mode
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
+from dippm.costs.tensor_rates import tensor_tflops
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
@@ -43,13 +44,6 @@ _KINDS = tuple(OpKind)
 # Which phases are compiled, each by itself: the update is not the model's.
 _PART_OF_PHASE = np.array([{Phase.FORWARD: 0, Phase.BACKWARD: 1}.get(phase, -1) for phase in Phase])
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
-_TENSOR_PEAKS = {
-    Arithmetic.TF32: "tf32_tensor",
-    Arithmetic.FP16: "fp16_tensor",
-    Arithmetic.BF16: "bf16_tensor",
-    Arithmetic.INT8: "int8_tensor",
-    Arithmetic.FP8: "bf16_tensor",
-}
 _FORMATS = {
     Precision.BF16: ("bf16_tensor",),
     Precision.AMP_BF16: ("bf16_tensor",),
@@ -257,7 +251,7 @@ class PreparedGraphs:
             Result: [B, n_nodes].
         """
         fp32 = device.peak_tflops["fp32"]
-        peaks = [device.peak_tflops.get(_TENSOR_PEAKS.get(value, "fp32"), fp32) for value in Arithmetic]
+        peaks = [tensor_tflops(device, value) or fp32 for value in Arithmetic]
         weights = fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
         result: FloatArray = self.at.flops * (weights * self.compiled.times)
         return result

@@ -95,7 +95,9 @@ class Options(BaseModel):
     )
     precision: Word = Field(default="fp32", description="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16.")
     mode: Word = Field(default="inference", description="inference, or training: one whole step.")
-    optimizer: Word | None = Field(default=None, description="For training: sgd, momentum, adam, adamw or none.")
+    optimizer: Word | None = Field(
+        default=None, description="For training: sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop or none."
+    )
     accumulation: int = Field(default=1, description="For training: batches of which one step is made.")
     checkpointing: bool = Field(default=False, description="For training: activations are computed again.")
     layout: Word = Field(default="nchw", description="nchw or nhwc.")

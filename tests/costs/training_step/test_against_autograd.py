@@ -149,6 +149,7 @@ _OPTIMIZERS = {
     Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, foreach=True),
     Optimizer.ADAM: lambda weights: torch.optim.Adam(weights, foreach=True),
     Optimizer.ADAMW: lambda weights: torch.optim.AdamW(weights, foreach=True),
+    Optimizer.RMSPROP: lambda weights: torch.optim.RMSprop(weights, foreach=True),
 }
 
 
@@ -330,7 +331,7 @@ def test_layers_of_tokens(name):
     _assert_alike(lambda: _Between(_TOKEN_LAYERS[name](), _TOKENS), _TOKENS)
 
 
-@pytest.mark.parametrize("optimizer", [each for each in Optimizer if each is not Optimizer.NONE])
+@pytest.mark.parametrize("optimizer", _OPTIMIZERS)
 def test_optimizers(optimizer):
     _assert_alike(lambda: nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)), (64,), optimizer)
 

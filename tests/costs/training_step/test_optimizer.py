@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+import dippm
+from dippm.costs import Workload
 from dippm.costs.conditions import Optimizer
-from dippm.costs.training_step.training_graph import Phase
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.graph import OpKind, TensorRole
 
 _MIB = 2**20
@@ -39,6 +41,7 @@ def test_with_few_activations_the_update_is_the_peak(builder, train, live):
         (Optimizer.ADAM, ["lerp", "mul", "addcmul", "sqrt", "div", "add", "addcdiv"], 2),
         (Optimizer.NONE, [], 0),
         (Optimizer.ADAMW, ["mul", "lerp", "mul", "addcmul", "sqrt", "div", "add", "addcdiv"], 2),
+        (Optimizer.RMSPROP, ["mul", "addcmul", "sqrt", "add", "addcdiv"], 1),
     ],
 )
 def test_the_kernels_of_an_update(network, train, optimizer, functions, states):
@@ -50,3 +53,64 @@ def test_the_kernels_of_an_update(network, train, optimizer, functions, states):
     assert {node.attributes["updated"] for node in nodes} <= {0, len(training.trained)}
     held = [tensor for tensor in training.graph.tensors if tensor.role is TensorRole.OPTIMIZER_STATE]
     assert len(held) == states * len(training.trained)
+
+
+def test_averages_of_8_bits(builder, train, live):
+    n = builder.N
+    y = builder.node(OpKind.LINEAR, [builder.input(n, 100), builder.weight(50, 100), builder.weight(50)], n, 50)
+    graph = builder.graph(y)
+    training = train(graph, optimizer=Optimizer.ADAMW_8BIT)
+    nodes = [node for node, phase in zip(training.graph.nodes, training.phase, strict=True) if phase == Phase.OPTIMIZER]
+    # The weight with its averages and their scales; the bias is too small for 8 bits.
+    assert [(len(node.inputs), node.attributes["updated"]) for node in nodes] == [(6, 5), (4, 3)]
+    # Two averages of 5,000 bytes with scales for 20 blocks of 256, two of 50 numbers in FP32.
+    assert live(training, 8).state_bytes[0] == 2 * (5000 + 20 * 4) + 2 * 50 * 4
+    # Each byte of an average is read and written, as the weight is; the gradient is read.
+    at = Workload.from_graph(training.graph, training.precision).at([8])
+    (position,) = (place for place, node in enumerate(training.graph.nodes) if node is nodes[0])
+    averages = 2 * (5000 + 20 * 4)
+    assert at.bytes_read[0, position] == averages + 2 * 20_000
+    assert at.bytes_written[0, position] == averages + 20_000
+
+
+def test_adafactor_keeps_a_row_and_a_column_of_a_matrix(builder, train, live):
+    n = builder.N
+    y = builder.node(OpKind.LINEAR, [builder.input(n, 100), builder.weight(50, 100), builder.weight(50)], n, 50)
+    training = train(builder.graph(y), optimizer=Optimizer.ADAFACTOR)
+    memory = live(training, 1)
+    assert memory.state_bytes[0] == 4 * (50 + 100 + 50)
+    # While it updates, one list is as large as the weights; of a matrix alone, which come first.
+    assert training.phase[memory.peak_node[0]] == Phase.OPTIMIZER
+    weights = 4 * (5000 + 50)
+    assert 2 * weights + 800 + 20_000 <= memory.peak_bytes[0] <= 2 * weights + 800 + 20_000 + 1000
+    assert live(train(builder.graph(y), optimizer=Optimizer.ADAM), 1).peak_bytes[0] > memory.peak_bytes[0]
+
+
+@pytest.mark.parametrize("batch", [2, 64])
+def test_the_peak_of_adafactor_is_what_pytorch_tracks(batch: int, live) -> None:
+    """It reads norms on the host, so that it needs real tensors."""
+    torch = pytest.importorskip("torch")
+    from torch import nn
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    from dippm.measuring.training import Loss
+
+    module = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 100),
+    )  # fmt: skip
+    step = make_training_graph(
+        dippm.load(module, input="3,16,16", mode="training"), TrainingSettings(optimizer=optimizer)
+    )
+    images = torch.zeros(batch, 3, 16, 16)
+    updater = torch.optim.Adafactor(module.parameters(), foreach=True)
+    loss_of, tracker = Loss(), MemTracker()
+    tracker.track_external(module, updater, images)
+    with tracker:
+        for _ in range(2):
+            loss_of(module(images)).backward()
+            tracker.reset_mod_stats()
+            updater.step()
+            updater.zero_grad(set_to_none=True)
+    (parts,) = tracker.get_tracker_snapshot("peak").values()
+    assert live(step, batch).peak_bytes[0] == pytest.approx(parts["Total"], rel=2e-3)

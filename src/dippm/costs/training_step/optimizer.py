@@ -1,19 +1,33 @@
 """The optimizer's update, kernel by kernel, as PyTorch runs it on CUDA: ``foreach`` over all parameters.
 
-Sources: ``torch/optim/{sgd,adam,adamw}.py``, PyTorch 2.13, with each class's defaults (weight decay 0.01 in AdamW, none
-elsewhere) and momentum 0.9 without Nesterov. Adam keeps two averages of each parameter, and while it updates a third
-list as large as the parameters. Step counters lie on the host.
+Sources: ``torch/optim/{sgd,adam,adamw,rmsprop,_adafactor}.py``, PyTorch 2.13, with each class's defaults (weight decay
+0.01 in AdamW, none elsewhere) and momentum 0.9 without Nesterov. Adam keeps two averages of each parameter, and while
+it updates a third list as large as the parameters. Step counters lie on the host.
+
+Adafactor keeps, of a parameter of two or more dimensions, the variances of the rows and of the columns of its last two,
+and while it updates a list as large as the parameters. Norms are taken parameter by parameter; that the host waits for
+them is left out.
+
+AdamW with averages of 8 bits is that of bitsandbytes (``bitsandbytes/optim/optimizer.py``, since release 0.44): one
+kernel for each parameter, averages of a byte, a scale in FP32 for each block of them, and those of small parameters in
+FP32. Scripts that keep the averages of embeddings in FP32, as the trainer of transformers does, take 6 bytes more for
+each of their weights.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dippm.costs.conditions import Optimizer
 from dippm.costs.training_step.step_builder import StepBuilder
-from dippm.graph import OpKind, TensorRole
+from dippm.graph import Dim, DType, OpKind, Shape, TensorRole
 
 __all__ = ["append_update"]
+
+# Numbers that share a scale in averages of 8 bits, and the fewest of a parameter that has such.
+_BLOCK = 256
+_LEAST_IN_8_BITS = 4096
 
 
 def append_update(
@@ -49,6 +63,18 @@ def append_update(
             update.run("div", updates=[roots])
             update.run("add", updates=[roots])
             update.run("addcdiv", updates=[parameters], reads=[means, roots])
+        case Optimizer.ADAMW_8BIT:
+            update.run_in_8_bits(parameters, gradients)
+        case Optimizer.ADAFACTOR:
+            update.run_adafactor(parameters, gradients)
+        case Optimizer.RMSPROP:
+            squares = update.make_state(parameters, "square_avg")
+            update.run("mul", updates=[squares])
+            update.run("addcmul", updates=[squares], reads=[gradients])
+            roots = update.make_lists(squares)
+            update.run("sqrt", reads=[squares], writes=roots)
+            update.run("add", updates=[roots])
+            update.run("addcdiv", updates=[parameters], reads=[gradients, roots])
         case Optimizer.NONE:
             pass
 
@@ -57,25 +83,96 @@ class _Update:
     def __init__(self, builder: StepBuilder) -> None:
         self._builder = builder
 
+    def run_in_8_bits(self, parameters: Sequence[int], gradients: Sequence[int]) -> None:
+        """AdamW of bitsandbytes, parameter by parameter."""
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            shape = self._builder.shape(parameter)
+            count = math.prod(dim.fixed for dim in shape)
+            dtype, scales = DType.FLOAT32, []
+            if count >= _LEAST_IN_8_BITS:
+                dtype, blocks = DType.UINT8, (Dim(0, -(-count // _BLOCK)),)
+                scales = [self._new_state(parameter, name, blocks, DType.FLOAT32) for name in ("absmax1", "absmax2")]
+            averages = [self._new_state(parameter, name, shape, dtype) for name in ("state1", "state2")]
+            self.run("adamw", updates=[[parameter], averages, scales], reads=[[gradient]])
+
+    def run_adafactor(self, parameters: Sequence[int], gradients: Sequence[int]) -> None:
+        """Adafactor, first parameters of two or more dimensions, then the others."""
+        pairs = list(zip(parameters, gradients, strict=True))
+        matrices = [pair for pair in pairs if len(self._builder.shape(pair[0])) > 1]
+        vectors = [pair for pair in pairs if len(self._builder.shape(pair[0])) <= 1]
+        for group, estimate in ((matrices, self._estimate_from_factors), (vectors, self._estimate_whole)):
+            if not group:
+                continue
+            weights, slopes = (list(each) for each in zip(*group, strict=True))
+            self._norm_each(weights)
+            updates = estimate(weights, slopes)
+            self.run("clamp_min", updates=[updates])
+            self.run("rsqrt", updates=[updates])
+            self.run("mul", updates=[updates], reads=[slopes])
+            self._norm_each(updates)
+            self.run("mul", updates=[updates])
+            self.run("add", updates=[weights], reads=[updates])
+
+    def _estimate_from_factors(self, parameters: Sequence[int], gradients: Sequence[int]) -> list[int]:
+        """Variances as products of those of rows and of columns."""
+        factors = []
+        for name, dim in (("row_var", -1), ("col_var", -2)):
+            reduced = [_reduced(self._builder.shape(index), dim) for index in parameters]
+            pairs = list(zip(parameters, reduced, strict=True))
+            kept = [self._new_state(index, name, shape, self._builder.dtype(index)) for index, shape in pairs]
+            means = [self._new_temporary(index, shape) for index, shape in pairs]
+            self._run_each("norm", gradients, means)
+            self.run("mul", updates=[means])
+            self.run("div", updates=[means])
+            self.run("lerp", updates=[kept], reads=[means])
+            factors.append(kept)
+        rows, columns = factors
+        estimates = self.make_lists(parameters)
+        for row, column, estimate in zip(rows, columns, estimates, strict=True):
+            self.run("matmul", reads=[[row, column]], writes=[estimate])
+        row_means = [self._new_temporary(row, _reduced(self._builder.shape(row), -2)) for row in rows]
+        self._run_each("mean", rows, row_means)
+        self.run("clamp_min", updates=[row_means])
+        self.run("div", updates=[estimates], reads=[row_means])
+        return estimates
+
+    def _estimate_whole(self, parameters: Sequence[int], gradients: Sequence[int]) -> list[int]:
+        """Variances as they are kept, of each element."""
+        variances = self.make_state(parameters, "variance")
+        squares = self.make_lists(parameters)
+        self.run("mul", reads=[gradients], writes=squares)
+        self.run("lerp", updates=[variances], reads=[squares])
+        estimates = self.make_lists(parameters)
+        self._run_each("clone", variances, estimates)
+        return estimates
+
+    def _norm_each(self, tensors: Sequence[int]) -> None:
+        self._run_each("norm", tensors, [self._new_temporary(index, ()) for index in tensors])
+
+    def _run_each(self, function: str, sources: Sequence[int], results: Sequence[int]) -> None:
+        """One kernel for each tensor."""
+        for source, result in zip(sources, results, strict=True):
+            self.run(function, reads=[[source]], writes=[result])
+
     def make_state(self, parameters: Sequence[int], name: str) -> list[int]:
         """State of the size of each parameter, kept from the first step on."""
-        tensors = self._builder.tensors
-        return [
-            self._builder.new_tensor(
-                tensors[index].shape,
-                tensors[index].dtype,
-                name=f"{tensors[index].name}.{name}",
-                role=TensorRole.OPTIMIZER_STATE,
-            )
-            for index in parameters
-        ]
+        builder = self._builder
+        return [self._new_state(index, name, builder.shape(index), builder.dtype(index)) for index in parameters]
+
+    def _new_state(self, parameter: int, name: str, shape: Shape, dtype: DType) -> int:
+        return self._builder.new_tensor(
+            shape,
+            dtype,
+            name=f"{self._builder.tensors[parameter].name}.{name}",
+            role=TensorRole.OPTIMIZER_STATE,
+        )
+
+    def _new_temporary(self, like: int, shape: Shape) -> int:
+        return self._builder.new_tensor(shape, self._builder.dtype(like), name="temporary")
 
     def make_lists(self, like: Sequence[int]) -> list[int]:
         """Temporary tensors of the same sizes."""
-        tensors = self._builder.tensors
-        return [
-            self._builder.new_tensor(tensors[index].shape, tensors[index].dtype, name="temporary") for index in like
-        ]
+        return [self._new_temporary(index, self._builder.shape(index)) for index in like]
 
     def run(
         self,
@@ -96,3 +193,9 @@ class _Update:
             function=function,
             attributes={"updated": len(updated)},
         )
+
+
+def _reduced(shape: Shape, dim: int) -> Shape:
+    """A shape with one dimension reduced to 1, counted from behind."""
+    place = len(shape) + dim
+    return (*shape[:place], Dim(0, 1), *shape[place + 1 :])

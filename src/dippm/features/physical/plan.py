@@ -17,6 +17,7 @@ from dippm.costs.kernels.model import KernelModel
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
+from dippm.costs.tensor_rates import tensor_tflops
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
@@ -33,13 +34,6 @@ __all__ = ["PhysicalPlan", "PhysicalSamples"]
 
 Float32Array = npt.NDArray[np.float32]
 
-_TENSOR_PEAK = {
-    Arithmetic.TF32: "tf32_tensor",
-    Arithmetic.FP16: "fp16_tensor",
-    Arithmetic.BF16: "bf16_tensor",
-    Arithmetic.INT8: "int8_tensor",
-    Arithmetic.FP8: "bf16_tensor",
-}
 _MS_PER_S = 1e3
 # Places among the columns that change.
 _AT = {name: place - len(STATIC) for name, place in AT.items()}
@@ -285,5 +279,4 @@ def _weight_bytes(work: Workload) -> FloatArray:
 
 def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """The data sheet's rate for a format, that of FP32 where there is none."""
-    peaks = device.peak_tflops
-    return max(peaks.get(_TENSOR_PEAK.get(arithmetic, ""), 0.0), peaks["fp32"])
+    return max(tensor_tflops(device, arithmetic), device.peak_tflops["fp32"])

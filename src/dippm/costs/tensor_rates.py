@@ -1,0 +1,28 @@
+"""What a data sheet says of tensor cores, by the format that an operator computes in."""
+
+from __future__ import annotations
+
+from dippm.costs.precision import Arithmetic
+from dippm.devices import DeviceSpec
+
+__all__ = ["tensor_format", "tensor_tflops"]
+
+_PEAK = {
+    Arithmetic.TF32: "tf32_tensor",
+    Arithmetic.FP16: "fp16_tensor",
+    Arithmetic.BF16: "bf16_tensor",
+    Arithmetic.INT8: "int8_tensor",
+    Arithmetic.FP8: "fp8_tensor",
+}
+# What numbers are made first where no unit multiplies them as they are.
+_INSTEAD = {Arithmetic.FP8: Arithmetic.BF16}
+
+
+def tensor_format(device: DeviceSpec, arithmetic: Arithmetic) -> Arithmetic:
+    """The format that a device computes in where an operator asks for this one: BF16 where it has no units for FP8."""
+    return arithmetic if _PEAK.get(arithmetic, "") in device.peak_tflops else _INSTEAD.get(arithmetic, arithmetic)
+
+
+def tensor_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+    """Peak of the tensor cores that compute in a format, or in the one taken instead, TFLOP/s; 0 without such."""
+    return device.peak_tflops.get(_PEAK.get(tensor_format(device, arithmetic), ""), 0.0)
