@@ -30,13 +30,22 @@ def _figures(devices: tuple[DeviceSpec, ...]) -> list[str]:
         "## Figures",
         "",
         "| device | also | architecture | SMs | FP32 lanes | base / boost MHz | memory MiB | of it usable | GB/s "
-        "| L2 MiB | W | FP64 | FP32 | FP16 | TF32 tensor | FP16 tensor | BF16 tensor | INT8 tensor |",
-        "|" + "---|" * 3 + "---:|" * 15,
+        "| L2 MiB | W | FP64 | FP32 | FP16 | TF32 tensor | FP16 tensor | BF16 tensor | FP8 tensor | INT8 tensor |",
+        "|" + "---|" * 3 + "---:|" * 16,
     ]
     for spec in devices:
         rates = [
             f"{spec.peak_tflops[key]:g}" if key in spec.peak_tflops else "-"
-            for key in ("fp64", "fp32", "fp16", "tf32_tensor", "fp16_tensor", "bf16_tensor", "int8_tensor")
+            for key in (
+                "fp64",
+                "fp32",
+                "fp16",
+                "tf32_tensor",
+                "fp16_tensor",
+                "bf16_tensor",
+                "fp8_tensor",
+                "int8_tensor",
+            )
         ]
         usable = "-" if spec.usable_memory_mb is None else f"{spec.usable_memory_mb:g}"
         cells = [

@@ -74,14 +74,17 @@ def test_every_figure_has_a_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rates_are_ordered_as_hardware_is(name: str) -> None:
-    """Dense rates: FP64 <= FP32, and each narrower tensor type at least as fast as the wider one."""
+    """Dense rates: FP64 <= FP32, each narrower tensor type at least as fast as the wider one, FP8 twice FP16."""
     peaks = find_device(name).peak_tflops
-    tensor = [peaks[key] for key in ("tf32_tensor", "fp16_tensor", "int8_tensor") if key in peaks]
+    tensor = [peaks[key] for key in ("tf32_tensor", "fp16_tensor", "fp8_tensor") if key in peaks]
 
     assert peaks["fp64"] <= peaks["fp32"]
     assert tensor == sorted(tensor)
     assert peaks.get("bf16_tensor", peaks.get("fp16_tensor")) == peaks.get("fp16_tensor")
-    if "fp16_tensor" in peaks:
+    if "fp8_tensor" in peaks:
+        assert peaks["fp8_tensor"] == pytest.approx(2 * peaks["fp16_tensor"], rel=0.015)
+    # The B300 gave its integer units up for FP4.
+    if "fp16_tensor" in peaks and name != "B300 SXM6 AC":
         # A figure with sparsity, or with FP16 accumulation on a GeForce card, would be out by two against INT8.
         assert peaks.get("int8_tensor", 2 * peaks["fp16_tensor"]) >= 1.99 * peaks["fp16_tensor"]
 
@@ -92,13 +95,81 @@ def test_tensor_types_follow_compute_capability(name: str) -> None:
     has = {key for key in spec.peak_tflops if key.endswith("_tensor")}
 
     expected: set[str] = set()
-    if spec.compute_capability >= (7, 0):
+    # Turing's smaller chips have none.
+    if spec.compute_capability >= (7, 0) and "GTX" not in name:
         expected |= {"fp16_tensor"}
-    if spec.compute_capability >= (7, 5):
-        expected |= {"int8_tensor"}
-    if spec.compute_capability >= (8, 0):
-        expected |= {"tf32_tensor", "bf16_tensor"}
+        if spec.compute_capability >= (7, 5):
+            expected |= {"int8_tensor"}
+        if spec.compute_capability >= (8, 0):
+            expected |= {"tf32_tensor", "bf16_tensor"}
+        if spec.compute_capability >= (8, 9):
+            expected |= {"fp8_tensor"}
     assert has == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("L4", 242),  # 485 with sparsity
+        ("L40S", 733),
+        ("RTX 4090", 330.3),  # 660.6 with FP16 accumulation
+        ("RTX 6000 Ada", 728.5),
+        ("H100", 1978.9),
+        ("H100 PCIe", 1513),  # 3026 with sparsity
+        ("H200 NVL", 1670.5),
+        ("B200", 4500),  # 72 PFLOP/s with sparsity for eight
+        ("RTX 5090", 419),
+        ("RTX PRO 6000", 1007.6),
+    ],
+)
+def test_fp8_rates_are_those_of_the_data_sheets(name: str, tflops: float) -> None:
+    assert find_device(name).peak_tflops["fp8_tensor"] == pytest.approx(tflops, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["A100", "RTX 3090", "A40", "T4", "V100", "GTX 1660"])
+def test_cards_before_ada_have_no_fp8(name: str) -> None:
+    assert "fp8_tensor" not in find_device(name).peak_tflops
+
+
+@pytest.mark.parametrize(
+    ("name", "sms", "memory_mb", "bandwidth_gb_s", "watts", "fp32"),
+    [
+        ("H100 NVL", 132, 95830, 4023, 400, 60.0),
+        ("B300", 148, 275040, 7672, 1100, 75.0),
+        ("GB200", 152, 189471, 8000, 1200, 80.0),
+        ("P40", 30, 23040, 346, 250, 12.0),
+        ("GTX 1070", 15, 8192, 256, 150, 6.46),
+        ("GTX 1650", 14, 4096, 128, 75, 2.98),
+        ("GTX 1660 Ti", 24, 6144, 288, 120, 5.44),
+        ("Quadro RTX 8000", 72, 49152, 672, 260, 16.3),
+        ("Quadro RTX 5000", 48, 16384, 448, 230, 11.2),
+        ("RTX 3050", 20, 8192, 224, 130, 9.1),
+        ("RTX A5500", 80, 24564, 768, 230, 34.1),
+        ("RTX 2000 Ada", 22, 16380, 224, 70, 12.0),
+        ("RTX 4090 D", 114, 24564, 1008, 425, 73.5),
+        ("RTX 4060 Laptop GPU", 24, 8188, 256, 115, 14.6),
+        ("RTX 5050", 20, 8151, 320, 130, 13.2),
+        ("RTX 5060", 30, 8151, 448, 145, 19.2),
+        ("RTX PRO 4500", 82, 32623, 896, 200, 52.7),
+    ],
+)
+def test_figures_of_cards_are_those_of_the_data_sheets(
+    name: str, sms: int, memory_mb: float, bandwidth_gb_s: float, watts: float, fp32: float
+) -> None:
+    spec = find_device(name)
+
+    assert (spec.sm_count, spec.memory_mb, spec.board_power_w) == (sms, memory_mb, watts)
+    assert spec.bandwidth_gb_s == pytest.approx(bandwidth_gb_s)
+    assert spec.peak_tflops["fp32"] == pytest.approx(fp32, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["GTX 1650", "GTX 1660", "GTX 1660 SUPER", "GTX 1660 Ti"])
+def test_turing_without_tensor_cores_does_fp16_at_twice_the_rate(name: str) -> None:
+    spec = find_device(name)
+
+    assert spec.compute_capability == (7, 5)
+    assert spec.peak_tflops["fp16"] == pytest.approx(2 * spec.peak_tflops["fp32"], rel=1e-3)
+    assert not [key for key in spec.peak_tflops if key.endswith("_tensor")]
 
 
 def test_issue_devices_are_all_there() -> None:
@@ -119,7 +190,12 @@ def test_cards_that_people_own_are_all_there() -> None:
         "RTX A4500", "RTX A5000", "RTX A6000", "RTX 4060", "RTX 4060 Ti", "RTX 4060 Ti 16GB", "RTX 4070",
         "RTX 4070 SUPER", "RTX 4070 Ti", "RTX 4070 Ti SUPER", "RTX 4080", "RTX 4080 SUPER", "RTX 4090 Laptop GPU",
         "RTX 4000 Ada", "RTX 4500 Ada", "RTX 5000 Ada", "RTX 5060 Ti", "RTX 5060 Ti 16GB", "RTX 5070", "RTX 5070 Ti",
-        "RTX 5080", "RTX 5090 Laptop GPU", "A10G", "A16", "A2", "A800", "L40", "H800", "H20", "GH200",
+        "RTX 5080", "RTX 5090 Laptop GPU", "A10G", "A16", "A2", "A800", "L40", "H800", "H20", "GH200", "H100 NVL",
+        "B300", "GB200", "RTX 5060", "RTX 5050", "RTX 4090 D", "RTX 3050", "Quadro RTX 8000", "Quadro RTX 5000", "P40",
+        "GTX 1060 6GB", "GTX 1070", "GTX 1070 Ti", "GTX 1650", "GTX 1660", "GTX 1660 Ti", "GTX 1660 SUPER", "RTX A5500",
+        "RTX 2000 Ada", "RTX PRO 4000", "RTX PRO 4500", "RTX PRO 5000", "L20", "RTX 3060 Laptop GPU",
+        "RTX 3070 Laptop GPU", "RTX 3080 Laptop GPU", "RTX 4050 Laptop GPU", "RTX 4060 Laptop GPU",
+        "RTX 4070 Laptop GPU", "RTX 4080 Laptop GPU",
     ):  # fmt: skip
         find_device(name)
 
@@ -130,7 +206,9 @@ def test_geforce_tensor_rates_are_those_of_fp32_accumulation(name: str) -> None:
     spec = find_device(name)
     per_clock = spec.sm_count * spec.boost_clock_mhz / 1e6
 
-    for key, flop in (("tf32_tensor", 256), ("fp16_tensor", 512), ("bf16_tensor", 512), ("int8_tensor", 2048)):
+    for key, flop in (
+        ("tf32_tensor", 256), ("fp16_tensor", 512), ("bf16_tensor", 512), ("fp8_tensor", 1024), ("int8_tensor", 2048),
+    ):  # fmt: skip
         if key in spec.peak_tflops:
             assert spec.peak_tflops[key] == pytest.approx(flop * per_clock, rel=0.01), key
 
@@ -154,6 +232,7 @@ def test_memory_that_cuda_offers_is_most_of_what_nvml_counts(name: str) -> None:
         ("RTX 3080", "RTX 3080 12GB"),
         ("RTX 4060 Ti", "RTX 4060 Ti 16GB"),
         ("RTX 5060 Ti", "RTX 5060 Ti 16GB"),
+        ("RTX 3080 Laptop GPU", "RTX 3080 Laptop GPU 16GB"),
     ],
 )
 def test_a_name_that_two_sizes_share_means_the_smaller(smaller: str, larger: str) -> None:
@@ -225,6 +304,15 @@ def test_names_and_aliases_mean_one_device_each() -> None:
         ("NVIDIA A10", "A10"),
         ("a800", "A800-SXM4-80GB"),
         ("gh200", "GH200 480GB"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA B300 SXM6 AC", "B300 SXM6 AC"),
+        ("b300", "B300 SXM6 AC"),
+        ("NVIDIA GB200", "GB200"),
+        ("gtx 1660 ti", "GeForce GTX 1660 Ti"),
+        ("4090D", "GeForce RTX 4090 D"),
+        ("NVIDIA GeForce RTX 4060 Laptop GPU", "GeForce RTX 4060 Laptop GPU"),
+        ("rtx pro 5000", "RTX PRO 5000 Blackwell"),
+        ("NVIDIA RTX 2000 Ada Generation", "RTX 2000 Ada Generation"),
         ("NVIDIA GH200 120GB", "GH200 480GB"),
         ("rtx pro 6000", "RTX PRO 6000 Blackwell Workstation Edition"),
         (
@@ -288,6 +376,7 @@ def test_any_text_is_a_device_or_unknown(text: str) -> None:
         ("A30", "1g.6gb 2g.12gb 4g.24gb"),
         ("H100 PCIe", "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
         ("H100", "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"),
+        ("H100 NVL", "1g.12gb 1g.24gb 2g.24gb 3g.47gb 4g.47gb 7g.94gb"),
         ("H200", "1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"),
     ],
 )

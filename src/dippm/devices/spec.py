@@ -13,7 +13,7 @@ __all__ = ["ARCHITECTURES", "PEAK_RATES", "DeviceSpec", "MigProfile"]
 ARCHITECTURES = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
 """Architectures that a spec may name, oldest first."""
 
-PEAK_RATES = ("fp64", "fp32", "fp16", "tf32_tensor", "fp16_tensor", "bf16_tensor", "int8_tensor")
+PEAK_RATES = ("fp64", "fp32", "fp16", "tf32_tensor", "fp16_tensor", "bf16_tensor", "fp8_tensor", "int8_tensor")
 """Keys of ``DeviceSpec.peak_tflops``."""
 
 # Wide enough for any real card, narrow enough that a figure in the wrong unit (GHz for MHz, GB for MiB, TB/s for
@@ -95,8 +95,8 @@ class DeviceSpec:
         board_power_w: Default board power limit, 1 to 10,000 W.
         peak_tflops: Peak dense rate by arithmetic, TFLOP/s at boost clock. Keys: ``fp64``, ``fp32``, ``fp16`` (not on
             tensor cores), and where the card has them ``tf32_tensor``, ``fp16_tensor`` (FP32 accumulate),
-            ``bf16_tensor``, ``int8_tensor`` (TOP/s). A missing key means that the card lacks it; ``fp32`` is required
-            and must be within a factor of two of SMs x lanes x 2 x boost clock.
+            ``bf16_tensor``, ``fp8_tensor`` (FP32 accumulate), ``int8_tensor`` (TOP/s). A missing key means that the
+            card lacks it; ``fp32`` is required and must be within a factor of two of SMs x lanes x 2 x boost clock.
         usable_memory_mb: Device memory that CUDA offers to processes, MiB: NVML's total less what the driver keeps
             for itself. None where it is not known.
         context_mb: Device memory that a process holds beside its tensors (CUDA context and loaded kernels), MiB, where

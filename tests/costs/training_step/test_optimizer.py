@@ -100,7 +100,7 @@ def test_the_peak_of_adafactor_is_what_pytorch_tracks(batch: int, live) -> None:
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 100),
     )  # fmt: skip
     step = make_training_graph(
-        dippm.load(module, input="3,16,16", mode="training"), TrainingSettings(optimizer=optimizer)
+        dippm.load(module, input="3,16,16", mode="training"), TrainingSettings(optimizer=Optimizer.ADAFACTOR)
     )
     images = torch.zeros(batch, 3, 16, 16)
     updater = torch.optim.Adafactor(module.parameters(), foreach=True)
