@@ -134,12 +134,12 @@ def _make_optimizer(optimizer: Optimizer | None, weights: list[nn.Parameter]) ->
         case Optimizer.RMSPROP:
             return torch.optim.RMSprop(weights, lr=_LEARNING_RATE)
         case Optimizer.ADAMW_8BIT:
-            return _load_adamw_8bit()(weights, lr=_LEARNING_RATE)
+            return _make_adamw_8bit(weights)
         case _:
             return torch.optim.SGD(weights, lr=_LEARNING_RATE)
 
 
-def _load_adamw_8bit() -> type[torch.optim.Optimizer]:
+def _make_adamw_8bit(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as exc:
@@ -148,5 +148,5 @@ def _load_adamw_8bit() -> type[torch.optim.Optimizer]:
             code="optimizer.not_installed",
             cure="Install bitsandbytes, or measure another optimizer.",
         ) from exc
-    result: type[torch.optim.Optimizer] = AdamW8bit
+    result: torch.optim.Optimizer = AdamW8bit(weights, lr=_LEARNING_RATE)
     return result
