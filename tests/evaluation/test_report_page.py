@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from dippm.evaluation.report_page import Section, Table, render_html, render_markdown
+from dippm.evaluation.report_page import Section, Table, describe_provenance, render_html, render_markdown
 
 SECTIONS = (
     Section(
@@ -31,3 +31,24 @@ def test_html_is_escaped() -> None:
     assert "<td>&lt;i&gt;</td>" in page
     assert f'src="data:image/svg+xml;base64,{base64.b64encode(b"<svg/>").decode()}"' in page
     assert page.count("<img") == 1
+
+
+def test_provenance_is_a_table_of_plain_words() -> None:
+    found = describe_provenance(
+        {
+            "command": "dippm evaluate",
+            "mixed precision": True,
+            "width": 4,
+            "software": {"torch": "2.13", "numpy": "2.4"},
+        },
+        data_hash="abc",
+        seed=2,
+    )
+    assert [tuple(row) for row in found.tables[0].rows] == [
+        ("data hash", "abc"),
+        ("seed", "2"),
+        ("command", "dippm evaluate"),
+        ("mixed precision", "true"),
+        ("width", "4"),
+        ("software", "torch 2.13, numpy 2.4"),
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ from dippm.evaluation.dippm_plots import DISTRIBUTION, FAMILIES, FIGURE_4, SIZES
 from dippm.evaluation.dippm_protocol import BASELINE, MIG_DEVICE, apply_equation_2
 from dippm.evaluation.dippm_report import ComparedRow, DippmReport, GroupScore
 from dippm.evaluation.relative_errors import MEAN
-from dippm.evaluation.report_page import Section, Table
+from dippm.evaluation.report_page import Section, Table, describe_provenance
 
 __all__ = ["describe_report", "title_of_report"]
 
@@ -39,7 +38,7 @@ def describe_report(report: DippmReport) -> tuple[Section, ...]:
         _left_out(report),
         _sizes(report),
         _distribution(report),
-        _provenance(report),
+        describe_provenance(report.provenance, data_hash=report.dataset.data_hash, seed=report.settings.seed),
     )
 
 
@@ -274,15 +273,6 @@ def _distribution(report: DippmReport) -> Section:
     )
 
 
-def _provenance(report: DippmReport) -> Section:
-    entries = {
-        "data hash": report.dataset.data_hash,
-        "seed": str(report.settings.seed),
-        **{name: _plain(value) for name, value in report.provenance.items()},
-    }
-    return Section(title="How it was made", tables=(Table(header=("what", "value"), rows=list(entries.items())),))
-
-
 def _columns(report: DippmReport) -> tuple[str, ...]:
     """The measured figures, and their mean where there are several."""
     metrics = report.dataset.metrics
@@ -335,9 +325,3 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(_NAMES[name] for name in names)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {entry}" for name, entry in value.items())
-    return value if isinstance(value, str) else json.dumps(value)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dippm.evaluation.dnnperf_plots import ACTUAL, ERRORS, TITLES
 from dippm.evaluation.dnnperf_protocol import HELD_OUT_MODELS, UNSEEN
 from dippm.evaluation.dnnperf_report import OVERALL, DnnperfReport, ErrorPair, StepScore, UnseenScore
-from dippm.evaluation.report_page import Section, Table
+from dippm.evaluation.report_page import Section, Table, describe_provenance
 from dippm.models.dnnperf_registry import ANEE, DNNPERF_NETWORKS, TREES
 
 __all__ = ["describe_dnnperf_report", "title_of_dnnperf_report"]
@@ -33,7 +32,7 @@ def describe_dnnperf_report(report: DnnperfReport) -> tuple[Section, ...]:
         _actual(report),
         _unseen(report),
         _left_out(report),
-        _provenance(report),
+        describe_provenance(report.provenance, data_hash=report.dataset.data_hash, seed=report.settings.seed),
     )
 
 
@@ -198,15 +197,6 @@ def _held_out_table(report: DnnperfReport, scores: Sequence[UnseenScore], *, fir
     return Table(header=header, rows=rows)
 
 
-def _provenance(report: DnnperfReport) -> Section:
-    entries = {
-        "data hash": report.dataset.data_hash,
-        "seed": str(report.settings.seed),
-        **{name: _plain(value) for name, value in report.provenance.items()},
-    }
-    return Section(title="How it was made", tables=(Table(header=("what", "value"), rows=list(entries.items())),))
-
-
 def _name(metric: str) -> str:
     return TITLES[metric].split(",")[0]
 
@@ -233,9 +223,3 @@ def _number(value: float) -> str:
 def _span(counts: set[int]) -> str:
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {entry}" for name, entry in value.items())
-    return value if isinstance(value, str) else json.dumps(value)

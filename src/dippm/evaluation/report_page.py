@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-__all__ = ["Section", "Table", "render_html", "render_markdown"]
+__all__ = ["Section", "Table", "describe_provenance", "render_html", "render_markdown"]
 
 _CSS = """
 :root { color-scheme: light dark; --line: #8884; --dim: #777; }
@@ -51,6 +53,19 @@ class Section:
     text: Sequence[str] = ()
     tables: Sequence[Table] = ()
     plot: str = ""
+
+
+def describe_provenance(provenance: Mapping[str, Any], *, data_hash: str, seed: int) -> Section:
+    """How a report was made, entry by entry."""
+    entries = {"data hash": data_hash, "seed": str(seed)}
+    entries |= {name: _plain(value) for name, value in provenance.items()}
+    return Section(title="How it was made", tables=(Table(header=("what", "value"), rows=list(entries.items())),))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {entry}" for name, entry in value.items())
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def render_markdown(title: str, sections: Sequence[Section], plot_files: Mapping[str, str]) -> str:
