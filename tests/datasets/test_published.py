@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from dippm.datasets.published import digest_published, read_configurations, read_published
+from dippm.datasets.published import (
+    digest_published,
+    read_configurations,
+    read_published,
+    read_published_power,
+)
 from dippm.errors import UsageError
 
 FOLDER = Path(__file__).parents[2] / "data" / "published"
@@ -71,8 +77,31 @@ def test_every_row_of_the_repository_is_sound() -> None:
     assert max(whole.values()) == 1
 
 
+def test_rows_with_energy_are_those_of_all_tables(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        "s,a/b,C,Card,,,float16,fp16,,inference,,4,,224,,,7.5,,,,200,1.5,",
+        "s,a/b,C,Card,,,,,,,,1,,,,,2,,,,,,",
+    )
+    with pytest.raises(UsageError, match=r"power\.csv"):
+        read_published_power(folder)
+    (folder / "power.csv").write_text(HEADER + "p,c/d,C,Card,,,,,,inference,,2,8,,,,3,,,,100,0.3,\n", encoding="utf-8")
+    assert [(row.source, row.energy_j) for row in read_published_power(folder)] == [("s", 1.5), ("p", 0.3)]
+
+
+def test_every_power_of_the_repository_is_energy_over_time() -> None:
+    with (FOLDER / "power.csv").open(newline="", encoding="utf-8") as stream:
+        records = list(csv.DictReader(stream))
+    assert len(records) == 63
+    for record in records:
+        power = 1e3 * float(record["energy_j"]) / float(record["latency_ms"])
+        assert power == pytest.approx(float(record["average_power_w"]), rel=2e-4)
+        assert 100 < power < 400
+
+
 def test_the_sources_are_told_in_the_readme() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert {row.source for row in read_published_power(FOLDER) if row.source not in text} == set()
     beginnings = {row.source for row in read_published(FOLDER)}
     missing = {name for name in beginnings if name not in text and name.removesuffix("-compiled") not in text}
     assert {name for name in missing if not name.startswith("transformers-docs-")} == set()

@@ -14,7 +14,12 @@ from dippm.evaluation.published import PublishedReport, evaluate_published, main
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER
 
 FOLDER = Path(__file__).parents[2] / PUBLISHED_FOLDER
-ROWS = ("transformers-docs-bert,", "timm-results-2025,timm:resnet18", "transformers-docs-gpt2,")
+ROWS = (
+    "transformers-docs-bert,",
+    "timm-results-2025,timm:resnet18",
+    "transformers-docs-gpt2,",
+    "irene-device2,distilbert",
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +60,19 @@ def test_the_page_names_every_row(report: PublishedReport) -> None:
     assert "nan" not in page
 
 
+def test_power_and_energy_have_a_section(report: PublishedReport) -> None:
+    assert len(report.power) == 9
+    errors = np.abs([score.timed_error_percent for score in report.power])
+    assert errors.mean() < 8.0
+    page = render_markdown(report)
+    assert "| irene-device2, GeForce GTX 1080 Ti | 9 | 0.76 to 0.88 |" in page
+    assert "| GeForce GTX 1080 Ti | 27 |" in page
+
+
 def test_what_was_left_out_is_counted(report: PublishedReport) -> None:
     page = render_markdown(PublishedReport(scores=report.scores[:1], left_out=Counter({"compiled": 2})))
     assert "| compiled | 2 |" in page
+    assert "Power and energy" not in page
 
 
 def test_the_command_writes_the_page(folder: Path, tmp_path: Path) -> None:

@@ -3,20 +3,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.costs.energy import PowerModel, power_w
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.workload import Workload
-from dippm.datasets.power import BusyRun
 from dippm.datasets.timm_tables import TimmRow
 from dippm.devices import find_device
 from dippm.graph import Graph, OpKind
 from dippm.training.physics import (
     Item,
     conformal_quantile,
-    fit_power,
     fit_rates,
     log_errors,
     predict_ms,
@@ -74,37 +71,3 @@ def test_the_quantile_covers_a_new_score_often_enough() -> None:
     assert conformal_quantile(scores) == 90.0
     assert conformal_quantile(scores, 0.5) == 50.0
     assert conformal_quantile(np.array([3.0])) == 3.0
-
-
-def test_power_coefficients_that_made_the_runs_are_found_again(graph: Graph) -> None:
-    true = PowerModel(idle=0.2, base=0.4, compute=0.3, memory=0.2)
-    runs = [
-        BusyRun(device="A40", model="tiny", batch=8, step_time_ms=40.0, power_w=60.0, power_limit_w=300.0, is_idle=True)
-    ]
-    for name in ("A40", "V100-PCIE-32GB"):
-        device = find_device(name)
-        for batch, step_time_ms in ((64, 3.0), (512, 30.0), (2048, 90.0), (8192, 400.0)):
-            at = Workload.from_graph(graph).at([batch])
-            moved = (at.bytes_read + at.bytes_written).sum()
-            power = power_w(
-                true,
-                device,
-                busy_share=np.array([1.0]),
-                flops_per_s=np.array([3 * at.flops.sum() / step_time_ms * 1e3]),
-                bytes_per_s=np.array([3 * moved / step_time_ms * 1e3]),
-            )
-            runs.append(
-                BusyRun(
-                    device=name,
-                    model="net",
-                    batch=batch,
-                    step_time_ms=step_time_ms,
-                    power_w=float(power[0]),
-                    power_limit_w=device.board_power_w,
-                    is_idle=False,
-                )
-            )
-    model, errors = fit_power(runs, {"net": graph})
-    assert (model.idle, model.base) == pytest.approx((true.idle, true.base), rel=0.01)
-    assert (model.compute, model.memory) == pytest.approx((true.compute, true.memory), rel=0.05)
-    assert max(errors.values()) < 0.05

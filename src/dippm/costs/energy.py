@@ -31,7 +31,7 @@ class PowerModel:
         idle: Drawn while no kernel runs, clocks up.
         base: Drawn by a running kernel that uses next to nothing.
         compute: Added at full use of the FP32 peak.
-        memory: Added at full use of the peak bandwidth.
+        memory: Added at full use of the peak bandwidth; 0 in the shipped model.
     """
 
     idle: float

@@ -17,9 +17,10 @@ from typing import Any
 
 from dippm.errors import UsageError
 
-__all__ = ["PublishedRow", "digest_published", "read_configurations", "read_published"]
+__all__ = ["PublishedRow", "digest_published", "read_configurations", "read_published", "read_published_power"]
 
 _TABLES = ("transformers_docs.csv", "benchmarks.csv")
+_POWER_TABLE = "power.csv"
 _CONFIGURATIONS = "models.toml"
 # Bytes of the unit that a figure of memory is given in.
 _UNIT_BYTES = {"MiB": 2**20, "MB": 10**6}
@@ -77,6 +78,16 @@ def read_published(folder: Path) -> list[PublishedRow]:
     return [_row(record) for name in _TABLES for record in _records(folder / name)]
 
 
+def read_published_power(folder: Path) -> list[PublishedRow]:
+    """Read all rows that state energy: those of ``power.csv``, which stands apart, and those of the other tables.
+
+    Raises:
+        UsageError: ``data.missing`` where a table is not there.
+    """
+    rows = [*read_published(folder), *(_row(record) for record in _records(folder / _POWER_TABLE))]
+    return [row for row in rows if row.energy_j is not None]
+
+
 def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """Of each published model what its configuration has otherwise than its class's default.
 
@@ -87,7 +98,7 @@ def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def digest_published(folder: Path) -> str:
-    """SHA-256 of all tables, hexadecimal.
+    """SHA-256 of the tables that :func:`read_published` reads, and of the configurations, hexadecimal.
 
     Raises:
         UsageError: ``data.missing``.

@@ -15,7 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from dippm.datasets.published import read_configurations
-from dippm.evaluation.published_runs import FITTED_MODELS, PUBLISHED_FOLDER, PublishedRun, read_published_runs
+from dippm.evaluation.published_power import PowerScore, render_power, score_power
+from dippm.evaluation.published_runs import (
+    FITTED_MODELS,
+    PUBLISHED_FOLDER,
+    PublishedRun,
+    read_power_runs,
+    read_published_runs,
+)
 from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 from dippm.graph import Graph
 from dippm.predictors.physics import PhysicsPredictor
@@ -69,10 +76,12 @@ class PublishedReport:
     Args:
         scores: Those that were predicted.
         left_out: Why the others were not, and how many.
+        power: Those that state energy.
     """
 
     scores: tuple[PublishedScore, ...]
     left_out: Counter[str]
+    power: tuple[PowerScore, ...] = ()
 
 
 def read_graphs(runs: Sequence[PublishedRun], folder: Path) -> dict[tuple[object, ...], Graph]:
@@ -93,7 +102,8 @@ def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
         UsageError: ``data.missing``.
     """
     runs, left_out = read_published_runs(folder)
-    graphs, predictor = read_graphs(runs, folder), PhysicsPredictor.load()
+    power_runs, _ = read_power_runs(folder)
+    graphs, predictor = read_graphs([*runs, *power_runs], folder), PhysicsPredictor.load()
     scores = []
     for run in runs:
         (prediction,) = predictor.predict(
@@ -104,7 +114,7 @@ def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
             software=run.software,
         )
         scores.append(PublishedScore(run=run, prediction=prediction))
-    return PublishedReport(scores=tuple(scores), left_out=left_out)
+    return PublishedReport(scores=tuple(scores), left_out=left_out, power=score_power(power_runs, graphs, predictor))
 
 
 def render_markdown(report: PublishedReport) -> str:
@@ -141,6 +151,7 @@ def render_markdown(report: PublishedReport) -> str:
             groups.setdefault(f"{key(score)}{'' if not score.run.is_fitted else ' (fitted)'}", []).append(score)
         lines += ["", f"## By {name}", "", *_table(name, sorted(groups.items()))]
     lines += [
+        *render_power(report.power),
         "",
         "## Left out",
         "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.precision import whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
-from dippm.datasets.published import PublishedRow, read_configurations, read_published
+from dippm.datasets.published import PublishedRow, read_configurations, read_published, read_published_power
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
@@ -29,7 +29,7 @@ from dippm.graph import DType, Graph
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FITTED_MODELS", "PUBLISHED_FOLDER", "PublishedRun", "read_published_runs"]
+__all__ = ["FITTED_MODELS", "PUBLISHED_FOLDER", "PublishedRun", "read_power_runs", "read_published_runs"]
 
 #: Where the tables lie in the project's repository.
 PUBLISHED_FOLDER = Path("data") / "published"
@@ -161,7 +161,7 @@ class PublishedRun:
         if self._built_name.startswith("hf:"):
             options = {
                 name: tuple(value) if isinstance(value, list) else value
-                for name, value in configurations[row.model].items()
+                for name, value in configurations.get(row.model, {}).items()
             }
             if row.attention:
                 options["attn_implementation"] = row.attention
@@ -204,10 +204,25 @@ def read_published_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]
     Raises:
         UsageError: ``data.missing``.
     """
-    configurations = read_configurations(folder)
+    return _divide(read_published(folder), known=read_configurations(folder))
+
+
+def read_power_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]:
+    """The rows that state energy, as :func:`read_published_runs`.
+
+    Models of ``power.csv`` have the configuration that is their class's default.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    rows = read_published_power(folder)
+    return _divide(rows, known={*read_configurations(folder), *(row.model for row in rows if not row.image)})
+
+
+def _divide(rows: Iterable[PublishedRow], *, known: Collection[str]) -> tuple[list[PublishedRun], Counter[str]]:
     runs, left_out = [], Counter[str]()
-    for row in read_published(folder):
-        reason = _reason_to_leave_out(row, configurations)
+    for row in rows:
+        reason = _reason_to_leave_out(row, known)
         if reason:
             left_out[reason] += 1
         else:
@@ -215,7 +230,7 @@ def read_published_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]
     return runs, left_out
 
 
-def _reason_to_leave_out(row: PublishedRow, known: Iterable[str]) -> str:
+def _reason_to_leave_out(row: PublishedRow, known: Collection[str]) -> str:
     for beginning, reason in _LEFT_OUT.items():
         if row.source.startswith(beginning):
             return reason

@@ -33,7 +33,7 @@ class Calibration:
     """Coefficients and errors of predictor 0.
 
     Spreads are half-widths of intervals of ``log(predicted / measured)``. Those of the latency are 90 % quantiles by
-    split conformal prediction. The others are not: there are no labels of energy or memory in inference.
+    split conformal prediction. That of the memory is not: there are no labels of it in inference.
 
     Args:
         version: Version of the fit.
@@ -43,7 +43,7 @@ class Calibration:
         measured_precisions: Precisions with whole-model labels.
         latency_spread: On unseen models of a measured device and precision.
         latency_spread_elsewhere: On a device left out of the fit, in the same precision and runtime.
-        power_spread: 90 % quantile over the runs of the board that was predicted worst when left out, in training.
+        power_spread: 90 % quantile over runs of boards that were left out, at the measured time, each board alike.
         memory_spread: Of the memory beside context and weights, upwards: the least that contradicts at most 5 % of the
             statements that a batch did not fit a device. A statement cannot confirm an interval.
         memory_spread_low: The same downwards, of the statements that a batch fitted.

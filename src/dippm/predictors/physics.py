@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Layout, Mode
-from dippm.costs.energy import power_w
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
@@ -26,6 +25,7 @@ from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable
+from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
 from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, memory_spreads, time_and_energy_intervals
@@ -197,6 +197,25 @@ class PhysicsPredictor:
             kernel=np.arange(len(times)) if fusion is None else fusion.kernel,
         )
 
+    def load_of(
+        self,
+        graph: Graph,
+        *,
+        batch: int,
+        device: DeviceSpec,
+        conditions: Conditions,
+        software: Software = DEFAULT_SOFTWARE,
+    ) -> BoardLoad:
+        """What a call asks of the board, from which its power follows at any time; raises as :meth:`predict`."""
+        check_software(driving_build(device, software), device, conditions.runtime)
+        prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
+        ((breakdown,),) = self._break_down(prepared, [device])
+        return BoardLoad.of(
+            breakdown,
+            fp32_flops=prepared.fp32_flops(device).sum(axis=1),
+            traffic_bytes=prepared.traffic_bytes[0],
+        )
+
     def _prepare(
         self, graphs: Sequence[Graph], *, batches: Sequence[int], conditions: Conditions, software: Software
     ) -> PreparedGraphs:
@@ -344,16 +363,12 @@ class PhysicsPredictor:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         software, latency_ms = driving_build(device, prepared.compiled.software), breakdown.latency_ms
-        busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), 1e-9)
-        busy_share = np.minimum(busy_ms / latency_ms, 1.0)
-        power = power_w(
-            calibration.power,
-            device,
-            busy_share=busy_share,
-            flops_per_s=fp32_flops[:, compiled.nodes].sum(axis=1) / busy_ms * 1e3,
-            bytes_per_s=prepared.traffic_bytes[place] / busy_ms * 1e3,
+        load = BoardLoad.of(
+            breakdown,
+            fp32_flops=fp32_flops[:, compiled.nodes].sum(axis=1),
+            traffic_bytes=prepared.traffic_bytes[place],
         )
-        energy_j = power * latency_ms / 1e3
+        energy_j = load.power_w(calibration.power, device, latency_ms) * latency_ms / 1e3
         is_corrected = breakdown.knows_interval
         grounds = {
             corrected: TimeGrounds.of(
@@ -401,7 +416,7 @@ class PhysicsPredictor:
             memory.memory_mb.tolist(),
             np.stack(list(memory.parts_mb.values()), axis=1).tolist(),
             *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends)),
-            busy_share.tolist(),
+            load.busy_share.tolist(),
             is_corrected.tolist(),
             strict=True,
         )

@@ -102,9 +102,8 @@ def warn_of_question(
     if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
         warnings.append(f"No training step with {conditions.optimizer} was measured: its update is costed by bytes.")
     warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
-    ending = "" if conditions.mode is Mode.TRAINING else ", none of inference"
     if device.name not in power_devices:
-        warnings.append(f"Energy comes from a power model fitted on training runs of four boards{ending}.")
+        warnings.append("Energy comes from a power model fitted on runs of seven boards.")
     return tuple(warnings)
 
 
