@@ -1,33 +1,73 @@
+"""The power of a board."""
+
+from __future__ import annotations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.costs.energy import PowerModel, power_w
-from dippm.devices import find_device
+from dippm.devices import find_device, load_catalog
 
-MODEL = PowerModel(idle=0.2, base=0.5, compute=0.3, memory=0.4)
+MODEL = PowerModel(idle=0.2, running_pj=20.0, flop_pj=5.0, tensor_pj=3.0, byte_pj=30.0)
 A100 = find_device("A100-SXM4-40GB")
 
 
-def draw(busy: float, flops: float, moved: float) -> float:
-    return float(
-        power_w(MODEL, A100, busy_share=np.array([busy]), flops_per_s=np.array([flops]), bytes_per_s=np.array([moved]))[
-            0
-        ]
+def draw(name: str, *, busy: float = 1.0, plain: float = 0.0, tensor: float = 0.0, moved: float = 0.0) -> float:
+    power = power_w(
+        MODEL,
+        find_device(name),
+        busy_share=np.array([busy]),
+        plain_flops_per_s=np.array([plain]),
+        tensor_flops_per_s=np.array([tensor]),
+        bytes_per_s=np.array([moved]),
     )
+    return float(power[0])
 
 
 def test_a_waiting_board_draws_its_idle_share() -> None:
-    assert draw(0.0, 1e15, 1e15) == pytest.approx(0.2 * A100.board_power_w)
+    assert draw("A100-SXM4-40GB", busy=0.0, plain=1e15, moved=1e15) == pytest.approx(0.2 * 400)
 
 
-def test_a_kernel_at_half_of_both_peaks() -> None:
-    share = 0.5 + 0.3 * 0.5 + 0.4 * 0.5
-    flops, moved = 0.5e12 * A100.peak_tflops["fp32"], 0.5e9 * A100.bandwidth_gb_s
-    assert draw(1.0, flops, moved) == pytest.approx(share * A100.board_power_w)
+def test_every_part_by_hand() -> None:
+    # 108 multiprocessors of 64 lanes at 1,410 MHz, in 7 nm.
+    running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
+    assert draw("A100-SXM4-40GB") == pytest.approx(80 + running)
+    assert draw("A100-SXM4-40GB", busy=0.25) == pytest.approx(80 + 0.25 * running)
+    assert draw("A100-SXM4-40GB", plain=1e13) == pytest.approx(80 + running + 0.4 * 5.0 * 10)
+    assert draw("A100-SXM4-40GB", tensor=1e14) == pytest.approx(80 + running + 0.4 * 3.0 * 100)
+    assert draw("A100-SXM4-40GB", moved=1e12) == pytest.approx(80 + running + 30.0)
+    # Faster than the memory is the cache.
+    assert draw("A100-SXM4-40GB", moved=1e13) == pytest.approx(80 + running + 30.0 * 1.555)
 
 
-@given(st.floats(0, 1), st.floats(0, 1e16), st.floats(0, 1e14))
-def test_power_stays_between_idle_and_the_limit(busy: float, flops: float, moved: float) -> None:
-    assert 0.2 * A100.board_power_w <= draw(busy, flops, moved) <= A100.board_power_w + 1e-9
+def test_processes() -> None:
+    """The energy of logic alone falls from process to process, that of a byte does not."""
+    energies = []
+    for name in ("P100-PCIE-16GB", "V100-SXM2-16GB", "RTX 3090", "A100", "H100"):
+        device = find_device(name)
+        idle = 0.2 * device.board_power_w
+        running = draw(name) - idle
+        cycles = device.sm_count * device.fp32_lanes_per_sm * device.boost_clock_mhz * 1e6
+        energies.append(running / (20e-12 * cycles))
+        assert draw(name, moved=1e11) - idle - running == pytest.approx(3.0)
+    assert energies == pytest.approx([1.0, 0.9, 0.5, 0.4, 0.28])
+
+
+def test_a_low_limit_holds_a_chip_back() -> None:
+    work = {"tensor": 1e14, "moved": 2e11}
+    assert draw("T4", **work) == 70
+    assert draw("RTX 4090", **work) < 450
+
+
+@pytest.mark.parametrize("name", [device.name for device in load_catalog()])
+def test_every_card_lies_between_idle_and_its_limit(name: str) -> None:
+    limit = find_device(name).board_power_w
+    assert 0.2 * limit < draw(name) <= limit
+
+
+@given(st.floats(0, 1), st.floats(0, 1e16), st.floats(0, 1e16), st.floats(0, 1e14))
+def test_power_stays_between_idle_and_the_limit(busy: float, plain: float, tensor: float, moved: float) -> None:
+    power = draw("A100-SXM4-40GB", busy=busy, plain=plain, tensor=tensor, moved=moved)
+    assert 0.2 * A100.board_power_w - 1e-9 <= power <= A100.board_power_w + 1e-9

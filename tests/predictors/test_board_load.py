@@ -15,18 +15,23 @@ from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
-MODEL = PowerModel(idle=0.2, base=0.5, compute=0.3, memory=0.0)
+MODEL = PowerModel(idle=0.2, running_pj=10.0, flop_pj=5.0, tensor_pj=3.0, byte_pj=30.0)
 A100 = find_device("A100-SXM4-40GB")
 
 
 def test_the_same_work_in_twice_the_time_draws_less() -> None:
-    peak = A100.peak_tflops["fp32"] * 1e12
     load = BoardLoad(
-        busy_share=np.array([0.5]), fp32_flops=np.array([0.01 * peak * 0.5]), traffic_bytes=np.array([0.0])
+        busy_share=np.array([0.5]),
+        plain_flops=np.array([1e10]),
+        tensor_flops=np.array([2e11]),
+        traffic_bytes=np.array([1e9]),
     )
-    power = load.power_w(MODEL, A100, np.array([10.0])), load.power_w(MODEL, A100, np.array([20.0]))
-    assert power[0] / A100.board_power_w == pytest.approx(0.2 + 0.5 * (0.8 - 0.2))
-    assert power[1] / A100.board_power_w == pytest.approx(0.2 + 0.5 * (0.65 - 0.2))
+    running = 0.4 * 10.0 * 108 * 64 * 1.41e-3
+    for latency_ms in (10.0, 20.0):
+        busy_s = 0.5 * latency_ms / 1e3
+        work = (0.4 * (5.0 * 0.01 + 3.0 * 0.2) + 30.0 * 0.001) / busy_s
+        power = load.power_w(MODEL, A100, np.array([latency_ms]))
+        assert power[0] == pytest.approx(80 + 0.5 * (running + work))
 
 
 def test_at_the_predicted_time_it_draws_what_was_predicted(builder: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device
-from dippm.graph import DType, Graph, OpKind
+from dippm.graph import CONTRACTION_KINDS, DType, Graph, OpKind
 from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 
@@ -41,8 +41,22 @@ def test_work_grows_with_the_batch(graph: Graph) -> None:
     assert prepared.macs == ((640, 5120),)
     assert prepared.traffic_bytes[0][1] > prepared.traffic_bytes[0][0]
     assert (prepared.has_format(find_device("A100")), prepared.has_format(find_device("T4"))) == (True, False)
-    # A FLOP on the tensor cores takes a smaller part of its peak than one of FP32.
-    assert np.all(prepared.fp32_flops(find_device("A100")) < prepared.at.flops)
+    for device, is_on_tensor in (("A100", True), ("P100", False)):
+        plain, tensor = prepared.flops_by_unit(find_device(device))
+        assert np.array_equal(plain + tensor, prepared.at.flops)
+        assert (tensor > 0).any() == is_on_tensor
+
+
+@pytest.mark.parametrize(("precision", "times"), [("tf32", 2.0), ("bf16", 1.0)])
+def test_work_on_tensor_cores_counts_as_so_much_of_fp16(graph: Graph, precision: str, times: float) -> None:
+    conditions = Conditions.parse(precision=precision)
+    prepared = PreparedGraphs.of(
+        CompiledGraphs.of([graph], conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions
+    )
+    _, tensor = prepared.flops_by_unit(find_device("A100"))
+    products = np.array([node.kind in CONTRACTION_KINDS for node in graph.nodes])
+    assert products.any()
+    assert tensor[0, products] == pytest.approx(times * prepared.at.flops[0, products])
 
 
 def test_each_weight_of_a_product_is_read_once_and_nothing_else_is(builder: Any) -> None:

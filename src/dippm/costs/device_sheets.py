@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
-from dippm.costs.tensor_rates import tensor_format, tensor_tflops
+from dippm.costs.tensor_rates import OF_FP16, tensor_format, tensor_tflops
 from dippm.devices import DeviceSpec
 from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
@@ -36,9 +36,6 @@ FED_WELL_FROM = (9, 0)
 # Instructions that a multiprocessor's schedulers start in a clock over its FP32 units, by the first compute capability:
 # from Volta to the A100 four schedulers share 64 units (NVIDIA's whitepapers).
 _ISSUED = {(3, 0): 1.0, (7, 0): 2.0, (8, 6): 1.0}
-_OF_FP16 = {
-    Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0, Arithmetic.FP8: 2.0,
-}  # fmt: skip
 # GeForce cards accumulate in FP32 at half of the rate.
 _HALF_RATE = 0.5
 # Where fused attention in half precision is FlashAttention.
@@ -154,7 +151,7 @@ def _sustained_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: f
     """What tensor cores reach in a large product: what feeds them, or the board's power, holds them back."""
     arithmetic = tensor_format(device, arithmetic)
     fed = tensor_tflops(device, arithmetic) / _feeding(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
-    powered = device.board_power_w / _latest(_W_PER_TFLOP, device) * _OF_FP16[arithmetic]
+    powered = device.board_power_w / _latest(_W_PER_TFLOP, device) * OF_FP16[arithmetic]
     return _SUSTAINED * min(fed, powered)
 
 
@@ -167,7 +164,7 @@ def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, 
     that it is not so in TF32. Libraries that know Hopper are none of these.
     """
     full_rate = _latest(_FULL_RATE, device)
-    full = full_rate * _OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
+    full = full_rate * OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
     # Below half of the full rate nothing waits.
     share = min(max(tensor_tflops(device, arithmetic) * TERA / full, _HALF_RATE), 1.0)
     feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE

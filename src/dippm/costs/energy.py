@@ -1,43 +1,57 @@
 """Energy of one call from its time and a power model of the board.
 
-A board draws an idle share of its power limit while it waits for the host, and, while a kernel runs, a share that grows
-with how much of its peak arithmetic and of its peak bandwidth the kernels use:
+A board draws an idle share of its power limit while it waits for the host. While a kernel runs, each clock cycle of its
+lanes, each operation and each byte from its memory takes an energy of its own, until the limit holds the clocks back:
 
-    P / P_limit = idle + busy * (base + compute * u_flops + memory * u_bytes - idle),  at most 1
+    P_running = idle * P_limit + node * (running * lanes * clock + flop * plain FLOP/s + tensor * tensor FLOP/s)
+                + byte * bytes/s,  at most P_limit
+    P         = idle * P_limit + busy * (P_running - idle * P_limit)
 
-with ``busy`` the part of the time in which a kernel runs, and the utilisations those of the busy time.
+with ``busy`` the part of the time in which a kernel runs, rates those of the busy time, and ``node`` the energy that
+the same logic takes in the process that the chip is made in, 16 nm being 1. A board with a low limit for its chip, such
+as a T4, is therefore always at its limit, and one with a high limit, such as an A100-SXM4, only in large products.
+
+``node`` follows from what foundries state for the same speed: TSMC's 12FFN a tenth less than 16FF, N7 60 % less than
+16FF, N5, of which NVIDIA's 4N is a form, 30 % less than N7; Samsung's 8LPP half of its first process of 14 nm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from dippm.devices import DeviceSpec
-from dippm.units import GIGA, TERA
+from dippm.units import GIGA, MEGA, PICO
 
 __all__ = ["PowerModel", "power_w"]
 
 FloatArray = npt.NDArray[np.float64]
 
+# By the first compute capability that is made so.
+_NODE: Mapping[tuple[int, int], float] = {(6, 0): 1.0, (7, 0): 0.9, (8, 0): 0.4, (8, 6): 0.5, (8, 9): 0.28}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PowerModel:
-    """Coefficients of the power model, shares of the board's power limit.
+    """Coefficients of the power model.
 
     Args:
-        idle: Drawn while no kernel runs, clocks up.
-        base: Drawn by a running kernel that uses next to nothing.
-        compute: Added at full use of the FP32 peak.
-        memory: Added at full use of the peak bandwidth; 0 in the shipped model.
+        idle: Share of the board's power limit that is drawn while no kernel runs, clocks up.
+        running_pj: Energy of a clock cycle of one FP32 lane while any kernel runs, pJ at 16 nm.
+        flop_pj: Energy of a FLOP outside of tensor cores, pJ at 16 nm.
+        tensor_pj: Energy of a FLOP of FP16 on tensor cores, pJ at 16 nm; other formats take it over their rate beside
+            FP16's.
+        byte_pj: Energy of a byte read from or written to device memory, pJ.
     """
 
     idle: float
-    base: float
-    compute: float
-    memory: float
+    running_pj: float
+    flop_pj: float
+    tensor_pj: float
+    byte_pj: float
 
 
 def power_w(
@@ -45,25 +59,28 @@ def power_w(
     device: DeviceSpec,
     *,
     busy_share: FloatArray,
-    flops_per_s: FloatArray,
+    plain_flops_per_s: FloatArray,
+    tensor_flops_per_s: FloatArray,
     bytes_per_s: FloatArray,
 ) -> FloatArray:
     """Mean power of the board, W.
 
     Args:
         model: Coefficients.
-        device: The device; its power limit and peak rates count.
+        device: The device.
         busy_share: Part of the time in which a kernel runs, 0 to 1.
-        flops_per_s: Arithmetic rate over the busy time, as a rate of FP32 arithmetic: tensor-core work counts by the
-            share of the tensor-core peak that it uses.
-        bytes_per_s: Memory traffic over the busy time.
+        plain_flops_per_s: FLOP/s over the busy time outside of tensor cores.
+        tensor_flops_per_s: The same on tensor cores, as so many of FP16.
+        bytes_per_s: Memory traffic over the busy time; what passes the bandwidth comes from caches.
 
     Shapes:
         Arrays and result: [B].
     """
-    arithmetic = np.minimum(flops_per_s / (device.peak_tflops["fp32"] * TERA), 1.0)
-    traffic = np.minimum(bytes_per_s / (device.bandwidth_gb_s * GIGA), 1.0)
-    running = np.minimum(model.base + model.compute * arithmetic + model.memory * traffic, 1.0)
-    share = model.idle + busy_share * np.maximum(running - model.idle, 0.0)
-    result: FloatArray = device.board_power_w * share
+    limit, idle = device.board_power_w, model.idle * device.board_power_w
+    node = _NODE[max((first for first in _NODE if first <= device.compute_capability), default=min(_NODE))]
+    cycles = device.sm_count * device.fp32_lanes_per_sm * device.boost_clock_mhz * MEGA
+    logic = model.running_pj * cycles + model.flop_pj * plain_flops_per_s + model.tensor_pj * tensor_flops_per_s
+    traffic = model.byte_pj * np.minimum(bytes_per_s, device.bandwidth_gb_s * GIGA)
+    running = np.minimum(idle + PICO * (node * logic + traffic), limit)
+    result: FloatArray = idle + busy_share * (running - idle)
     return result

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dippm.costs.precision import Arithmetic
 from dippm.devices import DeviceSpec
 
-__all__ = ["tensor_format", "tensor_tflops"]
+__all__ = ["OF_FP16", "tensor_format", "tensor_tflops"]
+
+#: Rate of each format on tensor cores over that of FP16, accumulated alike.
+OF_FP16 = {
+    Arithmetic.TF32: 0.5, Arithmetic.FP16: 1.0, Arithmetic.BF16: 1.0, Arithmetic.INT8: 2.0, Arithmetic.FP8: 2.0,
+}  # fmt: skip
 
 _PEAK = {
     Arithmetic.TF32: "tf32_tensor",

@@ -23,7 +23,8 @@ class BoardLoad:
 
     Args:
         busy_share: Part of the predicted time in which a kernel runs.
-        fp32_flops: FLOPs, each as a share of the peak that it uses, in FLOPs of FP32.
+        plain_flops: FLOPs outside of tensor cores.
+        tensor_flops: FLOPs on tensor cores, as so many of FP16.
         traffic_bytes: Bytes read and written.
 
     Shapes:
@@ -31,16 +32,25 @@ class BoardLoad:
     """
 
     busy_share: FloatArray
-    fp32_flops: FloatArray
+    plain_flops: FloatArray
+    tensor_flops: FloatArray
     traffic_bytes: FloatArray
 
     @classmethod
-    def of(cls, breakdown: LatencyBreakdown, *, fp32_flops: FloatArray, traffic_bytes: FloatArray) -> BoardLoad:
+    def of(
+        cls,
+        breakdown: LatencyBreakdown,
+        *,
+        plain_flops: FloatArray,
+        tensor_flops: FloatArray,
+        traffic_bytes: FloatArray,
+    ) -> BoardLoad:
         """The load of a call whose time is known part by part."""
         busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), _LEAST_MS)
         return cls(
             busy_share=np.minimum(busy_ms / breakdown.latency_ms, 1.0),
-            fp32_flops=fp32_flops,
+            plain_flops=plain_flops,
+            tensor_flops=tensor_flops,
             traffic_bytes=traffic_bytes,
         )
 
@@ -60,6 +70,7 @@ class BoardLoad:
             model,
             device,
             busy_share=self.busy_share,
-            flops_per_s=self.fp32_flops / busy_s,
+            plain_flops_per_s=self.plain_flops / busy_s,
+            tensor_flops_per_s=self.tensor_flops / busy_s,
             bytes_per_s=self.traffic_bytes / busy_s,
         )

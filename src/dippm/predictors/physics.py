@@ -151,7 +151,7 @@ class PhysicsPredictor:
             prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
             memories = self._estimate_memory(prepared, devices)
             breakdowns = self._break_down(prepared, devices)
-            flops = [prepared.fp32_flops(device) for device in devices]
+            flops = [prepared.flops_by_unit(device) for device in devices]
             result += [
                 [
                     prediction
@@ -180,7 +180,7 @@ class PhysicsPredictor:
         ((memory,),) = self._estimate_memory(prepared, [device])
         ((breakdown,),) = self._break_down(prepared, [device])
         (prediction,) = self._assemble(
-            prepared, 0, device, memory, breakdown, prepared.fp32_flops(device), mig_policy=mig_policy
+            prepared, 0, device, memory, breakdown, prepared.flops_by_unit(device), mig_policy=mig_policy
         )
         at, times = prepared.at, prepared.compiled.times
         (compiled,) = prepared.compiled.members
@@ -210,9 +210,11 @@ class PhysicsPredictor:
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((breakdown,),) = self._break_down(prepared, [device])
+        plain_flops, tensor_flops = (of_nodes.sum(axis=1) for of_nodes in prepared.flops_by_unit(device))
         return BoardLoad.of(
             breakdown,
-            fp32_flops=prepared.fp32_flops(device).sum(axis=1),
+            plain_flops=plain_flops,
+            tensor_flops=tensor_flops,
             traffic_bytes=prepared.traffic_bytes[0],
         )
 
@@ -356,16 +358,18 @@ class PhysicsPredictor:
         device: DeviceSpec,
         memory: MemoryEstimate,
         breakdown: LatencyBreakdown,
-        fp32_flops: FloatArray,
+        flops: tuple[FloatArray, FloatArray],
         *,
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         software, latency_ms = driving_build(device, prepared.compiled.software), breakdown.latency_ms
+        plain_flops, tensor_flops = (of_nodes[:, compiled.nodes].sum(axis=1) for of_nodes in flops)
         load = BoardLoad.of(
             breakdown,
-            fp32_flops=fp32_flops[:, compiled.nodes].sum(axis=1),
+            plain_flops=plain_flops,
+            tensor_flops=tensor_flops,
             traffic_bytes=prepared.traffic_bytes[place],
         )
         energy_j = load.power_w(calibration.power, device, latency_ms) * latency_ms / 1e3

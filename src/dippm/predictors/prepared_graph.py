@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.device_sheets import formats_on_tensor_cores
 from dippm.costs.edges import IndexArray
 from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
@@ -21,7 +22,7 @@ from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_mode
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
-from dippm.costs.tensor_rates import tensor_tflops
+from dippm.costs.tensor_rates import OF_FP16, tensor_format
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
@@ -244,17 +245,20 @@ class PreparedGraphs:
         needed = _FORMATS.get(self.conditions.precision)
         return needed is None or any(peak in device.peak_tflops for peak in needed)
 
-    def fp32_flops(self, device: DeviceSpec) -> FloatArray:
-        """FLOPs of each node, each as a share of the peak that it uses, in FLOPs of FP32.
+    def flops_by_unit(self, device: DeviceSpec) -> tuple[FloatArray, FloatArray]:
+        """FLOPs of each node outside of tensor cores, and on them, as so many of FP16.
 
         Shapes:
-            Result: [B, n_nodes].
+            Both: [B, n_nodes].
         """
-        fp32 = device.peak_tflops["fp32"]
-        peaks = [tensor_tflops(device, value) or fp32 for value in Arithmetic]
-        weights = fp32 / np.array(peaks)[self.compiled.plan.arithmetic]
-        result: FloatArray = self.at.flops * (weights * self.compiled.times)
-        return result
+        on_tensor = formats_on_tensor_cores(device, Arithmetic)
+        arithmetic = self.compiled.plan.arithmetic
+        plain = np.array([value not in on_tensor for value in Arithmetic], dtype=np.float64)
+        tensor = np.array(
+            [1.0 / OF_FP16[tensor_format(device, value)] if value in on_tensor else 0.0 for value in Arithmetic]
+        )
+        flops = self.at.flops * self.compiled.times
+        return flops * plain[arithmetic], flops * tensor[arithmetic]
 
 
 def group_graphs(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Graph]]:

@@ -100,7 +100,7 @@ _DEPTHWISE_BOUNDS: dict[str, tuple[float, float, float]] = {
 }
 _DEPTHWISE_SHARE = 0.1
 # Rough figures, until the power is fitted.
-_POWER = PowerModel(idle=0.2, base=0.8, compute=0.1, memory=0.0)
+_POWER = PowerModel(idle=0.2, running_pj=25.0, flop_pj=4.0, tensor_pj=3.0, byte_pj=35.0)
 _POWER_SPREAD = 0.35
 # See Calibration.context_margin_high_mb.
 _CONTEXT_MARGIN_HIGH_MB = 900.0

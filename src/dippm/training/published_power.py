@@ -8,10 +8,9 @@ takes from the predictor for which part of a call a kernel runs, and the rates o
   6000). The idle share is that of their runs whose device mostly waited.
 - Inference: the rows of ``data/published`` that state energy (A100 in two forms, GTX 1080 Ti).
 
-Two coefficients are fitted by least squares on ``log(predicted / measured)``, robust to outliers, each board alike:
-what any running kernel draws, and what arithmetic adds. Traffic adds nothing: with a third coefficient for it, boards
-that are left out of the fit are met worse. The spread is the 90 % quantile of the errors of boards left out, each board
-alike.
+Four energies are fitted by least squares on ``log(predicted / measured)``, robust to outliers, each board alike, and
+beside them by what factor the mean over an epoch of the traces, in which the board also waits for data, is below the
+power of a step. The spread is the 90 % quantile of the errors of boards left out, that of the board that is met worst.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,7 +45,7 @@ from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
-__all__ = ["PowerPoint", "fit_power", "leave_boards_out", "log_power_errors", "main", "spread_of"]
+__all__ = ["FittedPower", "PowerPoint", "fit_power", "leave_boards_out", "log_power_errors", "main", "spread_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -60,8 +59,14 @@ _TRAINED = {
 # Of the time of the traces; they do not say.
 _TRAINED_WITH = "torch 1.9"
 _COVERAGE = 0.9
-# Start, lowest and highest value: running, arithmetic.
-_BASE, _COMPUTE = (0.7, 0.0, 1.0), (0.2, 0.0, 3.0)
+# Start, lowest and highest value of each energy in pJ, and of the share of an epoch's mean.
+_ENERGIES = {
+    "running_pj": (20.0, 0.0, 200.0),
+    "flop_pj": (5.0, 0.0, 100.0),
+    "tensor_pj": (3.0, 0.0, 50.0),
+    "byte_pj": (40.0, 0.0, 1000.0),
+}
+_EPOCH = (0.9, 0.8, 1.0)
 _SOFT = 0.05
 
 
@@ -74,15 +79,30 @@ class PowerPoint:
         load: Its work.
         latency_ms: Measured time of the call, ms.
         power_share: Measured mean power over the board's limit.
+        is_of_epoch: Whether it is a mean over an epoch, in which the board also waits for data.
     """
 
     device: DeviceSpec
     load: BoardLoad
     latency_ms: float
     power_share: float
+    is_of_epoch: bool = False
 
 
-def fit_power(points: Sequence[PowerPoint], *, idle: float) -> PowerModel:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FittedPower:
+    """A power model, and what belongs to its labels alone.
+
+    Args:
+        model: The power model.
+        epoch_share: Mean power over an epoch of the traces over that of a step.
+    """
+
+    model: PowerModel
+    epoch_share: float
+
+
+def fit_power(points: Sequence[PowerPoint], *, idle: float) -> FittedPower:
     """The power model that fits the points best, each board alike.
 
     Args:
@@ -99,27 +119,32 @@ def fit_power(points: Sequence[PowerPoint], *, idle: float) -> PowerModel:
     counts = Counter(point.device.name for point in points)
     weights = np.array([counts[point.device.name] ** -0.5 for point in points])
 
-    def model_of(values: FloatArray) -> PowerModel:
-        return PowerModel(idle=idle, base=float(values[0]), compute=float(values[1]), memory=0.0)
+    def fitted_of(values: FloatArray) -> FittedPower:
+        *energies, epoch_share = (round(value, 4) for value in values.tolist())
+        model = PowerModel(idle=idle, **dict(zip(_ENERGIES, energies, strict=True)))
+        return FittedPower(model=model, epoch_share=epoch_share)
 
     def residuals(values: FloatArray) -> FloatArray:
-        result: FloatArray = weights * log_power_errors(points, model_of(values))
+        result: FloatArray = weights * log_power_errors(points, fitted_of(values))
         return result
 
-    start, low, high = zip(_BASE, _COMPUTE, strict=True)
-    solution = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT)
-    base, compute = (round(value, 4) for value in solution.x.tolist())
-    return PowerModel(idle=idle, base=base, compute=compute, memory=0.0)
+    start, low, high = zip(*_ENERGIES.values(), _EPOCH, strict=True)
+    solution = least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT, x_scale=start, diff_step=1e-3
+    )
+    return fitted_of(solution.x)
 
 
-def log_power_errors(points: Sequence[PowerPoint], model: PowerModel) -> FloatArray:
+def log_power_errors(points: Sequence[PowerPoint], fitted: FittedPower) -> FloatArray:
     """``log(predicted / measured)`` of the power of every point, at the measured time.
 
     Shapes:
         Result: [len(points)].
     """
     predicted = [
-        float(point.load.power_w(model, point.device, np.array([point.latency_ms]))[0]) / point.device.board_power_w
+        float(point.load.power_w(fitted.model, point.device, np.array([point.latency_ms]))[0])
+        / point.device.board_power_w
+        * (fitted.epoch_share if point.is_of_epoch else 1.0)
         for point in points
     ]
     result: FloatArray = np.log(np.array(predicted) / np.array([point.power_share for point in points]))
@@ -130,18 +155,14 @@ def leave_boards_out(points: Sequence[PowerPoint], *, idle: float) -> dict[str, 
     """Errors on every board of a fit on all others, by the board's name."""
     errors = {}
     for board in sorted({point.device.name for point in points}):
-        model = fit_power([point for point in points if point.device.name != board], idle=idle)
-        errors[board] = log_power_errors([point for point in points if point.device.name == board], model)
+        fitted = fit_power([point for point in points if point.device.name != board], idle=idle)
+        errors[board] = log_power_errors([point for point in points if point.device.name == board], fitted)
     return errors
 
 
-def spread_of(errors: dict[str, FloatArray], coverage: float = _COVERAGE) -> float:
-    """The least half-width that covers as many errors, where each board counts alike."""
-    sizes = np.concatenate([np.abs(own) for own in errors.values()])
-    weights = np.concatenate([np.full(len(own), 1.0 / (len(own) * len(errors))) for own in errors.values()])
-    order = np.argsort(sizes)
-    place = int(np.searchsorted(np.cumsum(weights[order]), coverage - 1e-9))
-    return float(sizes[order][min(place, len(order) - 1)])
+def spread_of(errors: Mapping[str, FloatArray]) -> float:
+    """The 90 % quantile of the errors of the board that is met worst."""
+    return max(float(np.quantile(np.abs(own), _COVERAGE)) for own in errors.values())
 
 
 def _trained_points(runs: Sequence[BusyRun], predictor: PhysicsPredictor) -> list[PowerPoint]:
@@ -162,7 +183,9 @@ def _trained_points(runs: Sequence[BusyRun], predictor: PhysicsPredictor) -> lis
             software=Software.parse(_TRAINED_WITH),
         )
         share = run.power_w / run.power_limit_w
-        points.append(PowerPoint(device=device, load=load, latency_ms=run.step_time_ms, power_share=share))
+        points.append(
+            PowerPoint(device=device, load=load, latency_ms=run.step_time_ms, power_share=share, is_of_epoch=True)
+        )
     return points
 
 
@@ -215,19 +238,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     idle = round(float(np.mean([run.power_w / run.power_limit_w for run in runs if run.is_idle])), 4)
     points = [*_trained_points(runs, predictor), *_published_points(options.folder, predictor)]
     _LOG.info("fitting on %d rows", len(points))
-    model, left_out = fit_power(points, idle=idle), leave_boards_out(points, idle=idle)
+    fitted, left_out = fit_power(points, idle=idle), leave_boards_out(points, idle=idle)
     spread = round(spread_of(left_out), 4)
     provenance = {
         "command": "python -m dippm.training.published_power",
         "data_sha256": _digest(options.folder, traces),
-        "fit": _describe(log_power_errors(points, model)),
+        "epoch_share": fitted.epoch_share,
+        "fit": _describe(log_power_errors(points, fitted)),
         "boards_left_out": {board: _describe(own) for board, own in left_out.items()},
     }
     for path in (options.out / ARTEFACT_PATH.name, options.out / TRAINING_ARTEFACT_PATH.name):
         calibration = Calibration.read(path)
         replace(
             calibration,
-            power=model,
+            power=fitted.model,
             power_spread=spread,
             provenance={**calibration.provenance, "published_power": provenance},
         ).write(path)
