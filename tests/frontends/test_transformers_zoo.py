@@ -17,6 +17,31 @@ def test_a_checkpoint_has_the_weights_that_it_is_published_with(name: str) -> No
     assert sum(parameter.numel() for parameter in module.parameters()) == load_checkpoints("hf")[name].parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "window", "positions"),
+    [
+        ("mistralai/Mistral-7B-v0.1", 4096, 32768),
+        ("mistralai/Mistral-7B-v0.3", None, 32768),
+        ("mistralai/Mistral-Nemo-Base-2407", None, 131072),
+        ("microsoft/Phi-3-mini-4k-instruct", 2047, 4096),
+        ("google/gemma-3-1b-pt", 512, 32768),
+        ("deepseek-ai/DeepSeek-V3", None, 163840),
+        ("Qwen/Qwen3-30B-A3B", None, 40960),
+        ("Qwen/Qwen3-235B-A22B", None, 40960),
+    ],
+)
+def test_a_checkpoint_has_the_window_and_the_positions_that_it_is_published_with(
+    name: str, window: int | None, positions: int
+) -> None:
+    config = zoo.build(f"hf:{name}")[0].config
+    assert (getattr(config, "sliding_window", None), config.max_position_embeddings) == (window, positions)
+
+
+def test_a_cache_grows_with_the_text_where_the_checkpoint_has_no_window() -> None:
+    step = zoo.build("hf:Mistral-7B-v0.3#decode=6000", options={"num_hidden_layers": 1})[0]
+    assert step._filled_shapes[0][0][2] == 6000
+
+
 @pytest.mark.parametrize("name", ["hf:openai-community/gpt2-medium", "hf:GPT2-Medium"])
 def test_a_checkpoint_needs_neither_owner_nor_case(name: str) -> None:
     module, inputs = zoo.build(name)

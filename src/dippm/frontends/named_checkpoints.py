@@ -37,7 +37,11 @@ def load_checkpoints(prefix: str) -> Mapping[str, Checkpoint]:
     """
     table = tomllib.loads(Path(__file__).with_name(f"{prefix}_checkpoints.toml").read_text(encoding="utf-8"))
     return {
-        name: Checkpoint(architecture=entry["class"], parameters=entry["parameters"], config=entry.get("config", {}))
+        name: Checkpoint(
+            architecture=entry["class"],
+            parameters=entry["parameters"],
+            config={**entry.get("config", {}), **dict.fromkeys(entry.get("absent", ()))},
+        )
         for name, entry in table.items()
     }
 
