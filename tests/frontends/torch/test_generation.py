@@ -140,6 +140,7 @@ def test_the_module_is_left_as_it_was_and_is_read_again() -> None:
         ("hf:gpt2#decode=1024", UsageError, "generation.tokens"),
         ("hf:gpt2#prefill=1025", UsageError, "generation.tokens"),
         ("hf:T5ForConditionalGeneration#decode", UnsupportedError, "generation.encoder_decoder"),
+        ("hf:whisper-tiny#decode", UnsupportedError, "generation.encoder_decoder"),
         ("hf:BertForSequenceClassification#decode", UnsupportedError, "generation.no_cache"),
     ],
 )

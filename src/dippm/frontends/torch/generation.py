@@ -149,16 +149,19 @@ class GenerationModule(nn.Module):
 
 def _cache_argument(model: nn.Module) -> str:
     config = getattr(model, "config", None)
-    parameters = inspect.signature(model.forward).parameters
-    argument = next((name for name in _CACHE_ARGUMENTS if name in parameters), None)
-    if config is None or argument is None or "input_ids" not in parameters:
-        raise _no_cache(model, f"its forward takes no {' or '.join(_CACHE_ARGUMENTS)}")
+    # Before its arguments: what hears or sees takes no tokens under the name that a decoder has for them.
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedError(
             f"{type(model).__name__} has an encoder beside its decoder.",
             code="generation.encoder_decoder",
             cure="Read it without a step: its forward is one pass of both.",
         )
+    parameters = inspect.signature(model.forward).parameters
+    argument = next((name for name in _CACHE_ARGUMENTS if name in parameters), None)
+    if config is None or argument is None:
+        raise _no_cache(model, f"its forward takes no {' or '.join(_CACHE_ARGUMENTS)}")
+    if "input_ids" not in parameters:
+        raise _no_cache(model, "its forward takes no input_ids")
     return argument
 
 
