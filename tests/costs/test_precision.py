@@ -230,5 +230,16 @@ def test_the_format_of_most_weights(dtypes: tuple[DType, ...], found: DType | No
         for i, dtype in enumerate(dtypes)
     )
     graph = Graph(source="", framework="onnx", tensors=tensors, nodes=(), inputs=(), outputs=())
-    (parameters,) = GraphArrays.from_graph(graph).parameters()
-    assert stored_half(parameters) is found
+    (kept,) = GraphArrays.from_graph(graph).kept()
+    assert stored_half(kept) is found
+
+
+def test_adapters_in_fp32_beside_frozen_weights_of_16_bits_stay_as_they_are(builder):
+    frozen = builder.weight(64, 64, dtype=DType.BFLOAT16, role=TensorRole.BUFFER)
+    adapter = builder.weight(4, 64)
+    x = builder.input(builder.N, 64, dtype=DType.BFLOAT16)
+    base = builder.node(OpKind.LINEAR, [x, frozen], builder.N, 64, dtype=DType.BFLOAT16)
+    raised = builder.node(OpKind.CAST, [x], builder.N, 64)
+    low = builder.node(OpKind.LINEAR, [raised, adapter], builder.N, 4)
+    plan = plan_types(builder.graph(), Precision.BF16)
+    assert [plan.tensor_bytes[i] for i in (frozen, base, adapter, raised, low)] == [2, 2, 4, 4, 4]

@@ -13,8 +13,8 @@ from dippm.graph import DType, Graph, GraphArrays, TensorRole
 
 
 def _stored_half(graph: Graph) -> DType | None:
-    (parameters,) = GraphArrays.from_graph(graph).parameters()
-    return stored_half(parameters)
+    (kept,) = GraphArrays.from_graph(graph).kept()
+    return stored_half(kept)
 
 
 def test_a_graph_is_returned_as_it_is(builder: Any) -> None:

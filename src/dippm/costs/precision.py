@@ -155,14 +155,14 @@ def _number(dtype: DType) -> int:
     return tuple(DType).index(dtype)
 
 
-def stored_half(parameters: Mapping[DType, int]) -> DType | None:
+def stored_half(kept: Mapping[DType, int]) -> DType | None:
     """The 16-bit format that most weights of a model are stored in, quantised ones apart; None where they are not.
 
     Args:
-        parameters: Number of weights by their type, as :meth:`~dippm.graph.GraphArrays.parameters` counts them.
+        kept: Number of weights by their type, frozen ones too, as :meth:`~dippm.graph.GraphArrays.kept` counts them.
     """
-    whole = [dtype for dtype in parameters if dtype.is_floating and dtype.bits >= _HALF_BITS]
-    most = max(whole, key=lambda dtype: parameters[dtype], default=None)
+    whole = [dtype for dtype in kept if dtype.is_floating and dtype.bits >= _HALF_BITS]
+    most = max(whole, key=lambda dtype: kept[dtype], default=None)
     return most if most in _AUTOCAST.values() else None
 
 
@@ -172,7 +172,7 @@ def _is_given(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     A model that has 16 bits already computes in FP32 where it says so.
     """
     arrays = sizes.arrays
-    is_half = [stored_half(parameters) is not None for parameters in arrays.parameters()]
+    is_half = [stored_half(kept) is not None for kept in arrays.kept()]
     is_of_half = np.repeat(is_half, np.diff(arrays.tensor_start))
     result: npt.NDArray[np.bool_] = np.where(is_of_half, _IS_HALF[arrays.dtype], _IS_CASTABLE[arrays.dtype])
     return result

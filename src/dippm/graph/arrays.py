@@ -23,6 +23,7 @@ _RANK_AT_LEAST = 1
 _BITS = np.array([dtype.bits for dtype in DType], dtype=np.int64)
 _DTYPES = tuple(DType)
 _IS_PARAMETER = mark(TensorRole, (TensorRole.PARAMETER,))
+_IS_KEPT = mark(TensorRole, (TensorRole.PARAMETER, TensorRole.BUFFER))
 _IS_WEIGHT = mark(TensorRole, (TensorRole.PARAMETER, TensorRole.BUFFER))
 
 
@@ -144,7 +145,14 @@ class GraphArrays:
 
         Each storage counts once.
         """
-        chosen = np.flatnonzero(_IS_PARAMETER[self.role] & (self.storage == np.arange(len(self.storage))))
+        return self._numbers_of(_IS_PARAMETER)
+
+    def kept(self) -> list[dict[DType, int]]:
+        """The same of all that is kept with a model: trained weights, frozen ones and buffers."""
+        return self._numbers_of(_IS_KEPT)
+
+    def _numbers_of(self, is_counted: npt.NDArray[np.bool_]) -> list[dict[DType, int]]:
+        chosen = np.flatnonzero(is_counted[self.role] & (self.storage == np.arange(len(self.storage))))
         graph = np.searchsorted(self.tensor_start, chosen, side="right") - 1
         result: list[dict[DType, int]] = [{} for _ in self.tensor_start[1:]]
         alike = Counter(zip(graph.tolist(), self.dtype[chosen].tolist(), self.shape[chosen].tolist(), strict=True))

@@ -143,6 +143,7 @@ class CompiledGraphs:
             MemoryTimeline.of_each(timed if steps else work),
             sizes.nodes_of_graphs,
             sizes.arrays.parameters(),
+            map(stored_half, sizes.arrays.kept()),
             strict=True,
         )
         return cls(
@@ -151,13 +152,13 @@ class CompiledGraphs:
                     source=source,
                     graph=graph,
                     timeline=timeline,
-                    kept_half=stored_half(parameters) if keeps_formats else None,
-                    is_halved=not keeps_formats and stored_half(parameters) is None,
+                    kept_half=half if keeps_formats else None,
+                    is_halved=not keeps_formats and half is None,
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),
                 )
-                for source, graph, timeline, nodes, parameters in rows
+                for source, graph, timeline, nodes, parameters, half in rows
             ),
             conditions=conditions,
             software=software,
