@@ -25,7 +25,7 @@ def configuration(**conditions: str) -> Configuration:
     return Configuration(batch=4, conditions=Conditions.parse(mode="training", **conditions))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "adamw-fused", "rmsprop", "adafactor"])
 @pytest.mark.parametrize("precision", ["fp32", "amp", "amp-bf16", "bf16"])
 def test_a_step_trains(optimizer: str, precision: str, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_LEARNING_RATE", 0.05)

@@ -55,6 +55,14 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
         assert any("was read in float32" in warning for warning in warnings) is expected
 
 
+def test_weights_in_fp8_are_told(builder: Any) -> None:
+    value, weight = builder.input(builder.N, 8, dtype=DType.BFLOAT16), builder.weight(8, 8, dtype=DType.FLOAT8)
+    builder.node(OpKind.LINEAR, [value, weight], builder.N, 8, dtype=DType.BFLOAT16)
+    for device, said in (("H100", "kernels of FP8 may be faster"), ("A100", "which takes twice the memory")):
+        told = [warning for warning in dippm.predict(builder.graph(), device=device).warnings if "FP8" in warning]
+        assert [said in warning for warning in told] == [True]
+
+
 @pytest.mark.parametrize(
     ("device", "stored", "said"),
     [

@@ -134,7 +134,7 @@ def measure_collection(
         layouts: ``nchw``, ``nhwc``.
         engines: ``torch``, ``onnxruntime``; the latter for inference alone.
         optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
-            ``adamw``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.
+            ``adamw``, ``adamw-fused``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
         seed: Seed of the recipes.
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.

@@ -135,8 +135,8 @@ def measure(
             that it gives itself. A CPU is predicted from its rates, which are measured after the model, in two seconds.
         precision: See :func:`dippm.predict`.
         mode: ``inference`` or ``training``.
-        optimizer: For training: ``sgd``, ``momentum``, as when left out, ``adam``, ``adamw``, ``adamw-8bit``
-            (bitsandbytes), ``adafactor``, ``rmsprop`` or ``none``.
+        optimizer: For training: ``sgd``, ``momentum``, as when left out, ``adam``, ``adamw``, ``adamw-fused``,
+            ``adamw-8bit`` (bitsandbytes), ``adafactor``, ``rmsprop`` or ``none``.
         layout: ``nchw`` or ``nhwc``.
         runtime: ``eager``, ``compile`` or ``cuda-graph``.
         engine: ``"torch"`` or ``"onnxruntime"``; left out, what the file is made for.

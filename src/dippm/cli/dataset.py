@@ -103,7 +103,8 @@ def measure(
     optimizer: Annotated[
         str,
         typer.Option(
-            "--optimizer", help="For training: sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop, none."
+            "--optimizer",
+            help="For training: sgd, momentum, adam, adamw, adamw-fused, adamw-8bit, adafactor, rmsprop, none.",
         ),
     ] = "momentum",
     limit: LimitOption = None,

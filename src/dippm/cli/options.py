@@ -120,7 +120,7 @@ OptimizerOption = Annotated[
     str | None,
     typer.Option(
         "--optimizer",
-        help="For training: sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop or none; "
+        help="For training: sgd, momentum, adam, adamw, adamw-fused, adamw-8bit, adafactor, rmsprop or none; "
         "SGD with momentum when left out.",
         show_default=False,
     ),

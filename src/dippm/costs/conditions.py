@@ -37,15 +37,16 @@ class Runtime(StrEnum):
 class Optimizer(StrEnum):
     """What updates the weights in a training step, with the defaults of its class.
 
-    ``MOMENTUM`` is SGD with momentum 0.9, ``ADAFACTOR`` the class of ``torch.optim``, ``ADAMW_8BIT`` the one of
-    bitsandbytes. ``NONE`` is a step without an update: forward and backward pass, as many published measurements take
-    it.
+    ``MOMENTUM`` is SGD with momentum 0.9, ``ADAMW_FUSED`` AdamW with ``fused=True``, ``ADAFACTOR`` the class of
+    ``torch.optim``, ``ADAMW_8BIT`` the one of bitsandbytes. ``NONE`` is a step without an update: forward and backward
+    pass, as many published measurements take it.
     """
 
     SGD = "sgd"
     MOMENTUM = "momentum"
     ADAM = "adam"
     ADAMW = "adamw"
+    ADAMW_FUSED = "adamw-fused"
     ADAMW_8BIT = "adamw-8bit"
     ADAFACTOR = "adafactor"
     RMSPROP = "rmsprop"

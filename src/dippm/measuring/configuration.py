@@ -48,7 +48,7 @@ class Configuration:
             raise UsageError(
                 "Training needs an optimizer.",
                 code="optimizer.missing",
-                cure="Use sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop or none.",
+                cure="Use sgd, momentum, adam, adamw, adamw-fused, adamw-8bit, adafactor, rmsprop or none.",
             )
         if self.engine is Engine.ONNXRUNTIME and (is_training or self.conditions.runtime is not Runtime.EAGER):
             raise UnsupportedError(

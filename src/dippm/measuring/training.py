@@ -129,6 +129,8 @@ def _make_optimizer(optimizer: Optimizer | None, weights: list[nn.Parameter]) ->
             return torch.optim.Adam(weights, lr=_LEARNING_RATE)
         case Optimizer.ADAMW:
             return torch.optim.AdamW(weights, lr=_LEARNING_RATE)
+        case Optimizer.ADAMW_FUSED:
+            return torch.optim.AdamW(weights, lr=_LEARNING_RATE, fused=True)
         case Optimizer.ADAFACTOR:
             return torch.optim.Adafactor(weights, lr=_LEARNING_RATE)
         case Optimizer.RMSPROP:

@@ -15,13 +15,14 @@ from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
 from dippm.costs.tensor_rates import tensor_format
 from dippm.devices import DeviceSpec
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
 __all__ = ["warn_of_answer", "warn_of_question"]
 
 _FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
+_PRECISION_OF = {DType.FLOAT16: Precision.FP16, DType.BFLOAT16: Precision.BF16}
 # What the labels' steps update by; a step without an update has nothing that was not measured.
 _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
 # Releases of PyTorch that the times were measured with.
@@ -75,7 +76,8 @@ def warn_of_question(
     if (half := compiled.kept_half) is not None:
         warnings.append(
             f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
-            "what it holds in float32."
+            f"what it holds in float32. Ask for {_PRECISION_OF[half].value} to have it predicted as a model of that "
+            "type."
         )
     if compiled.is_halved and graph.keeps_fp32_parts:
         warnings.append(
@@ -84,11 +86,19 @@ def warn_of_question(
             f'precision="{conditions.precision.value}" of dippm.load, or give the module in that type.'
         )
     warnings += _attention_warning(compiled, conditions.precision)
+    has_fp8 = tensor_format(device, Arithmetic.FP8) is Arithmetic.FP8
     if np.any(prepared.compiled.plan.arithmetic[compiled.nodes] == _FP8):
         warnings.append(
             "No measurement stands behind the time of products in FP8."
-            if tensor_format(device, Arithmetic.FP8) is Arithmetic.FP8
+            if has_fp8
             else f"The data sheet of {device.name} has no rate of FP8: such products are timed as BF16."
+        )
+    elif compiled.stores_fp8:
+        warnings.append(
+            "Products of weights in FP8 are timed in the type of the activations: kernels of FP8 may be faster."
+            if has_fp8
+            else f"Weights in FP8 are counted as they are stored; on {device.name}, which has no units for FP8, "
+            "transformers makes them bfloat16, which takes twice the memory."
         )
     if not prepared.has_format(device):
         lacking = "bf16" if conditions.precision in (Precision.BF16, Precision.AMP_BF16) else "fp16"

@@ -65,6 +65,7 @@ class CompiledGraph:
             they are not, or the precision is another.
         is_halved: Whether it was read in FP32 for a precision of 16 bits, and so does not show what runs in FP32 beside
             them.
+        stores_fp8: Whether some of its weights are stored in FP8.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
         model: What is said of the model.
@@ -75,6 +76,7 @@ class CompiledGraph:
     timeline: MemoryTimeline
     kept_half: DType | None
     is_halved: bool
+    stores_fp8: bool
     nodes: slice
     kinds: frozenset[OpKind]
     model: ModelInfo
@@ -143,7 +145,7 @@ class CompiledGraphs:
             MemoryTimeline.of_each(timed if steps else work),
             sizes.nodes_of_graphs,
             sizes.arrays.parameters(),
-            map(stored_half, sizes.arrays.kept()),
+            sizes.arrays.kept(),
             strict=True,
         )
         return cls(
@@ -152,13 +154,14 @@ class CompiledGraphs:
                     source=source,
                     graph=graph,
                     timeline=timeline,
-                    kept_half=half if keeps_formats else None,
-                    is_halved=not keeps_formats and half is None,
+                    kept_half=stored_half(kept) if keeps_formats else None,
+                    is_halved=not keeps_formats and stored_half(kept) is None,
+                    stores_fp8=DType.FLOAT8 in kept,
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),
                 )
-                for source, graph, timeline, nodes, parameters, half in rows
+                for source, graph, timeline, nodes, parameters, kept in rows
             ),
             conditions=conditions,
             software=software,

@@ -96,7 +96,8 @@ class Options(BaseModel):
     precision: Word = Field(default="fp32", description="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16.")
     mode: Word = Field(default="inference", description="inference, or training: one whole step.")
     optimizer: Word | None = Field(
-        default=None, description="For training: sgd, momentum, adam, adamw, adamw-8bit, adafactor, rmsprop or none."
+        default=None,
+        description="For training: sgd, momentum, adam, adamw, adamw-fused, adamw-8bit, adafactor, rmsprop or none.",
     )
     accumulation: int = Field(default=1, description="For training: batches of which one step is made.")
     checkpointing: bool = Field(default=False, description="For training: activations are computed again.")

@@ -149,6 +149,7 @@ _OPTIMIZERS = {
     Optimizer.MOMENTUM: lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, foreach=True),
     Optimizer.ADAM: lambda weights: torch.optim.Adam(weights, foreach=True),
     Optimizer.ADAMW: lambda weights: torch.optim.AdamW(weights, foreach=True),
+    Optimizer.ADAMW_FUSED: lambda weights: torch.optim.AdamW(weights, fused=True),
     Optimizer.RMSPROP: lambda weights: torch.optim.RMSprop(weights, foreach=True),
 }
 

@@ -2,7 +2,8 @@
 
 Sources: ``torch/optim/{sgd,adam,adamw,rmsprop,_adafactor}.py``, PyTorch 2.13, with each class's defaults (weight decay
 0.01 in AdamW, none elsewhere) and momentum 0.9 without Nesterov. Adam keeps two averages of each parameter, and while
-it updates a third list as large as the parameters. Step counters lie on the host.
+it updates a third list as large as the parameters; fused, it reads and writes all in one kernel and needs no list. Step
+counters lie on the host.
 
 Adafactor keeps, of a parameter of two or more dimensions, the variances of the rows and of the columns of its last two,
 and while it updates a list as large as the parameters. Norms are taken parameter by parameter; that the host waits for
@@ -63,6 +64,10 @@ def append_update(
             update.run("div", updates=[roots])
             update.run("add", updates=[roots])
             update.run("addcdiv", updates=[parameters], reads=[means, roots])
+        case Optimizer.ADAMW_FUSED:
+            means = update.make_state(parameters, "exp_avg")
+            squares = update.make_state(parameters, "exp_avg_sq")
+            update.run("adamw", updates=[parameters, means, squares], reads=[gradients])
         case Optimizer.ADAMW_8BIT:
             update.run_in_8_bits(parameters, gradients)
         case Optimizer.ADAFACTOR:
