@@ -89,8 +89,8 @@ def predict(
             - mode: ``inference``, as when left out, or ``training``: one whole step, forward, loss, backward and
               optimizer.
             - optimizer: What updates the weights in training: ``sgd``, ``momentum`` (SGD with momentum 0.9, as when
-              left out), ``adam``, ``adamw``, ``adamw-fused``, ``adamw-8bit`` (bitsandbytes), ``adafactor``, ``rmsprop``,
-              or ``none`` for forward and backward pass alone.
+              left out), ``adam``, ``adamw``, ``adamw-fused``, ``adamw-8bit`` (bitsandbytes), ``adafactor``,
+              ``rmsprop``, or ``none`` for forward and backward pass alone.
             - accumulation: Batches whose gradients are added up before one update, in training; a step is all of them.
             - checkpointing: Whether the blocks of the model drop their activations and compute them again in the
               backward pass, in training.
