@@ -50,5 +50,5 @@ def test_provenance_is_a_table_of_plain_words() -> None:
         ("command", "dippm evaluate"),
         ("mixed precision", "true"),
         ("width", "4"),
-        ("software", "torch 2.13, numpy 2"),
+        ("software", "torch 2.13, numpy 2.4"),
     ]
