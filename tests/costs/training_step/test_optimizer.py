@@ -81,11 +81,20 @@ def test_adafactor_keeps_a_row_and_a_column_of_a_matrix(builder, train, live):
     training = train(builder.graph(y), optimizer=Optimizer.ADAFACTOR)
     memory = live(training, 1)
     assert memory.state_bytes[0] == 4 * (50 + 100 + 50)
-    # While it updates, one list is as large as the weights; of a matrix alone, which come first.
+    # While it updates, a temporary tensor is as large as the parameter.
     assert training.phase[memory.peak_node[0]] == Phase.OPTIMIZER
     weights = 4 * (5000 + 50)
     assert 2 * weights + 800 + 20_000 <= memory.peak_bytes[0] <= 2 * weights + 800 + 20_000 + 1000
     assert live(train(builder.graph(y), optimizer=Optimizer.ADAM), 1).peak_bytes[0] > memory.peak_bytes[0]
+
+
+def test_adafactor_takes_one_parameter_at_a_time(builder, train, live):
+    n, x = builder.N, builder.input(builder.N, 256)
+    for _ in range(4):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(256, 256)], n, 256)
+    memory = live(train(builder.graph(x), optimizer=Optimizer.ADAFACTOR), 1)
+    # Weights, gradients and one more of their size, whatever their number.
+    assert memory.peak_bytes[0] == pytest.approx((4 + 4 + 1) * 256 * 256 * 4, rel=0.02)
 
 
 @pytest.mark.parametrize("batch", [2, 64])
@@ -105,7 +114,7 @@ def test_the_peak_of_adafactor_is_what_pytorch_tracks(batch: int, live) -> None:
         dippm.load(module, input="3,16,16", mode="training"), TrainingSettings(optimizer=Optimizer.ADAFACTOR)
     )
     images = torch.zeros(batch, 3, 16, 16)
-    updater = torch.optim.Adafactor(module.parameters(), foreach=True)
+    updater = torch.optim.Adafactor(module.parameters())
     loss_of, tracker = Loss(), MemTracker()
     tracker.track_external(module, updater, images)
     with tracker:

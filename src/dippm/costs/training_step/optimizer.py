@@ -1,13 +1,14 @@
-"""The optimizer's update, kernel by kernel, as PyTorch runs it on CUDA: ``foreach`` over all parameters.
+"""The optimizer's update, kernel by kernel, as PyTorch runs it on CUDA: ``foreach`` over all parameters, or one by one.
 
 Sources: ``torch/optim/{sgd,adam,adamw,rmsprop,_adafactor}.py``, PyTorch 2.13, with each class's defaults (weight decay
 0.01 in AdamW, none elsewhere) and momentum 0.9 without Nesterov. Adam keeps two averages of each parameter, and while
 it updates a third list as large as the parameters; fused, it reads and writes all in one kernel and needs no list. Step
-counters lie on the host.
+counters lie on the host; those of the fused one, a number for each parameter on the device, are left out.
 
-Adafactor keeps, of a parameter of two or more dimensions, the variances of the rows and of the columns of its last two,
-and while it updates a list as large as the parameters. Norms are taken parameter by parameter; that the host waits for
-them is left out.
+Adafactor keeps, of a parameter of two or more dimensions, the variances of the rows and of the columns of its last two.
+Alone of these classes it goes parameter by parameter unless it is asked for ``foreach``, so that its temporary tensors
+are those of one parameter; that they stay until the next has its own, and that the host waits for the norms, is left
+out.
 
 AdamW with averages of 8 bits is that of bitsandbytes (``bitsandbytes/optim/optimizer.py``, since release 0.44): one
 kernel for each parameter, averages of a byte, a scale in FP32 for each block of them, and those of small parameters in
@@ -101,63 +102,51 @@ class _Update:
             self.run("adamw", updates=[[parameter], averages, scales], reads=[[gradient]])
 
     def run_adafactor(self, parameters: Sequence[int], gradients: Sequence[int]) -> None:
-        """Adafactor, first parameters of two or more dimensions, then the others."""
-        pairs = list(zip(parameters, gradients, strict=True))
-        matrices = [pair for pair in pairs if len(self._builder.shape(pair[0])) > 1]
-        vectors = [pair for pair in pairs if len(self._builder.shape(pair[0])) <= 1]
-        for group, estimate in ((matrices, self._estimate_from_factors), (vectors, self._estimate_whole)):
-            if not group:
-                continue
-            weights, slopes = (list(each) for each in zip(*group, strict=True))
-            self._norm_each(weights)
-            updates = estimate(weights, slopes)
-            self.run("clamp_min", updates=[updates])
-            self.run("rsqrt", updates=[updates])
-            self.run("mul", updates=[updates], reads=[slopes])
-            self._norm_each(updates)
-            self.run("mul", updates=[updates])
-            self.run("add", updates=[weights], reads=[updates])
+        """Adafactor, parameter by parameter."""
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            self._norm(parameter)
+            is_factored = len(self._builder.shape(parameter)) > 1
+            estimate_of = self._estimate_from_factors if is_factored else self._estimate_whole
+            update = estimate_of(parameter, gradient)
+            self.run("clamp_min", updates=[[update]])
+            self.run("rsqrt", updates=[[update]])
+            self.run("mul", updates=[[update]], reads=[[gradient]])
+            self._norm(update)
+            self.run("add", updates=[[parameter]], reads=[[update]])
 
-    def _estimate_from_factors(self, parameters: Sequence[int], gradients: Sequence[int]) -> list[int]:
-        """Variances as products of those of rows and of columns."""
+    def _estimate_from_factors(self, parameter: int, gradient: int) -> int:
+        """Variance as the product of that of the rows and that of the columns."""
+        shape, dtype = self._builder.shape(parameter), self._builder.dtype(parameter)
         factors = []
         for name, dim in (("row_var", -1), ("col_var", -2)):
-            reduced = [_reduced(self._builder.shape(index), dim) for index in parameters]
-            pairs = list(zip(parameters, reduced, strict=True))
-            kept = [self._new_state(index, name, shape, self._builder.dtype(index)) for index, shape in pairs]
-            means = [self._new_temporary(index, shape) for index, shape in pairs]
-            self._run_each("norm", gradients, means)
-            self.run("mul", updates=[means])
-            self.run("div", updates=[means])
-            self.run("lerp", updates=[kept], reads=[means])
+            reduced = _reduced(shape, dim)
+            kept, mean = self._new_state(parameter, name, reduced, dtype), self._new_temporary(parameter, reduced)
+            self.run("norm", reads=[[gradient]], writes=[mean])
+            self.run("mul", updates=[[mean]])
+            self.run("div", updates=[[mean]])
+            self.run("lerp", updates=[[kept]], reads=[[mean]])
             factors.append(kept)
-        rows, columns = factors
-        estimates = self.make_lists(parameters)
-        for row, column, estimate in zip(rows, columns, estimates, strict=True):
-            self.run("matmul", reads=[[row, column]], writes=[estimate])
-        row_means = [self._new_temporary(row, _reduced(self._builder.shape(row), -2)) for row in rows]
-        self._run_each("mean", rows, row_means)
-        self.run("clamp_min", updates=[row_means])
-        self.run("div", updates=[estimates], reads=[row_means])
-        return estimates
+        row, column = factors
+        (estimate,) = self.make_lists([parameter])
+        self.run("matmul", reads=[[row, column]], writes=[estimate])
+        row_mean = self._new_temporary(row, _reduced(self._builder.shape(row), -2))
+        self.run("mean", reads=[[row]], writes=[row_mean])
+        self.run("clamp_min", updates=[[row_mean]])
+        self.run("div", updates=[[estimate]], reads=[[row_mean]])
+        return estimate
 
-    def _estimate_whole(self, parameters: Sequence[int], gradients: Sequence[int]) -> list[int]:
-        """Variances as they are kept, of each element."""
-        variances = self.make_state(parameters, "variance")
-        squares = self.make_lists(parameters)
-        self.run("mul", reads=[gradients], writes=squares)
+    def _estimate_whole(self, parameter: int, gradient: int) -> int:
+        """Variance as it is kept, of each element."""
+        variances = self.make_state([parameter], "variance")
+        squares = self.make_lists([parameter])
+        self.run("mul", reads=[[gradient]], writes=squares)
         self.run("lerp", updates=[variances], reads=[squares])
-        estimates = self.make_lists(parameters)
-        self._run_each("clone", variances, estimates)
-        return estimates
+        estimates = self.make_lists([parameter])
+        self.run("clone", reads=[variances], writes=estimates)
+        return estimates[0]
 
-    def _norm_each(self, tensors: Sequence[int]) -> None:
-        self._run_each("norm", tensors, [self._new_temporary(index, ()) for index in tensors])
-
-    def _run_each(self, function: str, sources: Sequence[int], results: Sequence[int]) -> None:
-        """One kernel for each tensor."""
-        for source, result in zip(sources, results, strict=True):
-            self.run(function, reads=[[source]], writes=[result])
+    def _norm(self, tensor: int) -> None:
+        self.run("norm", reads=[[tensor]], writes=[self._new_temporary(tensor, ())])
 
     def make_state(self, parameters: Sequence[int], name: str) -> list[int]:
         """State of the size of each parameter, kept from the first step on."""
