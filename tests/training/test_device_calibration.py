@@ -3,15 +3,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dippm.costs.conditions import Conditions
+import numpy as np
+import pytest
+
+from dippm.costs.conditions import Conditions, Mode
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import Label
-from dippm.devices import DeviceSpec
+from dippm.devices import DeviceSpec, find_device
 from dippm.measuring.measurement import SoftwareStack
 from dippm.predictors.adapted import AdaptedPredictor
+from dippm.predictors.calibration import Calibration
+from dippm.predictors.physics import PhysicsPredictor
 from dippm.training.adapt_device import adapt_device
 from dippm.training.additive_adaptation import AdaptationSettings
-from dippm.training.device_calibration import measure_context
+from dippm.training.device_calibration import calibrate_power, measure_context
 
 _QUICK = AdaptationSettings(steps=40)
 
@@ -41,3 +46,35 @@ def test_context_is_that_of_the_labels(
     old = SoftwareStack(framework="torch 1.12")
     eager = [replace(label, measurement=replace(label.measurement, software=old)) for label in held]
     assert measure_context(eager, card, least_rows=10) is None
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8, 1.0, 1.02])
+def test_power_of_a_board_at_its_limit_is_that_of_the_labels(
+    share: float, labelled_models: tuple[list[Label], Path]
+) -> None:
+    """A running T4 is at its limit by the shipped model: what a factor changes is not in proportion to it."""
+    board, conditions = find_device("T4"), Conditions.parse(precision="amp")
+    physics, cache = PhysicsPredictor.load(), GraphCache(labelled_models[1])
+    labels, loads, times = [], [], []
+    for label in labelled_models[0][:10]:
+        batch, cached = label.recipe.batch, cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        assert cached is not None
+        (found,) = physics.predict(cached.graph, batches=[batch], devices=[board], conditions=conditions)
+        energy_j = share * board.board_power_w * found.latency_ms / 1e3
+        labels.append(
+            replace(
+                label,
+                configuration=replace(label.configuration, conditions=conditions),
+                measurement=replace(label.measurement, latency_ms=found.latency_ms, energy_j=energy_j),
+            )
+        )
+        loads.append(physics.load_of(cached.graph, batch=batch, device=board, conditions=conditions))
+        times.append(found.latency_ms)
+    before = {Mode.INFERENCE: Calibration.read()}
+    after, _ = calibrate_power(labels, before, physics, board, cache=cache, least_rows=10)
+    power = after[Mode.INFERENCE].power
+    drawn = [load.power_w(power, board, np.array([ms]))[0] for load, ms in zip(loads, times, strict=True)]
+    assert np.median(drawn) == pytest.approx(min(share, 1.0) * board.board_power_w, rel=1e-3)
+    assert power.idle <= 1.0
+    errors = np.abs(np.log(np.array(drawn) / (share * board.board_power_w)))
+    assert after[Mode.INFERENCE].power_spread == pytest.approx(errors.max())

@@ -109,8 +109,8 @@ def _notes(report: AdaptationReport) -> Iterable[str]:
         yield f"The host takes {report.host_ratio:.2f} times as long per operator as the one that was measured."
     for power in report.power:
         yield (
-            f"Power in {power.mode}: {power.ratio:.2f} times that of the shipped model, from {power.rows} rows; "
-            f"90 % of them within a factor of {math.exp(power.spread):.2f}."
+            f"Power in {power.mode}: energies {power.ratio:.2f} times those of the shipped model, from {power.rows} "
+            f"rows; 90 % of them within a factor of {math.exp(power.spread):.2f}."
         )
     if report.context is not None:
         yield (

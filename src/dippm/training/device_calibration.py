@@ -17,6 +17,7 @@ from dippm.datasets.software_graphs import software_of
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
+from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.training.physics import conformal_quantile
@@ -27,6 +28,10 @@ _LOG = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float64]
 
+# Least and largest factor on a power model, and how often the way between them is halved.
+_RATIOS = (0.05, 20.0)
+_HALVINGS = 40
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibratedPower:
@@ -35,7 +40,8 @@ class CalibratedPower:
     Args:
         mode: Inference or training.
         rows: Rows with energy.
-        ratio: Measured power over that of the shipped model, the median.
+        ratio: What the shipped model's energies and idle share are multiplied by, so that half of the rows draw more
+            than predicted.
         spread: Half-width of the 90 % interval of the logarithm of the power, after the ratio.
     """
 
@@ -120,50 +126,81 @@ def calibrate_power(
             and label.measurement.energy_j
             and label.measurement.latency_ms
         ]
-        scores = _log_power_ratios(measured, predictor, device, cache=cache)
-        if len(scores) < least_rows:
+        draws = _measured_draws(measured, predictor, device, cache=cache)
+        if len(draws) < least_rows:
             continue
-        shift = float(np.median(scores))
-        ratio, spread = float(np.exp(shift)), conformal_quantile(np.abs(scores - shift))
+        ratio = _fit_ratio(draws, calibration.power, device)
+        power = _scaled(calibration.power, ratio)
+        spread = conformal_quantile(np.abs(_log_power_ratios(draws, power, device)))
         changes.append(
-            CalibratedPower(mode=mode.value, rows=len(scores), ratio=round(ratio, 4), spread=round(spread, 4))
+            CalibratedPower(mode=mode.value, rows=len(draws), ratio=round(ratio, 4), spread=round(spread, 4))
         )
-        power = calibration.power
-        result[mode] = replace(
-            calibration,
-            power=PowerModel(**{field.name: getattr(power, field.name) * ratio for field in fields(PowerModel)}),
-            power_spread=spread,
-            power_devices=(device.name,),
-        )
+        result[mode] = replace(calibration, power=power, power_spread=spread, power_devices=(device.name,))
     return result, tuple(changes)
 
 
-def _log_power_ratios(
-    labels: Sequence[Label], predictor: PhysicsPredictor, device: DeviceSpec, *, cache: GraphCache
-) -> FloatArray:
-    """Logarithm of measured over predicted power: an error of the time would count twice in the energy.
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Draw:
+    """Mean power that a label has, and what its call asks of the board: an error of the time would count twice."""
 
-    Shapes:
-        result: [at most len(labels)]; what cannot be predicted is left out.
-    """
-    scores = []
+    load: BoardLoad
+    latency_ms: float
+    power_w: float
+
+
+def _measured_draws(
+    labels: Sequence[Label], predictor: PhysicsPredictor, device: DeviceSpec, *, cache: GraphCache
+) -> list[_Draw]:
+    """Those of all labels that can be predicted, at the predicted time."""
+    draws = []
     for label in labels:
         cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
-        if cached is None:
+        energy_j, latency_ms = label.measurement.energy_j, label.measurement.latency_ms
+        if cached is None or not energy_j or not latency_ms:
             continue
-        measured = label.measurement
+        conditions = label.configuration.conditions
+        software = software_of(label.measurement.software.framework)
+        batch = label.recipe.batch
         try:
             (predicted,) = predictor.predict(
-                cached.graph,
-                batches=[label.recipe.batch],
-                devices=[device],
-                conditions=label.configuration.conditions,
-                software=software_of(measured.software.framework),
+                cached.graph, batches=[batch], devices=[device], conditions=conditions, software=software
             )
+            load = predictor.load_of(cached.graph, batch=batch, device=device, conditions=conditions, software=software)
         except DippmError as exc:
             _LOG.warning("energy of %s left out: %s", label.recipe.architecture, exc)
             continue
-        if predicted.energy_j and measured.energy_j and measured.latency_ms:
-            power = measured.energy_j / measured.latency_ms
-            scores.append(np.log(power * predicted.latency_ms / predicted.energy_j))
-    return np.array(scores, dtype=np.float64)
+        draws.append(_Draw(load=load, latency_ms=predicted.latency_ms, power_w=1e3 * energy_j / latency_ms))
+    return draws
+
+
+def _fit_ratio(draws: Sequence[_Draw], power: PowerModel, device: DeviceSpec) -> float:
+    """The least factor at which the median of :func:`_log_power_ratios` is 0, or as near to it as it comes.
+
+    It is no ratio of powers: a board at its limit draws no more, whatever its model says.
+    """
+
+    def shift(factor: float) -> float:
+        return float(np.median(_log_power_ratios(draws, _scaled(power, factor), device)))
+
+    low, high = np.log(_RATIOS)
+    least = max(shift(float(np.exp(high))), 0.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if shift(float(np.exp(middle))) <= least else (middle, high)
+    return float(np.exp(high))
+
+
+def _scaled(power: PowerModel, factor: float) -> PowerModel:
+    scaled = {field.name: getattr(power, field.name) * factor for field in fields(PowerModel)}
+    return PowerModel(**{**scaled, "idle": min(scaled["idle"], 1.0)})
+
+
+def _log_power_ratios(draws: Sequence[_Draw], power: PowerModel, device: DeviceSpec) -> FloatArray:
+    """Logarithm of measured over predicted power.
+
+    Shapes:
+        result: [len(draws)].
+    """
+    ratios = [draw.power_w / draw.load.power_w(power, device, np.array([draw.latency_ms]))[0] for draw in draws]
+    result: FloatArray = np.log(ratios)
+    return result
