@@ -23,7 +23,6 @@ _RANK_AT_LEAST = 1
 _BITS = np.array([dtype.bits for dtype in DType], dtype=np.int64)
 _DTYPES = tuple(DType)
 _IS_PARAMETER = mark(TensorRole, (TensorRole.PARAMETER,))
-_IS_KEPT = mark(TensorRole, (TensorRole.PARAMETER, TensorRole.BUFFER))
 _IS_WEIGHT = mark(TensorRole, (TensorRole.PARAMETER, TensorRole.BUFFER))
 
 
@@ -149,7 +148,7 @@ class GraphArrays:
 
     def kept(self) -> list[dict[DType, int]]:
         """The same of all that is kept with a model: trained weights, frozen ones and buffers."""
-        return self._numbers_of(_IS_KEPT)
+        return self._numbers_of(_IS_WEIGHT)
 
     def _numbers_of(self, is_counted: npt.NDArray[np.bool_]) -> list[dict[DType, int]]:
         chosen = np.flatnonzero(is_counted[self.role] & (self.storage == np.arange(len(self.storage))))
