@@ -59,7 +59,7 @@ $(BIN)/python:
 	  echo "Python cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 # What is installed, and the compiled modules.
-INSTALLED := pyproject.toml setup.py $(wildcard src/dippm/costs/*.c src/dippm/costs/*.h)
+INSTALLED := pyproject.toml setup.py $(wildcard src/dippm/*/*.c src/dippm/*/*.h)
 
 $(VENV)/.core: $(INSTALLED) | $(BIN)/python
 	$(PIP) install --quiet --editable .

@@ -13,14 +13,21 @@ IS_STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 setup(
     ext_modules=[
         Extension(
-            f"dippm.costs.{name}",
-            [f"src/dippm/costs/{name}.c"],
+            f"dippm.{package}.{name}",
+            [f"src/dippm/{package}/{name}.c"],
             depends=["src/dippm/costs/_buffers.h"],
+            # MSVC does not know it, and says so.
+            extra_compile_args=["-O3"],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
             py_limited_api=IS_STABLE,
             optional=True,
         )
-        for name in ("_autocast", "_numbering", "_replay")
+        for package, name in (
+            ("costs", "_autocast"),
+            ("costs", "_numbering"),
+            ("costs", "_replay"),
+            ("predictors", "_network"),
+        )
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
 )

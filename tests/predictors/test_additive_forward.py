@@ -8,7 +8,8 @@ from dippm.costs.precision import Precision
 from dippm.features.physical import Messages, PhysicalPlan
 from dippm.graph import OpKind
 from dippm.models.additive import AdditiveNetwork
-from dippm.predictors.additive_forward import Ensemble, Neighbours
+from dippm.predictors.additive_forward import Ensemble
+from dippm.predictors.network_steps import Neighbours
 
 
 def _draw(random: np.random.Generator, *, nodes: int, edges: int) -> Messages:
@@ -24,7 +25,7 @@ def _draw(random: np.random.Generator, *, nodes: int, edges: int) -> Messages:
 def _corrections(members: list[AdditiveNetwork], features: np.ndarray, *messages: Messages) -> np.ndarray:
     """Corrections by each member, [B, M, N, 2]."""
     ensemble = Ensemble([{name: values.numpy() for name, values in each.state_dict().items()} for each in members])
-    neighbours = [Neighbours(each, count=features.shape[1]) for each in messages]
+    neighbours = [Neighbours.of(each, count=features.shape[1]) for each in messages]
     return ensemble.corrections(ensemble.embed(features), *neighbours)
 
 
@@ -49,21 +50,6 @@ def test_numpy_and_torch_agree(nodes: int, edges: int) -> None:
     assert ours.dtype == np.float32
     assert np.abs(theirs).max() > 0.1
     assert ours == pytest.approx(theirs, abs=1e-4)
-
-
-@pytest.mark.parametrize("neighbours", [1, 2, 4, 5, 6, 7, 8, 13, 100, 200])
-def test_means_of_one_crowded_operator_among_many(neighbours: int) -> None:
-    random = np.random.default_rng(neighbours)
-    target = np.concatenate([[0], np.full(neighbours, 7), [9, 9, 9]])
-    source = np.concatenate([[3], random.permutation(200)[:neighbours], [1, 2, 7]])
-    weight = random.random(len(target)).astype(np.float32)
-    values = random.normal(size=(2, 200, 4)).astype(np.float32)
-    expected = np.ones_like(values)
-    for own, other, share in zip(target.tolist(), source.tolist(), weight.tolist(), strict=True):
-        expected[:, own] += share * values[:, other]
-    total = np.ones_like(values)
-    Neighbours(Messages(source=source, target=target, weight=weight), count=200).add_means(values, total)
-    assert total == pytest.approx(expected, abs=1e-5)
 
 
 def test_features_can_be_embedded_in_parts() -> None:

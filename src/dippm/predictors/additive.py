@@ -32,8 +32,9 @@ from dippm.predictors.additive_artefact import (
     manifest_path,
     read_tensors,
 )
-from dippm.predictors.additive_forward import Ensemble, Neighbours
+from dippm.predictors.additive_forward import Ensemble
 from dippm.predictors.additive_novelty import Novelty, describe_calls
+from dippm.predictors.network_steps import Neighbours
 
 __all__ = ["AdditivePredictor", "LatencyBreakdown"]
 
@@ -52,12 +53,10 @@ _CLIP = np.float32(4.0)
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _AdditivePlan:
-    """What depends on neither batch nor device; built once per graph, precision and mode.
+    """What depends on neither batch nor device; built once per graph, precision and mode, or for several at once.
 
     Args:
-        classes: Which of the classes of operators are this graph's.
-        launches: Kernels that an operator of each class launches.
-        count: How often an operator of each class runs, all of them together.
+        physical: The classes of operators of all graphs, laid out together.
         producers: Whom each class hears as producers.
         consumers: Whom it hears as consumers.
         static: Scaled features that do not change.
@@ -65,25 +64,15 @@ class _AdditivePlan:
         is_unseen: Whether a class is of a kind that no model of the training had, or computes complex numbers.
 
     Shapes:
-        launches, count: [C]; static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
+        static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
     """
 
-    classes: slice
-    launches: FloatArray
-    count: FloatArray
+    physical: PhysicalPlan
     producers: Neighbours
     consumers: Neighbours
     static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Plans:
-    """One or several graphs laid out together, and the plan of each for the networks."""
-
-    physical: PhysicalPlan
-    of_graphs: list[_AdditivePlan]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -137,59 +126,42 @@ class _Corrector:
             ]
         )
 
-    def prepare(self, physical: PhysicalPlan) -> list[_AdditivePlan]:
-        """Work out what depends on neither batch nor device, of each graph."""
+    def prepare(self, physical: PhysicalPlan) -> _AdditivePlan:
+        """Work out what depends on neither batch nor device."""
         static = self._static.scale(physical.static)
-        # What was never trained on keeps its time.
-        is_unseen = np.any(physical.static[:, self._unseen] > 0, axis=1) | _is_complex(physical)
-        result = []
-        for classes in physical.classes_of_graphs:
-            own = static[classes]
-            producers, consumers = (
-                Neighbours(messages.among(classes), count=len(own))
-                for messages in (physical.producers, physical.consumers)
-            )
-            result.append(
-                _AdditivePlan(
-                    classes=classes,
-                    launches=physical.launches[classes],
-                    count=physical.count[classes],
-                    producers=producers,
-                    consumers=consumers,
-                    static=own,
-                    first=self._ensemble.embed(own[None], self._static.places),
-                    is_unseen=is_unseen[classes],
-                )
-            )
-        return result
+        count = len(static)
+        return _AdditivePlan(
+            physical=physical,
+            producers=Neighbours.of(physical.producers, count=count),
+            consumers=Neighbours.of(physical.consumers, count=count),
+            static=static,
+            first=self._ensemble.embed(static[None], self._static.places),
+            # What was never trained on keeps its time.
+            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1) | _is_complex(physical),
+        )
 
-    def time_ms(
-        self, plans: Sequence[_AdditivePlan], sample: PhysicalSamples
-    ) -> tuple[FloatArray, list[FloatArray | None]]:
+    def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> tuple[FloatArray, FloatArray]:
         """Time of one operator of each class at each batch, the mean over the members, [B, C].
 
         Returns:
-            The times, and of each graph the half-width of the interval at each batch, [B].
+            The times, and of each graph the half-width of the interval at each batch, [G, B].
         """
-        changing = self._changing.scale(sample.changing)
-        parts = [self._time_graph(plan, changing[:, plan.classes], sample.kernel_ms[:, plan.classes]) for plan in plans]
-        return np.concatenate([time_ms for time_ms, _ in parts], axis=1), [half_width for _, half_width in parts]
-
-    def _time_graph(
-        self, plan: _AdditivePlan, changing: Float32Array, kernel_ms: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
+        changing, physical = self._changing.scale(sample.changing), plan.physical
         first = plan.first + self._ensemble.embed(changing, self._changing.places)
         factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
         factors[:, :, plan.is_unseen] = 1.0
         mean = factors.mean(axis=1)
-        time_ms: FloatArray = kernel_ms * mean[..., 0] + plan.launches * LAUNCH_MS * mean[..., 1]
-        return time_ms, self._half_width(plan, changing, kernel_ms * plan.count)
+        time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
+        return time_ms, self._half_widths(plan, changing, sample.kernel_ms * physical.count)
 
-    def _half_width(self, plan: _AdditivePlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
-        descriptors = np.empty((len(changing), len(self.artefact.columns)), dtype=np.float32)
-        descriptors[:, self._static.places] = describe_calls(plan.static[None], plain_ms)
-        descriptors[:, self._changing.places] = describe_calls(changing, plain_ms)
-        return self._novelty.half_width(self._novelty.distance(descriptors))
+    def _half_widths(self, plan: _AdditivePlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
+        graphs = plan.physical.classes_of_graphs
+        descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
+        for own, classes in zip(descriptors, graphs, strict=True):
+            own[:, self._static.places] = describe_calls(plan.static[None, classes], plain_ms[:, classes])
+            own[:, self._changing.places] = describe_calls(changing[:, classes], plain_ms[:, classes])
+        distance = self._novelty.distance(descriptors.reshape(-1, descriptors.shape[-1]))
+        return self._novelty.half_width(distance).reshape(len(graphs), -1)
 
 
 class AdditivePredictor:
@@ -208,7 +180,7 @@ class AdditivePredictor:
     ) -> None:
         self._kernels = kernels
         self._correctors = {artefact.regime: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
-        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _Plans]] = []
+        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _AdditivePlan]] = []
 
     @staticmethod
     @cache
@@ -314,11 +286,11 @@ class AdditivePredictor:
                 code="additive.graph",
                 cure="Make the graph of the step with make_training_graph.",
             )
-        plans = self._plans_of(
+        plan = self._plan_of(
             graph, conditions, lambda: PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
         )
-        at, host = plans.physical.kernels.work.at(list(batches)), self.artefact(conditions).rates
-        (breakdown,) = self._time_operators(plans, at, device, conditions, host=host)
+        at, host = plan.physical.kernels.work.at(list(batches)), self.artefact(conditions).rates
+        (breakdown,) = self._time_operators(plan, at, device, conditions, host=host)
         return breakdown
 
     def break_down_kernels(
@@ -346,18 +318,16 @@ class AdditivePredictor:
         Raises:
             UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
         """
-        plans = self._plans_of(
-            kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, phase=phase, times=times)
-        )
-        return self._time_operators(plans, at, device, conditions, host=host)
+        plan = self._plan_of(kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, phase=phase, times=times))
+        return self._time_operators(plan, at, device, conditions, host=host)
 
     def _time_operators(
-        self, plans: _Plans, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
+        self, plan: _AdditivePlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
     ) -> list[LatencyBreakdown]:
-        corrector, physical = self._corrector(conditions), plans.physical
+        corrector, physical = self._corrector(conditions), plan.physical
         rates = corrector.artefact.rates
         sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        class_ms, half_widths = corrector.time_ms(plans.of_graphs, sample)
+        class_ms, half_widths = corrector.time_ms(plan, sample)
         busy_ms = np.where(physical.class_of >= 0, class_ms[:, physical.class_of], 0.0)
         return LatencyBreakdown.of_each(
             busy_ms,
@@ -365,7 +335,7 @@ class AdditivePredictor:
             conditions=conditions,
             host=host,
             times=physical.times,
-            half_widths=half_widths,
+            half_widths=list(half_widths),
         )
 
     def _corrector(self, conditions: Conditions) -> _Corrector:
@@ -378,19 +348,18 @@ class AdditivePredictor:
             )
         return self._correctors[regime]
 
-    def _plans_of(
+    def _plan_of(
         self, asked: Graph | TrainingGraph | KernelPlan, conditions: Conditions, lay_out: Callable[[], PhysicalPlan]
-    ) -> _Plans:
+    ) -> _AdditivePlan:
         """What does not depend on the batch, kept for what was asked for last."""
         corrector = self._corrector(conditions)
-        for held, precision, by, plans in self._recent:
+        for held, precision, by, plan in self._recent:
             if held is asked and precision is conditions.precision and by is corrector:
-                return plans
-        physical = lay_out()
-        plans = _Plans(physical=physical, of_graphs=corrector.prepare(physical))
-        if len(plans.of_graphs) == 1:
-            self._recent = [(asked, conditions.precision, corrector, plans), *self._recent[: _KEPT_PLANS - 1]]
-        return plans
+                return plan
+        plan = corrector.prepare(lay_out())
+        if len(plan.physical.classes_of_graphs) == 1:
+            self._recent = [(asked, conditions.precision, corrector, plan), *self._recent[: _KEPT_PLANS - 1]]
+        return plan
 
 
 def _is_complex(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,337 @@
+/* What the additive networks do to the embeddings of operators.
+
+   What dippm.predictors.network_steps does with NumPy, which serves where this file was not compiled. A number of the
+   result is the sum of the same products in the same order whatever is asked for beside it, and no other thread takes
+   part. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COLUMNS 16 /* Columns of the weights that are worked on together: a panel. */
+
+/* Rows of values by one panel: result[r][j] = start[j] + sum over k of values[r * terms + k] * panel[k * COLUMNS + j]. */
+typedef void Kernel(const float *values, Py_ssize_t rows, Py_ssize_t terms, const float *panel, const float *start,
+                    float *result);
+
+/* The sums of so many rows stay in registers while the terms are walked. */
+#define BLOCK(ROWS, WIDTH)                                                                                             \
+    for (; rows >= (ROWS); rows -= (ROWS), values += (ROWS) * terms, result += (ROWS) * COLUMNS) {                      \
+        Lane_##WIDTH sum[ROWS][COLUMNS / (WIDTH)], weight[COLUMNS / (WIDTH)];                                           \
+        for (int r = 0; r < (ROWS); r++)                                                                               \
+            memcpy(sum[r], start, sizeof(sum[r]));                                                                     \
+        for (Py_ssize_t k = 0; k < terms; k++) {                                                                       \
+            memcpy(weight, panel + k * COLUMNS, sizeof(weight));                                                       \
+            for (int r = 0; r < (ROWS); r++)                                                                           \
+                for (int i = 0; i < COLUMNS / (WIDTH); i++)                                                            \
+                    sum[r][i] += values[r * terms + k] * weight[i];                                                    \
+        }                                                                                                              \
+        memcpy(result, sum, sizeof(sum));                                                                              \
+    }
+
+#define KERNEL(NAME, ROWS, WIDTH, TARGET)                                                                              \
+    typedef float Lane_##WIDTH __attribute__((vector_size((WIDTH) * sizeof(float))));                                  \
+    TARGET static void NAME(const float *values, Py_ssize_t rows, Py_ssize_t terms, const float *panel,                \
+                            const float *start, float *result)                                                         \
+    {                                                                                                                  \
+        BLOCK(ROWS, WIDTH)                                                                                             \
+        BLOCK(1, WIDTH)                                                                                                \
+    }
+
+KERNEL(multiply_narrow, 3, 4, )
+#if defined(__x86_64__)
+KERNEL(multiply_wide, 6, 8, __attribute__((target("avx2,fma"))))
+KERNEL(multiply_widest, 12, 16, __attribute__((target("avx512f"))))
+#endif
+
+static Kernel *chosen = multiply_narrow;
+
+/* The kernel that works on so many numbers at a time, NULL where the processor has none. */
+static Kernel *find_kernel(long width)
+{
+    if (width == 4)
+        return multiply_narrow;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (width == 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return multiply_wide;
+    if (width == 16 && __builtin_cpu_supports("avx512f"))
+        return multiply_widest;
+#endif
+    return NULL;
+}
+
+#define ROWS 12 /* Rows that go through all panels while they are near. */
+
+/* Which operators each one hears: the sources from start[i] to start[i + 1]. */
+typedef struct {
+    const int64_t *start, *source;
+    const float *weight;
+} Neighbours;
+
+typedef struct {
+    Py_ssize_t batches, members, operators, terms, columns;
+} Shape;
+
+/* Weights [terms, columns] as panels [terms, COLUMNS], and the bias of each, with zeros beyond the last column. */
+static void pack(const float *weights, const float *bias, Shape shape, float *panels, float *starts)
+{
+    for (Py_ssize_t first = 0; first < shape.columns; first += COLUMNS, starts += COLUMNS) {
+        Py_ssize_t own = shape.columns - first < COLUMNS ? shape.columns - first : COLUMNS;
+        memset(starts, 0, COLUMNS * sizeof(float));
+        memcpy(starts, bias + first, (size_t)own * sizeof(float));
+        for (Py_ssize_t k = 0; k < shape.terms; k++, panels += COLUMNS) {
+            memset(panels, 0, COLUMNS * sizeof(float));
+            memcpy(panels, weights + k * shape.columns + first, (size_t)own * sizeof(float));
+        }
+    }
+}
+
+/* The weighted sum of what an operator hears. */
+static void hear(const float *values, Py_ssize_t width, const Neighbours *neighbours, Py_ssize_t operator, float *result)
+{
+    memset(result, 0, (size_t)width * sizeof(float));
+    for (int64_t e = neighbours->start[operator]; e < neighbours->start[operator + 1]; e++) {
+        const float *other = values + neighbours->source[e] * width;
+        for (Py_ssize_t j = 0; j < width; j++)
+            result[j] += neighbours->weight[e] * other[j];
+    }
+}
+
+/* One member at one batch. `told` holds ROWS rows where there are neighbours: what producers and consumers tell, and the
+   operator itself; then values and result are of the same width, and what was heard is added where it is positive. */
+static void run_one(const float *values, Shape shape, const Neighbours *neighbours, const float *panels,
+                    const float *starts, float *told, float *result)
+{
+    float sums[ROWS * COLUMNS];
+    Py_ssize_t width = shape.columns;
+    for (Py_ssize_t first = 0; first < shape.operators; first += ROWS) {
+        Py_ssize_t rows = shape.operators - first < ROWS ? shape.operators - first : ROWS;
+        const float *terms = values + first * shape.terms;
+        if (neighbours != NULL) {
+            terms = told;
+            for (Py_ssize_t r = 0; r < rows; r++) {
+                float *row = told + r * shape.terms;
+                hear(values, width, &neighbours[0], first + r, row);
+                hear(values, width, &neighbours[1], first + r, row + width);
+                memcpy(row + 2 * width, values + (first + r) * width, (size_t)width * sizeof(float));
+            }
+        }
+        for (Py_ssize_t column = 0; column < width; column += COLUMNS) {
+            Py_ssize_t own = width - column < COLUMNS ? width - column : COLUMNS;
+            chosen(terms, rows, shape.terms, panels + column * shape.terms, starts + column, sums);
+            for (Py_ssize_t r = 0; r < rows; r++) {
+                float *target = result + (first + r) * width + column;
+                const float *sum = sums + r * COLUMNS, *before = values + (first + r) * width + column;
+                if (neighbours == NULL)
+                    memcpy(target, sum, (size_t)own * sizeof(float));
+                else
+                    for (Py_ssize_t j = 0; j < own; j++)
+                        target[j] = before[j] + (sum[j] > 0.0f ? sum[j] : 0.0f);
+            }
+        }
+    }
+}
+
+/* -1 where there is no memory, else 0. */
+static int run(const float *values, Shape shape, int is_of_member, const Neighbours *neighbours, const float *weights,
+               const float *bias, float *result)
+{
+    size_t panels = (size_t)(shape.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
+    size_t own = panels * (size_t)(shape.terms + 1), told = neighbours ? (size_t)(ROWS * shape.terms) : 0;
+    float *held = malloc((own + told) * sizeof(float));
+    if (held == NULL)
+        return -1;
+    for (Py_ssize_t member = 0; member < shape.members; member++) {
+        pack(weights + member * shape.terms * shape.columns, bias + member * shape.columns, shape, held,
+             held + panels * (size_t)shape.terms);
+        for (Py_ssize_t batch = 0; batch < shape.batches; batch++) {
+            Py_ssize_t place = batch * shape.members + member, read = is_of_member ? place : batch;
+            Py_ssize_t width = neighbours ? shape.columns : shape.terms;
+            run_one(values + read * shape.operators * width, shape, neighbours, held,
+                    held + panels * (size_t)shape.terms, held + own, result + place * shape.operators * shape.columns);
+        }
+    }
+    free(held);
+    return 0;
+}
+
+/* A contiguous array of so many dimensions of one format; -1 and an exception where it is something else. */
+static int view(PyObject *object, Py_buffer *buffer, int flags, int dimensions, const char *formats, const char *name)
+{
+    if (PyObject_GetBuffer(object, buffer, flags | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0)
+        return -1;
+    const char *format = buffer->format;
+    if (buffer->ndim == dimensions && format && strlen(format) == 1 && strchr(formats, format[0]) &&
+        buffer->itemsize == (formats[0] == 'f' ? 4 : 8))
+        return 0;
+    PyBuffer_Release(buffer);
+    PyErr_Format(PyExc_TypeError, "'%s' must be a contiguous array of %d dimensions of %s.", name, dimensions,
+                 formats[0] == 'f' ? "32-bit numbers" : "64-bit integers");
+    return -1;
+}
+
+enum { MOST = 10 }; /* Arrays of a call. */
+
+typedef struct {
+    const char *name, *formats;
+    int dimensions, is_written;
+} Wanted;
+
+/* Views of all arrays of a call; their number, or -1 and an exception. */
+static int view_all(PyObject *const *given, Py_ssize_t count, const Wanted *wanted, int expected, Py_buffer *buffers)
+{
+    if (count != expected) {
+        PyErr_Format(PyExc_TypeError, "%d arrays are needed.", expected);
+        return -1;
+    }
+    for (int i = 0; i < expected; i++) {
+        const Wanted *each = &wanted[i];
+        if (view(given[i], &buffers[i], each->is_written ? PyBUF_WRITABLE : 0, each->dimensions, each->formats,
+                 each->name) < 0) {
+            while (i--)
+                PyBuffer_Release(&buffers[i]);
+            return -1;
+        }
+    }
+    return expected;
+}
+
+static PyObject *finish(Py_buffer *buffers, int count, int status)
+{
+    while (count--)
+        PyBuffer_Release(&buffers[count]);
+    if (status == -1)
+        return PyErr_NoMemory();
+    if (status == -2) {
+        PyErr_SetString(PyExc_ValueError, "The arrays must be of sizes that fit, and messages from operators there are.");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Whether the sizes of values, weights, bias and result go together; those of the call are filled in. */
+static int measure(const Py_buffer *values, const Py_buffer *weights, const Py_buffer *bias, const Py_buffer *result,
+                   Shape *shape)
+{
+    Py_ssize_t members = weights->shape[0];
+    if (members < 1 || result->shape[0] % members || values->buf == result->buf)
+        return 0;
+    *shape = (Shape){
+        .batches = result->shape[0] / members,
+        .members = members,
+        .operators = result->shape[1],
+        .terms = weights->shape[1],
+        .columns = weights->shape[2],
+    };
+    return values->shape[1] == shape->operators && result->shape[2] == shape->columns && bias->shape[0] == members &&
+           bias->shape[1] == shape->columns;
+}
+
+static PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    static const Wanted WANTED[] = {
+        {"values", "f", 3, 0}, {"weights", "f", 3, 0}, {"bias", "f", 2, 0}, {"result", "f", 3, 1}};
+    Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 1, *bias = arrays + 2, *result = arrays + 3;
+    Shape shape;
+    int status = -2, held = view_all(given, count, WANTED, 4, arrays);
+    (void)module;
+    if (held < 0)
+        return NULL;
+    if (measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
+        (values->shape[0] == shape.batches || values->shape[0] == result->shape[0])) {
+        Py_BEGIN_ALLOW_THREADS
+        status = run(values->buf, shape, values->shape[0] != shape.batches, NULL, weights->buf, bias->buf, result->buf);
+        Py_END_ALLOW_THREADS
+    }
+    return finish(arrays, held, status);
+}
+
+/* Whether each operator hears only operators that there are. */
+static int are_neighbours(const Py_buffer *start, const Py_buffer *source, const Py_buffer *weight,
+                          Py_ssize_t operators, Neighbours *neighbours)
+{
+    const int64_t *starts = start->buf, *sources = source->buf;
+    Py_ssize_t edges = source->shape[0];
+    if (start->shape[0] != operators + 1 || weight->shape[0] != edges || starts[0] != 0 || starts[operators] != edges)
+        return 0;
+    for (Py_ssize_t i = 0; i < operators; i++)
+        if (starts[i] > starts[i + 1])
+            return 0;
+    for (Py_ssize_t e = 0; e < edges; e++)
+        if (sources[e] < 0 || sources[e] >= operators)
+            return 0;
+    *neighbours = (Neighbours){.start = starts, .source = sources, .weight = weight->buf};
+    return 1;
+}
+
+static PyObject *listen(PyObject *module, PyObject *const *given, Py_ssize_t count)
+{
+    static const Wanted WANTED[] = {
+        {"values", "f", 3, 0},
+        {"producers.start", "lq", 1, 0}, {"producers.source", "lq", 1, 0}, {"producers.weight", "f", 1, 0},
+        {"consumers.start", "lq", 1, 0}, {"consumers.source", "lq", 1, 0}, {"consumers.weight", "f", 1, 0},
+        {"weights", "f", 3, 0}, {"bias", "f", 2, 0}, {"result", "f", 3, 1}};
+    Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 7, *bias = arrays + 8, *result = arrays + 9;
+    Neighbours neighbours[2];
+    Shape shape;
+    int status = -2, held = view_all(given, count, WANTED, 10, arrays);
+    (void)module;
+    if (held < 0)
+        return NULL;
+    if (measure(values, weights, bias, result, &shape) && values->shape[0] == result->shape[0] &&
+        values->shape[2] == shape.columns && shape.terms == 3 * shape.columns &&
+        are_neighbours(arrays + 1, arrays + 2, arrays + 3, shape.operators, &neighbours[0]) &&
+        are_neighbours(arrays + 4, arrays + 5, arrays + 6, shape.operators, &neighbours[1])) {
+        Py_BEGIN_ALLOW_THREADS
+        status = run(values->buf, shape, 1, neighbours, weights->buf, bias->buf, result->buf);
+        Py_END_ALLOW_THREADS
+    }
+    return finish(arrays, held, status);
+}
+
+static PyObject *use(PyObject *module, PyObject *given)
+{
+    long width = PyLong_AsLong(given);
+    (void)module;
+    if (width == -1 && PyErr_Occurred())
+        return NULL;
+    Kernel *found = find_kernel(width);
+    if (found == NULL)
+        return PyErr_Format(PyExc_ValueError, "This processor does not work on %ld numbers at a time.", width);
+    chosen = found;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef METHODS[] = {
+    {"multiply", (PyCFunction)(void (*)(void))multiply, METH_FASTCALL,
+     "multiply(values, weights, bias, result)\n--\n\nSee dippm.predictors.network_steps."},
+    {"listen", (PyCFunction)(void (*)(void))listen, METH_FASTCALL,
+     "listen(values, *producers, *consumers, weights, bias, result)\n--\n\nSee dippm.predictors.network_steps."},
+    {"use", use, METH_O,
+     "use(width)\n--\n\nWork on 4, 8 or 16 numbers at a time; without it on the most that the processor can."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int start_module(PyObject *module)
+{
+    (void)module;
+    for (long width = 4; width <= 16; width *= 2)
+        if (find_kernel(width) != NULL)
+            chosen = find_kernel(width);
+    return 0;
+}
+
+static struct PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, start_module}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "_network", "Steps of the additive networks, compiled.", 0, METHODS, SLOTS, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__network(void)
+{
+    return PyModuleDef_Init(&MODULE);
+}

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.features.physical import Messages
+from dippm.predictors import network_steps
+from dippm.predictors.network_steps import Neighbours, listen, multiply
+
+needs_compiled = pytest.mark.skipif(not network_steps._IS_COMPILED, reason="dippm was installed without a C compiler")
+WIDTHS = (4, 8, 16)
+
+
+def _has(width: int) -> bool:
+    try:
+        network_steps._network.use(width)
+    except ValueError:
+        return False
+    return True
+
+
+def _use_widest() -> None:
+    for width in WIDTHS:
+        _has(width)
+
+
+@pytest.fixture(params=["numpy", *WIDTHS])
+def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each way in which a step is worked out."""
+    if request.param == "numpy":
+        monkeypatch.setattr(network_steps, "_IS_COMPILED", False)
+        yield
+        return
+    if not network_steps._IS_COMPILED or not _has(request.param):
+        pytest.skip("not on this processor")
+    yield
+    _use_widest()
+
+
+def _draw(random: np.random.Generator, *shape: int) -> np.ndarray:
+    return random.normal(size=shape).astype(np.float32)
+
+
+def _neighbours(random: np.random.Generator, *, count: int, edges: int) -> Neighbours:
+    target = np.sort(random.integers(count, size=edges))
+    source = random.integers(count, size=edges)
+    return Neighbours.of(Messages(source=source, target=target, weight=_draw(random, edges)), count=count)
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize("count", [0, 1, 3, 12, 13, 64, 131])
+@pytest.mark.parametrize("columns", [1, 2, 16, 17, 64])
+def test_a_layer_of_each_member(count: int, columns: int) -> None:
+    random = np.random.default_rng(count)
+    weights, bias = _draw(random, 2, 7, columns), _draw(random, 2, columns)
+    shared, own = _draw(random, 3, count, 7), _draw(random, 3, 2, count, 7)
+    result = multiply(shared, weights, bias)
+    assert result.shape == (3, 2, count, columns)
+    assert result.dtype == np.float32
+    assert result == pytest.approx(np.einsum("bnk,mkj->bmnj", shared, weights) + bias[:, None], abs=1e-4)
+    expected = np.einsum("bmnk,mkj->bmnj", own, weights) + bias[:, None]
+    assert multiply(own, weights, bias) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.usefixtures("language")
+@pytest.mark.parametrize(("count", "edges"), [(1, 0), (1, 3), (5, 0), (13, 20), (70, 400), (3, 300)])
+@pytest.mark.parametrize("width", [1, 16, 20])
+def test_a_round_of_messages(count: int, edges: int, width: int) -> None:
+    random = np.random.default_rng(edges)
+    values, bias = _draw(random, 3, 2, count, width), _draw(random, 2, width)
+    weights = _draw(random, 2, 3 * width, width)
+    producers, consumers = (_neighbours(random, count=count, edges=edges) for _ in range(2))
+    told = np.zeros((3, 2, count, 3 * width), dtype=np.float64)
+    for first, heard in ((0, producers), (width, consumers)):
+        for own in range(count):
+            for edge in range(heard.start[own], heard.start[own + 1]):
+                told[:, :, own, first : first + width] += heard.weight[edge] * values[:, :, heard.source[edge]]
+    told[..., 2 * width :] = values
+    expected = values + np.maximum(np.einsum("bmnk,mkj->bmnj", told, weights) + bias[:, None], 0.0)
+    result = listen(values, producers, consumers, weights, bias)
+    assert result.dtype == np.float32
+    assert result == pytest.approx(expected, rel=1e-4, abs=1e-3)
+
+
+@needs_compiled
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_operator_gets_the_same_alone_and_beside_others(width: int) -> None:
+    if not _has(width):
+        pytest.skip("not on this processor")
+    random = np.random.default_rng(width)
+    weights, bias = _draw(random, 2, 141, 64), _draw(random, 2, 64)
+    values = _draw(random, 1, 100, 141)
+    together = multiply(values, weights, bias)
+    for first, stop in ((0, 1), (7, 20), (99, 100), (3, 100)):
+        assert (multiply(values[:, first:stop], weights, bias) == together[:, :, first:stop]).all()
+    _use_widest()
+
+
+def test_values_need_not_lie_side_by_side() -> None:
+    random = np.random.default_rng(1)
+    values, weights, bias = _draw(random, 40, 2, 9), _draw(random, 1, 9, 4), _draw(random, 1, 4)
+    turned = values.transpose(1, 0, 2)
+    assert (multiply(turned, weights, bias) == multiply(np.ascontiguousarray(turned), weights, bias)).all()
+
+
+def _call(**changed: Any) -> None:
+    random = np.random.default_rng(2)
+    start = np.array([0, 1, 3])
+    given: dict[str, Any] = {
+        "values": _draw(random, 4, 2, 8),
+        "producers_start": start,
+        "producers_source": np.array([1, 0, 1]),
+        "producers_weight": _draw(random, 3),
+        "consumers_start": start,
+        "consumers_source": np.array([1, 0, 1]),
+        "consumers_weight": _draw(random, 3),
+        "weights": _draw(random, 2, 24, 8),
+        "bias": _draw(random, 2, 8),
+        "result": _draw(random, 4, 2, 8),
+    } | changed
+    network_steps._network.listen(*given.values())
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("producers_start", np.array([0, 3, 1])),
+        ("producers_start", np.array([0, 1, 4])),
+        ("producers_start", np.array([1, 1, 3])),
+        ("producers_start", np.array([0, 3])),
+        ("consumers_source", np.array([1, 0, 2])),
+        ("consumers_source", np.array([1, -1, 0])),
+        ("consumers_weight", np.zeros(2, dtype=np.float32)),
+        ("values", np.zeros((3, 2, 8), dtype=np.float32)),
+        ("values", np.zeros((4, 3, 8), dtype=np.float32)),
+        ("values", np.zeros((4, 2, 7), dtype=np.float32)),
+        ("weights", np.zeros((2, 8, 8), dtype=np.float32)),
+        ("weights", np.zeros((0, 24, 8), dtype=np.float32)),
+        ("bias", np.zeros((1, 8), dtype=np.float32)),
+        ("result", np.zeros((5, 2, 8), dtype=np.float32)),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None:
+    _call()
+    with pytest.raises(ValueError, match="sizes that fit"):
+        _call(**{name: value})
+
+
+@needs_compiled
+def test_sizes_of_a_layer_that_do_not_fit_are_refused() -> None:
+    good = {
+        "values": np.zeros((3, 5, 7), dtype=np.float32),
+        "weights": np.zeros((2, 7, 4), dtype=np.float32),
+        "bias": np.zeros((2, 4), dtype=np.float32),
+        "result": np.zeros((6, 5, 4), dtype=np.float32),
+    }
+    network_steps._network.multiply(*good.values())
+    for name, shape in (("values", (2, 5, 7)), ("values", (3, 5, 6)), ("values", (3, 4, 7)), ("result", (6, 5, 3))):
+        with pytest.raises(ValueError, match="sizes that fit"):
+            network_steps._network.multiply(*(good | {name: np.zeros(shape, dtype=np.float32)}).values())
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("values", np.zeros((4, 2, 8))),
+        ("values", np.zeros((4, 8), dtype=np.float32)),
+        ("producers_source", np.zeros(3, dtype=np.int32)),
+        ("producers_source", np.zeros(3)),
+        ("weights", b"1234"),
+    ],
+)
+def test_only_arrays_of_their_format_are_taken(name: str, value: Any) -> None:
+    with pytest.raises(TypeError):
+        _call(**{name: value})
+
+
+@needs_compiled
+def test_a_processor_has_no_other_widths() -> None:
+    with pytest.raises(ValueError, match="5 numbers at a time"):
+        network_steps._network.use(5)
+    with pytest.raises(TypeError):
+        network_steps._network.multiply(np.zeros((1, 1, 1), dtype=np.float32))
