@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def test_cards_before_ada_have_no_fp8(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sms", "memory_mb", "bandwidth_gb_s", "watts", "fp32"),
     [
-        ("H100 NVL", 132, 95830, 4023, 400, 60.0),
+        ("H100 NVL", 132, 95830, 3939, 400, 60.0),
         ("B300", 148, 275040, 7672, 1100, 75.0),
         ("GB200", 152, 189471, 8000, 1200, 80.0),
         ("P40", 30, 23040, 346, 250, 12.0),
@@ -161,6 +162,19 @@ def test_figures_of_cards_are_those_of_the_data_sheets(
     assert (spec.sm_count, spec.memory_mb, spec.board_power_w) == (sms, memory_mb, watts)
     assert spec.bandwidth_gb_s == pytest.approx(bandwidth_gb_s)
     assert spec.peak_tflops["fp32"] == pytest.approx(fp32, rel=0.01)
+
+
+def test_bandwidths_are_what_their_notes_multiply_to() -> None:
+    checked = set()
+    for spec in load_catalog():
+        note = re.match(r".*: ([0-9]+)-bit bus at ([0-9.]+) (MHz|Gbit/s)", spec.sources["bandwidth_gb_s"])
+        if note is None:
+            continue
+        bits, rate = float(note[1]), float(note[2])
+        gbit_s_of_a_pin = 2e-3 * rate if note[3] == "MHz" else rate
+        assert spec.bandwidth_gb_s == pytest.approx(bits * gbit_s_of_a_pin / 8, rel=1e-3), spec.name
+        checked.add(spec.name)
+    assert {"H100 NVL", "H100 PCIe", "GH200 480GB", "GeForce GTX 1070"} <= checked
 
 
 @pytest.mark.parametrize("name", ["GTX 1650", "GTX 1660", "GTX 1660 SUPER", "GTX 1660 Ti"])
