@@ -43,7 +43,7 @@ class PowerModel:
         running_pj: Energy of a clock cycle of one FP32 lane while any kernel runs, pJ at 16 nm.
         flop_pj: Energy of a FLOP outside of tensor cores, pJ at 16 nm.
         tensor_pj: Energy of a FLOP of FP16 on tensor cores, pJ at 16 nm; other formats take it over their rate beside
-            FP16's.
+            FP16's (:func:`dippm.costs.tensor_rates.fp16_operations`).
         byte_pj: Energy of a byte read from or written to device memory, pJ.
     """
 

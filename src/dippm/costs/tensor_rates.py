@@ -5,7 +5,7 @@ from __future__ import annotations
 from dippm.costs.precision import Arithmetic
 from dippm.devices import DeviceSpec
 
-__all__ = ["OF_FP16", "tensor_format", "tensor_tflops"]
+__all__ = ["OF_FP16", "fp16_operations", "tensor_format", "tensor_tflops"]
 
 #: Rate of each format on tensor cores over that of FP16, accumulated alike.
 OF_FP16 = {
@@ -19,6 +19,8 @@ _PEAK = {
     Arithmetic.INT8: "int8_tensor",
     Arithmetic.FP8: "fp8_tensor",
 }
+# Data sheets round: a rate within this of the format's own is that.
+_ROUNDING = 0.05
 # What numbers are made first where no unit multiplies them as they are.
 _INSTEAD = {Arithmetic.FP8: Arithmetic.BF16}
 
@@ -31,3 +33,24 @@ def tensor_format(device: DeviceSpec, arithmetic: Arithmetic) -> Arithmetic:
 def tensor_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     """Peak of the tensor cores that compute in a format, or in the one taken instead, TFLOP/s; 0 without such."""
     return device.peak_tflops.get(_PEAK.get(tensor_format(device, arithmetic), ""), 0.0)
+
+
+def fp16_operations(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+    """How many operations of FP16 the tensor cores of a device could do in the time of one of a format.
+
+    It is what such an operation is taken to need of power, since tensor cores draw the same in any format that they are
+    built for. Where a device does a format more slowly than its architecture's proportion has it (INT8 on a B300), the
+    device's own peaks say how many. Where it seems to do it faster, as INT8 on GeForce cards, it is FP16 that is held
+    back there, which accumulates in FP32 at half of the rate; accumulated alike, the proportion is the usual one.
+
+    Args:
+        device: The device.
+        arithmetic: A format that tensor cores compute in, or in which they compute something else instead.
+    """
+    computed = tensor_format(device, arithmetic)
+    usual, fp16 = OF_FP16[computed], device.peak_tflops.get(_PEAK[Arithmetic.FP16])
+    peak = tensor_tflops(device, arithmetic)
+    if not fp16 or not peak:
+        return 1.0 / usual
+    own = peak / fp16
+    return 1.0 / (own if own < (1.0 - _ROUNDING) * usual else usual)

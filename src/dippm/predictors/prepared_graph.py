@@ -22,7 +22,7 @@ from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_mode
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
-from dippm.costs.tensor_rates import OF_FP16, tensor_format
+from dippm.costs.tensor_rates import fp16_operations
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
@@ -258,9 +258,7 @@ class PreparedGraphs:
         on_tensor = formats_on_tensor_cores(device, Arithmetic)
         arithmetic = self.compiled.plan.arithmetic
         plain = np.array([value not in on_tensor for value in Arithmetic], dtype=np.float64)
-        tensor = np.array(
-            [1.0 / OF_FP16[tensor_format(device, value)] if value in on_tensor else 0.0 for value in Arithmetic]
-        )
+        tensor = np.array([fp16_operations(device, value) if value in on_tensor else 0.0 for value in Arithmetic])
         flops = self.at.flops * self.compiled.times
         return flops * plain[arithmetic], flops * tensor[arithmetic]
 
