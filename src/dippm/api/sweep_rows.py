@@ -69,7 +69,9 @@ _NO_MEMORY, _NO_MEMORY_WORDS = "worker.memory", "There is not enough memory for 
 _AT_ONCE = 1024
 _BATCHES_AT_ONCE = 64
 # These are said of a model whatever its batch and device.
-_OF_THE_MODEL = frozenset({"graph.empty", "graph.invalid", "training.no_loss", "training.nothing_to_train"})
+_OF_THE_MODEL = frozenset(
+    {"graph.empty", "graph.invalid", "optimizer.complex", "training.no_loss", "training.nothing_to_train"}
+)
 # A file may say what it likes, and a row travels.
 _LONGEST_TEXT, _MOST_WARNINGS = 1000, 20
 _LARGEST_INT64 = 2**63 - 1

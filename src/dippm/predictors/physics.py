@@ -120,7 +120,7 @@ class PhysicsPredictor:
                 ``software.impossible`` where the software cannot drive the device or the runtime;
                 ``graph.fixed_batch`` where the graph holds for another batch only; ``graph.empty`` where
                 no operator runs; ``graph.too_large`` where its tensors pass a petabyte; in training also
-                ``training.nothing_to_train`` and ``training.no_loss``.
+                ``training.nothing_to_train``, ``training.no_loss`` and ``optimizer.complex``.
         """
         (predictions,) = self.predict_each(
             [graph], batches=batches, devices=devices, conditions=conditions, software=software, mig_policy=mig_policy

@@ -11,6 +11,7 @@ from dippm.costs.memory import live_memory
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
+from dippm.errors import UnsupportedError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import DType
 
@@ -398,6 +399,23 @@ def test_gradients_are_added_in_place_where_autograd_does(name):
 @pytest.mark.parametrize("optimizer", [Optimizer.MOMENTUM, Optimizer.ADAM])
 def test_complex_weights(optimizer):
     _assert_alike(lambda: _Spectral(64), (32, 64), optimizer)
+
+
+@pytest.mark.parametrize("optimizer", [*_OPTIMIZERS, Optimizer.ADAFACTOR])
+def test_complex_weights_are_refused_where_pytorch_refuses_them(optimizer):
+    weights = [nn.Parameter(torch.ones(4, 4, dtype=torch.complex64))]
+    weights[0].grad = torch.ones_like(weights[0])
+    refusal = None
+    try:
+        {**_OPTIMIZERS, Optimizer.ADAFACTOR: torch.optim.Adafactor}[optimizer](weights).step()
+    except RuntimeError as exc:
+        refusal = exc
+    if refusal is None:
+        _predict(lambda: _Spectral(64), (32, 64), DType.FLOAT32, optimizer)
+    else:
+        assert "floating point" in str(refusal) or "complex" in str(refusal)
+        with pytest.raises(UnsupportedError, match="trains no complex parameters"):
+            _predict(lambda: _Spectral(64), (32, 64), DType.FLOAT32, optimizer)
 
 
 def test_images_need_no_gradient():

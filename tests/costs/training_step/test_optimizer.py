@@ -8,7 +8,8 @@ import dippm
 from dippm.costs import Workload
 from dippm.costs.conditions import Optimizer
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
-from dippm.graph import OpKind, TensorRole
+from dippm.errors import UnsupportedError
+from dippm.graph import DType, OpKind, TensorRole
 
 _MIB = 2**20
 
@@ -125,3 +126,38 @@ def test_the_peak_of_adafactor_is_what_pytorch_tracks(batch: int, live) -> None:
             updater.zero_grad(set_to_none=True)
     (parts,) = tracker.get_tracker_snapshot("peak").values()
     assert live(step, batch).peak_bytes[0] == pytest.approx(parts["Total"], rel=2e-3)
+
+
+@pytest.fixture
+def spectral(builder):
+    """A product with complex weights, four of them, and a real one."""
+    n, x = builder.N, builder.node(OpKind.LINEAR, [builder.input(builder.N, 8), builder.weight(8, 8)], builder.N, 8)
+    x = builder.node(OpKind.FFT, [x], n, 8, dtype=DType.COMPLEX64)
+    for _ in range(4):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8, dtype=DType.COMPLEX64)], n, 8, dtype=DType.COMPLEX64)
+    return builder.graph(x)
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.ADAMW_FUSED, Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR])
+def test_complex_parameters_are_refused_where_the_optimizer_does(spectral, train, optimizer):
+    with pytest.raises(UnsupportedError) as caught:
+        train(spectral, optimizer=optimizer)
+    assert caught.value.code == "optimizer.complex"
+    assert str(caught.value).startswith(f"{optimizer.value} trains no complex parameters. '{spectral.source}' has '")
+    assert "(complex64), 1 more." in str(caught.value)
+    assert caught.value.cure == "Use sgd, momentum, adam, adamw or rmsprop."
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [Optimizer.SGD, Optimizer.MOMENTUM, Optimizer.ADAM, Optimizer.ADAMW, Optimizer.RMSPROP, Optimizer.NONE],
+)
+def test_complex_parameters_are_trained_by_the_others(spectral, train, optimizer):
+    assert len(train(spectral, optimizer=optimizer).trained) == 5
+
+
+def test_complex_parameters_that_are_not_trained_stay_where_they_are(builder, train):
+    n = builder.N
+    builder.weight(8, 8, dtype=DType.COMPLEX64)
+    y = builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(8, 8)], n, 8)
+    assert len(train(builder.graph(y), optimizer=Optimizer.ADAFACTOR).trained) == 1

@@ -14,6 +14,9 @@ AdamW with averages of 8 bits is that of bitsandbytes (``bitsandbytes/optim/opti
 kernel for each parameter, averages of a byte, a scale in FP32 for each block of them, and those of small parameters in
 FP32. Scripts that keep the averages of embeddings in FP32, as the trainer of transformers does, take 6 bytes more for
 each of their weights.
+
+Complex parameters are pairs of real ones to all of these but three: fused kernels and Adafactor refuse them as soon as
+they have a gradient, and bitsandbytes has kernels for real numbers alone.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from collections.abc import Sequence
 
 from dippm.costs.conditions import Optimizer
 from dippm.costs.training_step.step_builder import StepBuilder
+from dippm.errors import UnsupportedError
 from dippm.graph import Dim, DType, OpKind, Shape, TensorRole
 
 __all__ = ["append_update"]
@@ -30,6 +34,10 @@ __all__ = ["append_update"]
 # Numbers that share a scale in averages of 8 bits, and the fewest of a parameter that has such.
 _BLOCK = 256
 _LEAST_IN_8_BITS = 4096
+# Those that take no complex parameters.
+_REAL_ALONE = frozenset({Optimizer.ADAMW_FUSED, Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR})
+# As many parameters as a message names.
+_NAMED = 3
 
 
 def append_update(
@@ -42,7 +50,12 @@ def append_update(
         optimizer: Which one.
         parameters: The parameters.
         gradients: Their gradients, in their order.
+
+    Raises:
+        UnsupportedError: ``optimizer.complex`` where parameters are complex and the optimizer takes none that are.
     """
+    if optimizer in _REAL_ALONE:
+        _refuse_complex(builder, optimizer, parameters)
     update = _Update(builder)
     match optimizer:
         case Optimizer.SGD:
@@ -83,6 +96,20 @@ def append_update(
             update.run("addcdiv", updates=[parameters], reads=[gradients, roots])
         case Optimizer.NONE:
             pass
+
+
+def _refuse_complex(builder: StepBuilder, optimizer: Optimizer, parameters: Sequence[int]) -> None:
+    found = [index for index in parameters if builder.dtype(index).is_complex]
+    if not found:
+        return
+    named = [f"'{builder.tensors[index].name}' ({builder.dtype(index).value})" for index in found[:_NAMED]]
+    others = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    able = [known.value for known in Optimizer if known not in {*_REAL_ALONE, Optimizer.NONE}]
+    raise UnsupportedError(
+        f"{optimizer.value} trains no complex parameters. '{builder.graph.source}' has {', '.join([*named, *others])}.",
+        code="optimizer.complex",
+        cure=f"Use {', '.join(able[:-1])} or {able[-1]}.",
+    )
 
 
 class _Update:

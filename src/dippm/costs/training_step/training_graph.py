@@ -129,7 +129,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
 
     Raises:
         UnsupportedError: ``training.nothing_to_train`` where the model has no parameters, ``training.no_loss`` where
-            no output depends on one, ``training.no_blocks`` where blocks to checkpoint are not named.
+            no output depends on one, ``training.no_blocks`` where blocks to checkpoint are not named,
+            ``optimizer.complex`` where weights are complex and the optimizer takes real ones alone.
     """
     parameters = [
         index
