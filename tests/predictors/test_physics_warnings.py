@@ -55,12 +55,23 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
         assert any("was read in float32" in warning for warning in warnings) is expected
 
 
-def test_weights_in_fp8_are_told(builder: Any) -> None:
+@pytest.mark.parametrize(
+    ("device", "framework", "is_of_library", "said"),
+    [
+        ("H100", "pytorch", True, "kernels of FP8 may be faster."),
+        ("H100", "onnx", False, "kernels of FP8 may be faster."),
+        ("A100", "pytorch", True, "transformers makes them bfloat16, which takes twice the memory."),
+        ("A100", "pytorch", False, "what runs the model may make them 16 bits wide, which takes twice the memory."),
+        ("A100", "onnx", False, "what runs the ONNX file may make them 16 bits wide, which takes twice the memory."),
+        ("A100", "tensorflow", False, "what runs the model may make them 16 bits wide, which takes twice the memory."),
+    ],
+)
+def test_weights_in_fp8_are_told(builder: Any, device: str, framework: str, is_of_library: bool, said: str) -> None:
     value, weight = builder.input(builder.N, 8, dtype=DType.BFLOAT16), builder.weight(8, 8, dtype=DType.FLOAT8)
     builder.node(OpKind.LINEAR, [value, weight], builder.N, 8, dtype=DType.BFLOAT16)
-    for device, said in (("H100", "kernels of FP8 may be faster"), ("A100", "which takes twice the memory")):
-        told = [warning for warning in dippm.predict(builder.graph(), device=device).warnings if "FP8" in warning]
-        assert [said in warning for warning in told] == [True]
+    graph = replace(builder.graph(), framework=framework, keeps_fp32_parts=is_of_library)
+    (told,) = [warning for warning in dippm.predict(graph, device=device).warnings if "FP8" in warning]
+    assert told.endswith(said)
 
 
 @pytest.mark.parametrize(

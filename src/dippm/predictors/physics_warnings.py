@@ -98,7 +98,7 @@ def warn_of_question(
             "Products of weights in FP8 are timed in the type of the activations: kernels of FP8 may be faster."
             if has_fp8
             else f"Weights in FP8 are counted as they are stored; on {device.name}, which has no units for FP8, "
-            "transformers makes them bfloat16, which takes twice the memory."
+            f"{_what_becomes_of_fp8(graph)}, which takes twice the memory."
         )
     if not prepared.has_format(device):
         lacking = "bf16" if conditions.precision in (Precision.BF16, Precision.AMP_BF16) else "fp16"
@@ -140,6 +140,14 @@ def warn_of_answer(
         verb = "does not fit" if least > device.capacity_mb else "may not fit"
         warnings.append(f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.")
     return tuple(warnings)
+
+
+def _what_becomes_of_fp8(graph: Graph) -> str:
+    """What weights in FP8 become where nothing multiplies them: it is known of checkpoints of transformers alone."""
+    # Only a model of a library keeps parts in FP32, and of these transformers alone loads weights in FP8.
+    if graph.framework == "pytorch" and graph.keeps_fp32_parts:
+        return "transformers makes them bfloat16"
+    return f"what runs the {'ONNX file' if graph.framework == 'onnx' else 'model'} may make them 16 bits wide"
 
 
 def _attention_warning(compiled: CompiledGraph, precision: Precision) -> tuple[str, ...]:
