@@ -338,6 +338,35 @@ def test_optimizers(optimizer):
     _assert_alike(lambda: nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)), (64,), optimizer)
 
 
+class _Names(TorchDispatchMode):
+    """Names of the operators that run, but for those of step counters and those that hand the host a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function.overloadpacket).rstrip("_")
+        is_of_counter = name == "aten.add" and args[0].ndim == 0
+        if name.startswith("aten.") and name != "aten._local_scalar_dense" and not is_of_counter:
+            self.names.append(name.replace("aten.mm", "aten.matmul"))
+        return function(*args, **(kwargs or {}))
+
+
+def test_adafactor_runs_the_operators_that_pytorch_runs():
+    module = nn.Linear(64, 96)
+    optimizer = torch.optim.Adafactor(module.parameters())
+    for weight in module.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()  # makes its state
+    with _Names() as run:
+        optimizer.step()
+    graph = read_module(module, input=InputShapes(positional=(InputEntry(shape=(64,)),)), mode=Mode.TRAINING)
+    training = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.ADAFACTOR))
+    phases = zip(training.graph.nodes, training.phase, strict=True)
+    assert [node.source_op for node, phase in phases if phase == Phase.OPTIMIZER] == run.names
+
+
 def test_embedding_of_tokens():
     _assert_alike(
         lambda: nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 1000)), (32,), Optimizer.ADAMW, DType.INT64

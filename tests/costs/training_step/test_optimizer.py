@@ -58,6 +58,25 @@ def test_the_kernels_of_an_update(network, train, optimizer, functions, states):
     assert len(held) == states * len(training.trained)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "names"),
+    [
+        (Optimizer.SGD, {"aten._foreach_add"}),
+        (Optimizer.ADAMW_FUSED, {"aten._fused_adamw"}),
+        (
+            Optimizer.ADAMW_8BIT,
+            {"bitsandbytes.optimizer_update_8bit_blockwise", "bitsandbytes.optimizer_update_32bit"},
+        ),
+    ],
+)
+def test_kernels_have_the_names_of_what_runs(builder, train, optimizer, names):
+    n = builder.N
+    y = builder.node(OpKind.LINEAR, [builder.input(n, 100), builder.weight(50, 100), builder.weight(50)], n, 50)
+    training = train(builder.graph(y), optimizer=optimizer)
+    phases = zip(training.graph.nodes, training.phase, strict=True)
+    assert {node.source_op for node, phase in phases if phase == Phase.OPTIMIZER} == names
+
+
 def test_averages_of_8_bits(builder, train, live):
     n = builder.N
     y = builder.node(OpKind.LINEAR, [builder.input(n, 100), builder.weight(50, 100), builder.weight(50)], n, 50)

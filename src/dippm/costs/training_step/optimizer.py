@@ -36,6 +36,8 @@ _BLOCK = 256
 _LEAST_IN_8_BITS = 4096
 # Those that take no complex parameters.
 _REAL_ALONE = frozenset({Optimizer.ADAMW_FUSED, Optimizer.ADAMW_8BIT, Optimizer.ADAFACTOR})
+# Operators that PyTorch runs a function as.
+_RUN_AS = {"norm": "linalg_vector_norm", "clamp_min": "clamp"}
 # As many parameters as a message names.
 _NAMED = 3
 
@@ -81,7 +83,7 @@ def append_update(
         case Optimizer.ADAMW_FUSED:
             means = update.make_state(parameters, "exp_avg")
             squares = update.make_state(parameters, "exp_avg_sq")
-            update.run("adamw", updates=[parameters, means, squares], reads=[gradients])
+            update.run("adamw", updates=[parameters, means, squares], reads=[gradients], source_op="aten._fused_adamw")
         case Optimizer.ADAMW_8BIT:
             update.run_in_8_bits(parameters, gradients)
         case Optimizer.ADAFACTOR:
@@ -121,12 +123,17 @@ class _Update:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             shape = self._builder.shape(parameter)
             count = math.prod(dim.fixed for dim in shape)
-            dtype, scales = DType.FLOAT32, []
+            dtype, scales, kernel = DType.FLOAT32, [], "32bit"
             if count >= _LEAST_IN_8_BITS:
-                dtype, blocks = DType.UINT8, (Dim(0, -(-count // _BLOCK)),)
+                dtype, kernel, blocks = DType.UINT8, "8bit_blockwise", (Dim(0, -(-count // _BLOCK)),)
                 scales = [self._new_state(parameter, name, blocks, DType.FLOAT32) for name in ("absmax1", "absmax2")]
             averages = [self._new_state(parameter, name, shape, dtype) for name in ("state1", "state2")]
-            self.run("adamw", updates=[[parameter], averages, scales], reads=[[gradient]])
+            self.run(
+                "adamw",
+                updates=[[parameter], averages, scales],
+                reads=[[gradient]],
+                source_op=f"bitsandbytes.optimizer_update_{kernel}",
+            )
 
     def run_adafactor(self, parameters: Sequence[int], gradients: Sequence[int]) -> None:
         """Adafactor, parameter by parameter."""
@@ -135,11 +142,11 @@ class _Update:
             is_factored = len(self._builder.shape(parameter)) > 1
             estimate_of = self._estimate_from_factors if is_factored else self._estimate_whole
             update = estimate_of(parameter, gradient)
-            self.run("clamp_min", updates=[[update]])
-            self.run("rsqrt", updates=[[update]])
-            self.run("mul", updates=[[update]], reads=[[gradient]])
+            self._run_alone("clamp_min", updates=[update])
+            self._run_alone("rsqrt", updates=[update])
+            self._run_alone("mul", updates=[update], reads=[gradient])
             self._norm(update)
-            self.run("add", updates=[[parameter]], reads=[[update]])
+            self._run_alone("add", updates=[parameter], reads=[update])
 
     def _estimate_from_factors(self, parameter: int, gradient: int) -> int:
         """Variance as the product of that of the rows and that of the columns."""
@@ -148,32 +155,32 @@ class _Update:
         for name, dim in (("row_var", -1), ("col_var", -2)):
             reduced = _reduced(shape, dim)
             kept, mean = self._new_state(parameter, name, reduced, dtype), self._new_temporary(parameter, reduced)
-            self.run("norm", reads=[[gradient]], writes=[mean])
-            self.run("mul", updates=[[mean]])
-            self.run("div", updates=[[mean]])
-            self.run("lerp", updates=[[kept]], reads=[[mean]])
+            self._run_alone("norm", reads=[gradient], writes=[mean])
+            self._run_alone("mul", updates=[mean], source_op="aten.pow")
+            self._run_alone("div", updates=[mean])
+            self._run_alone("lerp", updates=[kept], reads=[mean])
             factors.append(kept)
         row, column = factors
         (estimate,) = self.make_lists([parameter])
-        self.run("matmul", reads=[[row, column]], writes=[estimate])
+        self._run_alone("matmul", reads=[row, column], writes=[estimate])
         row_mean = self._new_temporary(row, _reduced(self._builder.shape(row), -2))
-        self.run("mean", reads=[[row]], writes=[row_mean])
-        self.run("clamp_min", updates=[[row_mean]])
-        self.run("div", updates=[[estimate]], reads=[[row_mean]])
+        self._run_alone("mean", reads=[row], writes=[row_mean])
+        self._run_alone("clamp_min", updates=[row_mean])
+        self._run_alone("div", updates=[estimate], reads=[row_mean])
         return estimate
 
     def _estimate_whole(self, parameter: int, gradient: int) -> int:
         """Variance as it is kept, of each element."""
         variances = self.make_state([parameter], "variance")
         squares = self.make_lists([parameter])
-        self.run("mul", reads=[[gradient]], writes=squares)
-        self.run("lerp", updates=[variances], reads=[squares])
+        self._run_alone("mul", reads=[gradient], writes=squares)
+        self._run_alone("lerp", updates=variances, reads=squares)
         estimates = self.make_lists([parameter])
-        self.run("clone", reads=[variances], writes=estimates)
+        self._run_alone("clone", reads=variances, writes=estimates)
         return estimates[0]
 
     def _norm(self, tensor: int) -> None:
-        self.run("norm", reads=[[tensor]], writes=[self._new_temporary(tensor, ())])
+        self._run_alone("norm", reads=[tensor], writes=[self._new_temporary(tensor, ())])
 
     def make_state(self, parameters: Sequence[int], name: str) -> list[int]:
         """State of the size of each parameter, kept from the first step on."""
@@ -202,18 +209,32 @@ class _Update:
         updates: Sequence[Sequence[int]] = (),
         reads: Sequence[Sequence[int]] = (),
         writes: Sequence[int] = (),
+        source_op: str = "",
     ) -> None:
-        """One operator over lists of tensors."""
+        """One operator over lists of tensors, of PyTorch's ``foreach`` unless it is named."""
         updated = [index for group in updates for index in group]
         read = [index for group in reads for index in group]
         self._builder.run(
             OpKind.OPTIMIZER,
             (*updated, *read),
             writes,
-            f"aten._foreach_{function}",
+            source_op or f"aten._foreach_{function}",
             function=function,
             attributes={"updated": len(updated)},
         )
+
+    def _run_alone(
+        self,
+        function: str,
+        *,
+        updates: Sequence[int] = (),
+        reads: Sequence[int] = (),
+        writes: Sequence[int] = (),
+        source_op: str = "",
+    ) -> None:
+        """One operator of a single parameter, by the name that PyTorch runs it by."""
+        name = source_op or f"aten.{_RUN_AS.get(function, function)}"
+        self.run(function, updates=[updates], reads=[reads], writes=writes, source_op=name)
 
 
 def _reduced(shape: Shape, dim: int) -> Shape:
