@@ -37,6 +37,25 @@ def test_a_checkpoint_has_the_window_and_the_positions_that_it_is_published_with
     assert (getattr(config, "sliding_window", None), config.max_position_embeddings) == (window, positions)
 
 
+@pytest.mark.parametrize(
+    ("name", "entry", "value"),
+    [
+        # The weights of the experts that a token goes to are made to add up to 1.
+        ("Qwen/Qwen3-30B-A3B", "norm_topk_prob", True),
+        ("Qwen/Qwen3-235B-A22B", "norm_topk_prob", True),
+        ("allenai/OLMoE-1B-7B-0924", "norm_topk_prob", False),
+        ("microsoft/phi-2", "resid_pdrop", 0.1),
+    ],
+)
+def test_a_checkpoint_has_the_operators_that_it_is_published_with(name: str, entry: str, value: float) -> None:
+    assert getattr(zoo.build(f"hf:{name}")[0].config, entry) == value
+
+
+def test_as_much_of_a_head_is_rotated_as_the_checkpoint_is_published_with() -> None:
+    module = zoo.build("hf:phi-2", options={"num_hidden_layers": 1})[0]
+    assert module.model.layers[0].self_attn.rotary_ndims == 32  # of 80
+
+
 def test_a_cache_grows_with_the_text_where_the_checkpoint_has_no_window() -> None:
     step = zoo.build("hf:Mistral-7B-v0.3#decode=6000", options={"num_hidden_layers": 1})[0]
     assert step._filled_shapes[0][0][2] == 6000
