@@ -9,6 +9,22 @@ def test_names_without_owner_are_unique(prefix: str) -> None:
     assert len(names) == 2 * len(load_checkpoints(prefix)) == len(set(names))
 
 
+def test_a_model_that_was_trained_on_has_what_it_started_from_but_for_what_it_names() -> None:
+    known = load_checkpoints("hf")
+    base, same = known["meta-llama/Llama-3.2-3B"], known["meta-llama/Llama-3.2-3B-Instruct"]
+    assert same == base
+    base, shorter = known["Qwen/Qwen2.5-7B"], known["Qwen/Qwen2.5-7B-Instruct"]
+    assert (shorter.architecture, shorter.parameters) == (base.architecture, base.parameters)
+    assert {**base.config, "max_position_embeddings": 32768} == shorter.config != base.config
+    without_window = known["mistralai/Mistral-7B-Instruct-v0.2"].config
+    assert without_window == {"max_position_embeddings": 32768, "sliding_window": None}
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b-instruct", "mistralai/mistral-7b-instruct-v0.3", "gemma-2b-it"])
+def test_models_that_were_trained_on_go_by_their_own_names(name: str) -> None:
+    assert find_named("hf", name) is not None
+
+
 @pytest.mark.parametrize("name", ["stable-diffusion-xl-base-1.0/unet", "stabilityai/Stable-Diffusion-XL-base-1.0/UNet"])
 def test_a_part_of_a_pipeline_needs_neither_owner_nor_case(name: str) -> None:
     found = find_named("diffusers", name)

@@ -1,4 +1,5 @@
 import logging
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -28,6 +29,14 @@ def test_a_checkpoint_has_the_weights_that_it_is_published_with(name: str) -> No
         ("deepseek-ai/DeepSeek-V3", None, 163840),
         ("Qwen/Qwen3-30B-A3B", None, 40960),
         ("Qwen/Qwen3-235B-A22B", None, 40960),
+        ("meta-llama/Llama-3.1-8B-Instruct", None, 131072),
+        ("mistralai/Mistral-7B-Instruct-v0.1", 4096, 32768),
+        ("mistralai/Mistral-7B-Instruct-v0.2", None, 32768),
+        ("mistralai/Mistral-7B-Instruct-v0.3", None, 32768),
+        # Not as long as what it was trained on from, and longer.
+        ("Qwen/Qwen2.5-7B-Instruct", None, 32768),
+        ("Qwen/Qwen3-4B-Instruct-2507", None, 262144),
+        ("google/gemma-3-1b-it", 512, 32768),
     ],
 )
 def test_a_checkpoint_has_the_window_and_the_positions_that_it_is_published_with(
@@ -83,13 +92,23 @@ def test_short_names_are_unique_and_no_model_types() -> None:
         ("hf:Llama-3.1-9B", "hf:Llama-3.1-8B"),
         ("hf:LlamaForCausalML", "hf:LlamaForCausalLM"),
         ("hf:qwen22#decode=5", "hf:qwen2"),
+        ("hf:Llama-3-8B-Instruct", "hf:Meta-Llama-3-8B-Instruct"),
+        ("hf:another/Llama-3.1-8B-Instruct", "hf:meta-llama/Llama-3.1-8B-Instruct"),
+        ("hf:Qwen2.5-7B-Instruct-1M", "hf:Qwen2.5-7B-Instruct"),
     ],
 )
 def test_unknown_names_list_the_nearest_of_every_kind(name: str, near: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
         zoo.build(name)
     assert caught.value.code == "zoo.unknown"
-    assert near in str(caught.value)
+    assert re.search(rf"{re.escape(near)}[,.]( |$)", str(caught.value))
+
+
+def test_an_unknown_name_lists_no_checkpoint_twice() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        zoo.build("hf:google/gemma-2-27b-it")
+    near = re.findall(r"hf:([\w./-]+)[,.]", str(caught.value))
+    assert len({name.rpartition("/")[2] for name in near}) == len(near) == 5
 
 
 def test_a_model_type_at_a_step_has_its_head() -> None:

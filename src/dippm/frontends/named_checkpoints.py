@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,7 @@ def load_checkpoints(prefix: str) -> Mapping[str, Checkpoint]:
             part of the pipeline follows, as ``OWNER/NAME/unet``.
     """
     table = tomllib.loads(Path(__file__).with_name(f"{prefix}_checkpoints.toml").read_text(encoding="utf-8"))
-    return {
-        name: Checkpoint(
-            architecture=entry["class"],
-            parameters=entry["parameters"],
-            config={**entry.get("config", {}), **dict.fromkeys(entry.get("absent", ()))},
-        )
-        for name, entry in table.items()
-    }
+    return {name: _read_entry(entry, table) for name, entry in table.items()}
 
 
 def find_named(prefix: str, name: str) -> Checkpoint | None:
@@ -64,6 +57,15 @@ def known_names(prefix: str) -> list[str]:
     """All names that :func:`find_named` knows, with the owner and without."""
     known = load_checkpoints(prefix)
     return [*known, *map(_without_owner, known)]
+
+
+def _read_entry(entry: Mapping[str, Any], table: Mapping[str, Any]) -> Checkpoint:
+    config = {**entry.get("config", {}), **dict.fromkeys(entry.get("absent", ()))}
+    if "like" in entry:
+        # It was trained on from another, with that one's class and as many weights.
+        origin = _read_entry(table[entry["like"]], table)
+        return replace(origin, config={**origin.config, **config})
+    return Checkpoint(architecture=entry["class"], parameters=entry["parameters"], config=config)
 
 
 def _without_owner(name: str) -> str:

@@ -271,7 +271,9 @@ def _find_definition(
         classes = [
             name for name in dir(transformers) if name[0].isupper() and ("For" in name or name.endswith("Model"))
         ]
-        raise unknown("hf", model, [*mapping.keys(), *known_names("hf"), *classes])
+        # Each checkpoint once, in the form that was asked for.
+        checkpoints = [name for name in known_names("hf") if ("/" in name) is ("/" in model)]
+        raise unknown("hf", model, [*mapping.keys(), *checkpoints, *classes])
     return definition, config_class
 
 
