@@ -39,7 +39,7 @@ def test_format_and_rate(name: str, arithmetic: Arithmetic, computed: Arithmetic
         ("A100", Arithmetic.FP8, 1.0),
         ("H100 SXM", Arithmetic.FP8, 0.5),
         # 150 TOPS beside 2,250 TFLOP/s.
-        ("B300", Arithmetic.INT8, 15.0),
+        ("B300", Arithmetic.INT8, 1.0),
         ("B300", Arithmetic.FP8, 0.5),
         # Four times FP16 that accumulates in FP32, twice FP16 that accumulates alike.
         ("RTX 4090", Arithmetic.INT8, 0.5),

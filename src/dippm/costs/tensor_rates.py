@@ -36,12 +36,12 @@ def tensor_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
 
 
 def fp16_operations(device: DeviceSpec, arithmetic: Arithmetic) -> float:
-    """How many operations of FP16 the tensor cores of a device could do in the time of one of a format.
+    """What an operation of a format takes of the tensor cores' power, as so many operations of FP16.
 
-    It is what such an operation is taken to need of power, since tensor cores draw the same in any format that they are
-    built for. Where a device does a format more slowly than its architecture's proportion has it (INT8 on a B300), the
-    device's own peaks say how many. Where it seems to do it faster, as INT8 on GeForce cards, it is FP16 that is held
-    back there, which accumulates in FP32 at half of the rate; accumulated alike, the proportion is the usual one.
+    Tensor cores are taken to draw the same in any format that they are built for, so that it follows from the usual
+    rate beside FP16's. Where a device does a format more slowly than that, with what is left of its units (INT8 on a
+    B300), one is taken for an operation of FP16 at least: no measurement tells. Where it seems to do it faster, as
+    GeForce cards INT8, it is FP16 that is held back, which accumulates in FP32 there.
 
     Args:
         device: The device.
@@ -50,7 +50,5 @@ def fp16_operations(device: DeviceSpec, arithmetic: Arithmetic) -> float:
     computed = tensor_format(device, arithmetic)
     usual, fp16 = OF_FP16[computed], device.peak_tflops.get(_PEAK[Arithmetic.FP16])
     peak = tensor_tflops(device, arithmetic)
-    if not fp16 or not peak:
-        return 1.0 / usual
-    own = peak / fp16
-    return 1.0 / (own if own < (1.0 - _ROUNDING) * usual else usual)
+    is_slow = fp16 is not None and 0.0 < peak < (1.0 - _ROUNDING) * usual * fp16
+    return max(1.0, 1.0 / usual) if is_slow else 1.0 / usual
