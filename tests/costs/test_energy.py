@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.energy import PowerModel, power_w
+from dippm.costs.energy import PowerModel, chip_process, power_w
 from dippm.devices import find_device, load_catalog
 
 MODEL = PowerModel(idle=0.2, running_pj=20.0, flop_pj=5.0, tensor_pj=3.0, byte_pj=30.0)
@@ -53,6 +53,18 @@ def test_processes() -> None:
         energies.append(running / (20e-12 * cycles))
         assert draw(name, moved=1e11) - idle - running == pytest.approx(3.0)
     assert energies == pytest.approx([1.0, 0.9, 0.5, 0.4, 0.28])
+
+
+def test_boards_of_one_process() -> None:
+    names = {
+        "16 nm": ("P100-PCIE-16GB", "GTX 1080 Ti"),
+        "12 nm": ("V100-PCIE-32GB", "Quadro RTX 6000"),
+        "7 nm": ("A100-SXM4-40GB", "A100-PCIE-40GB", "1g.5gb@A100-SXM4-40GB"),
+        "8 nm": ("A40", "RTX 3090"),
+        "4 nm": ("RTX 4090", "H100", "B200"),
+    }
+    for name, boards in names.items():
+        assert {chip_process(find_device(board)).name for board in boards} == {name}
 
 
 def test_a_low_limit_holds_a_chip_back() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ pytest.importorskip("scipy")
 if find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
 
-from dippm.costs.energy import PowerModel
-from dippm.devices import find_device
+from dippm.costs.energy import PowerModel, chip_process
+from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UsageError
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER
 from dippm.predictors.board_load import BoardLoad
@@ -25,7 +27,7 @@ from dippm.training import published_power
 from dippm.training.published_power import (
     PowerPoint,
     fit_power,
-    leave_boards_out,
+    leave_groups_out,
     log_power_errors,
     main,
     spread_of,
@@ -33,7 +35,10 @@ from dippm.training.published_power import (
 
 TRUE = PowerModel(idle=0.2, running_pj=12.0, flop_pj=3.0, tensor_pj=1.5, byte_pj=20.0)
 EPOCH_SHARE = 0.93
+Fit = Callable[[list[PowerPoint]], dict[str, Any]]
 BOARDS = ("A100-SXM4-40GB", "P100-PCIE-16GB", "V100-SXM2-32GB", "H100 SXM")
+# Two forms of the one chip that has tensor cores, and one chip without.
+SIBLINGS = ("A100-SXM4-40GB", "A100-PCIE-40GB", "P100-PCIE-16GB")
 
 
 def make_points(boards: tuple[str, ...] = BOARDS, *, scale: float = 1.0) -> list[PowerPoint]:
@@ -63,6 +68,10 @@ def make_points(boards: tuple[str, ...] = BOARDS, *, scale: float = 1.0) -> list
     return points
 
 
+def board_of(device: DeviceSpec) -> str:
+    return device.name
+
+
 def test_coefficients_that_made_the_power_are_found_again() -> None:
     points = make_points()
     fitted = fit_power(points, idle=0.2)
@@ -74,25 +83,44 @@ def test_coefficients_that_made_the_power_are_found_again() -> None:
 
 def test_a_board_left_out_shows_how_far_it_lies_off() -> None:
     other = make_points(BOARDS[:1], scale=0.8)
-    errors = leave_boards_out([*make_points(BOARDS[1:]), *other], idle=0.2)
+    errors = leave_groups_out([*make_points(BOARDS[1:]), *other], board_of, idle=0.2)
     assert set(errors) == {find_device(board).name for board in BOARDS}
     assert errors["A100-SXM4-40GB"] == pytest.approx(-np.log(0.8), abs=0.02)
 
 
-def test_the_spread_is_that_of_the_board_that_is_met_worst() -> None:
+def test_a_process_left_out_is_left_out_with_all_of_its_boards() -> None:
+    points = make_points(SIBLINGS)
+    boards = leave_groups_out(points, board_of, idle=0.2)
+    assert max(np.abs(own).max() for own in boards.values()) < 0.01
+    # No other board tells what an operation on tensor cores takes.
+    processes = leave_groups_out(points, lambda device: chip_process(device).name, idle=0.2)
+    assert set(processes) == {"7 nm", "16 nm"}
+    assert len(processes["7 nm"]) == 10
+    assert np.abs(processes["7 nm"]).max() > 0.1
+    assert np.abs(processes["16 nm"]).max() < 0.01
+
+
+def test_the_spread_is_that_of_the_group_that_is_met_worst() -> None:
     errors = {"near": np.full(90, 0.1), "far": np.array([-0.4, *np.full(9, 0.2)])}
     assert spread_of(errors) == pytest.approx(0.22)
 
 
-def test_the_shipped_model_is_that_of_the_boards_left_out() -> None:
+def test_the_shipped_spread_is_that_of_the_processes_left_out() -> None:
     inference, training = Calibration.read(), Calibration.read(TRAINING_ARTEFACT_PATH)
     assert (inference.power, inference.power_spread) == (training.power, training.power_spread)
-    assert inference.provenance["published_power"] == training.provenance["published_power"]
+    provenance = inference.provenance["published_power"]
+    assert provenance == training.provenance["published_power"]
+    assert isinstance(provenance, dict)
+    boards, processes = provenance["boards_left_out"], provenance["processes_left_out"]
+    assert sorted(board for own in processes.values() for board in own["boards"]) == sorted(boards)
+    worst = max(own["nine_in_ten_percent"] for own in processes.values())
+    # Most of the worst errors are of too much power, where the spread is the logarithm of the percentage.
+    assert 100 * np.expm1(inference.power_spread) == pytest.approx(worst, abs=0.5)
 
 
-def test_the_command_changes_both_artefacts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(name="fit")
+def _fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fit:
+    """Runs the command on copies of the shipped artefacts, with made-up points: what it prints."""
     for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
         shutil.copy(path, tmp_path)
     traces = tmp_path / "power"
@@ -100,9 +128,18 @@ def test_the_command_changes_both_artefacts(
     head = "device,model,input,batch,is_max_power_limit,latency_ms_per_batch,avg_power_w,power_limit_w"
     (traces / "zeus_training_power.csv").write_text(f"{head}\nA40 48GB,ShuffleNetV2,C,8,1,5,60,300\n", encoding="utf-8")
     monkeypatch.setenv("DIPPM_DATA", str(tmp_path))
-    monkeypatch.setattr(published_power, "_published_points", lambda _folder, _predictor: make_points())
-    main(["--folder", str(Path(__file__).parents[2] / "data" / "published"), "--out", str(tmp_path)])
-    found = json.loads(capsys.readouterr().out)
+
+    def run(points: list[PowerPoint]) -> dict[str, Any]:
+        monkeypatch.setattr(published_power, "_published_points", lambda _folder, _predictor: points)
+        main(["--folder", str(Path(__file__).parents[2] / "data" / "published"), "--out", str(tmp_path)])
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return run
+
+
+def test_the_command_changes_both_artefacts(fit: Fit, tmp_path: Path) -> None:
+    found = fit(make_points())
     assert found["fit"]["rows"] == 5 * len(BOARDS)
     for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
         changed, before = Calibration.read(tmp_path / path.name), Calibration.read(path)
@@ -111,6 +148,14 @@ def test_the_command_changes_both_artefacts(
         assert changed.power_spread < 0.02
         assert changed.rates == before.rates
         assert changed.provenance["published_power"] == found
+
+
+def test_the_spread_is_not_that_of_boards_with_a_sibling(fit: Fit, tmp_path: Path) -> None:
+    found = fit(make_points(SIBLINGS))
+    assert max(own["nine_in_ten_percent"] for own in found["boards_left_out"].values()) < 1
+    assert found["processes_left_out"]["7 nm"]["boards"] == ["A100-PCIE-40GB", "A100-SXM4-40GB"]
+    for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
+        assert Calibration.read(tmp_path / path.name).power_spread > 0.1
 
 
 def test_missing_traces_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

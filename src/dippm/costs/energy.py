@@ -26,12 +26,32 @@ import numpy.typing as npt
 from dippm.devices import DeviceSpec
 from dippm.units import GIGA, MEGA, PICO
 
-__all__ = ["PowerModel", "power_w"]
+__all__ = ["ChipProcess", "PowerModel", "chip_process", "power_w"]
 
 FloatArray = npt.NDArray[np.float64]
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChipProcess:
+    """Process that chips are made in.
+
+    Args:
+        name: What its smallest structures are called, such as ``"7 nm"``.
+        energy: Energy of the same logic at the same speed, 16 nm being 1.
+    """
+
+    name: str
+    energy: float
+
+
 # By the first compute capability that is made so.
-_NODE: Mapping[tuple[int, int], float] = {(6, 0): 1.0, (7, 0): 0.9, (8, 0): 0.4, (8, 6): 0.5, (8, 9): 0.28}
+_PROCESSES: Mapping[tuple[int, int], ChipProcess] = {
+    (6, 0): ChipProcess(name="16 nm", energy=1.0),
+    (7, 0): ChipProcess(name="12 nm", energy=0.9),
+    (8, 0): ChipProcess(name="7 nm", energy=0.4),
+    (8, 6): ChipProcess(name="8 nm", energy=0.5),
+    (8, 9): ChipProcess(name="4 nm", energy=0.28),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +72,13 @@ class PowerModel:
     flop_pj: float
     tensor_pj: float
     byte_pj: float
+
+
+def chip_process(device: DeviceSpec) -> ChipProcess:
+    """The process that a device's chip is made in, by its compute capability."""
+    return _PROCESSES[
+        max((first for first in _PROCESSES if first <= device.compute_capability), default=min(_PROCESSES))
+    ]
 
 
 def power_w(
@@ -77,10 +104,9 @@ def power_w(
         Arrays and result: [B].
     """
     limit, idle = device.board_power_w, model.idle * device.board_power_w
-    node = _NODE[max((first for first in _NODE if first <= device.compute_capability), default=min(_NODE))]
     cycles = device.sm_count * device.fp32_lanes_per_sm * device.boost_clock_mhz * MEGA
     logic = model.running_pj * cycles + model.flop_pj * plain_flops_per_s + model.tensor_pj * tensor_flops_per_s
     traffic = model.byte_pj * np.minimum(bytes_per_s, device.bandwidth_gb_s * GIGA)
-    running = np.minimum(idle + PICO * (node * logic + traffic), limit)
+    running = np.minimum(idle + PICO * (chip_process(device).energy * logic + traffic), limit)
     result: FloatArray = idle + busy_share * (running - idle)
     return result

@@ -118,7 +118,7 @@ def render_power(scores: Sequence[PowerScore]) -> list[str]:
         "| mean error at the measured time, % | bias | mean error of the energy, % | bias | in interval, % |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
         *(_row(label, own) for label, own in sorted(groups.items())),
-        *(_left_out(fit) if isinstance(fit, Mapping) and "boards_left_out" in fit else []),
+        *(_left_out(fit) if isinstance(fit, Mapping) and "processes_left_out" in fit else []),
     ]
 
 
@@ -135,7 +135,7 @@ def _row(label: str, scores: Sequence[PowerScore]) -> str:
 
 
 def _left_out(fit: Mapping[str, object]) -> list[str]:
-    boards = fit["boards_left_out"]
+    boards, processes = fit["boards_left_out"], fit["processes_left_out"]
     lines = [
         "",
         "Each board as it is met by a fit that has not seen it, at the measured time:",
@@ -144,9 +144,20 @@ def _left_out(fit: Mapping[str, object]) -> list[str]:
         "|---|---:|---:|---:|---:|",
     ]
     if isinstance(boards, Mapping):
-        lines += [
-            f"| {name} | {own['rows']} | {own['mean_percent']:.1f} | {own['bias_percent']:+.1f} "
-            f"| {own['nine_in_ten_percent']:.0f} |"
-            for name, own in boards.items()
-        ]
+        lines += [f"| {name} | {_errors(own)} |" for name, own in boards.items()]
+    lines += [
+        "",
+        "Some of these boards are forms of one chip, or chips of one process, and help each other. All boards of a "
+        "process as they are met by a fit that has seen none of them; the process that is met worst gives the interval "
+        "of the power:",
+        "",
+        "| process | boards | rows | mean error, % | bias | nine in ten within, % |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    if isinstance(processes, Mapping):
+        lines += [f"| {name} | {', '.join(own['boards'])} | {_errors(own)} |" for name, own in processes.items()]
     return lines
+
+
+def _errors(own: Mapping[str, float]) -> str:
+    return f"{own['rows']} | {own['mean_percent']:.1f} | {own['bias_percent']:+.1f} | {own['nine_in_ten_percent']:.0f}"

@@ -43,7 +43,8 @@ class Calibration:
         measured_precisions: Precisions with whole-model labels.
         latency_spread: On unseen models of a measured device and precision.
         latency_spread_elsewhere: On a device left out of the fit, in the same precision and runtime.
-        power_spread: 90 % quantile over the rows of the board that is met worst when left out, at the measured time.
+        power_spread: 90 % quantile over the rows of the process that is met worst when all boards whose chip is made in
+            it are left out, at the measured time.
         memory_spread: Of the memory beside context and weights, upwards: the least that contradicts at most 5 % of the
             statements that a batch did not fit a device. A statement cannot confirm an interval.
         memory_spread_low: The same downwards, of the statements that a batch fitted.

@@ -10,7 +10,11 @@ takes from the predictor for which part of a call a kernel runs, and the rates o
 
 Four energies are fitted by least squares on ``log(predicted / measured)``, robust to outliers, each board alike, and
 beside them by what factor the mean over an epoch of the traces, in which the board also waits for data, is below the
-power of a step. The spread is the 90 % quantile of the errors of boards left out, that of the board that is met worst.
+power of a step.
+
+For the spread, all boards of a chip process are left out together: it is the 90 % quantile of the errors on those of
+the process that is met worst. Boards left out one by one would promise too much: some are forms of one chip, or chips
+of one process, and a chip that nobody measured has no such sibling.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer
-from dippm.costs.energy import PowerModel
+from dippm.costs.energy import PowerModel, chip_process
 from dippm.costs.software import Software
 from dippm.datasets.location import data_folder
 from dippm.datasets.power import BusyRun, read_busy_runs
@@ -45,7 +49,7 @@ from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
-__all__ = ["FittedPower", "PowerPoint", "fit_power", "leave_boards_out", "log_power_errors", "main", "spread_of"]
+__all__ = ["FittedPower", "PowerPoint", "fit_power", "leave_groups_out", "log_power_errors", "main", "spread_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -151,18 +155,37 @@ def log_power_errors(points: Sequence[PowerPoint], fitted: FittedPower) -> Float
     return result
 
 
-def leave_boards_out(points: Sequence[PowerPoint], *, idle: float) -> dict[str, FloatArray]:
-    """Errors on every board of a fit on all others, by the board's name."""
+def leave_groups_out(
+    points: Sequence[PowerPoint], group_of: Callable[[DeviceSpec], str], *, idle: float
+) -> dict[str, FloatArray]:
+    """Errors on the boards of every group of a fit on all others, by the group's name.
+
+    Args:
+        points: What was measured.
+        group_of: Name of the group that a board belongs to: itself, or the process that its chip is made in.
+        idle: Share of the limit that is drawn while no kernel runs.
+
+    Raises:
+        MissingExtraError: SciPy is not installed.
+    """
     errors = {}
-    for board in sorted({point.device.name for point in points}):
-        fitted = fit_power([point for point in points if point.device.name != board], idle=idle)
-        errors[board] = log_power_errors([point for point in points if point.device.name == board], fitted)
+    for group in sorted({group_of(point.device) for point in points}):
+        fitted = fit_power([point for point in points if group_of(point.device) != group], idle=idle)
+        errors[group] = log_power_errors([point for point in points if group_of(point.device) == group], fitted)
     return errors
 
 
 def spread_of(errors: Mapping[str, FloatArray]) -> float:
-    """The 90 % quantile of the errors of the board that is met worst."""
+    """The 90 % quantile of the errors of the group that is met worst."""
     return max(float(np.quantile(np.abs(own), _COVERAGE)) for own in errors.values())
+
+
+def _board_of(device: DeviceSpec) -> str:
+    return device.name
+
+
+def _process_of(device: DeviceSpec) -> str:
+    return chip_process(device).name
 
 
 def _trained_points(runs: Sequence[BusyRun], predictor: PhysicsPredictor) -> list[PowerPoint]:
@@ -238,14 +261,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     idle = round(float(np.mean([run.power_w / run.power_limit_w for run in runs if run.is_idle])), 4)
     points = [*_trained_points(runs, predictor), *_published_points(options.folder, predictor)]
     _LOG.info("fitting on %d rows", len(points))
-    fitted, left_out = fit_power(points, idle=idle), leave_boards_out(points, idle=idle)
-    spread = round(spread_of(left_out), 4)
+    fitted = fit_power(points, idle=idle)
+    boards, processes = (leave_groups_out(points, group_of, idle=idle) for group_of in (_board_of, _process_of))
+    members = {
+        process: sorted({point.device.name for point in points if _process_of(point.device) == process})
+        for process in processes
+    }
+    spread = round(spread_of(processes), 4)
     provenance = {
         "command": "python -m dippm.training.published_power",
         "data_sha256": _digest(options.folder, traces),
         "epoch_share": fitted.epoch_share,
         "fit": _describe(log_power_errors(points, fitted)),
-        "boards_left_out": {board: _describe(own) for board, own in left_out.items()},
+        "boards_left_out": {board: _describe(own) for board, own in boards.items()},
+        "processes_left_out": {
+            process: {"boards": members[process], **_describe(own)} for process, own in processes.items()
+        },
     }
     for path in (options.out / ARTEFACT_PATH.name, options.out / TRAINING_ARTEFACT_PATH.name):
         calibration = Calibration.read(path)
