@@ -134,6 +134,8 @@ def test_what_is_given_and_what_inference_knows_is_handed_on(
     assert (found.memory_spread, found.memory_spread_low) == (0.125, 0.25)
     assert (found.power, found.power_spread) == (inference.power, inference.power_spread)
     assert (found.context_margin_mb, found.version) == (inference.context_margin_mb, inference.version)
+    # What the power rests on is for the fit of the power to say.
+    assert "power" not in found.labels
     assert found.measured_devices == ("GeForce RTX 3090",)
     assert found.measured_precisions == ("amp",)
     # Elsewhere it is less certain by as much as inference is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,28 @@ def _fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return found
 
     return run
+
+
+@pytest.mark.parametrize("before", ["", "; power of something on K80"])
+def test_the_labels_of_power_are_named_where_it_was_fitted(fit: Fit, tmp_path: Path, before: str) -> None:
+    for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
+        copy = tmp_path / path.name
+        replace(Calibration.read(copy), labels=f"times of images; kernels, FP32{before}").write(copy)
+    fit(make_points())
+    for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
+        *others, power = Calibration.read(tmp_path / path.name).labels.split("; ")
+        assert others == ["times of images", "kernels, FP32"]
+        assert power.startswith("power of training on ")
+
+
+def test_the_shipped_labels_name_every_board_that_was_fitted_on() -> None:
+    provenance = Calibration.read().provenance["published_power"]
+    assert isinstance(provenance, dict)
+    for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
+        power = Calibration.read(path).labels.split("; ")[-1]
+        named = [name for name in ("A100", "A40", "GTX 1080 Ti", "Quadro RTX 6000", "P100", "V100") if name in power]
+        left = [board for board in provenance["boards_left_out"] if not any(name in board for name in named)]
+        assert left == []
 
 
 def test_the_command_changes_both_artefacts(fit: Fit, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ measured tables:
 2. *Intervals*: the 90 % quantile of the absolute log error on the calibration part (split conformal prediction); for
    devices without labels, of a fit that never saw the device it is tested on.
 3. *Power*: a start, in the place of which ``python -m dippm.training.published_power`` puts what it fits when all rates
-   are known.
+   are known. Until then the labels name none of power.
 4. *Memory*: the spreads are given. ``python -m dippm.evaluation.inference_fits`` chooses them on which batches fitted
    24 GB and which did not.
 """
@@ -342,8 +342,7 @@ def build(
         labels=(
             "timm benchmark tables: image models on RTX 3090 and RTX 4090, inference, amp, PyTorch 2.4, CUDA 12.4; "
             "memory by which of their batches fitted 24 GB; "
-            "kernels on A100, V100, T4, P100, P4, FP32, PyTorch 2.1, CUDA 12.1; power of training on A40, V100, P100, "
-            "Quadro RTX 6000 and of inference on A100, GTX 1080 Ti"
+            "kernels on A100, V100, T4, P100, P4, FP32, PyTorch 2.1, CUDA 12.1"
         ),
         provenance={
             "command": (

@@ -133,8 +133,7 @@ def build(
         labels=(
             "timm benchmark tables: training steps of image models on RTX 3090, SGD with momentum, amp, PyTorch 1.12, "
             "CUDA 11.3; memory by which of their batches fitted 24 GB; kernels on A100, V100, T4, P100, P4, FP32, "
-            "PyTorch 2.1, CUDA 12.1; power of training on A40, V100, P100, Quadro RTX 6000 and of inference on A100, "
-            "GTX 1080 Ti"
+            "PyTorch 2.1, CUDA 12.1"
         ),
         provenance={
             "command": (

@@ -1,8 +1,9 @@
 """Fit the power model on what boards drew in training and in inference.
 
-``python -m dippm.training.published_power`` changes the power model and its spread in the artefacts that
-:mod:`dippm.training.physics` and :mod:`dippm.training.physics_training` have written. It comes last of all fits: it
-takes from the predictor for which part of a call a kernel runs, and the rates of work from the measured time.
+``python -m dippm.training.published_power`` changes the power model, its spread and what is said of its labels in the
+artefacts that :mod:`dippm.training.physics` and :mod:`dippm.training.physics_training` have written. It comes last of
+all fits: it takes from the predictor for which part of a call a kernel runs, and the rates of work from the measured
+time.
 
 - Training: mean power of BERT and ResNet-50 at the board's own limit, of Zeus' traces (A40, V100, P100, Quadro RTX
   6000). The idle share is that of their runs whose device mostly waited.
@@ -62,6 +63,9 @@ _TRAINED = {
 }
 # Of the time of the traces; they do not say.
 _TRAINED_WITH = "torch 1.9"
+_LABELS_SEPARATOR = "; "
+_POWER_OF = "power of "
+_POWER_LABELS = f"{_POWER_OF}training on A40, V100, P100, Quadro RTX 6000 and of inference on A100, GTX 1080 Ti"
 _COVERAGE = 0.9
 # Start, lowest and highest value of each energy in pJ, and of the share of an epoch's mean.
 _ENERGIES = {
@@ -232,6 +236,12 @@ def _published_points(folder: Path, predictor: PhysicsPredictor) -> list[PowerPo
     return points
 
 
+def _with_power_labels(labels: str) -> str:
+    """What an artefact says of its labels, with those of power in the place of what it said of power before."""
+    others = [part for part in labels.split(_LABELS_SEPARATOR) if not part.startswith(_POWER_OF)]
+    return _LABELS_SEPARATOR.join([*others, _POWER_LABELS])
+
+
 def _describe(errors: FloatArray) -> dict[str, float]:
     relative = np.expm1(errors)
     return {
@@ -284,6 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             calibration,
             power=fitted.model,
             power_spread=spread,
+            labels=_with_power_labels(calibration.labels),
             provenance={**calibration.provenance, "published_power": provenance},
         ).write(path)
     sys.stdout.write(json.dumps(provenance, indent=1) + "\n")
