@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.energy import PowerModel, chip_process, power_w
+from dippm.costs.energy import PowerModel, chip_process, is_always_limited, power_w
 from dippm.devices import find_device, load_catalog
 
 MODEL = PowerModel(idle=0.2, running_pj=20.0, flop_pj=5.0, tensor_pj=3.0, byte_pj=30.0)
@@ -71,6 +71,12 @@ def test_a_low_limit_holds_a_chip_back() -> None:
     work = {"tensor": 1e14, "moved": 2e11}
     assert draw("T4", **work) == 70
     assert draw("RTX 4090", **work) < 450
+
+
+@pytest.mark.parametrize("name", [device.name for device in load_catalog()])
+def test_a_board_is_always_limited_where_any_kernel_draws_its_limit(name: str) -> None:
+    device = find_device(name)
+    assert is_always_limited(MODEL, device) is (draw(name) == device.board_power_w)
 
 
 @pytest.mark.parametrize("name", [device.name for device in load_catalog()])

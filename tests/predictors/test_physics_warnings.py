@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 import dippm
+from dippm.costs.conditions import Conditions
+from dippm.costs.kernels.model import load_kernel_model
 from dippm.devices import find_device
-from dippm.graph import DType, OpKind
+from dippm.graph import DType, Graph, OpKind
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.calibration import Calibration
+from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.physics_warnings import warn_of_answer
 
 _ROOM = find_device("A100").capacity_mb
@@ -32,6 +37,48 @@ def test_what_follows_from_an_answer(
     warnings = warn_of_answer(graph, 1, device, busy_share=busy_share, memory_interval_mb=interval_mb)
     assert len(warnings) == len(beginnings)
     assert all(warning.startswith(beginning) for warning, beginning in zip(warnings, beginnings, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("device", "is_said"),
+    [
+        ("T4", True), ("L4", True), ("A10", True), ("L40S", True),
+        ("A100-SXM4-80GB", False), ("H100", False), ("RTX 4090", False), ("RTX 3090", False),
+        # What the power was fitted on.
+        ("A100-PCIE-40GB", False), ("A100-SXM4-40GB", False), ("A40", False), ("GTX 1080 Ti", False),
+        ("Quadro RTX 6000", False), ("P100-PCIE-16GB", False), ("V100-PCIE-32GB", False),
+    ],
+)  # fmt: skip
+def test_a_board_that_is_said_to_be_always_at_its_limit_says_so(builder: Any, device: str, is_said: bool) -> None:
+    answer = dippm.predict(_linear(builder, width=4096), batch=65536, device=device)
+    said = f"Energy takes {answer.device} to draw its power limit in every kernel: no measurement confirms that."
+    assert (said in answer.warnings) is is_said
+    # What the power rests on is said beside it, and first.
+    if is_said:
+        assert answer.warnings[answer.warnings.index(said) - 1].startswith("Energy comes from")
+        assert answer.energy_j is not None
+        limit_j = find_device(device).board_power_w * answer.latency_ms / 1e3
+        assert answer.energy_j == pytest.approx(limit_j, rel=0.02)
+
+
+def test_a_board_whose_own_power_was_measured_is_not_said_to_be_at_its_limit(builder: Any) -> None:
+    shipped, device = Calibration.read(), find_device("T4")
+    fitted = replace(shipped, power_devices=(device.name,))
+    said = []
+    for calibration in (shipped, fitted):
+        predictor = PhysicsPredictor(
+            calibration, load_kernel_model(), training=calibration, additive=AdditivePredictor.load()
+        )
+        (answer,) = predictor.predict(
+            _linear(builder, width=64), batches=[8], devices=[device], conditions=Conditions()
+        )
+        said.append(sum(warning.startswith("Energy ") for warning in answer.warnings))
+    assert said == [2, 0]
+
+
+def _linear(builder: Any, *, width: int) -> Graph:
+    builder.node(OpKind.LINEAR, [builder.input(builder.N, width), builder.weight(width, width)], builder.N, width)
+    return builder.graph()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from dippm.devices import DeviceSpec
 from dippm.units import GIGA, MEGA, PICO
 
-__all__ = ["ChipProcess", "PowerModel", "chip_process", "power_w"]
+__all__ = ["ChipProcess", "PowerModel", "chip_process", "is_always_limited", "power_w"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -81,6 +81,17 @@ def chip_process(device: DeviceSpec) -> ChipProcess:
     ]
 
 
+def is_always_limited(model: PowerModel, device: DeviceSpec) -> bool:
+    """Whether clock cycles alone would take more than a board's limit, so that any kernel is said to draw all of it.
+
+    Args:
+        model: Coefficients.
+        device: The device.
+    """
+    cycles_w = PICO * chip_process(device).energy * model.running_pj * _cycles_per_s(device)
+    return cycles_w >= (1.0 - model.idle) * device.board_power_w
+
+
 def power_w(
     model: PowerModel,
     device: DeviceSpec,
@@ -104,9 +115,14 @@ def power_w(
         Arrays and result: [B].
     """
     limit, idle = device.board_power_w, model.idle * device.board_power_w
-    cycles = device.sm_count * device.fp32_lanes_per_sm * device.boost_clock_mhz * MEGA
-    logic = model.running_pj * cycles + model.flop_pj * plain_flops_per_s + model.tensor_pj * tensor_flops_per_s
+    operations = model.flop_pj * plain_flops_per_s + model.tensor_pj * tensor_flops_per_s
+    logic = model.running_pj * _cycles_per_s(device) + operations
     traffic = model.byte_pj * np.minimum(bytes_per_s, device.bandwidth_gb_s * GIGA)
     running = np.minimum(idle + PICO * (chip_process(device).energy * logic + traffic), limit)
     result: FloatArray = idle + busy_share * (running - idle)
     return result
+
+
+def _cycles_per_s(device: DeviceSpec) -> float:
+    """Clock cycles of all FP32 lanes in a second."""
+    return device.sm_count * device.fp32_lanes_per_sm * device.boost_clock_mhz * MEGA

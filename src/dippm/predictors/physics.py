@@ -407,6 +407,7 @@ class PhysicsPredictor:
                 device,
                 is_measured=own.is_measured,
                 unseen=own.unseen,
+                power=calibration.power,
                 power_devices=calibration.power_devices,
             )
             for corrected, own in grounds.items()

@@ -9,6 +9,7 @@ import numpy as np
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
+from dippm.costs.energy import PowerModel, is_always_limited
 from dippm.costs.precision import Arithmetic, Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
@@ -38,6 +39,7 @@ def warn_of_question(
     *,
     is_measured: bool,
     unseen: AbstractSet[OpKind],
+    power: PowerModel,
     power_devices: Collection[str],
 ) -> tuple[str, ...]:
     """What follows from model, device and conditions, at every batch.
@@ -48,7 +50,8 @@ def warn_of_question(
         device: The device.
         is_measured: Whether whole models were measured on the device under these conditions.
         unseen: Kinds of operators that no model had which the time was learned from.
-        power_devices: Names of the devices whose power was measured.
+        power: Power model.
+        power_devices: Names of the devices whose own energy the power model was brought to.
     """
     graph, conditions = compiled.graph, prepared.conditions
     warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions, device)]
@@ -114,6 +117,11 @@ def warn_of_question(
     warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
     if device.name not in power_devices:
         warnings.append("Energy comes from a power model fitted on runs of seven boards.")
+        # None of the seven is such a board.
+        if is_always_limited(power, device):
+            warnings.append(
+                f"Energy takes {device.name} to draw its power limit in every kernel: no measurement confirms that."
+            )
     return tuple(warnings)
 
 

@@ -14,7 +14,7 @@ _FIRST = (
     ("Operators without a rule of their own", "Outside what the training saw"),
 )
 # Between stands what was assumed of the model, the device and the software; last comes what a figure rests on.
-_LAST = ("The memory interval rests on", "Energy comes from", "The device waits for the host")
+_LAST = ("The memory interval rests on", "Energy comes from", "Energy takes", "The device waits for the host")
 
 
 def order_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
