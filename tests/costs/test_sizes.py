@@ -50,3 +50,23 @@ def test_kinds_of_all_nodes_at_once(graph: Graph) -> None:
     assert sizes.is_kind(OpKind.LINEAR).tolist() == [True, False]
     assert sizes.is_kind(OpKind.CONCAT, OpKind.LINEAR).tolist() == [True, True]
     assert sizes.is_kind(OpKind.RELU).tolist() == [False, False]
+
+
+def test_equal_attributes_of_one_graph_are_read_once(builder: Any) -> None:
+    n = builder.N
+    x = builder.input(n, 8)
+    for groups in (1, 2, 1, 4, 2):
+        x = builder.node(OpKind.RELU, [x], n, 8, groups=groups, size=(3, groups))
+    sizes, read = GraphSizes.from_graphs([builder.graph(), builder.graph()]), []
+
+    def read_groups(attributes: Any) -> int:
+        read.append(attributes["groups"])
+        return int(attributes["groups"])
+
+    assert sizes.read_attributes(np.array([0, 4, 6, 2, 1]), read_groups).tolist() == [1, 2, 2, 1, 2]
+    assert read == [1, 2, 2]
+    of_several = sizes.read_attributes(np.array([3, 0]), lambda attributes: attributes["size"], numbers=2)
+    assert of_several.tolist() == [[3, 4], [3, 1]]
+    nothing = np.zeros(0, dtype=np.int64)
+    assert sizes.read_attributes(nothing, read_groups).shape == (0,)
+    assert sizes.read_attributes(nothing, read_groups, numbers=2).shape == (0, 2)

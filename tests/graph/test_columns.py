@@ -79,3 +79,28 @@ def test_functions_are_numbered_once_and_what_is_no_word_is_none() -> None:
     columns = GraphColumns.of(tensors, nodes)
     assert columns.functions == ("add", "mul")
     assert columns.function.tolist() == [0, NONE, 1, 0, NONE, NONE]
+
+
+def _attributes_of(given: list[dict[str, object]]) -> tuple[list[object], list[int]]:
+    tensors = [TensorSpec(name="x", dtype=DType.FLOAT32, shape=fixed_shape(2), role=TensorRole.INPUT)]
+    nodes = [Node(kind=OpKind.UNKNOWN, inputs=(0,), outputs=(), attributes=each) for each in given]  # type: ignore[arg-type]
+    columns = GraphColumns.of(tensors, nodes)
+    assert [columns.attributes[place] for place in columns.attribute.tolist()] == given
+    return list(columns.attributes), columns.attribute.tolist()
+
+
+def test_equal_attributes_are_there_once() -> None:
+    stride = {"stride": (2, 2), "groups": 1}
+    held, places = _attributes_of([{}, stride, dict(stride), {}, {"groups": 2, "stride": (2, 2)}])
+    assert held == [{}, stride, {"groups": 2, "stride": (2, 2)}]
+    assert places == [0, 1, 1, 0, 2]
+
+
+def test_attributes_of_other_types_are_not_alike() -> None:
+    held, places = _attributes_of([{"groups": True}, {"groups": 1}, {"groups": 1.0}, {"groups": "1"}])
+    assert places == [0, 1, 2, 3]
+    assert [type(each["groups"]) for each in held] == [bool, int, float, str]  # type: ignore[index]
+
+
+def test_where_an_attribute_is_a_list_each_node_has_its_own() -> None:
+    assert _attributes_of([{"axes": [1]}, {}, {}])[1] == [0, 1, 2]

@@ -102,8 +102,8 @@ def test_an_operator_gets_the_same_alone_and_beside_others(width: int) -> None:
 def test_values_need_not_lie_side_by_side() -> None:
     random = np.random.default_rng(1)
     values, weights, bias = _draw(random, 40, 2, 9), _draw(random, 1, 9, 4), _draw(random, 1, 4)
-    turned = values.transpose(1, 0, 2)
-    assert (multiply(turned, weights, bias) == multiply(np.ascontiguousarray(turned), weights, bias)).all()
+    turned, of_weights = values.transpose(1, 0, 2), np.asfortranarray(weights)
+    assert (multiply(turned, of_weights, bias) == multiply(np.ascontiguousarray(turned), weights, bias)).all()
 
 
 def _call(**changed: Any) -> None:

@@ -6,7 +6,7 @@ kernels, and its cache, which casts each parameter once per forward and keeps th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
 from dippm.costs.sizes import GraphSizes
-from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, DType, OpKind, TensorRole
+from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, Attribute, DType, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
 
 try:
@@ -235,14 +235,16 @@ def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     result[target == _LOWER] = _LOWER
     target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS)] = _FLOAT32
     result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
-    markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS)).tolist()
-    lowered, raised = (
-        [position for position in markable if sizes.nodes[position].attributes.get(name) is True]
-        for name in (LOWERED, RAISED)
-    )
+    markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS))
+    is_marked = sizes.read_attributes(markable, _marks, numbers=2) > 0
+    lowered, raised = (markable[own] for own in is_marked.T)
     target[lowered] = result[lowered] = _LOWER
     target[raised], result[raised] = _FLOAT32, _RESULT_OF_KIND[kind[raised]]
     return target, result
+
+
+def _marks(attributes: Mapping[str, Attribute]) -> tuple[float, float]:
+    return attributes.get(LOWERED) is True, attributes.get(RAISED) is True
 
 
 def _follow(walk: Walk, reads: IndexArray, casts: IndexArray) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, multiply
 from dippm.costs.sizes import GraphSizes, SizeTable
-from dippm.graph import DType, Node, OpKind
+from dippm.graph import Attribute, DType, OpKind
 from dippm.graph.codes import mark
 
 __all__ = [
@@ -83,9 +84,8 @@ class GemmTable:
         A product with a matrix on its right is one product, however many dimensions its left operand has.
         """
         left, right, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
-        nodes = [sizes.nodes[i] for i in node]
         is_linear = sizes.is_kind(OpKind.LINEAR)[node]
-        contracted = np.array([_integer(n, "contracted") for n in nodes], dtype=np.float64)
+        contracted = sizes.read_attributes(node, _integers("contracted"), numbers=1)[:, 0]
         k = sizes.dimension(left, -1)
         k[contracted > 0] = 0.0
         k[:, 0] = np.where(contracted > 0, contracted, k[:, 0])
@@ -180,7 +180,6 @@ class AttentionTable:
         meet the keys of each.
         """
         query, key, value = (sizes.inputs(node, position) for position in range(3))
-        nodes = [sizes.nodes[i] for i in node]
         rank = np.maximum(sizes.rank(query), sizes.rank(key))
         has_heads = rank >= 4
         keys, width, value_width = sizes.dimension(key, -2), sizes.dimension(query, -1), sizes.dimension(value, -1)
@@ -196,7 +195,7 @@ class AttentionTable:
             table=SizeTable.of(node, [batch, heads, key_heads, queries, keys, width, value_width]),
             macs=multiply(batch, heads, queries, keys, both) * products[:, None],
             rows=multiply(batch, heads, queries),
-            is_causal=np.array([bool(n.attributes.get("is_causal", False)) for n in nodes], dtype=np.bool_),
+            is_causal=sizes.read_attributes(node, lambda attributes: bool(attributes.get("is_causal"))) > 0,
             has_mask=sizes.inputs(node, 3) >= 0,
             products=products,
         )
@@ -265,17 +264,16 @@ class RecurrentTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> RecurrentTable:
         """Read sequence, batch and width from the input, the rest from the attributes."""
         source, out = sizes.inputs(node, 0), sizes.outputs(node)
-        nodes = [sizes.nodes[i] for i in node]
         has_batch = sizes.rank(source) >= 3
-        is_batch_first = np.array([bool(n.attributes.get("batch_first", False)) for n in nodes], dtype=np.bool_)
+        is_batch_first = sizes.read_attributes(node, lambda attributes: bool(attributes.get("batch_first"))) > 0
         steps = sizes.dimension(source, np.where(has_batch & is_batch_first, 1, 0))
         batch = _where(~has_batch, 1.0, sizes.dimension(source, np.where(is_batch_first, 0, 1)))
         input_size = sizes.dimension(source, -1)
-        hidden, layers, directions = (
-            np.maximum(np.array([_integer(n, name) for n in nodes], dtype=np.float64), 1.0)
-            for name in ("hidden_size", "num_layers", "num_directions")
-        )
+        read = _integers("hidden_size", "num_layers", "num_directions")
+        given = sizes.read_attributes(node, read, numbers=3)
+        hidden, layers, directions = np.maximum(given, 1.0).T
         is_gradient = sizes.is_kind(OpKind.RECURRENT_GRAD)[node]
+        nodes = [sizes.nodes[i] for i in node.tolist()]
         names = [str(n.attributes.get("function")) if n.kind is OpKind.RECURRENT_GRAD else n.kind.value for n in nodes]
         gates = np.array([_GATES.get(name, 1) for name in names], dtype=np.float64)
         is_lstm = (gates == _GATES[OpKind.LSTM.value]) & ~is_gradient
@@ -315,9 +313,14 @@ class RecurrentTable:
         )
 
 
-def _integer(node: Node, name: str) -> int:
-    value = node.attributes.get(name, 0)
-    return int(value) if isinstance(value, int | float) else 0
+def _integers(*names: str) -> Callable[[Mapping[str, Attribute]], list[int]]:
+    """Reads whole numbers among the attributes, 0 for each that is missing."""
+
+    def read(attributes: Mapping[str, Attribute]) -> list[int]:
+        values = [attributes.get(name) for name in names]
+        return [int(value) if isinstance(value, int | float) else 0 for value in values]
+
+    return read
 
 
 def _where(condition: npt.NDArray[np.bool_], constant: float, polynomials: FloatArray) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -11,11 +11,9 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, multiply
 from dippm.costs.sizes import GraphSizes, SizeTable
-from dippm.graph import Attribute, Node, OpKind
+from dippm.graph import Attribute, OpKind
 
 __all__ = ["ConvolutionSizes", "ConvolutionTable"]
-
-_ATTRIBUTES = ("is_transposed", "stride", "dilation", "groups")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -89,7 +87,7 @@ class ConvolutionTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> ConvolutionTable:
         """Read images from the tensors, the kernel from the weight, the rest from the attributes."""
         source, weight, out = sizes.inputs(node, 0), sizes.inputs(node, 1), sizes.outputs(node)
-        stated = _stated([sizes.nodes[i] for i in node.tolist()])
+        stated = sizes.read_attributes(node, _stated, numbers=6).T
         is_weight_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
         if is_weight_gradient.any():
             # It reads the gradient of the output and the input, and writes what is the weight elsewhere.
@@ -161,20 +159,20 @@ class ConvolutionTable:
         )
 
 
-def _stated(nodes: Sequence[Node]) -> FloatArray:
-    """What the attributes say: whether it is transposed, stride and dilation for rows and columns, groups, [6, n]."""
-    given = [tuple(map(node.attributes.get, _ATTRIBUTES)) for node in nodes]
-    # Most convolutions have the values of another one.
-    places = {values: place for place, values in enumerate(dict.fromkeys(given))}
-    rows = [
-        (is_transposed is True, *_pair(stride), *_pair(dilation), groups if isinstance(groups, int | float) else 1)
-        for is_transposed, stride, dilation, groups in places
-    ]
-    result: FloatArray = np.array(rows, dtype=np.float64).reshape(-1, 6)[[places[values] for values in given]].T
-    return result
+def _stated(attributes: Mapping[str, Attribute]) -> tuple[float, ...]:
+    """What the attributes say: whether it is transposed, stride and dilation for rows and columns, groups."""
+    groups = attributes.get("groups")
+    return (
+        attributes.get("is_transposed") is True,
+        *_pair(attributes.get("stride")),
+        *_pair(attributes.get("dilation")),
+        groups if isinstance(groups, int | float) else 1,
+    )
 
 
-def _pair(value: Attribute | None) -> tuple[Attribute, Attribute]:
+def _pair(value: Attribute | None) -> tuple[float, float]:
     """The last two of some values, 1 for each that is missing."""
-    values = value if isinstance(value, tuple) else () if value is None else (value,)
+    values: tuple[float, ...] = value if isinstance(value, tuple) else ()
+    if isinstance(value, int | float):
+        values = (value,)
     return values[-2] if len(values) > 1 else 1, values[-1] if values else 1

@@ -8,13 +8,14 @@ move or compare elements count no FLOPs for moving, one per comparison that yiel
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log2
 
 import numpy as np
 
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.sizes import GraphSizes
-from dippm.graph import Node, OpKind
+from dippm.graph import Attribute, OpKind
 from dippm.graph.codes import tabulate
 
 __all__ = ["flops_per_element", "window"]
@@ -51,10 +52,6 @@ _RESIZE = {"nearest": 0.0, "nearest-exact": 0.0, "linear": 3.0, "bilinear": 7.0,
            "cubic": 35.0}  # fmt: skip
 
 
-# Their attributes decide as well.
-_BY_ATTRIBUTES = (
-    OpKind.UNARY, OpKind.BINARY, OpKind.MAX_POOL, OpKind.AVG_POOL, OpKind.RESIZE, OpKind.REDUCE, OpKind.FFT,
-)  # fmt: skip
 _PER_OUTPUT_OF_KIND = tabulate(OpKind, lambda kind: _PER_OUTPUT.get(kind, 0.0))
 _PER_INPUT_OF_KIND = tabulate(OpKind, lambda kind: _PER_INPUT.get(kind, 0.0))
 
@@ -63,23 +60,19 @@ def flops_per_element(sizes: GraphSizes) -> tuple[FloatArray, FloatArray]:
     """FLOPs of each node for each element of its first input, and for each of its first output, [n_nodes] each."""
     kind = sizes.arrays.kind
     per_input, per_output = _PER_INPUT_OF_KIND[kind], _PER_OUTPUT_OF_KIND[kind]
-    for position in np.flatnonzero(sizes.is_kind(*_BY_ATTRIBUTES)).tolist():
-        node = sizes.nodes[position]
-        if node.kind is OpKind.REDUCE:
-            per_input[position] = _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
-        elif node.kind is OpKind.FFT:
-            per_input[position] = _per_number_transformed(sizes, position)
-        else:
-            per_output[position] = _per_output(node)
+    # What has no function is at -1, the last place.
+    of_functions = np.array([*(_FUNCTIONS.get(name, 1.0) for name in sizes.arrays.functions), 1.0])
+    of_function = of_functions[sizes.arrays.function]
+    per_output = np.where(sizes.is_kind(OpKind.UNARY, OpKind.BINARY), of_function, per_output)
+    per_input = np.where(sizes.is_kind(OpKind.REDUCE), of_function, per_input)
+    pools, resizes, transforms = (
+        np.flatnonzero(sizes.is_kind(*kinds))
+        for kinds in ((OpKind.MAX_POOL, OpKind.AVG_POOL), (OpKind.RESIZE,), (OpKind.FFT,))
+    )
+    per_output[pools] = sizes.read_attributes(pools, window)
+    per_output[resizes] = sizes.read_attributes(resizes, lambda given: _RESIZE.get(str(given.get("mode", "")), 7.0))
+    per_input[transforms] = [_per_number_transformed(sizes, position) for position in transforms.tolist()]
     return per_input, per_output
-
-
-def _per_output(node: Node) -> float:
-    if node.kind in (OpKind.MAX_POOL, OpKind.AVG_POOL):
-        return float(window(node))
-    if node.kind is OpKind.RESIZE:
-        return _RESIZE.get(str(node.attributes.get("mode", "")), 7.0)
-    return _FUNCTIONS.get(str(node.attributes.get("function", "")), 1.0)
 
 
 def _per_number_transformed(sizes: GraphSizes, position: int) -> float:
@@ -90,10 +83,10 @@ def _per_number_transformed(sizes: GraphSizes, position: int) -> float:
     return 5.0 * sum(log2(max(length, 1.0)) for length in lengths) / (max(parts, 1) if isinstance(parts, int) else 1)
 
 
-def window(node: Node) -> int:
+def window(attributes: Mapping[str, Attribute]) -> int:
     """Elements under one position of a pooling window; 1 where the node does not say."""
     size = 1
-    kernel = node.attributes.get("kernel", ())
+    kernel = attributes.get("kernel", ())
     for length in kernel if isinstance(kernel, tuple) else ():
         size *= length
     return size

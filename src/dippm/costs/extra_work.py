@@ -20,10 +20,7 @@ def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     """Nodes that run a block for each row, as layer norm and its gradient do, and their rows, [n] and [B, n]."""
     sizes, node = plan.work.sizes, at.row.node
     is_norm = sizes.is_kind(OpKind.LAYER_NORM)[node]
-    (gradients,) = np.nonzero(sizes.is_kind(OpKind.NORM_GRAD)[node])
-    is_norm[gradients] = [
-        sizes.nodes[i].attributes.get("function") == OpKind.LAYER_NORM.value for i in node[gradients].tolist()
-    ]
+    is_norm |= (sizes.is_kind(OpKind.NORM_GRAD) & sizes.has_function(OpKind.LAYER_NORM.value))[node]
     is_norm &= at.row.is_last
     return node[is_norm], at.row.rows[:, is_norm]
 

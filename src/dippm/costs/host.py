@@ -80,7 +80,7 @@ def goes_through_cudnn(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     (node,) = np.nonzero(result)
     is_gradient = sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)[node]
     weight = np.where(is_gradient, sizes.outputs(node), sizes.inputs(node, 1))
-    is_grouped = np.array([sizes.nodes[i].attributes.get("groups", 1) != 1 for i in node.tolist()], dtype=np.bool_)
+    is_grouped = sizes.read_attributes(node, lambda attributes: attributes.get("groups", 1) != 1) > 0
     result[node] = ~is_grouped | (sizes.dimension(weight, 1)[:, 0] != 1.0)
     return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dippm.costs.edges import Edges, IndexArray
 from dippm.costs.polynomial import FloatArray, dimension, evaluate, numel, pad
-from dippm.graph import Graph, GraphArrays, Node, OpKind
+from dippm.graph import Attribute, Graph, GraphArrays, Node, OpKind
 from dippm.graph.codes import mark
 
 __all__ = ["GraphSizes", "SizeTable"]
@@ -83,6 +83,32 @@ class GraphSizes:
         is_meant = np.array([*(name in functions for name in self.arrays.functions), False])
         # What has none is at -1, the last place.
         result: npt.NDArray[np.bool_] = is_meant[self.arrays.function]
+        return result
+
+    def read_attributes(
+        self,
+        nodes: IndexArray,
+        read: Callable[[Mapping[str, Attribute]], float | Sequence[float]],
+        *,
+        numbers: int | None = None,
+    ) -> FloatArray:
+        """What the attributes of some nodes say, read once where several nodes have the same.
+
+        Args:
+            nodes: The nodes.
+            read: Reads one number or several.
+            numbers: How many it reads; None for one by itself.
+
+        Shapes:
+            nodes: [n]; result: [n] or [n, numbers].
+        """
+        number, attributes = self.arrays.attribute[nodes], self.arrays.attributes
+        used = np.flatnonzero(np.bincount(number, minlength=len(attributes)))
+        place = np.empty(len(attributes), dtype=np.int64)
+        place[used] = np.arange(len(used))
+        values = np.array([read(attributes[each]) for each in used.tolist()], dtype=np.float64)
+        shape = (len(used),) if numbers is None else (len(used), numbers)
+        result: FloatArray = values.reshape(shape)[place[number]]
         return result
 
     def inputs(self, nodes: IndexArray, position: int) -> IndexArray:

@@ -121,18 +121,11 @@ class RowTable:
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> RowTable:
         """Take the group's size from ``axes_size``, else from the dimensions in ``axes``, else from the last one."""
-        nodes = [sizes.nodes[i] for i in node]
         source = sizes.inputs(node, 0)
         rank = sizes.rank(source)
-        stated = np.array([_size(n.attributes.get("axes_size")) for n in nodes], dtype=np.float64)
-        axes = [value if isinstance(value := n.attributes.get("axes"), tuple) and value else None for n in nodes]
-        places = range(max(int(rank.max(initial=0)), 1))
-        is_grouped = np.zeros((len(nodes), len(places)), dtype=np.bool_)
-        for row, given in enumerate(axes):
-            for axis in (-1,) if given is None else given:
-                place = axis + int(rank[row]) if axis < 0 else axis
-                if 0 <= place < rank[row]:
-                    is_grouped[row, place] = True
+        stated = sizes.read_attributes(node, lambda attributes: _size(attributes.get("axes_size")))
+        is_grouped = _grouped(sizes, node, rank)
+        places = range(is_grouped.shape[1])
         absent = np.int64(len(places))
         width = multiply(*(sizes.dimension(source, np.where(is_grouped[:, at], at, absent)) for at in places))
         rows = multiply(*(sizes.dimension(source, np.where(is_grouped[:, at], absent, at)) for at in places))
@@ -145,7 +138,7 @@ class RowTable:
         return cls(
             table=SizeTable.of(node, [rows, width]),
             rows=rows,
-            is_last=has_size | is_grouped[np.arange(len(nodes)), np.maximum(rank - 1, 0)],
+            is_last=has_size | is_grouped[np.arange(len(node)), np.maximum(rank - 1, 0)],
         )
 
     def at(self, batches: FloatArray) -> RowSizes:
@@ -221,10 +214,9 @@ class PoolTable:
     @classmethod
     def build(cls, sizes: GraphSizes, node: IndexArray) -> PoolTable:
         """Count elements in and out; a window of 0 stands for global pooling."""
-        nodes = [sizes.nodes[i] for i in node]
         return cls(
             table=SizeTable.of(node, [sizes.elements[sizes.inputs(node, 0)], sizes.elements[sizes.outputs(node)]]),
-            window=np.array([0.0 if n.kind is OpKind.GLOBAL_POOL else window(n) for n in nodes], dtype=np.float64),
+            window=np.where(sizes.is_kind(OpKind.GLOBAL_POOL)[node], 0.0, sizes.read_attributes(node, window)),
         )
 
     def at(self, batches: FloatArray) -> PoolSizes:
@@ -242,11 +234,30 @@ class PoolTable:
 def _operators(sizes: GraphSizes, chosen: IndexArray) -> tuple[str, ...]:
     """The kind's name of each chosen node, or the function's for ``UNARY`` and ``BINARY``."""
     names = [_KIND_NAMES[kind] for kind in sizes.arrays.kind[chosen].tolist()]
-    for place in np.flatnonzero(sizes.is_kind(OpKind.UNARY, OpKind.BINARY)[chosen]).tolist():
-        function = sizes.nodes[chosen[place]].attributes.get("function")
-        if isinstance(function, str):
-            names[place] = function
+    is_named = sizes.is_kind(OpKind.UNARY, OpKind.BINARY)[chosen] & (sizes.arrays.function[chosen] >= 0)
+    for place in np.flatnonzero(is_named).tolist():
+        names[place] = sizes.arrays.functions[sizes.arrays.function[chosen[place]]]
     return tuple(names)
+
+
+def _grouped(sizes: GraphSizes, node: IndexArray, rank: IndexArray) -> npt.NDArray[np.bool_]:
+    """Over which dimensions of its input each node goes, the last one where it does not say, [n, R].
+
+    Args:
+        sizes: Sizes of the graph.
+        node: The nodes.
+        rank: Number of dimensions of each one's input.
+    """
+    attribute = sizes.arrays.attribute[node]
+    _, first, inverse = np.unique(np.stack([attribute, rank]), axis=1, return_index=True, return_inverse=True)
+    result = np.zeros((len(first), max(int(rank.max(initial=0)), 1)), dtype=np.bool_)
+    for row, (number, dimensions) in enumerate(zip(attribute[first].tolist(), rank[first].tolist(), strict=True)):
+        axes = sizes.arrays.attributes[number].get("axes")
+        for axis in axes if isinstance(axes, tuple) and axes else (-1,):
+            place = axis + dimensions if axis < 0 else axis
+            if 0 <= place < dimensions:
+                result[row, place] = True
+    return result[inverse.reshape(-1)]
 
 
 def _size(value: object) -> int:

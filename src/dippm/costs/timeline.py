@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, pairwise
@@ -17,7 +17,7 @@ from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.traffic import storage_polynomials
 from dippm.costs.workload import Workload
-from dippm.graph import GraphArrays, OpKind, TensorRole
+from dippm.graph import Attribute, GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
 from dippm.graph.columns import IndexLists
 
@@ -385,9 +385,11 @@ def _layout_copies(workload: Workload) -> tuple[FloatArray, npt.NDArray[np.bool_
 
 def _transposes(sizes: GraphSizes, convolutions: IndexArray) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Which convolutions have a filter of more than one pixel and groups of more than one channel, and which groups."""
-    attributes = [sizes.nodes[position].attributes for position in convolutions.tolist()]
-    kernels = [given.get("kernel") for given in attributes]
-    has_pixels = np.array([not isinstance(kernel, tuple) or max(kernel) > 1 for kernel in kernels], dtype=np.bool_)
-    groups = np.array([given.get("groups", 1) for given in attributes], dtype=np.float64)
+    has_pixels, groups = sizes.read_attributes(convolutions, _pixels_and_groups, numbers=2).T
     channels = sizes.dimension(sizes.inputs(convolutions, 0), 1).sum(axis=1)
-    return np.asarray(has_pixels & ((groups == 1) | (channels != groups))), np.asarray(groups > 1)
+    return np.asarray((has_pixels > 0) & ((groups == 1) | (channels != groups))), np.asarray(groups > 1)
+
+
+def _pixels_and_groups(attributes: Mapping[str, Attribute]) -> tuple[float, float]:
+    kernel, groups = attributes.get("kernel"), attributes.get("groups", 1)
+    return not isinstance(kernel, tuple) or max(kernel) > 1, groups if isinstance(groups, int | float) else 1

@@ -177,9 +177,8 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan, *, written_bytes: Floa
 
 def reads_twice(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Nodes that go over their first inputs twice."""
-    nodes, result = sizes.nodes, sizes.is_kind(OpKind.NORM_GRAD)
-    norms = np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM))
-    result[norms] = [nodes[position].attributes.get("is_training") is True for position in norms.tolist()]
+    result, norms = sizes.is_kind(OpKind.NORM_GRAD), np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM))
+    result[norms] = sizes.read_attributes(norms, lambda attributes: attributes.get("is_training") is True) > 0
     return result
 
 

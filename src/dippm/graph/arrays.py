@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 from math import prod
@@ -15,7 +15,7 @@ from dippm.graph.codes import mark
 from dippm.graph.columns import NONE
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
-from dippm.graph.graph import Graph, TensorRole
+from dippm.graph.graph import Attribute, Graph, TensorRole
 
 __all__ = ["GraphArrays"]
 
@@ -38,6 +38,8 @@ class GraphArrays:
         kind: Kind of each node, as its place in :class:`~dippm.graph.op_kind.OpKind`.
         functions: The functions that nodes compute, each once.
         function: Place of each node's function among them, -1 where it has none.
+        attributes: The attributes of nodes, those that are equal within a graph once.
+        attribute: Place of each node's attributes among them.
         shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear; behind
             the last tensor one more, without dimensions.
         per_sample: Growth of each dimension of each shape with the batch, padded with 0.
@@ -54,8 +56,8 @@ class GraphArrays:
         storage_fixed: Constant bytes of the storage where given, else -1.
 
     Shapes:
-        G graphs, T tensors of S shapes of at most R dimensions. node_start, tensor_start: [G + 1]; kind, function:
-        [n_nodes]; shape: [T + 1]; per_sample, fixed: [S, R]; dimensions: [S + 1, R + 1, 2]; the others: [T].
+        G graphs, T tensors of S shapes of at most R dimensions. node_start, tensor_start: [G + 1]; kind, function,
+        attribute: [n_nodes]; shape: [T + 1]; per_sample, fixed: [S, R]; dimensions: [S + 1, R + 1, 2]; the others: [T].
     """
 
     node_start: npt.NDArray[np.int64]
@@ -63,6 +65,8 @@ class GraphArrays:
     kind: npt.NDArray[np.int64]
     functions: tuple[str, ...]
     function: npt.NDArray[np.int64]
+    attributes: tuple[Mapping[str, Attribute], ...]
+    attribute: npt.NDArray[np.int64]
     shape: npt.NDArray[np.int64]
     per_sample: npt.NDArray[np.int64]
     fixed: npt.NDArray[np.int64]
@@ -108,6 +112,9 @@ class GraphArrays:
             np.array([*(place_of[name] for name in each.functions), NONE], dtype=np.int64)[each.function]
             for each in columns
         ]
+        attributes = [each.attributes for each in columns]
+        before_attributes = np.cumsum([0, *map(len, attributes)]).tolist()
+        attribute = [first + each.attribute for first, each in zip(before_attributes, columns, strict=False)]
         dtype, role, alias_of = (
             _join([getattr(each, name) for each in columns]) for name in ("dtype", "role", "alias_of")
         )
@@ -120,6 +127,8 @@ class GraphArrays:
             kind=_join([each.kind for each in columns]),
             functions=functions,
             function=_join(function),
+            attributes=tuple(chain.from_iterable(attributes)),
+            attribute=_join(attribute),
             shape=np.append(shape, len(places)),
             per_sample=per_sample,
             fixed=fixed,
@@ -154,11 +163,13 @@ class GraphArrays:
         chosen = np.flatnonzero(is_counted[self.role] & (self.storage == np.arange(len(self.storage))))
         graph = np.searchsorted(self.tensor_start, chosen, side="right") - 1
         result: list[dict[DType, int]] = [{} for _ in self.tensor_start[1:]]
-        alike = Counter(zip(graph.tolist(), self.dtype[chosen].tolist(), self.shape[chosen].tolist(), strict=True))
-        for (place, number, shape), times in alike.items():
+        # Whole numbers of Python are exact whatever their size.
+        numel = list(map(prod, self.fixed.tolist()))
+        for place, number, shape in zip(
+            graph.tolist(), self.dtype[chosen].tolist(), self.shape[chosen].tolist(), strict=True
+        ):
             of_graph, dtype = result[place], _DTYPES[number]
-            # Whole numbers of Python are exact whatever their size.
-            of_graph[dtype] = of_graph.get(dtype, 0) + times * prod(self.fixed[shape].tolist())
+            of_graph[dtype] = of_graph.get(dtype, 0) + numel[shape]
         return result
 
     def sizes(self, batch: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -15,7 +15,7 @@ from dippm.graph.codes import encode
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.op_kind import OpKind
-from dippm.graph.parts import Node, TensorRole, TensorSpec
+from dippm.graph.parts import Attribute, Node, TensorRole, TensorSpec
 
 __all__ = ["NONE", "GraphColumns", "IndexLists"]
 
@@ -83,7 +83,7 @@ class IndexLists:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GraphColumns:
-    """What the tensors and nodes of a graph say, but for names and most attributes.
+    """What the tensors and nodes of a graph say, but for names.
 
     Members of an enum are the numbers that :func:`dippm.graph.codes.encode` gives them.
 
@@ -98,12 +98,14 @@ class GraphColumns:
         kind: Kind of each node.
         functions: The values of the attribute ``function``, each once.
         function: Place of each node's function among them, ``NONE`` where it has none.
+        attributes: The attributes of nodes, equal ones once.
+        attribute: Place of each node's attributes among them.
         inputs: Tensors that each node reads, ``NONE`` for an absent one.
         outputs: Tensors that each node writes.
         releases: Tensors whose storage is given back after each node.
 
     Shapes:
-        shape, dtype, role, alias_of: [T]; stated: [n, 3]; kind, function: [n_nodes].
+        shape, dtype, role, alias_of: [T]; stated: [n, 3]; kind, function, attribute: [n_nodes].
     """
 
     shapes: tuple[Shape, ...]
@@ -115,6 +117,8 @@ class GraphColumns:
     kind: npt.NDArray[np.int64]
     functions: tuple[str, ...]
     function: npt.NDArray[np.int64]
+    attributes: tuple[Mapping[str, Attribute], ...]
+    attribute: npt.NDArray[np.int64]
     inputs: IndexLists
     outputs: IndexLists
     releases: IndexLists
@@ -137,6 +141,7 @@ class GraphColumns:
         given = [node.attributes.get("function") for node in nodes]
         known = list(dict.fromkeys(value for value in given if isinstance(value, str)))
         places_of_functions = {value: place for place, value in enumerate(known)}
+        attributes, attribute = _number_attributes([node.attributes for node in nodes])
         try:
             return cls(
                 shapes=tuple(places),
@@ -150,12 +155,29 @@ class GraphColumns:
                 function=np.array(
                     [places_of_functions[value] if isinstance(value, str) else NONE for value in given], dtype=np.int64
                 ),
+                attributes=attributes,
+                attribute=attribute,
                 inputs=IndexLists.of([node.inputs for node in nodes]),
                 outputs=IndexLists.of([node.outputs for node in nodes]),
                 releases=IndexLists.of([node.releases for node in nodes]),
             )
         except OverflowError as exc:
             raise ModelReadError("A number of the graph needs more than 64 bits.", code="graph.invalid") from exc
+
+
+def _number_attributes(
+    given: Sequence[Mapping[str, Attribute]],
+) -> tuple[tuple[Mapping[str, Attribute], ...], npt.NDArray[np.int64]]:
+    """Attributes that differ, and the place of each node's among them."""
+    places: dict[object, int] = {}
+    try:
+        # True and 1 are equal and not alike.
+        number = [places.setdefault((*each, *each.values(), *map(type, each.values())), len(places)) for each in given]
+    except TypeError:  # a list among the values, which no type allows
+        return tuple(given), np.arange(len(given))
+    # Of equal ones the last.
+    of_number = dict(zip(number, given, strict=True))
+    return tuple(of_number[place] for place in range(len(places))), np.array(number, dtype=np.int64)
 
 
 def _or_none(number: int | None) -> int:

@@ -74,7 +74,7 @@ def multiply(values: FloatArray, weights: FloatArray, bias: FloatArray) -> Float
     if not _IS_COMPILED:
         return _product(values if values.ndim == 4 else values[:, None], weights) + bias[:, None]
     result = np.empty((batches, members, count, columns), dtype=np.float32)
-    _network.multiply(_flat(values), weights, bias, _flat(result))
+    _network.multiply(_flat(values), np.ascontiguousarray(weights), np.ascontiguousarray(bias), _flat(result))
     return result
 
 

@@ -148,21 +148,28 @@ class PhysicsPredictor:
             check_software(driving_build(device, software), device, conditions.runtime)
         result = []
         for together in group_graphs(graphs, questions=len(batches) * len(devices)):
-            prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
-            memories = self._estimate_memory(prepared, devices)
-            breakdowns = self._break_down(prepared, devices)
-            flops = [prepared.flops_by_unit(device) for device in devices]
-            result += [
-                [
-                    prediction
-                    for device, memory, of_graphs, of_nodes in zip(devices, own, breakdowns, flops, strict=True)
-                    for prediction in self._assemble(
-                        prepared, place, device, memory, of_graphs[place], of_nodes, mig_policy=mig_policy
-                    )
-                ]
-                for place, own in enumerate(memories)
-            ]
+            with collection_paused():
+                prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
+                result += self._answer(prepared, devices, mig_policy=mig_policy)
         return result
+
+    def _answer(
+        self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec], *, mig_policy: MigPolicy
+    ) -> list[list[Prediction]]:
+        """Of each graph the answers on every device at every batch."""
+        memories = self._estimate_memory(prepared, devices)
+        breakdowns = self._break_down(prepared, devices)
+        flops = [prepared.flops_by_unit(device) for device in devices]
+        return [
+            [
+                prediction
+                for device, memory, of_graphs, of_nodes in zip(devices, own, breakdowns, flops, strict=True)
+                for prediction in self._assemble(
+                    prepared, place, device, memory, of_graphs[place], of_nodes, mig_policy=mig_policy
+                )
+            ]
+            for place, own in enumerate(memories)
+        ]
 
     def explain(
         self,

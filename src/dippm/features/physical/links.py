@@ -33,15 +33,6 @@ class Messages:
     target: IndexArray
     weight: Float32Array
 
-    def among(self, chosen: slice) -> Messages:
-        """Those that some classes hear, which hear none but each other; the first of them is class 0."""
-        first, stop = np.searchsorted(self.target, (chosen.start, chosen.stop)).tolist()
-        return Messages(
-            source=self.source[first:stop] - chosen.start,
-            target=self.target[first:stop] - chosen.start,
-            weight=self.weight[first:stop],
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Links:

@@ -146,8 +146,7 @@ class PhysicalPlan:
         count = len(work.sizes.nodes)
         times = np.ones(count) if times is None else times
         links = Links.of(work.sizes)
-        static = static_features(work, kernels, links, phase)
-        colours = colours_of(kernels, static, links)
+        colours = colours_of(kernels, links, phase)
         operators = np.flatnonzero(~work.sizes.is_kind(OpKind.VIEW))
         _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
         class_of = np.full(count, -1, dtype=np.int64)
@@ -166,7 +165,7 @@ class PhysicalPlan:
             launches=launches[node],
             producers=messages_of(node, class_of, links.consumer, links.producer),
             consumers=messages_of(node, class_of, links.producer, links.consumer),
-            static=static[node],
+            static=static_features(work, kernels, links, phase, node=node),
             serial=serial_resizes(work.sizes, links, phase) if work.fusion is None else _NO_NODES,
             weight_bytes=_weight_bytes(work)[node],
             first_elements=work.sizes.elements[first_input],
