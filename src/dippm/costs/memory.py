@@ -13,7 +13,7 @@ from dippm.costs.allocator import segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb
 from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, as_batches, is_nonzero
+from dippm.costs.polynomial import FloatArray, as_batches
 from dippm.costs.replay import Replay
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline, Purpose
@@ -187,7 +187,7 @@ def estimate_memory(
     replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
     result = []
     for place, device in enumerate(devices):
-        without = absent_copies(device, layout) & _present_purposes(timeline)
+        without = absent_copies(device, layout) & timeline.purposes
         if without not in replays:
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
@@ -281,7 +281,7 @@ def _assemble(
     kept = {}
     if timeline.has_gradients:
         kept = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
-    if (timeline.purpose == Purpose.CACHE).any():
+    if Purpose.CACHE in timeline.purposes:
         kept["kv_cache"] = live.cache_bytes / BYTES_PER_MIB
     parts = {
         "context": context,
@@ -355,13 +355,6 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
         workspace_bytes=workspace,
         activation_bytes=peak - weights - gradients - state - cache - workspace,
     )
-
-
-@lru_cache(maxsize=_KEPT_TIMELINES)
-def _present_purposes(timeline: MemoryTimeline) -> frozenset[Purpose]:
-    """The purposes for which any memory is taken."""
-    counts = np.bincount(timeline.purpose[is_nonzero(timeline.bytes_of)], minlength=len(Purpose))
-    return frozenset(Purpose(int(purpose)) for purpose in np.flatnonzero(counts))
 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dippm.costs import allocator
 from dippm.costs.allocator import BLOCK_BYTES
-from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero
+from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.errors import UnsupportedError
 
@@ -41,7 +41,7 @@ class Replay:
     def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose]) -> None:
         is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
         is_left_out[list(without)] = True
-        is_taken = is_nonzero(timeline.bytes_of) & ~is_left_out[timeline.purpose]
+        is_taken = timeline.is_taken & ~is_left_out[timeline.purpose]
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
         piece = timeline.event_piece[is_event]
         # An event is the number of its piece, from 1, negative where the piece is given back.

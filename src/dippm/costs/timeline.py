@@ -81,6 +81,8 @@ class MemoryTimeline:
     Args:
         purpose: What each piece is for.
         bytes_of: Bytes of each piece as polynomials of the batch.
+        is_taken: Whether each piece has any bytes.
+        purposes: What pieces that have any are for.
         weights: Pieces that hold weights and buffers, there from the start, in the order in which they are loaded.
         inputs: Pieces that hold the model's inputs and what its cache held before, there from the start.
         event_piece: Piece of each event.
@@ -91,12 +93,14 @@ class MemoryTimeline:
         runs_blas: Whether any node calls cuBLAS.
 
     Shapes:
-        P pieces, E events. purpose: [P]; bytes_of: [P, D]; weights, inputs: indices into P; event_*: [E];
+        P pieces, E events. purpose, is_taken: [P]; bytes_of: [P, D]; weights, inputs: indices into P; event_*: [E];
         node_start: [steps * n_nodes].
     """
 
     purpose: npt.NDArray[np.int8]
     bytes_of: FloatArray
+    is_taken: npt.NDArray[np.bool_]
+    purposes: frozenset[Purpose]
     weights: IndexArray
     inputs: IndexArray
     event_piece: IndexArray
@@ -109,7 +113,7 @@ class MemoryTimeline:
     @property
     def has_gradients(self) -> bool:
         """Whether this is a training step."""
-        return bool((self.purpose == Purpose.GRADIENT).any())
+        return Purpose.GRADIENT in self.purposes
 
     @classmethod
     def from_workload(cls, workload: Workload) -> MemoryTimeline:
@@ -147,11 +151,15 @@ class MemoryTimeline:
                 .without_idle(is_early[tensors])
             )
             purpose, is_owner = pieces.purpose[own], pieces.is_owner[tensors]
+            is_taken = pieces.is_taken[own]
+            (present,) = np.nonzero(np.bincount(purpose[is_taken]))
             of_tensors = purpose[: len(is_owner)]
             result.append(
                 cls(
                     purpose=purpose,
                     bytes_of=pieces.bytes_of[own],
+                    is_taken=is_taken,
+                    purposes=frozenset(map(Purpose, present.tolist())),
                     weights=np.flatnonzero((of_tensors == Purpose.WEIGHT) & is_owner),
                     inputs=np.flatnonzero(((of_tensors == Purpose.INPUT) | is_early[tensors]) & is_owner),
                     event_piece=in_steps.piece,
@@ -225,12 +233,14 @@ class _Pieces:
     Args:
         purpose: What each is for, [P].
         bytes_of: Bytes as polynomials of the batch, [P, D].
+        is_taken: Whether each has any bytes, [P].
         is_owner: Whether each tensor owns its storage, [T].
         starts: First tensor, cast and node of each graph, and behind the last one, [G + 1] each.
     """
 
     purpose: npt.NDArray[np.int8]
     bytes_of: FloatArray
+    is_taken: npt.NDArray[np.bool_]
     is_owner: npt.NDArray[np.bool_]
     starts: tuple[IndexArray, IndexArray, IndexArray]
 
@@ -246,6 +256,7 @@ class _Pieces:
         parts = [owned, casts, workload.dropped, workload.scratch, copies]
         width = max(part.shape[1] for part in parts)
         is_half = types.is_computed_in(*_HALF)
+        bytes_of = np.concatenate([pad(part, width) for part in parts])
         return cls(
             purpose=np.concatenate(
                 [
@@ -255,7 +266,8 @@ class _Pieces:
                     _PURPOSE_OF_COPY[is_grouped.astype(np.int64), is_half.astype(np.int64)],
                 ]
             ),
-            bytes_of=np.concatenate([pad(part, width) for part in parts]),
+            bytes_of=bytes_of,
+            is_taken=is_nonzero(bytes_of),
             is_owner=is_owner,
             starts=(arrays.tensor_start, np.searchsorted(types.casts.node, arrays.node_start), arrays.node_start),
         )
@@ -300,9 +312,8 @@ def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | N
     # A compiled model knows who reads a copy last.
     temporary = np.flatnonzero(~casts.is_cached | (buffers is not None))[::-1]
     _, first_cast, first_dropped, first_scratch, first_layout = pieces.firsts
-    is_taken = is_nonzero(pieces.bytes_of)
     dropped, scratch, layout = (
-        every[is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
+        every[pieces.is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
     )
     # What happens at each node, one after the other: its mark, what is taken, what is given back.
     events = _Events.in_order(
