@@ -40,7 +40,8 @@ def test_work_grows_with_the_batch(graph: Graph) -> None:
     )
     assert prepared.macs == ((640, 5120),)
     assert prepared.traffic_bytes[0][1] > prepared.traffic_bytes[0][0]
-    assert (prepared.has_format(find_device("A100")), prepared.has_format(find_device("T4"))) == (True, False)
+    (member,) = prepared.compiled.members
+    assert (member.has_format(find_device("A100")), member.has_format(find_device("T4"))) == (True, False)
     for device, is_on_tensor in (("A100", True), ("P100", False)):
         plain, tensor = prepared.flops_by_unit(find_device(device))
         assert np.array_equal(plain + tensor, prepared.at.flops)

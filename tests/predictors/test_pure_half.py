@@ -17,7 +17,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.workload import Workload
 from dippm.datasets.graph_cache import GraphCache
 from dippm.devices import find_device
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.pure_half import mix_by_novelty
@@ -174,3 +174,42 @@ def test_the_networks_stand_where_they_are_faster_however_novel_the_model_is(net
     far = mix(network, [_KNOWN, 10 * _KNOWN], by_networks=0.25)
     assert far.busy_ms.sum(axis=1) == pytest.approx([0.75, 0.75])
     assert far.half_width == pytest.approx([_KNOWN, 10 * _KNOWN])
+
+
+def _stored_in(builder: Any, dtype: DType) -> Graph:
+    n, x = builder.N, builder.input(builder.N, 64, 56, 56, dtype=dtype)
+    for _ in range(4):
+        x = builder.node(OpKind.CONV, [x, builder.weight(64, 64, 3, 3, dtype=dtype)], n, 64, 56, 56, dtype=dtype)
+        x = builder.node(OpKind.RELU, [x], n, 64, 56, 56, dtype=dtype)
+    graph: Graph = builder.graph()
+    return graph
+
+
+@pytest.mark.parametrize("runtime", ["eager", "compile"])
+@pytest.mark.parametrize("device", ["A100", "RTX 4090", "T4", "P100"])
+@pytest.mark.parametrize(("dtype", "own"), [(DType.BFLOAT16, "bf16"), (DType.FLOAT16, "fp16")])
+def test_what_is_stored_in_16_bits_is_answered_as_a_model_of_that_type(
+    dtype: DType, own: str, device: str, runtime: str, new_builder: Any
+) -> None:
+    if runtime == "compile" and device == "P100":
+        pytest.skip("no compiler writes for it")
+    stored, plain = _stored_in(new_builder(), dtype), _stored_in(new_builder(), DType.FLOAT32)
+    predictor, question = PhysicsPredictor.load(), {"batches": [1, 32, 256], "devices": [find_device(device)]}
+    asked, kept = (Conditions.parse(precision=precision, runtime=runtime) for precision in (own, "fp32"))
+    expected = predictor.predict(stored, conditions=asked, **question)
+    together = predictor.predict_each([plain, stored], conditions=kept, **question)
+    for answer, theirs in zip(together[1], expected, strict=True):
+        assert answer.latency_ms == theirs.latency_ms
+        assert answer.intervals == theirs.intervals
+        assert answer.predictor.name == theirs.predictor.name
+        assert (answer.memory_mb, answer.energy_j) == (theirs.memory_mb, theirs.energy_j)
+    # What is beside it is not.
+    assert together[0] == predictor.predict(plain, conditions=kept, **question)
+    assert {answer.predictor.name for answer in together[0]} == {"physics-0"}
+
+
+def test_under_autocast_what_is_stored_in_16_bits_is_answered_as_before(builder: Any) -> None:
+    stored, predictor, device = _stored_in(builder, DType.FLOAT16), PhysicsPredictor.load(), find_device("A100")
+    (answer,) = predictor.predict(stored, batches=[64], devices=[device], conditions=Conditions.parse(precision="amp"))
+    assert answer.predictor.name == "additive-1"
+    assert answer.intervals["latency_ms"][0] > 0.5 * answer.latency_ms

@@ -21,6 +21,7 @@ __all__ = [
     "Precision",
     "TypePlan",
     "plan_types",
+    "precision_of_weights",
     "stored_half",
     "whole_model_type",
 ]
@@ -149,6 +150,11 @@ def plan_types(graph: Graph, precision: Precision = Precision.FP32) -> TypePlan:
 def whole_model_type(precision: Precision) -> DType | None:
     """The 16-bit format that a precision stores a whole model in; None where weights stay as they are."""
     return _WHOLE_MODEL.get(precision)
+
+
+def precision_of_weights(half: DType) -> Precision:
+    """The precision of whole models whose weights are stored in a 16-bit format."""
+    return next(precision for precision, dtype in _WHOLE_MODEL.items() if dtype is half)
 
 
 def _number(dtype: DType) -> int:

@@ -311,7 +311,20 @@ class PhysicsPredictor:
         self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
         """The networks' time of graphs whose kernels they know by other conditions, [G]."""
-        conditions, is_turned = prepared.conditions, prepared.compiled.plan.is_turned
+        result = list(summed)
+        for precision in {member.runs_in for member in prepared.compiled.members}:
+            conditions = replace(prepared.conditions, precision=precision)
+            alike = self._corrected_by_alike(prepared, device, conditions, summed)
+            for place, member in enumerate(prepared.compiled.members):
+                if member.runs_in is precision:
+                    result[place] = alike[place]
+        return result
+
+    def _corrected_by_alike(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The same where all graphs are run in the precision of some conditions."""
+        is_turned = prepared.compiled.plan.is_turned
         if self._additive.is_near(device, conditions):
             return self._mixed(prepared, device, conditions, summed)
         # A compiler runs some graphs with channels last however they are called.

@@ -16,14 +16,13 @@ from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
 from dippm.costs.tensor_rates import tensor_format
 from dippm.devices import DeviceSpec
-from dippm.graph import DType, Graph, OpKind
+from dippm.graph import Graph, OpKind
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
 __all__ = ["warn_of_answer", "warn_of_question"]
 
 _FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
-_PRECISION_OF = {DType.FLOAT16: Precision.FP16, DType.BFLOAT16: Precision.BF16}
 # What the labels' steps update by; a step without an update has nothing that was not measured.
 _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
 # Releases of PyTorch that the times were measured with.
@@ -78,9 +77,8 @@ def warn_of_question(
         )
     if (half := compiled.kept_half) is not None:
         warnings.append(
-            f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns "
-            f"what it holds in float32. Ask for {_PRECISION_OF[half].value} to have it predicted as a model of that "
-            "type."
+            f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns what "
+            "it holds in float32 alone."
         )
     if compiled.is_halved and graph.keeps_fp32_parts:
         warnings.append(
@@ -103,8 +101,8 @@ def warn_of_question(
             else f"Weights in FP8 are counted as they are stored; on {device.name}, which has no units for FP8, "
             f"{_what_becomes_of_fp8(graph)}, which takes twice the memory."
         )
-    if not prepared.has_format(device):
-        lacking = "bf16" if conditions.precision in (Precision.BF16, Precision.AMP_BF16) else "fp16"
+    if not compiled.has_format(device):
+        lacking = "bf16" if compiled.runs_in in (Precision.BF16, Precision.AMP_BF16) else "fp16"
         warnings.append(f"{device.name} has no unit for {lacking}: FP32 arithmetic on 16-bit tensors is assumed.")
     if conditions.precision is Precision.TF32 and "tf32_tensor" not in device.peak_tflops:
         warnings.append(f"{device.name} has no unit for tf32: this is FP32.")

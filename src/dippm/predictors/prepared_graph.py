@@ -18,7 +18,7 @@ from dippm.costs.device_sheets import formats_on_tensor_cores
 from dippm.costs.edges import IndexArray
 from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
-from dippm.costs.precision import Arithmetic, Precision, stored_half, whole_model_type
+from dippm.costs.precision import Arithmetic, Precision, precision_of_weights, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
@@ -61,6 +61,8 @@ class CompiledGraph:
         source: The graph that was given.
         graph: The same as the software runs it.
         timeline: Its memory, that of the whole step in training.
+        runs_in: The precision that it is run in: where 16 bits are what its weights are stored in and keep, and nothing
+            casts them, that of a model of such weights.
         kept_half: The 16-bit format that most weights are stored in, and keep at a precision of 32 bits; None where
             they are not, or the precision is another.
         is_halved: Whether it was read in FP32 for a precision of 16 bits, and so does not show what runs in FP32 beside
@@ -74,12 +76,18 @@ class CompiledGraph:
     source: Graph
     graph: Graph
     timeline: MemoryTimeline
+    runs_in: Precision
     kept_half: DType | None
     is_halved: bool
     stores_fp8: bool
     nodes: slice
     kinds: frozenset[OpKind]
     model: ModelInfo
+
+    def has_format(self, device: DeviceSpec) -> bool:
+        """Whether the device has units for the 16-bit format that it is run in, if there is one."""
+        needed = _FORMATS.get(self.runs_in)
+        return needed is None or any(peak in device.peak_tflops for peak in needed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -154,6 +162,7 @@ class CompiledGraphs:
                     source=source,
                     graph=graph,
                     timeline=timeline,
+                    runs_in=_runs_in(conditions.precision, stored_half(kept)),
                     kept_half=stored_half(kept) if keeps_formats else None,
                     is_halved=not keeps_formats and stored_half(kept) is None,
                     stores_fp8=DType.FLOAT8 in kept,
@@ -244,11 +253,6 @@ class PreparedGraphs:
             weights=WeightReads.of(compiled.plan.work, at, compiled.is_of(CONTRACTION_KINDS)),
         )
 
-    def has_format(self, device: DeviceSpec) -> bool:
-        """Whether the device has units for the 16-bit format of the precision, if it has one."""
-        needed = _FORMATS.get(self.conditions.precision)
-        return needed is None or any(peak in device.peak_tflops for peak in needed)
-
     def flops_by_unit(self, device: DeviceSpec) -> tuple[FloatArray, FloatArray]:
         """FLOPs of each node outside of tensor cores, and on them, as so many of FP16.
 
@@ -261,6 +265,11 @@ class PreparedGraphs:
         tensor = np.array([fp16_operations(device, value) if value in on_tensor else 0.0 for value in Arithmetic])
         flops = self.at.flops * self.compiled.times
         return flops * plain[arithmetic], flops * tensor[arithmetic]
+
+
+def _runs_in(precision: Precision, stored: DType | None) -> Precision:
+    is_kept = stored is not None and whole_model_type(precision) is None and not precision.is_autocast
+    return precision if stored is None or not is_kept else precision_of_weights(stored)
 
 
 def group_graphs(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Graph]]:
