@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--graphs", type=Path, required=True, help="folder of a graph cache")
     parser.add_argument("--report", type=Path, default=HERE.parent / "docs" / "reports" / "prediction_speed.md")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--distinct", type=int, default=200, help="graphs of the bulk measurement")
+    parser.add_argument("--distinct", type=int, default=1000, help="graphs of the bulk measurement")
     options = parser.parse_args()
     sections = [
         _head(options.rounds),
