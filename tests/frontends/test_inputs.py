@@ -43,6 +43,8 @@ def test_a_comma_may_end_a_shape_and_nothing_is_a_number() -> None:
 
 def test_several_by_position() -> None:
     assert [entry.shape for entry in parse_input_shapes([(3, 4), "5"]).positional] == [(3, 4), (5,)]
+    assert parse_input_shapes(((3, 4), [5])) == parse_input_shapes([(3, 4), "5"])
+    assert parse_input_shapes((((3, 4), "int64"),)) == parse_input_shapes(["3,4:int64"])
 
 
 @pytest.mark.parametrize(

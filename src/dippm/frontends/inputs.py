@@ -105,10 +105,10 @@ def parse_input_shapes(given: object) -> InputShapes:
 
     Args:
         given: None; ``"3,224,224"`` or ``"384:int64"``; ``(3, 224, 224)``; ``((384,), "int64")``; a list of those, by
-            position; a dict from input name to one of those. ``"2,90:int64:unbatched"`` and ``((2, 90), "unbatched")``
-            have no batch, and their shape is the whole one. In a list or a dict may also stand ``"=0.5"``, an argument
-            that is no tensor (by name also plainly ``0.5``, ``False``, ``None``), and dicts, lists, tuples, named
-            tuples and dataclasses of all these, nested.
+            position, or a tuple of tuples; a dict from input name to one of those. ``"2,90:int64:unbatched"`` and
+            ``((2, 90), "unbatched")`` have no batch, and their shape is the whole one. In a list or a dict may also
+            stand ``"=0.5"``, an argument that is no tensor (by name also plainly ``0.5``, ``False``, ``None``), and
+            dicts, lists, tuples, named tuples and dataclasses of all these, nested.
 
     Raises:
         UsageError: ``input.invalid`` where the value is none of these or a size is not a positive integer.
@@ -123,6 +123,8 @@ def parse_input_shapes(given: object) -> InputShapes:
         entries: dict[str, InputEntry] = {}
         named = {str(name): _parse_part(value, entries, path=str(name)) for name, value in given.items()}
         return InputShapes(named=entries, structure=CallStructure(named=named))
+    if isinstance(given, tuple) and given and all(isinstance(each, tuple | list) for each in given):
+        given = list(given)
     if isinstance(given, list) and not all(isinstance(size, int) for size in given):
         if not any(_is_structured(value) for value in given):
             return InputShapes(positional=tuple(_parse_entry(value) for value in given))
