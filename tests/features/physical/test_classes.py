@@ -54,3 +54,10 @@ def test_what_differs_in_one_attribute_alone_is_in_classes_of_its_own(builder: A
         builder.node(OpKind.CONV, [x, weight], n, 8, 16, 16, stride=stride, dilation=(1, 1), groups=1)
     plan = PhysicalPlan.from_graph(builder.graph(), Precision.FP32)
     assert plan.count.tolist() == [2.0, 1.0]
+
+
+def test_what_reads_a_weight_is_not_alike_what_reads_an_input(builder: Any) -> None:
+    x, given, weight = builder.input(64, 64), builder.input(64, 64), builder.weight(64, 64)
+    results = [builder.node(OpKind.ADD, [x, other], 64, 64) for other in (given, weight)]
+    plan = PhysicalPlan.from_graph(builder.graph(*results), Precision.FP32)
+    assert plan.weight_bytes.tolist() == [0.0, 4.0 * 64 * 64]

@@ -9,6 +9,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import number_rows, number_stretches
 from dippm.features.physical.links import Links
+from dippm.features.physical.weights import weight_bytes
 from dippm.graph.columns import NONE
 
 __all__ = ["ROUNDS", "colours_of"]
@@ -43,7 +44,8 @@ def _own_colours(kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] 
     every = np.arange(count, dtype=np.int64)
     cast = np.zeros((count, work.cast_elements.shape[1]))
     np.add.at(cast, work.types.casts.node, work.cast_elements)
-    of_all = np.concatenate([work.flops, work.bytes_read, work.bytes_written, cast], axis=1)
+    weights = weight_bytes(work)[:, None]
+    of_all = np.concatenate([work.flops, work.bytes_read, work.bytes_written, cast, weights], axis=1)
     # An operator has a row in the table of its family alone, and none is alike one of another family.
     in_family = np.zeros(count, dtype=np.int64)
     for table in (work.gemm, work.convolution, work.attention, work.recurrent, work.row, work.pool, work.reduction):

@@ -27,6 +27,7 @@ from dippm.features.physical.interpolation import interpolation_ms, serial_resiz
 from dippm.features.physical.links import Links, Messages, messages_of
 from dippm.features.physical.static import static_features
 from dippm.features.physical.tiles import tile_columns
+from dippm.features.physical.weights import weight_bytes
 from dippm.graph import Graph, OpKind
 from dippm.units import BYTES_PER_MIB, GIGA, TERA
 
@@ -167,7 +168,7 @@ class PhysicalPlan:
             consumers=messages_of(node, class_of, links.producer, links.consumer),
             static=static_features(work, kernels, links, phase, node=node),
             serial=serial_resizes(work.sizes, links, phase) if work.fusion is None else _NO_NODES,
-            weight_bytes=_weight_bytes(work)[node],
+            weight_bytes=weight_bytes(work)[node],
             first_elements=work.sizes.elements[first_input],
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
             out_elements=work.sizes.elements[work.sizes.outputs(node)],
@@ -264,16 +265,6 @@ class PhysicalPlan:
         """Time of all operators of the graph of each class, [B, C]."""
         totals = np.stack([busy[:, own].sum(axis=1) for own in self.kernels.work.sizes.nodes_of_graphs], axis=1)
         return np.repeat(totals, np.diff(self.class_start), axis=1)
-
-
-def _weight_bytes(work: Workload) -> FloatArray:
-    """Bytes of weights that each node reads, [n_nodes]."""
-    sizes = work.sizes
-    edges = sizes.edges
-    is_weight = sizes.arrays.is_weight[edges.read_tensor]
-    held = sizes.elements[edges.read_tensor, 0] * work.types.read_bytes
-    total = np.bincount(edges.read_node[is_weight], held[is_weight], minlength=len(sizes.nodes))
-    return np.asarray(total, dtype=np.float64)
 
 
 def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
