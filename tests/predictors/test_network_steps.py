@@ -106,6 +106,16 @@ def test_values_need_not_lie_side_by_side() -> None:
     assert (multiply(turned, of_weights, bias) == multiply(np.ascontiguousarray(turned), weights, bias)).all()
 
 
+@pytest.mark.usefixtures("language")
+def test_operators_that_hear_need_not_lie_side_by_side() -> None:
+    random = np.random.default_rng(3)
+    values, weights, bias = _draw(random, 4, 3, 5, 8), _draw(random, 3, 24, 8), _draw(random, 3, 8)
+    heard = _neighbours(random, count=5, edges=9)
+    expected = listen(values, heard, heard, weights, bias)
+    for turned, of_weights in ((np.asfortranarray(values), weights), (values, np.asfortranarray(weights))):
+        assert listen(turned, heard, heard, of_weights, bias) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
 def _call(**changed: Any) -> None:
     random = np.random.default_rng(2)
     start = np.array([0, 1, 3])
@@ -148,6 +158,23 @@ def test_sizes_that_do_not_fit_are_refused(name: str, value: np.ndarray) -> None
     _call()
     with pytest.raises(ValueError, match="sizes that fit"):
         _call(**{name: value})
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", ["values", "producers_source", "consumers_weight", "weights", "bias"])
+def test_a_result_within_what_is_read_is_refused(name: str) -> None:
+    shape, dtype = {
+        "values": ((4, 2, 8), np.float32),
+        "producers_source": ((3,), np.int64),
+        "consumers_weight": ((3,), np.float32),
+        "weights": ((2, 24, 8), np.float32),
+        "bias": ((2, 8), np.float32),
+    }[name]
+    memory = np.zeros(1000, dtype=np.float32)
+    read = memory[32:].view(dtype)[: int(np.prod(shape))].reshape(shape)
+    _call(**{name: read})
+    with pytest.raises(ValueError, match="shares no memory"):
+        _call(**{name: read, "result": memory[:64].reshape(4, 2, 8)})
 
 
 @needs_compiled

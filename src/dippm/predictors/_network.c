@@ -125,12 +125,14 @@ static void run_one(const float *values, Shape shape, const Neighbours *neighbou
             chosen(terms, rows, shape.terms, panels + column * shape.terms, starts + column, sums);
             for (Py_ssize_t r = 0; r < rows; r++) {
                 float *target = result + (first + r) * width + column;
-                const float *sum = sums + r * COLUMNS, *before = values + (first + r) * width + column;
-                if (neighbours == NULL)
+                const float *sum = sums + r * COLUMNS;
+                if (neighbours == NULL) {
                     memcpy(target, sum, (size_t)own * sizeof(float));
-                else
-                    for (Py_ssize_t j = 0; j < own; j++)
-                        target[j] = before[j] + (sum[j] > 0.0f ? sum[j] : 0.0f);
+                    continue;
+                }
+                const float *before = values + (first + r) * width + column;
+                for (Py_ssize_t j = 0; j < own; j++)
+                    target[j] = before[j] + (sum[j] > 0.0f ? sum[j] : 0.0f);
             }
         }
     }
@@ -207,10 +209,24 @@ static PyObject *finish(Py_buffer *buffers, int count, int status)
     if (status == -1)
         return PyErr_NoMemory();
     if (status == -2) {
-        PyErr_SetString(PyExc_ValueError, "The arrays must be of sizes that fit, and messages from operators there are.");
+        PyErr_SetString(PyExc_ValueError, "The arrays must be of sizes that fit, with messages from operators that "
+                                          "there are and a result that shares no memory with them.");
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+/* Whether the result, the last of the arrays, shares no memory with the others: what was checked of them would not hold
+   while it is written. */
+static int is_apart(const Py_buffer *arrays, int count)
+{
+    uintptr_t first = (uintptr_t)arrays[count - 1].buf, stop = first + (uintptr_t)arrays[count - 1].len;
+    for (int i = 0; i < count - 1; i++) {
+        uintptr_t own = (uintptr_t)arrays[i].buf;
+        if (own < stop && first < own + (uintptr_t)arrays[i].len)
+            return 0;
+    }
+    return 1;
 }
 
 /* Whether the sizes of values, weights, bias and result go together; those of the call are filled in. */
@@ -218,7 +234,7 @@ static int measure(const Py_buffer *values, const Py_buffer *weights, const Py_b
                    Shape *shape)
 {
     Py_ssize_t members = weights->shape[0];
-    if (members < 1 || result->shape[0] % members || values->buf == result->buf)
+    if (members < 1 || result->shape[0] % members)
         return 0;
     *shape = (Shape){
         .batches = result->shape[0] / members,
@@ -241,7 +257,7 @@ static PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t c
     (void)module;
     if (held < 0)
         return NULL;
-    if (measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
+    if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) && values->shape[2] == shape.terms &&
         (values->shape[0] == shape.batches || values->shape[0] == result->shape[0])) {
         Py_BEGIN_ALLOW_THREADS
         status = run(values->buf, shape, values->shape[0] != shape.batches, NULL, weights->buf, bias->buf, result->buf);
@@ -282,7 +298,8 @@ static PyObject *listen(PyObject *module, PyObject *const *given, Py_ssize_t cou
     (void)module;
     if (held < 0)
         return NULL;
-    if (measure(values, weights, bias, result, &shape) && values->shape[0] == result->shape[0] &&
+    if (is_apart(arrays, held) && measure(values, weights, bias, result, &shape) &&
+        values->shape[0] == result->shape[0] &&
         values->shape[2] == shape.columns && shape.terms == 3 * shape.columns &&
         are_neighbours(arrays + 1, arrays + 2, arrays + 3, shape.operators, &neighbours[0]) &&
         are_neighbours(arrays + 4, arrays + 5, arrays + 6, shape.operators, &neighbours[1])) {

@@ -52,8 +52,9 @@ class Neighbours:
     def of(cls, messages: Messages, *, count: int) -> Neighbours:
         """Lay out the messages of so many operators."""
         return cls(
-            start=np.searchsorted(messages.target, np.arange(count + 1)),
-            source=np.ascontiguousarray(messages.source),
+            # Places are of 32 bits on some machines.
+            start=np.searchsorted(messages.target, np.arange(count + 1)).astype(np.int64, copy=False),
+            source=np.ascontiguousarray(messages.source, dtype=np.int64),
             weight=np.ascontiguousarray(messages.weight),
         )
 
@@ -99,7 +100,7 @@ def listen(
         np.maximum(heard, 0.0, out=heard)
         heard += values
         return heard
-    result = np.empty_like(values)
+    result = np.empty(values.shape, dtype=np.float32)
     _network.listen(
         _flat(values),
         producers.start,
@@ -108,8 +109,8 @@ def listen(
         consumers.start,
         consumers.source,
         consumers.weight,
-        weights,
-        bias,
+        np.ascontiguousarray(weights),
+        np.ascontiguousarray(bias),
         _flat(result),
     )
     return result
