@@ -17,23 +17,27 @@
 typedef void Kernel(const float *values, Py_ssize_t rows, Py_ssize_t terms, const float *panel, const float *start,
                     float *result);
 
-/* The sums of so many rows stay in registers while the terms are walked. */
+/* The sums of so many rows stay in registers while the terms are walked. Copied by memcpy they would not: GCC copies 16
+   bytes at a time, through memory that is then read as a whole, and keeps the sums there. */
 #define BLOCK(ROWS, WIDTH)                                                                                             \
-    for (; rows >= (ROWS); rows -= (ROWS), values += (ROWS) * terms, result += (ROWS) * COLUMNS) {                      \
-        Lane_##WIDTH sum[ROWS][COLUMNS / (WIDTH)], weight[COLUMNS / (WIDTH)];                                           \
+    for (; rows >= (ROWS); rows -= (ROWS), values += (ROWS) * terms, result += (ROWS) * COLUMNS) {                     \
+        Lane_##WIDTH sum[ROWS][COLUMNS / (WIDTH)];                                                                     \
         for (int r = 0; r < (ROWS); r++)                                                                               \
-            memcpy(sum[r], start, sizeof(sum[r]));                                                                     \
-        for (Py_ssize_t k = 0; k < terms; k++) {                                                                       \
-            memcpy(weight, panel + k * COLUMNS, sizeof(weight));                                                       \
+            for (int i = 0; i < COLUMNS / (WIDTH); i++)                                                                \
+                sum[r][i] = ((const Loose_##WIDTH *)start)[i];                                                         \
+        for (Py_ssize_t k = 0; k < terms; k++)                                                                         \
             for (int r = 0; r < (ROWS); r++)                                                                           \
                 for (int i = 0; i < COLUMNS / (WIDTH); i++)                                                            \
-                    sum[r][i] += values[r * terms + k] * weight[i];                                                    \
-        }                                                                                                              \
-        memcpy(result, sum, sizeof(sum));                                                                              \
+                    sum[r][i] += values[r * terms + k] * ((const Loose_##WIDTH *)(panel + k * COLUMNS))[i];            \
+        for (int r = 0; r < (ROWS); r++)                                                                               \
+            for (int i = 0; i < COLUMNS / (WIDTH); i++)                                                                \
+                ((Loose_##WIDTH *)(result + r * COLUMNS))[i] = sum[r][i];                                              \
     }
 
+/* A lane, and one in memory, which lies as any number does. */
 #define KERNEL(NAME, ROWS, WIDTH, TARGET)                                                                              \
     typedef float Lane_##WIDTH __attribute__((vector_size((WIDTH) * sizeof(float))));                                  \
+    typedef Lane_##WIDTH Loose_##WIDTH __attribute__((aligned(sizeof(float)), may_alias));                             \
     TARGET static void NAME(const float *values, Py_ssize_t rows, Py_ssize_t terms, const float *panel,                \
                             const float *start, float *result)                                                         \
     {                                                                                                                  \
