@@ -208,6 +208,26 @@ def test_what_is_stored_in_16_bits_is_answered_as_a_model_of_that_type(
     assert {answer.predictor.name for answer in together[0]} == {"physics-0"}
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(("dtype", "own"), [(DType.BFLOAT16, "bf16"), (DType.FLOAT16, "fp16")])
+def test_a_compiled_step_of_what_is_stored_in_16_bits_is_that_of_a_model_of_that_type(
+    dtype: DType, own: str, layout: str, new_builder: Any
+) -> None:
+    stored, plain = _stored_in(new_builder(), dtype), _stored_in(new_builder(), DType.FLOAT32)
+    predictor = PhysicsPredictor.load()
+    question: dict[str, Any] = {"batches": [1, 64], "devices": [find_device("A100"), find_device("T4")]}
+    asked, kept = (
+        Conditions.parse(precision=precision, mode="training", runtime="compile", optimizer="momentum", layout=layout)
+        for precision in (own, "fp32")
+    )
+    expected = predictor.predict(stored, conditions=asked, **question)
+    together = predictor.predict_each([plain, stored], conditions=kept, **question)
+    assert [answer.latency_ms for answer in together[1]] == [answer.latency_ms for answer in expected]
+    assert [answer.intervals for answer in together[1]] == [answer.intervals for answer in expected]
+    assert [answer.predictor.labels for answer in together[1]] == [answer.predictor.labels for answer in expected]
+    assert together[0] == predictor.predict(plain, conditions=kept, **question)
+
+
 def test_under_autocast_what_is_stored_in_16_bits_is_answered_as_before(builder: Any) -> None:
     stored, predictor, device = _stored_in(builder, DType.FLOAT16), PhysicsPredictor.load(), find_device("A100")
     (answer,) = predictor.predict(stored, batches=[64], devices=[device], conditions=Conditions.parse(precision="amp"))

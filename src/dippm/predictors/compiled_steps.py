@@ -55,15 +55,22 @@ def time_compiled_steps(
     """
     compiled, conditions = prepared.compiled, prepared.conditions
     busy = busy_ms(compiled.plan, prepared.at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
-    is_turned_node = np.repeat(compiled.plan.is_turned, np.diff(compiled.plan.work.sizes.arrays.node_start))
+    ways = [
+        eager_conditions(replace(conditions, precision=member.runs_in), is_turned=bool(is_turned))
+        for member, is_turned in zip(compiled.members, compiled.plan.is_turned, strict=True)
+    ]
     for own, device in zip(busy, devices, strict=True):
-        for is_turned in np.unique(is_turned_node).tolist():
-            eager, chosen = eager_conditions(conditions, is_turned=is_turned), is_turned_node == is_turned
+        for eager in dict.fromkeys(ways):
             is_covered = networks.covers(device, eager)
-            if is_covered or networks.is_near(device, eager):
-                correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=networks)
+            if not is_covered and not networks.is_near(device, eager):
+                continue
+            correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=networks)
+            if not is_covered:
                 # Of eager steps in pure 16 bits the faster of both is taken (pure_half.py).
-                own[:, chosen] *= correction[:, chosen] if is_covered else np.minimum(correction[:, chosen], 1.0)
+                np.minimum(correction, 1.0, out=correction)
+            for member, way in zip(compiled.members, ways, strict=True):
+                if way == eager:
+                    own[:, member.nodes] *= correction[:, member.nodes]
     return [
         LatencyBreakdown.of_each(own, compiled.plan, conditions=conditions, host=rates, times=compiled.times)
         for own in busy

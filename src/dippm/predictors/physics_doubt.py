@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -101,7 +101,7 @@ class TimeGrounds:
                 len(breakdown.latency_ms), sums.latency_spread if is_measured else sums.latency_spread_elsewhere
             )
             if prepared.compiled.eager is not None:
-                labels = _with_labels_of_eager_steps(labels, prepared, device, networks)
+                labels = _with_labels_of_eager_steps(labels, prepared, compiled, device, networks)
             if conditions.runtime is Runtime.COMPILE:
                 # What is off between devices and what is off by compiling are independent.
                 spread = np.hypot(spread, _COMPILED_MODELS)
@@ -120,10 +120,11 @@ class TimeGrounds:
 
 
 def _with_labels_of_eager_steps(
-    labels: str, prepared: PreparedGraphs, device: DeviceSpec, networks: AdditivePredictor
+    labels: str, prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, networks: AdditivePredictor
 ) -> str:
     """What the time of compiled training steps rests on."""
-    eager = eager_conditions(prepared.conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
+    conditions = replace(prepared.conditions, precision=compiled.runs_in)
+    eager = eager_conditions(conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
     if not (networks.covers(device, eager) or networks.is_near(device, eager)):
         return labels
     return f"time of the eager step: {networks.artefact(eager).labels}; {labels}"

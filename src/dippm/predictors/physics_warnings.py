@@ -62,7 +62,7 @@ def warn_of_question(
             warnings.append(f"No measurement stands behind the time of these operators: {', '.join(unmeasured)}.")
     if not is_measured:
         warnings.append(
-            f"No whole model was measured on {device.name} in {conditions.precision}, {conditions.runtime}: the "
+            f"No whole model was measured on {device.name} in {compiled.runs_in}, {conditions.runtime}: the "
             "interval is wider for that."
         )
     if prepared.compiled.eager is not None:
@@ -86,7 +86,7 @@ def warn_of_question(
             f"{conditions.precision.value} as well, and time and memory may be off for that. Read it with "
             f'precision="{conditions.precision.value}" of dippm.load, or give the module in that type.'
         )
-    warnings += _attention_warning(compiled, conditions.precision)
+    warnings += _attention_warning(compiled, compiled.runs_in)
     has_fp8 = tensor_format(device, Arithmetic.FP8) is Arithmetic.FP8
     if np.any(prepared.compiled.plan.arithmetic[compiled.nodes] == _FP8):
         warnings.append(
