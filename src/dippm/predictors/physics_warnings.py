@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,8 @@ def warn_of_question(
         power_devices: Names of the devices whose own energy the power model was brought to.
     """
     graph, conditions = compiled.graph, prepared.conditions
-    warnings = [*graph.warnings, *_software_warning(prepared.compiled.software, conditions, device)]
+    software, as_run = prepared.compiled.software, replace(conditions, precision=compiled.runs_in)
+    warnings = [*graph.warnings, *_software_warning(software, as_run, device)]
     if names := name_unsupported(graph):
         warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
     if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):
