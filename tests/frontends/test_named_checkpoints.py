@@ -1,3 +1,6 @@
+import tomllib
+from importlib import resources
+
 import pytest
 
 from dippm.frontends.named_checkpoints import find_named, known_names, load_checkpoints
@@ -18,6 +21,15 @@ def test_a_model_that_was_trained_on_has_what_it_started_from_but_for_what_it_na
     assert {**base.config, "max_position_embeddings": 32768} == shorter.config != base.config
     without_window = known["mistralai/Mistral-7B-Instruct-v0.2"].config
     assert without_window == {"max_position_embeddings": 32768, "sliding_window": None}
+
+
+def test_what_was_trained_on_says_from_what_and_nothing_that_follows_from_it() -> None:
+    table = tomllib.loads(resources.files("dippm.frontends").joinpath("hf_checkpoints.toml").read_text("utf-8"))
+    derived = {name: entry for name, entry in table.items() if "like" in entry}
+    assert len(derived) > 30
+    for name, entry in derived.items():
+        assert not entry.keys() - {"like", "config", "absent"}, name
+        assert "like" not in table[entry["like"]], name
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-instruct", "mistralai/mistral-7b-instruct-v0.3", "gemma-2b-it"])

@@ -107,7 +107,12 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
     [
         ("H100", "pytorch", True, "kernels of FP8 may be faster."),
         ("H100", "onnx", False, "kernels of FP8 may be faster."),
-        ("A100", "pytorch", True, "transformers makes them bfloat16, which takes twice the memory."),
+        (
+            "A100",
+            "pytorch",
+            True,
+            "transformers, where it loads them, makes them bfloat16, which takes twice the memory.",
+        ),
         ("A100", "pytorch", False, "what runs the model may make them 16 bits wide, which takes twice the memory."),
         ("A100", "onnx", False, "what runs the ONNX file may make them 16 bits wide, which takes twice the memory."),
         ("A100", "tensorflow", False, "what runs the model may make them 16 bits wide, which takes twice the memory."),

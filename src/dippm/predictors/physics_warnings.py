@@ -152,9 +152,9 @@ def warn_of_answer(
 
 def _what_becomes_of_fp8(graph: Graph) -> str:
     """What weights in FP8 become where nothing multiplies them: it is known of checkpoints of transformers alone."""
-    # Only a model of a library keeps parts in FP32, and of these transformers alone loads weights in FP8.
+    # Only a model of a library keeps parts in FP32; others of them may load weights in FP8 by now.
     if graph.framework == "pytorch" and graph.keeps_fp32_parts:
-        return "transformers makes them bfloat16"
+        return "transformers, where it loads them, makes them bfloat16"
     return f"what runs the {'ONNX file' if graph.framework == 'onnx' else 'model'} may make them 16 bits wide"
 
 
