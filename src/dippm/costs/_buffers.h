@@ -9,17 +9,26 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A one-dimensional array of 64-bit integers; -1 and an exception where it is something else. */
-static int view(PyObject *object, Py_buffer *buffer, int flags, const char *name)
+/* A contiguous array of so many dimensions, of 32-bit numbers ('f') or 64-bit integers ('q'); -1 and an exception where
+   it is something else. */
+static inline int view_array(PyObject *object, Py_buffer *buffer, int flags, int dimensions, char kind, const char *name)
 {
-    if (PyObject_GetBuffer(object, buffer, flags | PyBUF_FORMAT) < 0)
+    if (PyObject_GetBuffer(object, buffer, flags | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0)
         return -1;
     const char *format = buffer->format;
-    if (buffer->ndim == 1 && buffer->itemsize == 8 && format && (!strcmp(format, "l") || !strcmp(format, "q")))
+    int is_kind = format && (kind == 'f' ? !strcmp(format, "f") : !strcmp(format, "l") || !strcmp(format, "q"));
+    if (is_kind && buffer->ndim == dimensions && buffer->itemsize == (kind == 'f' ? 4 : 8))
         return 0;
     PyBuffer_Release(buffer);
-    PyErr_Format(PyExc_TypeError, "'%s' must be a one-dimensional array of 64-bit integers.", name);
+    PyErr_Format(PyExc_TypeError, "'%s' must be an array of %s, with %d for its number of dimensions.", name,
+                 kind == 'f' ? "32-bit numbers" : "64-bit integers", dimensions);
     return -1;
+}
+
+/* A one-dimensional array of 64-bit integers. */
+static inline int view(PyObject *object, Py_buffer *buffer, int flags, const char *name)
+{
+    return view_array(object, buffer, flags, 1, 'q', name);
 }
 
 #endif

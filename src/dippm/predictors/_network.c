@@ -4,12 +4,9 @@
    result is the sum of the same products in the same order whatever is asked for beside it, and no other thread takes
    part. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "../costs/_buffers.h"
 
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define COLUMNS 16 /* Columns of the weights that are worked on together: a panel. */
 
@@ -165,25 +162,11 @@ static int run(const float *values, Shape shape, int is_of_member, const Neighbo
     return 0;
 }
 
-/* A contiguous array of so many dimensions of one format; -1 and an exception where it is something else. */
-static int view(PyObject *object, Py_buffer *buffer, int flags, int dimensions, const char *formats, const char *name)
-{
-    if (PyObject_GetBuffer(object, buffer, flags | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS) < 0)
-        return -1;
-    const char *format = buffer->format;
-    if (buffer->ndim == dimensions && format && strlen(format) == 1 && strchr(formats, format[0]) &&
-        buffer->itemsize == (formats[0] == 'f' ? 4 : 8))
-        return 0;
-    PyBuffer_Release(buffer);
-    PyErr_Format(PyExc_TypeError, "'%s' must be a contiguous array of %d dimensions of %s.", name, dimensions,
-                 formats[0] == 'f' ? "32-bit numbers" : "64-bit integers");
-    return -1;
-}
-
 enum { MOST = 10 }; /* Arrays of a call. */
 
 typedef struct {
-    const char *name, *formats;
+    const char *name;
+    char kind;
     int dimensions, is_written;
 } Wanted;
 
@@ -196,8 +179,8 @@ static int view_all(PyObject *const *given, Py_ssize_t count, const Wanted *want
     }
     for (int i = 0; i < expected; i++) {
         const Wanted *each = &wanted[i];
-        if (view(given[i], &buffers[i], each->is_written ? PyBUF_WRITABLE : 0, each->dimensions, each->formats,
-                 each->name) < 0) {
+        if (view_array(given[i], &buffers[i], each->is_written ? PyBUF_WRITABLE : 0, each->dimensions, each->kind,
+                       each->name) < 0) {
             while (i--)
                 PyBuffer_Release(&buffers[i]);
             return -1;
@@ -254,7 +237,7 @@ static int measure(const Py_buffer *values, const Py_buffer *weights, const Py_b
 static PyObject *multiply(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     static const Wanted WANTED[] = {
-        {"values", "f", 3, 0}, {"weights", "f", 3, 0}, {"bias", "f", 2, 0}, {"result", "f", 3, 1}};
+        {"values", 'f', 3, 0}, {"weights", 'f', 3, 0}, {"bias", 'f', 2, 0}, {"result", 'f', 3, 1}};
     Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 1, *bias = arrays + 2, *result = arrays + 3;
     Shape shape;
     int status = -2, held = view_all(given, count, WANTED, 4, arrays);
@@ -291,10 +274,10 @@ static int are_neighbours(const Py_buffer *start, const Py_buffer *source, const
 static PyObject *listen(PyObject *module, PyObject *const *given, Py_ssize_t count)
 {
     static const Wanted WANTED[] = {
-        {"values", "f", 3, 0},
-        {"producers.start", "lq", 1, 0}, {"producers.source", "lq", 1, 0}, {"producers.weight", "f", 1, 0},
-        {"consumers.start", "lq", 1, 0}, {"consumers.source", "lq", 1, 0}, {"consumers.weight", "f", 1, 0},
-        {"weights", "f", 3, 0}, {"bias", "f", 2, 0}, {"result", "f", 3, 1}};
+        {"values", 'f', 3, 0},
+        {"producers.start", 'q', 1, 0}, {"producers.source", 'q', 1, 0}, {"producers.weight", 'f', 1, 0},
+        {"consumers.start", 'q', 1, 0}, {"consumers.source", 'q', 1, 0}, {"consumers.weight", 'f', 1, 0},
+        {"weights", 'f', 3, 0}, {"bias", 'f', 2, 0}, {"result", 'f', 3, 1}};
     Py_buffer arrays[MOST], *values = arrays, *weights = arrays + 7, *bias = arrays + 8, *result = arrays + 9;
     Neighbours neighbours[2];
     Shape shape;
