@@ -116,3 +116,26 @@ def test_which_attention_is_fused(
 ) -> None:
     q, k = torch.empty(query), torch.empty(key)
     assert is_attention_fused(q, k, k, enable_gqa=enable_gqa) == is_fused
+
+
+@pytest.mark.parametrize("count", [4, 50])
+@pytest.mark.parametrize("invert", [False, True])
+def test_which_elements_are_among_others(read: Callable[..., Graph], count: int, invert: bool) -> None:
+    torch.manual_seed(0)
+    elements, among = torch.randint(0, 100, (3, 7)), torch.randint(0, 100, (count,))
+    expected = torch.isin(elements, among, invert=invert)
+    assert torch.equal(EXPANSIONS["isin"](elements, among, invert=invert), expected)
+
+    class Marks(nn.Module):
+        def forward(self, tokens: Any) -> Any:
+            return torch.isin(tokens, torch.arange(count), invert=invert)
+
+    graph = read(Marks(), "7:int64")
+    assert not graph.unsupported_ops
+    assert (OpKind.SORT in {node.kind for node in graph.nodes}) is (count == 50)
+
+
+def test_a_number_may_be_looked_for() -> None:
+    tokens = torch.tensor([[1, 2], [3, 2]])
+    assert torch.equal(EXPANSIONS["isin"](tokens, 2), torch.isin(tokens, 2))
+    assert torch.equal(EXPANSIONS["isin"](2, tokens), torch.isin(2, tokens))

@@ -25,3 +25,13 @@ def test_tensors_with_values_get_theirs():
     with WithoutValues():
         assert torch.empty(3).fill_(2.0).tolist() == [2.0, 2.0, 2.0]
         assert nn.init.constant_(torch.empty(2), 1.5).tolist() == [1.5, 1.5]
+
+
+def test_a_single_integer_keeps_its_value():
+    with torch.device("meta"), WithoutValues():
+        stride = torch.tensor(3, dtype=torch.int64)
+        others = [torch.tensor(3.0), torch.tensor([3]), torch.tensor(3, dtype=torch.float32), torch.ones(())]
+    assert (stride - 1).item() == 2
+    assert all(tensor.is_meta for tensor in others)
+    with WithoutValues():
+        assert torch.tensor(3, device="meta").is_meta

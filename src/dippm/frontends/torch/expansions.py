@@ -13,6 +13,8 @@ __all__ = ["DERIVED_WHOLE", "EXPANSIONS", "is_attention_fused", "is_linear_whole
 
 _MATRIX = 2
 _SAMPLES_AND_HEADS = 4
+# TensorCompare.cpp: elements are looked for one by one among fewer than ten times their number to this power.
+_FEW_TESTS, _FEW_TESTS_GROWTH = 10.0, 0.145
 # PyTorch's own way to run an operator as others, where that is not what autograd sees.
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
@@ -137,6 +139,28 @@ def _euclidean_distance(x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
     return left.matmul(right.mT).clamp_min_(0).sqrt_()
 
 
+def _is_in(
+    elements: torch.Tensor | float, tests: torch.Tensor | float, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    """Which elements are among others: each beside each where those are few, as ``aten::isin`` decides it, else sorted.
+
+    PyTorch sorts both together and leaves out what is there twice, whose number depends on values.
+    """
+    del assume_unique  # it spares PyTorch the search for what is there twice
+    known = next(item for item in (elements, tests) if isinstance(item, torch.Tensor))
+    wanted, among = (
+        item if isinstance(item, torch.Tensor) else torch.full((), item, device=known.device)
+        for item in (elements, tests)
+    )
+    if among.numel() < _FEW_TESTS * wanted.numel() ** _FEW_TESTS_GROWTH:
+        found = (wanted.unsqueeze(-1) == among.reshape(-1)).any(-1)
+    else:
+        ordered = among.reshape(-1).sort().values
+        places = torch.searchsorted(ordered, wanted).clamp(max=ordered.numel() - 1)
+        found = ordered[places] == wanted
+    return ~found if invert else found
+
+
 def _lstm_cell(
     x: torch.Tensor,
     states: Sequence[torch.Tensor],
@@ -173,6 +197,7 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "addbmm": _addbmm,
     "affine_grid_generator": partial(torch.ops.aten.affine_grid_generator.default._op_dk, _EXPLICIT),
     "lift_fresh_copy": torch.ops.aten.lift_fresh.default,
+    "isin": _is_in,
     "lstm_cell": _lstm_cell,
     "gru_cell": _gru_cell,
     "_euclidean_dist": _euclidean_distance,

@@ -24,7 +24,8 @@ _FILLS = frozenset(
 class WithoutValues(TorchFunctionMode):
     """Leaves out what would give values to a tensor on the meta device, which has none.
 
-    PyTorch would run the initial values through Python code of its own that imports its compiler first.
+    PyTorch would run the initial values through Python code of its own that imports its compiler first. A single integer
+    keeps its value, on the host: models that hold the stride of a layer as a buffer compute sizes with it.
     """
 
     def __torch_function__(
@@ -38,4 +39,12 @@ class WithoutValues(TorchFunctionMode):
             tensor: Any = args[0] if args else (kwargs or {})["tensor"]
             if tensor.is_meta:
                 return tensor
+        if func is torch.tensor and _is_integer(*args, **(kwargs or {})) and torch.get_default_device().type == "meta":
+            return func(*args, **{**(kwargs or {}), "device": "cpu"})
         return func(*args, **(kwargs or {}))
+
+
+def _is_integer(data: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> bool:
+    """Whether a tensor of these arguments is one integer, on whatever device others are made."""
+    is_whole = dtype is None or not (dtype.is_floating_point or dtype.is_complex)
+    return isinstance(data, int) and is_whole and device is None
