@@ -56,6 +56,27 @@ _SPEECH = {
     "conv_channels": 8, "max_source_positions": 50, "pad_token_id": 0, "decoder_start_token_id": 1,
 }  # fmt: skip
 _TOWER = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+_MLLAMA = {
+    "text_config": {**_TEXT, "cross_attention_layers": [1], "pad_token_id": 0},
+    "vision_config": {
+        "hidden_size": 16, "intermediate_size": 24, "attention_heads": 2, "num_hidden_layers": 2, "image_size": 28,
+        "num_global_layers": 1, "vision_output_dim": 32, "intermediate_layers_indices": [0],
+    },
+    "image_token_index": 150,
+}  # fmt: skip
+_VOXTRAL = {
+    "text_config": {"model_type": "llama", **_TEXT},
+    "audio_config": {**_TOWER, "intermediate_size": 64, "max_source_positions": 64, "num_mel_bins": 12},
+    "audio_token_id": 150,
+}
+_CLAP = {
+    "text_config": {**_TOWER, "vocab_size": 200},
+    "audio_config": {
+        "spec_size": 64, "num_mel_bins": 16, "patch_embeds_hidden_size": 8, "depths": [1, 1], "hidden_size": 16,
+        "num_attention_heads": [1, 2], "window_size": 4, "projection_dim": 8,
+    },
+    "projection_dim": 8,
+}  # fmt: skip
 
 CASES = {
     "LlavaForConditionalGeneration": _LLAVA,
@@ -77,6 +98,19 @@ CASES = {
     "Siglip2Model": {
         "text_config": {**_TOWER, "vocab_size": 200, "projection_size": 16},
         "vision_config": {**_TOWER, "patch_size": 7, "num_patches": 16},
+    },
+    "VideoMAEModel": {**_TOWER, "image_size": 16, "patch_size": 8, "num_frames": 4},
+    "MllamaForConditionalGeneration": _MLLAMA,
+    "GlmAsrForConditionalGeneration": {
+        "text_config": {"model_type": "llama", **_TEXT},
+        "audio_config": {**_TOWER, "intermediate_size": 64, "max_position_embeddings": 60, "num_mel_bins": 12},
+        "audio_token_id": 150,
+    },
+    "VoxtralForConditionalGeneration": _VOXTRAL,
+    "ClapModel": _CLAP,
+    "DacModel": {
+        "encoder_hidden_size": 4, "downsampling_ratios": [2, 2], "decoder_hidden_size": 8, "n_codebooks": 2,
+        "codebook_size": 16, "codebook_dim": 4, "sampling_rate": 400,
     },
     "PatchTSMixerModel": {"context_length": 64, "patch_length": 8, "d_model": 8, "num_layers": 1},
 }  # fmt: skip
@@ -108,6 +142,45 @@ def test_a_text_has_places_for_the_features_of_its_image() -> None:
     values = named["input_ids"].values or ()
     assert values.count(150) == (28 // 7) ** 2
     assert len(values) == 128 + values.count(150)
+
+
+def test_a_text_has_places_for_the_features_of_its_sound() -> None:
+    _, shapes = zoo.build("hf:VoxtralForConditionalGeneration", options=_VOXTRAL)
+    named = shapes.named or {}
+    assert named["input_features"].shape == (12, 2 * 64)
+    values = named["input_ids"].values or ()
+    assert values.count(150) == 64 * 16 // 64
+    assert len(values) == 128 + values.count(150)
+
+
+def test_a_sound_stands_beside_a_text_that_it_is_compared_with() -> None:
+    _, shapes = zoo.build("hf:ClapModel", options=_CLAP)
+    named = shapes.named or {}
+    assert (named["input_ids"].shape, named["input_features"].shape) == ((128,), (1, 4 * 64, 16))
+
+
+def test_a_text_is_alone_where_how_many_features_a_sound_has_is_not_known() -> None:
+    tower = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 24}
+    options = {"audio_config": tower, "text_config": {"model_type": "qwen2", **_TEXT}}
+    _, shapes = zoo.build("hf:Qwen2AudioForConditionalGeneration", options=options)
+    assert list(shapes.named or {}) == ["input_ids"]
+
+
+def test_every_token_of_a_text_may_look_at_every_tile_of_an_image() -> None:
+    _, shapes = zoo.build("hf:MllamaForConditionalGeneration", options=_MLLAMA)
+    named = shapes.named or {}
+    assert named["pixel_values"].shape == (1, 4, 3, 28, 28)
+    # Of the ratios that the library lists the sixth has two tiles by two.
+    assert named["aspect_ratio_ids"].values == (6,)
+    assert named["cross_attention_mask"].shape == (128, 1, 4)
+
+
+def test_texts_that_a_model_needs_are_given_with_their_masks() -> None:
+    _, shapes = zoo.build("hf:BrosModel", options={**_TOWER, "vocab_size": 200})
+    assert (shapes.named or {})["bbox"].shape == (128, 4)
+    _, shapes = zoo.build("hf:OmDetTurboForObjectDetection")
+    needed = {"classes_input_ids", "classes_attention_mask", "tasks_input_ids", "tasks_attention_mask"}
+    assert needed < (shapes.named or {}).keys()
 
 
 def test_patches_of_all_images_lie_below_each_other() -> None:

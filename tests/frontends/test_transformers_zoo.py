@@ -104,6 +104,12 @@ def test_unknown_names_list_the_nearest_of_every_kind(name: str, near: str) -> N
     assert re.search(rf"{re.escape(near)}[,.]( |$)", str(caught.value))
 
 
+def test_a_class_may_begin_with_a_small_letter() -> None:
+    options = {"hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2, "vocab_size": 200}
+    module, _ = zoo.build("hf:xLSTMModel", options=options)
+    assert type(module).__name__ == "xLSTMModel"
+
+
 def test_an_unknown_name_lists_no_checkpoint_twice() -> None:
     with pytest.raises(UnsupportedError) as caught:
         zoo.build("hf:google/gemma-2-27b-it")

@@ -262,7 +262,7 @@ def _find_definition(
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model in mapping:
         return _automatic(transformers, mapping[model], is_decoder=is_decoder, name=f"hf:{model}"), mapping[model]
-    definition = getattr(transformers, model, None) if model.isidentifier() and model[0].isupper() else None
+    definition = getattr(transformers, model, None) if model.isidentifier() and not model.islower() else None
     try:
         config_class = getattr(definition, "config_class", None)
     except ImportError as exc:  # what stands for a class whose packages are missing raises for whatever it is asked

@@ -24,8 +24,8 @@ _FILLS = frozenset(
 class WithoutValues(TorchFunctionMode):
     """Leaves out what would give values to a tensor on the meta device, which has none.
 
-    PyTorch would run the initial values through Python code of its own that imports its compiler first. A single integer
-    keeps its value, on the host: models that hold the stride of a layer as a buffer compute sizes with it.
+    PyTorch would run the initial values through Python code of its own that imports its compiler first. A single
+    integer keeps its value, on the host: models that hold the stride of a layer as a buffer compute sizes with it.
     """
 
     def __torch_function__(
