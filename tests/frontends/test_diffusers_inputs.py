@@ -23,6 +23,25 @@ _DIT = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 1, "sam
 _PIXART = {**_DIT, "cross_attention_dim": 16, "caption_channels": 12}
 _FLUX = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2,
          "joint_attention_dim": 8, "pooled_projection_dim": 8, "axes_dims_rope": (4, 6, 6)}  # fmt: skip
+_FLUX2 = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2,
+          "joint_attention_dim": 8, "in_channels": 8, "axes_dims_rope": (4, 4, 4, 4)}  # fmt: skip
+_CHROMA = {"num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2,
+           "joint_attention_dim": 8, "axes_dims_rope": (4, 6, 6), "approximator_hidden_dim": 16,
+           "approximator_layers": 1, "approximator_num_channels": 8}  # fmt: skip
+_QWEN = {"num_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 8,
+         "axes_dims_rope": (4, 6, 6)}  # fmt: skip
+_SANA = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 1, "num_cross_attention_heads": 2,
+         "cross_attention_head_dim": 8, "cross_attention_dim": 16, "caption_channels": 12,
+         "sample_size": 4}  # fmt: skip
+_LUMINA = {"sample_size": 8, "hidden_size": 24, "num_layers": 1, "num_refiner_layers": 1, "num_attention_heads": 2,
+           "num_kv_heads": 1, "axes_dim_rope": (4, 4, 4), "cap_feat_dim": 8, "multiple_of": 8}  # fmt: skip
+_AURA = {"num_mmdit_layers": 1, "num_single_dit_layers": 1, "attention_head_dim": 8, "num_attention_heads": 2,
+         "joint_attention_dim": 12, "caption_projection_dim": 16}  # fmt: skip
+_SD3 = {**_DIT, "joint_attention_dim": 12, "caption_projection_dim": 16, "pooled_projection_dim": 20}
+_BLOCK = {"block_out_channels": (8,), "norm_num_groups": 4}
+_DEEP = {"encoder_block_out_channels": (8, 8), "decoder_block_out_channels": (8, 8), "encoder_layers_per_block": (1, 1),
+         "decoder_layers_per_block": (1, 1), "encoder_qkv_multiscales": ((), ()), "attention_head_dim": 4,
+         "decoder_qkv_multiscales": ((), ()), "latent_channels": 4}  # fmt: skip
 _CASES: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ("UNet2DConditionModel", _UNET, {
         "sample": (4, 8, 8), "timestep": (), "encoder_hidden_states": (77, 8),
@@ -62,6 +81,44 @@ _CASES: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
         "hidden_states": (4096, 64), "encoder_hidden_states": (512, 8), "pooled_projections": (8,), "timestep": (),
         "img_ids": (4096, 3), "txt_ids": (512, 3), "guidance": (),
     }),
+    ("Flux2Transformer2DModel", _FLUX2, {
+        "hidden_states": (4096, 8), "encoder_hidden_states": (512, 8), "timestep": (), "img_ids": (4096, 4),
+        "txt_ids": (512, 4), "guidance": (),
+    }),
+    ("ChromaTransformer2DModel", _CHROMA, {
+        "hidden_states": (4096, 64), "encoder_hidden_states": (512, 8), "timestep": (), "img_ids": (4096, 3),
+        "txt_ids": (512, 3), "attention_mask": (4608,),
+    }),
+    ("FluxControlNetModel", _FLUX, {
+        "hidden_states": (4096, 64), "encoder_hidden_states": (512, 8), "pooled_projections": (8,), "timestep": (),
+        "img_ids": (4096, 3), "txt_ids": (512, 3), "controlnet_cond": (4096, 64),
+    }),
+    ("QwenImageTransformer2DModel", _QWEN, {
+        "hidden_states": (4096, 64), "encoder_hidden_states": (512, 8), "timestep": (),
+    }),
+    ("SanaTransformer2DModel", _SANA, {
+        "hidden_states": (32, 4, 4), "encoder_hidden_states": (300, 12), "timestep": (),
+        "encoder_attention_mask": (300,),
+    }),
+    ("Lumina2Transformer2DModel", _LUMINA, {
+        "hidden_states": (16, 8, 8), "encoder_hidden_states": (256, 8), "timestep": (),
+        "encoder_attention_mask": (256,),
+    }),
+    ("AuraFlowTransformer2DModel", _AURA, {
+        "hidden_states": (4, 128, 128), "encoder_hidden_states": (256, 12), "timestep": (),
+    }),
+    ("SD3ControlNetModel", {**_SD3, "extra_conditioning_channels": 1}, {
+        "hidden_states": (16, 8, 8), "encoder_hidden_states": (333, 12), "pooled_projections": (20,), "timestep": (),
+        "controlnet_cond": (17, 8, 8),
+    }),
+    ("AutoencoderKLFlux2", {**_BLOCK, "down_block_types": ("DownEncoderBlock2D",), "sample_size": 16,
+                            "up_block_types": ("UpDecoderBlock2D",)}, {"sample": (3, 16, 16)}),
+    ("VQModel", {**_BLOCK, "sample_size": 16}, {"sample": (3, 16, 16)}),
+    ("AutoencoderTiny", {"encoder_block_out_channels": (8,) * 4, "decoder_block_out_channels": (8,) * 4}, {
+        "sample": (3, 512, 512),
+    }),
+    ("AutoencoderDC", _DEEP, {"sample": (3, 1024, 1024)}),
+    ("AutoencoderKLQwenImage", {"base_dim": 8, "z_dim": 4, "num_res_blocks": 1}, {"sample": (3, 1, 1024, 1024)}),
     ("PixArtTransformer2DModel", _PIXART, {
         "hidden_states": (4, 8, 8), "encoder_hidden_states": (120, 12), "encoder_attention_mask": (120,),
         "timestep": (), "added_cond_kwargs.resolution": (2,), "added_cond_kwargs.aspect_ratio": (1,),
@@ -101,6 +158,9 @@ def test_the_inputs_are_those_of_the_pipeline(
         ("AutoencoderKL", {"block_out_channels": (8,), "norm_num_groups": 4}, {"sample": (3, 256, 256)}),
         ("FluxTransformer2DModel", _FLUX, {"hidden_states": (256, 64), "img_ids": (256, 3)}),
         ("DiTTransformer2DModel", {**_DIT, "num_embeds_ada_norm": 10}, {"hidden_states": (4, 32, 32)}),
+        ("Flux2Transformer2DModel", _FLUX2, {"hidden_states": (256, 8), "img_ids": (256, 4)}),
+        ("SanaTransformer2DModel", _SANA, {"hidden_states": (32, 8, 8)}),
+        ("AutoencoderDC", _DEEP, {"sample": (3, 256, 256)}),
     ],
 )
 def test_an_image_may_have_another_size(
@@ -109,6 +169,18 @@ def test_an_image_may_have_another_size(
     module, _ = zoo.build(f"diffusers:{name}", options=options)
     found = shapes(default_inputs(module, image=256))
     assert {name: found[name] for name in expected} == expected
+
+
+def test_the_sizes_of_an_image_are_told_as_numbers() -> None:
+    _, inputs = zoo.build("diffusers:QwenImageTransformer2DModel", options=_QWEN)
+    assert inputs.structure is not None
+    _, named = inputs.structure.fill(["tensor"] * 3)
+    assert named["img_shapes"] == [[(1, 64, 64)]]
+
+
+def test_conditions_of_other_networks_are_not_made_up() -> None:
+    _, inputs = zoo.build("diffusers:FluxControlNetModel", options={**_FLUX, "num_mode": 3})
+    assert inputs.is_empty
 
 
 def test_a_size_that_leaves_a_rest_is_refused() -> None:

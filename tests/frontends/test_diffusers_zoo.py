@@ -70,7 +70,9 @@ def test_the_model_is_read_in_the_format_that_it_runs_in(tmp_path: Path) -> None
 def test_what_from_pretrained_keeps_in_fp32_stays_in_it(tmp_path: Path) -> None:
     settings = {"_class_name": "WanTransformer3DModel", "_diffusers_version": "0.33.0", "num_layers": 1,
                 "num_attention_heads": 2, "attention_head_dim": 12, "ffn_dim": 8}  # fmt: skip
-    module, _ = build(write(tmp_path / "wan", settings), precision=Precision.BF16)
+    module, inputs = build(write(tmp_path / "wan", settings), precision=Precision.BF16)
+    # What the others are in, its inputs are.
+    assert {str(entry.dtype) for entry in (inputs.named or {}).values()} == {"bfloat16", "int64"}
     types = {name: str(item.dtype) for name, item in module.named_parameters()}
     assert types["scale_shift_table"] == types["blocks.0.scale_shift_table"] == "torch.float32"
     assert types["blocks.0.ffn.net.2.weight"] == "torch.bfloat16"

@@ -1,7 +1,8 @@
 """The inputs that a model of diffusers is read with where the caller gives none: one call of it in its pipeline.
 
 They follow from the class and its configuration: a denoising step of an image at the size that the model was trained
-for, beside as much text as the pipeline pads every prompt to. Classes that are not listed have none.
+for, beside as much text as the pipeline pads every prompt to, or takes at most where it pads none. Classes that are not
+listed have none.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dippm.errors import UsageError
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.diffusers_video_inputs import VIDEO_CLASSES
+from dippm.frontends.inputs import InputEntry, InputShapes, parse_input_shapes
 from dippm.graph import DType
 
 __all__ = ["default_inputs", "parse_image"]
 
-_Entries = Mapping[str, InputEntry]
+# Tensors, and among those of some classes plain values and lists of them.
+_Entries = Mapping[str, Any]
 
 _ASKED = "image"
 # Pixels beside each other for one latent of the autoencoders that these models work with.
@@ -29,6 +32,10 @@ _CLIP_TOKENS = 77
 _SD3_TOKENS = 77 + 256
 _FLUX_TOKENS = 512
 _PIXART_ALPHA_TOKENS, _PIXART_SIGMA_TOKENS = 120, 300
+_QWEN_TOKENS, _SANA_TOKENS, _LUMINA_TOKENS, _AURA_TOKENS = 512, 300, 256, 256
+# Of Sana's autoencoder, and of Flux 2's with the four latents that its pipeline puts together.
+_PIXELS_OF_SANA, _PIXELS_OF_FLUX2 = 32, 16
+_AURA_PIXELS = 1024
 # What SDXL takes beside the prompt: its summary, of this width, and sizes of the image, six or of its refiner five.
 _SIZES_BESIDE_TEXT = "text_time"
 _POOLED_TEXT = 1280
@@ -50,13 +57,15 @@ def default_inputs(module: Any, *, image: int | None) -> InputShapes:
     """
     definition = type(module).__name__
     entries = _CLASSES[definition](module.config, image) if definition in _CLASSES else None
+    if definition in VIDEO_CLASSES and image is None:
+        entries = VIDEO_CLASSES[definition](module.config)
     if entries is None and image is not None:
         raise UsageError(
             f"Which inputs {definition} has for an image of some size is not known.",
             code="zoo.image_invalid",
             cure=f"Leave '#{_ASKED}={image}' out, and give the inputs.",
         )
-    return InputShapes(named=entries)
+    return InputShapes() if entries is None else parse_input_shapes(entries)
 
 
 def parse_image(asked: str, *, name: str) -> int:
@@ -110,12 +119,36 @@ def _of_autoencoder(config: Any, image: int | None) -> _Entries | None:
     return _with_image("sample", config, image, patch=1, beside={})
 
 
+def _of_tiny_autoencoder(config: Any, image: int | None) -> _Entries:
+    pixels = image or _PIXELS
+    return {"sample": InputEntry(shape=(config.in_channels, pixels, pixels))}
+
+
+def _of_deep_autoencoder(config: Any, image: int | None) -> _Entries:
+    pixels = _cut(image or _LARGE_PIXELS, patch=_PIXELS_OF_SANA) * _PIXELS_OF_SANA
+    return {"sample": InputEntry(shape=(config.in_channels, pixels, pixels))}
+
+
+def _of_qwen_autoencoder(config: Any, image: int | None) -> _Entries:
+    pixels = image or _LARGE_PIXELS
+    # An image is a video of one frame.
+    return {"sample": InputEntry(shape=(config.input_channels, 1, pixels, pixels))}
+
+
 def _of_sd3(config: Any, image: int | None) -> _Entries | None:
     return _with_patches(config, image, beside={
         "encoder_hidden_states": InputEntry(shape=(_SD3_TOKENS, config.joint_attention_dim)),
         "pooled_projections": InputEntry(shape=(config.pooled_projection_dim,)),
         "timestep": InputEntry(shape=()),
     })  # fmt: skip
+
+
+def _of_sd3_controlnet(config: Any, image: int | None) -> _Entries | None:
+    entries = _of_sd3(config, image)
+    if entries is None:
+        return None
+    channels, *size = entries["hidden_states"].shape
+    return {**entries, "controlnet_cond": InputEntry(shape=(channels + config.extra_conditioning_channels, *size))}
 
 
 def _of_flux(config: Any, image: int | None) -> _Entries:
@@ -131,6 +164,78 @@ def _of_flux(config: Any, image: int | None) -> _Entries:
         "txt_ids": InputEntry(shape=(_FLUX_TOKENS, axes), is_batched=False),
         **guidance,
     }
+
+
+def _of_flux_controlnet(config: Any, image: int | None) -> _Entries | None:
+    if config.conditioning_embedding_channels is not None or config.num_mode is not None:
+        return None
+    entries = _of_flux(config, image)
+    return {**entries, "controlnet_cond": entries["hidden_states"]}
+
+
+def _of_flux2(config: Any, image: int | None) -> _Entries:
+    tokens = _cut(image or _LARGE_PIXELS, patch=_PIXELS_OF_FLUX2) ** 2
+    guidance = {"guidance": InputEntry(shape=())} if config.guidance_embeds else {}
+    return {**_with_positions(config, tokens), **guidance}
+
+
+def _of_chroma(config: Any, image: int | None) -> _Entries:
+    tokens = _cut(image or _LARGE_PIXELS, patch=_PIXELS_OF_LATENT * _LATENTS_OF_TOKEN) ** 2
+    mask = InputEntry(shape=(_FLUX_TOKENS + tokens,), dtype=DType.BOOL)
+    return {**_with_positions(config, tokens), "attention_mask": mask}
+
+
+def _with_positions(config: Any, tokens: int) -> _Entries:
+    """An image in tokens and a text, with the positions of both, which all samples share."""
+    axes = len(config.axes_dims_rope)
+    return {
+        "hidden_states": InputEntry(shape=(tokens, config.in_channels)),
+        "encoder_hidden_states": InputEntry(shape=(_FLUX_TOKENS, config.joint_attention_dim)),
+        "timestep": InputEntry(shape=()),
+        "img_ids": InputEntry(shape=(tokens, axes), is_batched=False),
+        "txt_ids": InputEntry(shape=(_FLUX_TOKENS, axes), is_batched=False),
+    }
+
+
+def _of_qwen(config: Any, image: int | None) -> _Entries:
+    side = _cut(image or _LARGE_PIXELS, patch=_PIXELS_OF_LATENT * _LATENTS_OF_TOKEN)
+    guidance = {"guidance": InputEntry(shape=())} if config.guidance_embeds else {}
+    return {
+        "hidden_states": InputEntry(shape=(side * side, config.in_channels)),
+        "encoder_hidden_states": InputEntry(shape=(_QWEN_TOKENS, config.joint_attention_dim)),
+        "timestep": InputEntry(shape=()),
+        # Frames, height and width of the images of the first sample, after which the others go.
+        "img_shapes": [[tuple(f"={size}" for size in (1, side, side))]],
+        **guidance,
+    }
+
+
+def _of_sana(config: Any, image: int | None) -> _Entries | None:
+    guidance = {"guidance": InputEntry(shape=())} if config.guidance_embeds else {}
+    return _with_image("hidden_states", config, image, patch=_PIXELS_OF_SANA, beside={
+        "encoder_hidden_states": InputEntry(shape=(_SANA_TOKENS, config.caption_channels)),
+        **_TIMESTEP,
+        "encoder_attention_mask": InputEntry(shape=(_SANA_TOKENS,), dtype=DType.INT64),
+        **guidance,
+    })  # fmt: skip
+
+
+def _of_lumina2(config: Any, image: int | None) -> _Entries | None:
+    # It takes every text as long as its mask says.
+    mask = InputEntry(shape=(_LUMINA_TOKENS,), dtype=DType.INT64, values=(1,) * _LUMINA_TOKENS)
+    return _with_patches(config, image, beside={
+        "timestep": InputEntry(shape=()),
+        "encoder_hidden_states": InputEntry(shape=(_LUMINA_TOKENS, config.cap_feat_dim)),
+        "encoder_attention_mask": mask,
+    })  # fmt: skip
+
+
+def _of_aura(config: Any, image: int | None) -> _Entries | None:
+    # Its pipeline makes larger images than the configuration names.
+    return _with_patches(config, image or _AURA_PIXELS, beside={
+        "encoder_hidden_states": InputEntry(shape=(_AURA_TOKENS, config.joint_attention_dim)),
+        "timestep": InputEntry(shape=()),
+    })  # fmt: skip
 
 
 def _of_pixart(config: Any, image: int | None) -> _Entries | None:
@@ -214,12 +319,26 @@ def _class_labels(config: Any) -> _Entries:
 
 _TIMESTEP: _Entries = {"timestep": InputEntry(shape=(), dtype=DType.INT64)}
 _CLASSES: Mapping[str, Callable[[Any, int | None], _Entries | None]] = {
+    "AsymmetricAutoencoderKL": _of_autoencoder,
+    "AuraFlowTransformer2DModel": _of_aura,
+    "AutoencoderDC": _of_deep_autoencoder,
     "AutoencoderKL": _of_autoencoder,
+    "AutoencoderKLFlux2": _of_autoencoder,
+    "AutoencoderKLQwenImage": _of_qwen_autoencoder,
+    "AutoencoderTiny": _of_tiny_autoencoder,
+    "ChromaTransformer2DModel": _of_chroma,
     "ControlNetModel": _of_controlnet,
     "DiTTransformer2DModel": _of_dit,
+    "Flux2Transformer2DModel": _of_flux2,
+    "FluxControlNetModel": _of_flux_controlnet,
     "FluxTransformer2DModel": _of_flux,
+    "Lumina2Transformer2DModel": _of_lumina2,
     "PixArtTransformer2DModel": _of_pixart,
+    "QwenImageTransformer2DModel": _of_qwen,
+    "SD3ControlNetModel": _of_sd3_controlnet,
     "SD3Transformer2DModel": _of_sd3,
+    "SanaTransformer2DModel": _of_sana,
     "UNet2DConditionModel": _of_conditional_unet,
     "UNet2DModel": _of_unet,
+    "VQModel": _of_autoencoder,
 }

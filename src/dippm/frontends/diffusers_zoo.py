@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -139,18 +140,31 @@ def _build(
     image = None if asked is None else parse_image(asked, name=name)
     with without_advice(diffusers.utils.logging), default_dtype(dtype):
         module = make_on(device, lambda: definition.from_config(settings), name=name, options=options)
-    _keep_in_fp32(module)
+    has_fp32_parts = _keep_in_fp32(module)
     try:
-        return module, default_inputs(module, image=image)
+        inputs = default_inputs(module, image=image)
+        return module, _in_type(inputs, dtype) if has_fp32_parts and dtype is not None else inputs
     except UsageError:
         raise
     except Exception as exc:  # a file may say anything where a size is expected
         raise build_failed(name, exc, options) from exc
 
 
-def _keep_in_fp32(module: Any) -> None:
-    """Give those weights FP32 that ``from_pretrained`` keeps in it, whatever the type of the others."""
+def _keep_in_fp32(module: Any) -> bool:
+    """Give those weights FP32 that ``from_pretrained`` keeps in it whatever that of the others; whether any are."""
     kept = set(module._keep_in_fp32_modules or ())
-    for name, parameter in module.named_parameters():
-        if kept.intersection(name.split(".")):
-            parameter.data = parameter.data.float()
+    found = [weight for name, weight in module.named_parameters() if kept.intersection(name.split("."))]
+    for weight in found:
+        weight.data = weight.data.float()
+    return bool(found)
+
+
+def _in_type(inputs: InputShapes, dtype: torch.dtype) -> InputShapes:
+    """Inputs in the type of the weights, where these have several and do not tell it."""
+    from dippm.frontends.torch.dtypes import from_torch_dtype
+
+    named = {
+        name: replace(entry, dtype=from_torch_dtype(dtype)) if entry.dtype is None else entry
+        for name, entry in (inputs.named or {}).items()
+    }
+    return replace(inputs, named=named)
