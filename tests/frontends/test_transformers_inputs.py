@@ -217,6 +217,21 @@ def test_a_model_that_looks_for_padding_is_read_on_a_text_without() -> None:
     assert with_plain_text(plain) is None
 
 
+def test_a_model_that_looks_for_the_end_of_a_text_is_read_on_one_that_has_it(tmp_path: Path) -> None:
+    size = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8,
+            "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 200}  # fmt: skip
+    settings = {"model_type": "bart", "architectures": ["BartForSequenceClassification"], **size}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(settings))
+    graph = open_model(str(config), input=InputShapes())
+    assert graph.fixed_batch is None
+    assert graph.tensors[graph.outputs[0]].shape[0].per_sample == 1
+    given = InputShapes(named={"input_ids": InputEntry(shape=(3,), dtype=DType.INT64)})
+    ended = with_plain_text(given, end=2)
+    assert ended is not None
+    assert (ended.named or {})["input_ids"].values == (99, 99, 2)
+
+
 def test_only_texts_become_plain() -> None:
     entries = {"pixel_values": InputEntry(shape=(3, 8, 8)), "input_ids": InputEntry(shape=(4,), dtype=DType.INT64)}
     plain = with_plain_text(InputShapes(named=entries))

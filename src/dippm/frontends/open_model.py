@@ -173,7 +173,14 @@ def _read_built(
         except UnsupportedError as exc:
             if exc.code != "torch.data_dependent" or (text := with_plain_text(given)) is None:
                 raise
-            graph = read(input=text)
+            end = getattr(getattr(module, "config", None), "eos_token_id", None)
+            try:
+                graph = read(input=text)
+            except UsageError:
+                # A model that summarises a text by its last token may refuse one without an end.
+                if not isinstance(end, int) or (text := with_plain_text(given, end=end)) is None:
+                    raise
+                graph = read(input=text)
             return replace(graph, warnings=(*graph.warnings, _PLAIN_TEXT_WARNING))
     except UsageError as exc:
         if not input.is_empty or exc.code not in _ERRORS_OF_INPUTS:

@@ -60,14 +60,23 @@ def default_inputs(module: Any, config: Any) -> _Entries:
     return {**entries, **_beside(entries, config, parameters), **decoded}
 
 
-def with_plain_text(given: InputShapes) -> InputShapes | None:
-    """The inputs with texts that have no padding and no marks, which some models look for; None where all are known."""
+def with_plain_text(given: InputShapes, *, end: int | None = None) -> InputShapes | None:
+    """The inputs with texts that have no padding and no marks, which some models look for; None where all are known.
+
+    Args:
+        given: The inputs.
+        end: A token that the texts end in, by which some models find where they do.
+    """
     named = {
-        name: replace(entry, values=(_PLAIN_TOKEN,) * math.prod(entry.shape))
+        name: replace(entry, values=_plain_values(math.prod(entry.shape), end=end))
         for name, entry in (given.named or {}).items()
         if name in _TEXTS and entry.values is None and entry.rows == 1
     }
     return replace(given, named={**(given.named or {}), **named}) if named else None
+
+
+def _plain_values(length: int, *, end: int | None) -> tuple[int, ...]:
+    return (_PLAIN_TOKEN,) * length if end is None else (*(_PLAIN_TOKEN,) * (length - 1), end)
 
 
 def _tokens(config: Any, *, places: int = 0, token: int | None = None) -> InputEntry:
