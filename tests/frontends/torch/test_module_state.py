@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any
 
 import pytest
 
@@ -102,3 +104,44 @@ def test_hooks_that_a_call_adds_are_taken_away(read: Callable[..., Graph]) -> No
         assert not module.is_hooked
         assert list(module.inner._forward_hooks) == [own.id]
         assert not module.inner._forward_pre_hooks
+
+
+@lru_cache(maxsize=4)
+def places(count: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(count, device=device).float() / count
+
+
+def remember(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As the libraries decorate theirs, which remember nothing while a compiler runs."""
+    remembering = lru_cache(maxsize=4)(function)
+
+    @wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return remembering(*args)
+
+    return wrapper
+
+
+class Remembering(nn.Module):
+    """Has its tables made by functions that remember them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + places(x.shape[-1], x.device) + self.table(x.shape[-1], x.device)
+
+    @staticmethod
+    @remember
+    def table(count: int, device: torch.device) -> torch.Tensor:
+        return torch.arange(count, device=device).float().cos()
+
+
+def test_what_functions_remember_of_a_recording_does_not_stay(read: Callable[..., Graph]) -> None:
+    module = Remembering()
+    graphs = [read(module, "4") for _ in range(2)]
+    # As the module runs once its first call is over, in both: two sums.
+    assert [len(graph.nodes) for graph in graphs] == [2, 2]
+    assert graphs[0].fixed_batch is None
+    assert module(torch.zeros(1, 4)).device.type == "cpu"
+    # What was remembered before is left alone where nothing is added.
+    assert places.cache_info().currsize == 1
+    read(module, "4")
+    assert places.cache_info().currsize == 1

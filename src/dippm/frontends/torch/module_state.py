@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from functools import _lru_cache_wrapper
 from operator import is_
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -22,8 +26,9 @@ _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 class ModuleState:
     """What a module and its submodules hold, one level deep into their dicts, lists and sets.
 
-    Modules cache tensors in themselves (position tables, masks). Those of a recording have no data and must not stay;
-    between two recordings they may, because a second call finds the caches of the first.
+    Modules cache tensors in themselves (position tables, masks), or in functions whose results ``functools.lru_cache``
+    remembers. Those of a recording have no data and must not stay; between two recordings they may, because a second
+    call finds the caches of the first.
 
     Args:
         module: The root of the modules to watch.
@@ -35,6 +40,8 @@ class ModuleState:
         self._is_training = [bool(getattr(child, "training", False)) for child in self._modules]
         self._hook_counts = [_count_hooks(child) for child in self._modules]
         self._saved = self._capture()
+        self._remembering = list(_remembering_functions(self._modules))
+        self._misses = self._count_misses()
 
     def evaluate(self) -> None:
         """Put all modules in evaluation mode."""
@@ -64,7 +71,7 @@ class ModuleState:
             found += map(id, child.__dict__.values())
             for value in _containers(child.__dict__):
                 found += map(id, value.values() if isinstance(value, dict) else value)
-        return found
+        return found + self._count_misses()
 
     def restore(self) -> None:
         """Give the modules back all that they held at first, and nothing else."""
@@ -85,9 +92,15 @@ class ModuleState:
                     hooks = getattr(child, name)
                     while len(hooks) > count:
                         hooks.popitem()
+        for function, before, after in zip(self._remembering, self._misses, self._count_misses(), strict=True):
+            if before != after:  # it has no way to forget the new results alone
+                function.cache_clear()
         for child, was_training in zip(self._modules, self._is_training, strict=True):
             if bool(getattr(child, "training", False)) != was_training:
                 child.training = was_training
+
+    def _count_misses(self) -> list[int]:
+        return [function.cache_info().misses for function in self._remembering]
 
     def _capture(self) -> list[tuple[nn.Module, dict[str, Any], list[tuple[Any, Any]]]]:
         return [
@@ -95,6 +108,37 @@ class ModuleState:
             for child in self._modules
             if not isinstance(child, torch.jit.ScriptModule)
         ]
+
+
+def _remembering_functions(modules: Sequence[nn.Module]) -> Iterator[_lru_cache_wrapper[Any]]:
+    """The functions that remember results, of the modules' classes or beside these in their source files."""
+    classes = {base for kind in set(map(type, modules)) for base in kind.__mro__ if not _is_torch(base.__module__)}
+    files = [vars(sys.modules[name]) for name in {kind.__module__ for kind in classes} if name in sys.modules]
+    values = (value for names in (*map(vars, classes), *files) for value in list(names.values()))
+    yield from {id(found): found for value in values for found in _remembering_parts(value)}.values()
+
+
+def _remembering_parts(value: Any) -> Iterator[_lru_cache_wrapper[Any]]:
+    """What remembers results of a function: itself, or what a wrapper around it holds."""
+    function = getattr(value, "__func__", value)
+    if isinstance(function, _lru_cache_wrapper):
+        yield function
+    elif isinstance(function, FunctionType) and hasattr(function, "__wrapped__"):
+        for cell in function.__closure__ or ():
+            held = _held_in(cell)
+            if isinstance(held, _lru_cache_wrapper):
+                yield held
+
+
+def _held_in(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
+
+
+def _is_torch(name: str) -> bool:
+    return name.partition(".")[0] in {"builtins", "torch"}
 
 
 def _count_hooks(module: nn.Module) -> tuple[int, ...]:
