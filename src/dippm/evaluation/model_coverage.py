@@ -37,6 +37,7 @@ HF_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
         "DebertaV2Model", "ModernBertForMaskedLM", "MPNetModel", "XLMRobertaModel", "LongformerModel", "FNetModel",
         "ErnieForMaskedLM", "EuroBertForMaskedLM", "GteForMaskedLM", "IBertForMaskedLM", "NystromformerForMaskedLM",
         "RoFormerForMaskedLM", "MegatronBertModel", "XLNetModel", "SplinterModel", "TapasModel",
+        "BigBirdModel", "LayoutLMModel", "BrosModel",
     ),
     "decoders": (
         "GPT2LMHeadModel", "GPTNeoForCausalLM", "GPTNeoXForCausalLM", "GPTJForCausalLM", "OPTForCausalLM",
@@ -46,6 +47,7 @@ HF_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
         "Lfm2ForCausalLM", "SmolLM3ForCausalLM", "SeedOssForCausalLM", "Ernie4_5ForCausalLM", "DiffLlamaForCausalLM",
         "HeliumForCausalLM", "Ministral3ForCausalLM", "MptModel", "XGLMForCausalLM", "PersimmonForCausalLM",
         "ApertusModel", "Exaone4Model", "Glm4Model", "Olmo3Model", "OpenAIGPTModel", "Gemma3nForCausalLM",
+        "Qwen3_5ForCausalLM",
     ),
     "encoders with decoders": (
         "T5ForConditionalGeneration", "BartForConditionalGeneration", "PegasusForConditionalGeneration",
@@ -59,12 +61,21 @@ HF_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
         "ConvNextV2ForImageClassification", "Dinov2WithRegistersForImageClassification", "EfficientNetModel",
         "FocalNetModel", "PoolFormerModel", "PvtModel", "MobileViTForSemanticSegmentation", "DetrModel",
         "TableTransformerForObjectDetection", "DFineModel", "MaskFormerModel", "TimmWrapperModel",
-        "Qwen3VLVisionModel", "Kimi_K25VisionModel",
+        "Qwen3VLVisionModel", "Kimi_K25VisionModel", "SamModel", "Sam2Model", "DepthAnythingForDepthEstimation",
+        "DepthProForDepthEstimation", "DINOv3ViTModel", "SiglipVisionModel", "Swinv2ForImageClassification",
+        "Mask2FormerForUniversalSegmentation", "RTDetrForObjectDetection", "RfDetrForObjectDetection",
+        "GroundingDinoForObjectDetection", "VitPoseForPoseEstimation", "EfficientLoFTRModel",
+    ),
+    "videos": (
+        "VideoMAEForVideoClassification", "VivitForVideoClassification", "TimesformerForVideoClassification",
+        "VJEPA2Model", "XCLIPModel",
     ),
     "audio": (
         "Wav2Vec2ForCTC", "HubertModel", "WhisperForConditionalGeneration", "ASTForAudioClassification",
         "Speech2TextForConditionalGeneration", "SeamlessM4TForSpeechToText", "Wav2Vec2BertModel", "MoonshineModel",
         "LasrForCTC", "NemotronAsrStreamingForRNNT", "Data2VecAudioModel", "MusicgenMelodyForCausalLM",
+        "ClapModel", "EncodecModel", "MimiModel", "DacModel", "CsmForConditionalGeneration",
+        "GlmAsrForConditionalGeneration", "AudioFlamingo3ForConditionalGeneration", "Qwen3ASREncoder",
     ),
     "images with text": (
         "CLIPModel", "SiglipModel", "BlipForConditionalGeneration", "ViltModel", "LlavaForConditionalGeneration",
@@ -72,14 +83,16 @@ HF_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
         "Mistral3ForConditionalGeneration", "InternVLForConditionalGeneration", "Cohere2VisionModel",
         "PaddleOCRVLForConditionalGeneration", "Lfm2VlModel", "LlavaOnevisionModel", "VipLlavaModel",
         "DeepseekVLModel", "Florence2Model", "Siglip2Model", "AltCLIPModel", "ChineseCLIPModel", "Owlv2Model",
-        "LayoutLMv3Model",
+        "LayoutLMv3Model", "MllamaForConditionalGeneration", "Gemma4ForConditionalGeneration",
     ),
     "mixtures of experts": (
         "MixtralForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM", "GptOssForCausalLM", "OlmoeForCausalLM",
         "Ernie4_5_MoeModel", "FlexOlmoModel", "PhimoeForCausalLM", "MiniMaxM2Model",
+        "Llama4ForCausalLM", "Qwen3NextForCausalLM", "DeepseekV32ForCausalLM",
     ),
     "time series": ("PatchTSMixerModel", "PatchTSTModel"),
-    "state spaces": ("MambaForCausalLM", "Mamba2ForCausalLM", "RwkvForCausalLM", "FalconMambaForCausalLM"),
+    "state spaces": ("MambaForCausalLM", "Mamba2ForCausalLM", "RwkvForCausalLM", "FalconMambaForCausalLM",
+                     "xLSTMForCausalLM", "JambaForCausalLM"),
     "steps of generation": (
         *(f"{name}#{step}=512" for name in ("LlamaForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel")
           for step in ("prefill", "decode")),
