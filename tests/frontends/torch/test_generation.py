@@ -219,3 +219,20 @@ def test_a_step_of_generation_cannot_be_trained() -> None:
     with pytest.raises(UsageError) as caught:
         dippm.load(module, mode="training")
     assert caught.value.code == "generation.training"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("hf:xLSTMForCausalLM", {"hidden_size": 32, "num_hidden_layers": 1, "num_heads": 2}, "generation.no_cache"),
+        ("hf:JetMoeForCausalLM", {"hidden_size": 32, "num_hidden_layers": 1, "num_key_value_heads": 2,
+                                  "kv_channels": 8, "intermediate_size": 16}, "torch.data_dependent"),
+    ],
+)  # fmt: skip
+def test_what_a_decoder_raises_on_the_way_to_its_cache_is_wrapped(
+    name: str, options: dict[str, int], code: str
+) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        zoo.build(f"{name}#decode=8", options={**options, "vocab_size": 100})
+    assert caught.value.code == code
+    assert caught.value.__cause__ is not None

@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.torch.asked_values import DataDependentError
 from dippm.frontends.torch.call_inputs import default_dtype
+from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.recorded_call import call_without_data
 from dippm.graph import DType
 
@@ -31,6 +33,7 @@ DEFAULT_TOKENS = 128
 _PROBE_BATCHES = (2, 3)
 # The first since transformers 5.24, the others before.
 _CACHE_ARGUMENTS = ("cache", "past_key_values", "cache_params")
+_LONGEST_CAUSE = 200
 
 
 class GenerationStep(StrEnum):
@@ -134,13 +137,18 @@ class GenerationModule(nn.Module):
 
     def _probe(self, batch: int) -> Any:
         """The cache that a prompt leaves, its tensors without data."""
-        result = call_without_data(
-            self.model,
-            self.model,
-            {"input_ids": InputEntry(shape=(self.tokens,), dtype=DType.INT64)},
-            batch=batch,
-            **{self._argument: self._new_cache(), "use_cache": True},
-        )
+        entry = InputEntry(shape=(self.tokens,), dtype=DType.INT64)
+        options = {self._argument: self._new_cache(), "use_cache": True}
+        try:
+            result = call_without_data(self.model, self.model, {"input_ids": entry}, batch=batch, **options)
+        except DippmError:
+            raise
+        except DataDependentError as exc:
+            shapes = str(list(entry.at(batch)))
+            raise forward_error(exc, raised=None, source=type(self.model).__name__, shapes=shapes) from exc
+        except Exception as exc:  # the library's own code, which fails in any way on a cache that it has not made
+            why = (str(exc).strip().splitlines() or [""])[0].rstrip(".")
+            raise _no_cache(self.model, f"with that, it raises {type(exc).__name__}: {why[:_LONGEST_CAUSE]}") from exc
         cache = getattr(result, self._argument, None)
         if not _tensors_of(cache):
             raise _returns_no_cache(self.model)
