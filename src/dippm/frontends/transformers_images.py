@@ -133,11 +133,6 @@ def _images_and_videos(vision: Any, parameters: Mapping[str, Any]) -> Iterator[_
 
 def _images(config: Any) -> Iterator[InputEntry]:
     """An image of the size that the configuration names; where it names none, also larger ones."""
-    trained = getattr(config, "pretrained_cfg", None)
-    if isinstance(trained, Mapping) and trained.get("input_size"):  # a model of timm
-        channels, height, width = trained["input_size"]
-        yield InputEntry(shape=(int(channels), int(height), int(width)))
-        return
     channels, stated = _channels(config), _stated_size(config, depth=0)
     if stated is not None:
         yield InputEntry(shape=(channels, *stated))
@@ -155,9 +150,8 @@ def _stated_size(config: Any, *, depth: int) -> tuple[int, int] | None:
         config: The configuration.
         depth: How deep in it the part may be.
     """
-    trained = getattr(config, "pretrained_cfg", None)
-    if isinstance(trained, Mapping) and trained.get("input_size"):
-        return int(trained["input_size"][1]), int(trained["input_size"][2])
+    if (trained := _size_of_timm(config)) is not None:
+        return trained[1], trained[2]
     size = next((size for name in _SIZES if (size := getattr(config, name, None))), None)
     if size is not None:
         height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
@@ -170,7 +164,16 @@ def _frames(config: Any) -> int | None:
     return next((frames for name in _FRAMES if isinstance(frames := getattr(config, name, None), int)), None)
 
 
+def _size_of_timm(config: Any) -> tuple[int, int, int] | None:
+    """Channels, height and width that a model of timm was trained with; None for any other."""
+    trained = getattr(config, "pretrained_cfg", None)
+    size = trained.get("input_size") if isinstance(trained, Mapping) else None
+    return (int(size[0]), int(size[1]), int(size[2])) if size else None
+
+
 def _channels(config: Any) -> int:
+    if (trained := _size_of_timm(config)) is not None:
+        return trained[0]
     names = ("num_channels", "in_channels", "in_chans")
     return next((count for name in names if isinstance(count := getattr(config, name, None), int)), 3)
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import number_rows, number_stretches
+from dippm.costs.polynomial import FloatArray
 from dippm.features.physical.links import Links
-from dippm.features.physical.weights import weight_bytes
 from dippm.graph.columns import NONE
 
 __all__ = ["ROUNDS", "colours_of"]
@@ -21,7 +21,9 @@ ROUNDS = 2
 _BYTES_OF_NUMBER = 2**20
 
 
-def colours_of(kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] | None) -> IndexArray:
+def colours_of(
+    kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] | None, *, weight_bytes: FloatArray
+) -> IndexArray:
     """Numbers that are equal for operators of a graph of equal work whose neighbours are alike, [n_nodes].
 
     They ascend in the order in which they first appear, so that those of one graph are lower than those of the next.
@@ -30,22 +32,24 @@ def colours_of(kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] | 
         kernels: The kernels of the graph.
         links: Which operators read from which.
         phase: Phase of each node of a training step; None for a forward graph.
+        weight_bytes: Bytes of weights that each node reads.
     """
-    colours = _own_colours(kernels, links, phase)
+    colours = _own_colours(kernels, links, phase, weight_bytes)
     for _ in range(ROUNDS):
         colours = _refine(colours, links)
     return colours
 
 
-def _own_colours(kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] | None) -> IndexArray:
+def _own_colours(
+    kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] | None, weight_bytes: FloatArray
+) -> IndexArray:
     """Numbers that are equal for operators of which all features are equal, on images in the same order."""
     work, sizes = kernels.work, kernels.work.sizes
     arrays, count = sizes.arrays, len(sizes.nodes)
     every = np.arange(count, dtype=np.int64)
     cast = np.zeros((count, work.cast_elements.shape[1]))
     np.add.at(cast, work.types.casts.node, work.cast_elements)
-    weights = weight_bytes(work)[:, None]
-    of_all = np.concatenate([work.flops, work.bytes_read, work.bytes_written, cast, weights], axis=1)
+    of_all = np.concatenate([work.flops, work.bytes_read, work.bytes_written, cast, weight_bytes[:, None]], axis=1)
     # An operator has a row in the table of its family alone, and none is alike one of another family.
     in_family = np.zeros(count, dtype=np.int64)
     for table in (work.gemm, work.convolution, work.attention, work.recurrent, work.row, work.pool, work.reduction):
@@ -72,7 +76,7 @@ def _own_colours(kernels: KernelPlan, links: Links, phase: npt.NDArray[np.int8] 
         arrays.kind,
         arrays.attribute,
         kernels.arithmetic,
-        every - every if phase is None else phase,
+        np.zeros_like(every) if phase is None else phase,
         flags,
         number_rows(of_all),
         in_family,

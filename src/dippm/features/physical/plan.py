@@ -147,7 +147,8 @@ class PhysicalPlan:
         count = len(work.sizes.nodes)
         times = np.ones(count) if times is None else times
         links = Links.of(work.sizes)
-        colours = colours_of(kernels, links, phase)
+        held_bytes = weight_bytes(work)
+        colours = colours_of(kernels, links, phase, weight_bytes=held_bytes)
         operators = np.flatnonzero(~work.sizes.is_kind(OpKind.VIEW))
         _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
         class_of = np.full(count, -1, dtype=np.int64)
@@ -168,7 +169,7 @@ class PhysicalPlan:
             consumers=messages_of(node, class_of, links.producer, links.consumer),
             static=static_features(work, kernels, links, phase, node=node),
             serial=serial_resizes(work.sizes, links, phase) if work.fusion is None else _NO_NODES,
-            weight_bytes=weight_bytes(work)[node],
+            weight_bytes=held_bytes[node],
             first_elements=work.sizes.elements[first_input],
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
             out_elements=work.sizes.elements[work.sizes.outputs(node)],
