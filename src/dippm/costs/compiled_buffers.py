@@ -193,6 +193,6 @@ def _read_once(sizes: GraphSizes, fusion: Fusion) -> set[tuple[int, int]]:
 
 def _keys(sizes: GraphSizes, buffers: IndexArray, tensor_bytes: FloatArray) -> dict[int, int]:
     """Numbers that are equal for storages of equal size and format at every batch."""
-    rows = storage_polynomials(sizes, tensor_bytes)[buffers]
+    rows = storage_polynomials(sizes, tensor_bytes, buffers)
     numbers: Sequence[int] = number_rows(np.column_stack([rows, tensor_bytes[buffers]])).tolist() if len(rows) else []
     return dict(zip(buffers.tolist(), numbers, strict=True))

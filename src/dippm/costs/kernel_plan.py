@@ -16,7 +16,7 @@ from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, goes_through_c
 from dippm.costs.kernels.problems import Family
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import number_rows
-from dippm.costs.polynomial import FloatArray, pad
+from dippm.costs.polynomial import FloatArray
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
@@ -166,8 +166,7 @@ class KernelPlan:
             is_turned = runs_channels_last(work, is_backward)
         if is_backward is None:
             is_backward = np.zeros(len(arithmetic), dtype=np.bool_)
-        traffic_width = max(work.bytes_read.shape[1], work.bytes_written.shape[1])
-        traffic = np.concatenate([pad(work.bytes_read, traffic_width), pad(work.bytes_written, traffic_width)], axis=1)
+        traffic = np.concatenate([work.bytes_read, work.bytes_written], axis=1)
 
         def distinct(table: npt.NDArray[np.float64], node: IndexArray, *more: npt.ArrayLike) -> Distinct:
             if not len(node):

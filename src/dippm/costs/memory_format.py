@@ -142,16 +142,20 @@ class _Chains:
         source, is_turned = every.copy(), np.zeros(len(every), dtype=np.bool_)
         is_kept = (self.is_kept & ~is_settled)[node]
         source[tensor] = np.where(is_kept, self.image[node], tensor)
-        is_turned[tensor] = is_kept & self.is_turned
+        is_turned[tensor] = is_kept & self.is_turned & (source[tensor] != tensor)
         begins = np.append(is_last, False)
         begins[tensor] = is_settled[node]
         # Each round looks twice as far back; a tensor that is written in place may lead back to itself.
+        led = np.flatnonzero(source != every)
         for _ in range(len(every).bit_length()):
-            further = source[source]
-            is_turned ^= is_turned[source] & (source != every)
-            if (further == source).all():
+            via = source[led]
+            further = source[via]
+            is_further = further != via
+            led, via, further = led[is_further], via[is_further], further[is_further]
+            if not len(led):
                 break
-            source = further
+            is_turned[led] ^= is_turned[via]
+            source[led] = further
         result: BoolArray = begins[source] ^ is_turned
         return result
 

@@ -164,8 +164,8 @@ class SizeTable:
 
 def _at(values: IndexArray, start: IndexArray, nodes: IndexArray, position: int) -> IndexArray:
     """The value at one place of each node's stretch, -1 where the stretch is shorter."""
+    if not len(values):
+        return np.full(len(nodes), -1, dtype=np.int64)
     place = start[nodes] + position
-    result = np.full(len(nodes), -1, dtype=np.int64)
-    exists = place < start[nodes + 1]
-    result[exists] = values[place[exists]]
+    result: IndexArray = np.where(place < start[nodes + 1], values[np.minimum(place, len(values) - 1)], -1)
     return result

@@ -249,7 +249,7 @@ class _Pieces:
         arrays, types = workload.sizes.arrays, workload.types
         tensor_bytes = types.tensor_bytes if buffers is None else buffers.tensor_bytes
         is_owner = arrays.storage == np.arange(len(arrays.storage))
-        owned = storage_polynomials(workload.sizes, tensor_bytes)
+        owned = storage_polynomials(workload.sizes, tensor_bytes, np.arange(len(is_owner)))
         owned[~is_owner] = 0.0
         casts = workload.cast_elements * types.casts.to_bytes[:, None]
         copies, is_grouped = _layout_copies(workload)

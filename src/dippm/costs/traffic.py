@@ -28,22 +28,24 @@ _FETCHING_KINDS = frozenset({OpKind.EMBEDDING, OpKind.GATHER, OpKind.COPY})
 _SILENT_KINDS = frozenset({OpKind.VIEW, OpKind.FILL, OpKind.RANDOM})
 
 
-def storage_polynomials(sizes: GraphSizes, tensor_bytes: FloatArray) -> FloatArray:
-    """Bytes of the storage behind every tensor, its own or the one that it shares.
+def storage_polynomials(sizes: GraphSizes, tensor_bytes: FloatArray, tensors: IndexArray) -> FloatArray:
+    """Bytes of the storage behind some tensors, their own or the one that they share.
 
     A stated storage size scales with the element size at hand.
 
     Shapes:
-        tensor_bytes: [T]; result: [T, D].
+        tensor_bytes: [T]; tensors: [n]; result: [n, D].
     """
     arrays = sizes.arrays
-    result = pad(sizes.elements[:-1] * tensor_bytes[:, None], 2)
-    stated = np.flatnonzero(arrays.storage_per_sample >= 0)
-    scale = tensor_bytes[stated] / np.maximum(arrays.bits[stated] / 8.0, 0.125)
+    owner = arrays.storage[tensors]
+    result = pad(sizes.elements[owner] * tensor_bytes[owner, None], 2)
+    stated = np.flatnonzero(arrays.storage_per_sample[owner] >= 0)
+    owner = owner[stated]
+    scale = tensor_bytes[owner] / np.maximum(arrays.bits[owner] / 8.0, 0.125)
     result[stated] = 0.0
-    result[stated, 0] = arrays.storage_fixed[stated] * scale
-    result[stated, 1] = arrays.storage_per_sample[stated] * scale
-    return result[arrays.storage]
+    result[stated, 0] = arrays.storage_fixed[owner] * scale
+    result[stated, 1] = arrays.storage_per_sample[owner] * scale
+    return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -55,15 +57,18 @@ class Reads:
         node: Node of each read that has a limit.
         whole: Its bytes without the limit.
         limit: Its limit; which of the two is smaller depends on the batch.
+        polynomials: Coefficients of the bytes without limits, then those of the limits; equal rows read equally much.
 
     Shapes:
-        certain: [n_nodes, D]; node: [L]; whole, limit: [L, D].
+        certain: [n_nodes, D]; node: [L]; whole, limit: [L, D]; polynomials: [n_nodes, 2 D], or [n_nodes, D] where no
+        read has a limit.
     """
 
     certain: FloatArray
     node: IndexArray
     whole: FloatArray
     limit: FloatArray
+    polynomials: FloatArray
 
     @classmethod
     def build(cls, sizes: GraphSizes, types: TypePlan, *, read_bytes: FloatArray | None = None) -> Reads:
@@ -88,7 +93,7 @@ class Reads:
         shared = np.flatnonzero(sizes.arrays.storage[tensor] != tensor)
         if len(shared):
             scale = read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
-            limit[shared] = storage_polynomials(sizes, types.tensor_bytes)[tensor[shared]] * scale[:, None]
+            limit[shared] = storage_polynomials(sizes, types.tensor_bytes, tensor[shared]) * scale[:, None]
         is_fetching = sizes.is_kind(*_FETCHING_KINDS)
         fetched = np.flatnonzero(is_fetching[node] & (edges.read_position == 0))
         if len(fetched):
@@ -99,8 +104,12 @@ class Reads:
             width = sizes.dimension(sizes.inputs(node[expert], 0), -1)[:, :1]
             chosen = sizes.elements[sizes.outputs(node[expert])] * width * read_bytes[expert, None]
             limit[expert] = pad(chosen, whole.shape[1])
-        is_limit = is_at_most(limit, whole)
-        whole[is_limit] = limit[is_limit]
+        is_limited = np.zeros(len(node), dtype=np.bool_)
+        for some in (shared, fetched, expert):
+            is_limited[some] = True
+        limited = np.flatnonzero(is_limited)
+        lower = limited[is_at_most(limit[limited], whole[limited])]
+        whole[lower] = limit[lower]
 
         is_silent = sizes.is_kind(*_SILENT_KINDS)
         is_in_place = _scatters_in_place(sizes)
@@ -110,27 +119,14 @@ class Reads:
         is_twice &= (edges.read_position == 0) | sizes.is_kind(OpKind.NORM_GRAD)[node]
         whole[is_twice] *= 2.0
         limit[is_twice] *= 2.0
-        is_open = is_read & ~is_at_most(whole, limit)
-        is_certain = is_read & ~is_open
-        return cls(
-            certain=scatter_add(node[is_certain], whole[is_certain], count=len(sizes.nodes)),
-            node=node[is_open],
-            whole=whole[is_open],
-            limit=limit[is_open],
-        )
-
-    @property
-    def polynomials(self) -> FloatArray:
-        """Coefficients of the bytes without limits, then those of the limits; equal rows read equally much.
-
-        Shapes:
-            result: [n_nodes, 2 D], or [n_nodes, D] where no read has a limit.
-        """
-        if not len(self.node):
-            return self.certain
-        count = len(self.certain)
-        whole = self.certain + scatter_add(self.node, self.whole, count=count)
-        return np.concatenate([whole, scatter_add(self.node, self.limit, count=count)], axis=1)
+        undecided = limited[is_read[limited] & ~is_at_most(whole[limited], limit[limited])]
+        is_read[undecided] = False
+        certain = polynomials = scatter_add(node[is_read], whole[is_read], count=len(sizes.nodes))
+        node, whole, limit = node[undecided], whole[undecided], limit[undecided]
+        if len(node):
+            of_nodes, limits = (scatter_add(node, each, count=len(certain)) for each in (whole, limit))
+            polynomials = np.concatenate([certain + of_nodes, limits], axis=1)
+        return cls(certain=certain, node=node, whole=whole, limit=limit, polynomials=polynomials)
 
     def at(self, batches: FloatArray) -> FloatArray:
         """Bytes at each batch.

@@ -20,6 +20,8 @@ from dippm.graph.graph import Attribute, Graph, TensorRole
 __all__ = ["GraphArrays"]
 
 _RANK_AT_LEAST = 1
+# Floats below this add up to whole numbers.
+_EXACT_BELOW = 2.0**53
 _BITS = np.array([dtype.bits for dtype in DType], dtype=np.int64)
 _DTYPES = tuple(DType)
 _IS_PARAMETER = mark(TensorRole, (TensorRole.PARAMETER,))
@@ -161,15 +163,30 @@ class GraphArrays:
 
     def _numbers_of(self, is_counted: npt.NDArray[np.bool_]) -> list[dict[DType, int]]:
         chosen = np.flatnonzero(is_counted[self.role] & (self.storage == np.arange(len(self.storage))))
-        graph = np.searchsorted(self.tensor_start, chosen, side="right") - 1
-        result: list[dict[DType, int]] = [{} for _ in self.tensor_start[1:]]
-        # Whole numbers of Python are exact whatever their size.
-        numel = list(map(prod, self.fixed.tolist()))
-        for place, number, shape in zip(
-            graph.tolist(), self.dtype[chosen].tolist(), self.shape[chosen].tolist(), strict=True
-        ):
-            of_graph, dtype = result[place], _DTYPES[number]
-            of_graph[dtype] = of_graph.get(dtype, 0) + numel[shape]
+        graphs = len(self.tensor_start) - 1
+        graph = np.repeat(np.arange(graphs), np.diff(np.searchsorted(chosen, self.tensor_start)))
+        # Of each type in each graph the place of the first tensor, and the number of elements of all.
+        of_type = graph * len(_DTYPES) + self.dtype[chosen]
+        first = np.full(graphs * len(_DTYPES), len(chosen))
+        first[of_type[::-1]] = np.arange(len(chosen))[::-1]
+        numbers = self._numel_of_groups(of_type, chosen, groups=len(first))
+        result: list[dict[DType, int]] = [{} for _ in range(graphs)]
+        for each in np.argsort(first)[: np.count_nonzero(first < len(chosen))].tolist():
+            place, number = divmod(each, len(_DTYPES))
+            result[place][_DTYPES[number]] = numbers[each]
+        return result
+
+    def _numel_of_groups(
+        self, group: npt.NDArray[np.int64], tensors: npt.NDArray[np.int64], *, groups: int
+    ) -> list[int]:
+        """Elements of all tensors of each group at batch 0, as whole numbers that are exact whatever their size."""
+        shape = self.shape[tensors]
+        numel = self.fixed.astype(np.float64).prod(axis=1)
+        if numel[shape].sum() < _EXACT_BELOW:
+            return list(map(int, np.bincount(group, numel[shape], minlength=groups).tolist()))
+        exact, result = list(map(prod, self.fixed.tolist())), [0] * groups
+        for place, number in zip(group.tolist(), shape.tolist(), strict=True):
+            result[place] += exact[number]
         return result
 
     def sizes(self, batch: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -85,7 +85,9 @@ class _Inputs:
     factor: Float32Array
 
     def scale(self, features: Float32Array) -> Float32Array:
-        scaled: Float32Array = (features[..., self.features] - self.mean) * self.factor
+        scaled: Float32Array = features.take(self.features, axis=-1)
+        scaled -= self.mean
+        scaled *= self.factor
         np.clip(scaled, -_CLIP, _CLIP, out=scaled)
         return scaled
 
