@@ -24,6 +24,7 @@ setup(
         )
         for package, name in (
             ("costs", "_autocast"),
+            ("costs", "_loops"),
             ("costs", "_numbering"),
             ("costs", "_replay"),
             ("predictors", "_network"),

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from dippm.costs.edges import Edges
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dippm.costs.edges import Edges, last_writes
 from dippm.graph import OpKind
 
 
@@ -46,3 +50,21 @@ def test_several_graphs_are_numbered_through(builder):
     assert edges.is_first.tolist() == [True, False, True, False, True]
     assert edges.input_tensor.tolist() == [0, -1, 0, 2, -1, 2, 3]
     assert edges.write_tensor.tolist() == [1, 3, 4]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=12),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=12),
+)
+def test_a_read_is_of_the_last_write_by_an_earlier_node(
+    writes: list[tuple[int, int]], reads: list[tuple[int, int]]
+) -> None:
+    writes, reads = sorted(writes, key=lambda pair: pair[0]), sorted(reads, key=lambda pair: pair[0])
+    expected = [
+        max((place for place, (by, what) in enumerate(writes) if what == value and by < node), default=len(writes))
+        for node, value in reads
+    ]
+    (write_node, write), (read_node, read) = (
+        np.array(pairs, dtype=np.int64).reshape(-1, 2).T for pairs in (writes, reads)
+    )
+    assert last_writes(write, write_node, read, read_node, values=4).tolist() == expected

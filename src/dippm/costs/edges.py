@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dippm.graph import Graph
 from dippm.graph.columns import NONE, IndexLists
 
-__all__ = ["Edges", "IndexArray"]
+__all__ = ["Edges", "IndexArray", "last_writes"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -75,3 +75,37 @@ class Edges:
     def from_graph(cls, graph: Graph) -> Edges:
         """Collect the arrays of one graph."""
         return cls.from_graphs([graph])
+
+
+def last_writes(
+    write: IndexArray, write_node: IndexArray, read: IndexArray, read_node: IndexArray, *, values: int
+) -> IndexArray:
+    """For each read the last write of what it reads by an earlier node, the number of writes where there is none.
+
+    Args:
+        write: What each write writes: a tensor, or a storage.
+        write_node: Node of each write, ascending.
+        read: What each read reads.
+        read_node: Node of each read.
+        values: How many tensors or storages there are.
+
+    Shapes:
+        write, write_node: [W]; read, read_node and result: [E].
+    """
+    none = len(write)
+    write_of = np.full(values, none, dtype=np.int64)
+    write_of[write] = np.arange(none)
+    result = write_of[read]
+    result[np.append(write_node, NONE)[result] >= read_node] = none
+    # Most are written once; which write of several it is takes a search.
+    is_rewritten = np.bincount(write, minlength=values) > 1
+    searched = np.flatnonzero(is_rewritten[read])
+    if len(searched):
+        writes = np.flatnonzero(is_rewritten[write])
+        count = 1 + max(int(write_node[-1]), int(read_node[searched].max()))
+        keys = write[writes] * count + write_node[writes]
+        order = np.argsort(keys, kind="stable")
+        place = np.searchsorted(keys[order], read[searched] * count + read_node[searched]) - 1
+        found = writes[order[np.maximum(place, 0)]]
+        result[searched] = np.where((place >= 0) & (write[found] == read[searched]), found, none)
+    return result

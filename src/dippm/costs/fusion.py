@@ -17,15 +17,15 @@ constants that are folded.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray
+from dippm.costs.edges import IndexArray, last_writes
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
+from dippm.costs.loop_kernels import NOWHERE, Loops
+from dippm.costs.numbering import number_rows
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import TypePlan
 from dippm.costs.recomputation import Recomputation, Value
@@ -64,10 +64,6 @@ _NORM_KINDS = (
 )
 # A concatenation of more is built in memory; what reads one of fewer picks from its parts.
 _MOST_PICKED = 4
-# Loops with as many operators between them stay apart: what they share would be in memory for so long.
-_FAR = 64
-_NOWHERE = -1
-_FORWARD = 0
 #: Part of the nodes that are not compiled.
 EAGER_PART = -1
 
@@ -245,12 +241,6 @@ def _has_function(sizes: GraphSizes, kind: OpKind, function: str) -> BoolArray:
     return sizes.is_kind(kind) & sizes.has_function(function)
 
 
-def _first_reads(sizes: GraphSizes) -> list[int]:
-    """The first read of each node, and the end of those of the last one."""
-    first: list[int] = np.searchsorted(sizes.edges.read_node, np.arange(len(sizes.arrays.kind) + 1)).tolist()
-    return first
-
-
 def _passes(flow: _Flow) -> FloatArray:
     """How often each read is read, [E]: twice before a norm that goes over what its own kernel has made twice."""
     by, is_twice = flow.sizes.edges.read_node, reads_twice(flow.sizes)
@@ -264,19 +254,13 @@ def _passes(flow: _Flow) -> FloatArray:
 
 def _writers(sizes: GraphSizes) -> IndexArray:
     """The node that last wrote what each read reads, -1 where none did, [E]."""
-    edges, storage = sizes.edges, sizes.arrays.storage.tolist()
-    is_view = sizes.is_kind(OpKind.VIEW).tolist()
-    read, written = edges.read_tensor.tolist(), edges.write_tensor.tolist()
-    last = [_NOWHERE] * len(storage)
-    result: list[int] = []
-    reads = pairwise(_first_reads(sizes))
-    writes = pairwise(edges.output_start.tolist())
-    for node, ((first, stop), (first_write, last_write)) in enumerate(zip(reads, writes, strict=True)):
-        result += [last[storage[tensor]] for tensor in read[first:stop]]
-        if not is_view[node]:
-            for tensor in written[first_write:last_write]:
-                last[storage[tensor]] = node
-    return np.array(result, dtype=np.int64)
+    edges, storage = sizes.edges, sizes.arrays.storage
+    is_written = ~sizes.is_kind(OpKind.VIEW)[edges.write_node]
+    node = edges.write_node[is_written]
+    last = last_writes(
+        storage[edges.write_tensor[is_written]], node, storage[edges.read_tensor], edges.read_node, values=len(storage)
+    )
+    return np.append(node, NOWHERE)[last]
 
 
 def is_reduction(sizes: GraphSizes) -> BoolArray:
@@ -285,67 +269,21 @@ def is_reduction(sizes: GraphSizes) -> BoolArray:
     return result
 
 
-def _kernels(sizes: GraphSizes, writer: IndexArray, loops: BoolArray, parts: IndexArray) -> IndexArray:
-    """Kernel of each node, [n_nodes]: every loop runs as late as those that read it let it."""
-    edges = sizes.edges
-    is_view, is_loop, part = sizes.is_kind(OpKind.VIEW).tolist(), loops.tolist(), parts.tolist()
-    reduces, is_window = is_reduction(sizes).tolist(), sizes.is_kind(*_WINDOW_KINDS).tolist()
-    is_built = (sizes.is_kind(OpKind.CONCAT) & (np.diff(edges.input_start) > _MOST_PICKED)).tolist()
-    stretches, writers, place = _stretches(sizes), writer.tolist(), np.cumsum(~sizes.is_kind(OpKind.VIEW)).tolist()
-    count = len(is_view)
-    readers: list[list[int]] = [[] for _ in range(count)]
-    for node, origin in zip(edges.read_node.tolist(), writers, strict=True):
-        if origin >= 0 and not is_view[node]:
-            readers[origin].append(node)
-    # The last node of a kernel is found by following these to the end.
-    leader = list(range(count))
-    # How many kernels come after a kernel at least, and which stretch it reduces.
-    after, reduced = [0] * count, [_NOWHERE] * count
-
-    def find(node: int) -> int:
-        while leader[node] != node:
-            leader[node] = leader[leader[node]]
-            node = leader[node]
-        return node
-
-    for node in reversed(range(count)):
-        is_alone = not is_loop[node] or is_built[node]
-        behind = [(find(reader), is_alone or is_window[reader]) for reader in readers[node]]
-        for kernel, waits in behind:
-            after[node] = max(after[node], after[kernel] + waits)
-        if not is_loop[node]:
-            continue
-        joined = {
-            kernel
-            for kernel, waits in behind
-            if is_loop[kernel]
-            and not waits
-            and after[kernel] == after[node]
-            and part[kernel] == part[node]
-            and place[kernel] - place[node] <= _FAR
-        }
-        if reduces[node]:
-            reduced[node] = stretches[node]
-            if any(reduced[kernel] not in {_NOWHERE, stretches[node]} for kernel in joined):
-                after[node] += 1
-                continue
-        for kernel in sorted(joined, reverse=True):
-            own = find(node)
-            if _NOWHERE not in {reduced[own], reduced[kernel]} and reduced[own] != reduced[kernel]:
-                continue
-            last, other = max(own, kernel), min(own, kernel)
-            leader[other] = last
-            reduced[last] = max(reduced[own], reduced[kernel])
-    return np.array([_NOWHERE if is_view[node] else find(node) for node in range(count)], dtype=np.int64)
-
-
-def _stretches(sizes: GraphSizes) -> list[int]:
-    """What tells the stretches that nodes reduce over apart: how many there are, of nodes that reduce, [n_nodes]."""
-    every = np.arange(len(sizes.arrays.kind), dtype=np.int64)
-    source = sizes.inputs(every, 0)
-    _, result = np.unique(sizes.elements[source], axis=0, return_inverse=True)
-    stretches: list[int] = result.reshape(-1).tolist()
-    return stretches
+def _kernels(sizes: GraphSizes, writer: IndexArray, is_loop: BoolArray, part: IndexArray) -> IndexArray:
+    """Kernel of each node, [n_nodes]."""
+    loops = Loops(
+        reader=sizes.edges.read_node,
+        writer=writer,
+        is_view=sizes.is_kind(OpKind.VIEW),
+        is_loop=is_loop,
+        is_built=sizes.is_kind(OpKind.CONCAT) & (np.diff(sizes.edges.input_start) > _MOST_PICKED),
+        is_window=sizes.is_kind(*_WINDOW_KINDS),
+        reduces=is_reduction(sizes),
+        part=part,
+        # How many numbers there are of what is reduced.
+        stretch=number_rows(sizes.elements[sizes.inputs(np.arange(len(part), dtype=np.int64), 0)]),
+    )
+    return loops.join()
 
 
 def _is_repeated(flow: _Flow) -> BoolArray:
@@ -366,39 +304,52 @@ def _is_repeated(flow: _Flow) -> BoolArray:
 def _written_bytes(flow: _Flow) -> FloatArray:
     """Bytes for each element of each write, [W]: of loops those of every format in which it is read from memory."""
     sizes, types, edges = flow.sizes, flow.types, flow.sizes.edges
-    storage, is_view = sizes.arrays.storage, sizes.is_kind(OpKind.VIEW)
-    formats: defaultdict[tuple[int, int], set[float]] = defaultdict(set)
-    chosen = np.flatnonzero(flow.is_read & (flow.writer >= 0))
-    read = (values[chosen].tolist() for values in (flow.writer, flow.owner, flow.element_bytes))
-    for node, tensor, width in zip(*read, strict=True):
-        formats[node, tensor].add(width)
-    for value, _, width in flow.kept:
-        formats[value].add(width)
-    is_write = ~is_view[edges.write_node]
+    storage, count = sizes.arrays.storage, len(sizes.arrays.storage)
+    is_write = ~sizes.is_kind(OpKind.VIEW)[edges.write_node]
     # Of several writes of a tensor the last one stays.
-    last = dict(zip(storage[edges.write_tensor[is_write]].tolist(), edges.write_node[is_write].tolist(), strict=True))
+    last = np.full(count, NOWHERE)
+    last[storage[edges.write_tensor[is_write]]] = edges.write_node[is_write]
     tensor_start = sizes.arrays.tensor_start.tolist()
     outputs = [
         first + output for graph, first in zip(sizes.graphs, tensor_start, strict=False) for output in graph.outputs
     ]
-    outputs += np.flatnonzero(_IS_GRADIENT[sizes.arrays.role]).tolist()
-    for output in outputs:
-        tensor = int(storage[output])
-        if tensor in last:
-            formats[last[tensor], tensor].add(float(types.tensor_bytes[output]))
+    seen = np.concatenate([np.array(outputs, dtype=np.int64), np.flatnonzero(_IS_GRADIENT[sizes.arrays.role])])
+    seen = seen[last[storage[seen]] >= 0]
+    is_read = flow.is_read & (flow.writer >= 0)
+    kept = np.array([node * count + tensor for (node, tensor), _, _ in flow.kept], dtype=np.int64)
+    value, bytes_of = _sum_distinct(
+        np.concatenate(
+            [flow.writer[is_read] * count + flow.owner[is_read], kept, last[storage[seen]] * count + storage[seen]]
+        ),
+        np.concatenate([flow.element_bytes[is_read], [width for _, _, width in flow.kept], types.tensor_bytes[seen]]),
+    )
     result = np.where(is_write, types.tensor_bytes[edges.write_tensor], 0.0)
     loops = np.flatnonzero(flow.is_loop[edges.write_node])
-    written = zip(edges.write_node[loops].tolist(), storage[edges.write_tensor[loops]].tolist(), strict=True)
-    result[loops] = [sum(formats.get(key, ())) for key in written]
+    written = _find(value, edges.write_node[loops] * count + storage[edges.write_tensor[loops]])
+    result[loops] = np.append(bytes_of, 0.0)[written]
     return result
+
+
+def _sum_distinct(keys: IndexArray, numbers: FloatArray) -> tuple[IndexArray, FloatArray]:
+    """The keys, ascending, and the sum of the numbers that come with each, equal ones once."""
+    key, place = np.unique(keys, return_inverse=True)
+    number, number_of = np.unique(numbers, return_inverse=True)
+    of_key, of_number = np.divmod(np.unique(place * len(number) + number_of), max(len(number), 1))
+    return key, np.bincount(of_key, number[of_number], minlength=len(key)).astype(np.float64)
 
 
 def _remaining_casts(flow: _Flow) -> BoolArray:
     """Casts of what no loop writes for what no loop reads, such as weights, [C]."""
-    casts, edges = flow.types.casts, flow.sizes.edges
-    pairs = zip(edges.read_node.tolist(), edges.read_tensor.tolist(), strict=True)
-    writer = dict(zip(pairs, flow.writer.tolist(), strict=True))
-    cast = zip(casts.node.tolist(), casts.tensor.tolist(), strict=True)
-    origin = np.array([writer.get(pair, _NOWHERE) for pair in cast], dtype=np.int64)
-    result: BoolArray = ~flow.is_loop[casts.node] & ~((origin >= 0) & flow.is_loop[origin])
+    casts, edges, count = flow.types.casts, flow.sizes.edges, len(flow.sizes.arrays.storage)
+    pair, read = np.unique(edges.read_node * count + edges.read_tensor, return_index=True)
+    writer = np.append(flow.writer[read], NOWHERE)[_find(pair, casts.node * count + casts.tensor)]
+    result: BoolArray = ~flow.is_loop[casts.node] & ~((writer >= 0) & flow.is_loop[writer])
+    return result
+
+
+def _find(known: IndexArray, asked: IndexArray) -> IndexArray:
+    """Place of each number among ascending ones, -1 where it is not among them."""
+    place = np.searchsorted(known, asked)
+    is_known = np.append(known, NOWHERE)[place] == asked
+    result: IndexArray = np.where(is_known, place, NOWHERE)
     return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray
+from dippm.costs.edges import IndexArray, last_writes
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import OpKind
 
@@ -60,7 +60,9 @@ class Links:
         """Follow every read back through views to the operator that wrote it."""
         edges, count = sizes.edges, len(sizes.arrays.kind)
         is_view = sizes.is_kind(OpKind.VIEW)
-        written = _last_writes(sizes)
+        written = last_writes(
+            edges.write_tensor, edges.write_node, edges.read_tensor, edges.read_node, values=len(sizes.arrays.rank)
+        )
         # A write by a view stands for the one that the view's first input goes back to; one more stands for none.
         none = len(edges.write_node)
         source = np.full(count, none)
@@ -90,35 +92,6 @@ class Links:
             reads_part=reads_part,
             is_read_reordered=is_read_reordered,
         )
-
-
-def _last_writes(sizes: GraphSizes) -> IndexArray:
-    """For each read the last write of its tensor by an earlier node, the number of writes where there is none, [E]."""
-    edges, tensors = sizes.edges, len(sizes.arrays.rank)
-    none = len(edges.write_node)
-    write_of = np.full(tensors, none)
-    write_of[edges.write_tensor] = np.arange(none)
-    result = write_of[edges.read_tensor]
-    result[np.append(edges.write_node, -1)[result] >= edges.read_node] = none
-    # Most tensors are written once; which write of several it is takes a search.
-    is_rewritten = np.bincount(edges.write_tensor, minlength=tensors) > 1
-    searched = np.flatnonzero(is_rewritten[edges.read_tensor])
-    if len(searched):
-        result[searched] = _search_writes(sizes, searched, is_rewritten)
-    return result
-
-
-def _search_writes(sizes: GraphSizes, reads: IndexArray, is_rewritten: BoolArray) -> IndexArray:
-    """What :func:`_last_writes` tells, of reads of tensors that are written several times."""
-    edges, count = sizes.edges, len(sizes.arrays.kind)
-    writes = np.flatnonzero(is_rewritten[edges.write_tensor])
-    keys = edges.write_tensor[writes] * count + edges.write_node[writes]
-    order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], edges.read_tensor[reads] * count + edges.read_node[reads]) - 1
-    found = writes[order[np.maximum(place, 0)]]
-    is_its = (place >= 0) & (edges.write_tensor[found] == edges.read_tensor[reads])
-    result: IndexArray = np.where(is_its, found, len(edges.write_node))
-    return result
 
 
 def messages_of(node: IndexArray, class_of: IndexArray, hearer: IndexArray, heard: IndexArray) -> Messages:
