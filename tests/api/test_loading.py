@@ -103,5 +103,6 @@ def test_a_checkpoint_is_kept_by_its_content_and_named_by_its_path(
 def test_two_precisions_are_read_apart() -> None:
     formats = {precision: read_format(precision) for precision in ("fp32", "tf32", "amp", "amp-bf16", "fp16", "bf16")}
     assert {name: found for name, found in formats.items() if found} == {"fp16": "float16", "bf16": "bfloat16"}
+    assert read_format(None) not in formats.values()
     with pytest.raises(UsageError):
         read_format("fp17")

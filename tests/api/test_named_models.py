@@ -80,6 +80,7 @@ def test_what_is_asked_otherwise_is_read_anew(folder, read, other):
     [
         ("hf:bert", Precision.BF16, 2),
         ("hf:bert", Precision.AMP, 1),
+        ("hf:bert", None, 2),
         (_NAME, Precision.BF16, 1),  # timm's code leaves formats alone
     ],
 )

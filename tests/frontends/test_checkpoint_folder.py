@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dippm
+from dippm.costs.precision import Precision
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends import zoo
 from dippm.frontends.checkpoint_folder import find_checkpoint
@@ -83,7 +84,10 @@ def test_weights_have_the_type_that_the_configuration_names(folder: Path, tmp_pa
     assert needed[1] == pytest.approx(2 * needed[0], rel=1e-3)
     assert needed[2] == needed[0]
     prediction = dippm.predict(open_(folder), device="L4")
-    assert any("stored as bfloat16" in warning for warning in prediction.warnings)
+    assert prediction.conditions.precision is Precision.BF16
+    assert "The model runs in bfloat16, the type that its weights are stored in." in prediction.warnings
+    (cast,) = [each for each in dippm.predict(open_(folder), device="L4", precision="amp").warnings if "stored" in each]
+    assert cast == "The model's weights are stored as bfloat16: amp casts the rest alone."
 
 
 @needs_transformers

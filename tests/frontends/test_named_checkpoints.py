@@ -4,6 +4,7 @@ from importlib import resources
 import pytest
 
 from dippm.frontends.named_checkpoints import find_named, known_names, load_checkpoints
+from dippm.graph import DType
 
 
 @pytest.mark.parametrize("prefix", ["hf", "diffusers"])
@@ -23,12 +24,26 @@ def test_a_model_that_was_trained_on_has_what_it_started_from_but_for_what_it_na
     assert without_window == {"max_position_embeddings": 32768, "sliding_window": None}
 
 
+def test_weights_are_published_in_a_type_of_their_own() -> None:
+    known = load_checkpoints("hf")
+    published = {
+        "openai-community/gpt2": None,
+        "meta-llama/Llama-2-7b-chat-hf": DType.FLOAT16,
+        "meta-llama/Llama-3.1-8B-Instruct": DType.BFLOAT16,
+        # The base in 32 bits, what was trained on from it in 16.
+        "google/gemma-2-2b": None,
+        "google/gemma-2-2b-it": DType.BFLOAT16,
+    }
+    assert {name: known[name].dtype for name in published} == published
+    assert {each.dtype for each in known.values()} <= {None, DType.FLOAT16, DType.BFLOAT16}
+
+
 def test_what_was_trained_on_says_from_what_and_nothing_that_follows_from_it() -> None:
     table = tomllib.loads(resources.files("dippm.frontends").joinpath("hf_checkpoints.toml").read_text("utf-8"))
     derived = {name: entry for name, entry in table.items() if "like" in entry}
     assert len(derived) > 30
     for name, entry in derived.items():
-        assert not entry.keys() - {"like", "config", "absent"}, name
+        assert not entry.keys() - {"like", "dtype", "config", "absent"}, name
         assert "like" not in table[entry["like"]], name
 
 

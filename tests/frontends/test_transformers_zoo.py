@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from dippm.costs.precision import Precision
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends import zoo
 from dippm.frontends.named_checkpoints import load_checkpoints
@@ -16,6 +17,27 @@ if find_spec("torch") is None or find_spec("transformers") is None:
 def test_a_checkpoint_has_the_weights_that_it_is_published_with(name: str) -> None:
     module, _ = zoo.build(f"hf:{name}")
     assert sum(parameter.numel() for parameter in module.parameters()) == load_checkpoints("hf")[name].parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "expected"),
+    [
+        ("Qwen/Qwen2.5-0.5B", None, "bfloat16"),
+        ("Qwen/Qwen2.5-0.5B-Instruct#decode=8", None, "bfloat16"),
+        ("Qwen/Qwen2.5-0.5B", Precision.FP32, "float32"),
+        ("Qwen/Qwen2.5-0.5B", Precision.AMP, "float32"),
+        ("Qwen/Qwen2.5-0.5B", Precision.FP16, "float16"),
+        ("facebook/opt-125m", None, "float16"),
+        ("openai-community/gpt2", None, "float32"),
+        # A class is no checkpoint.
+        ("OPTForCausalLM", None, "float32"),
+    ],
+)
+def test_a_checkpoint_has_the_type_that_it_is_published_in_unless_another_is_asked_for(
+    name: str, precision: Precision | None, expected: str
+) -> None:
+    module, _ = zoo.build(f"hf:{name}", precision=precision)
+    assert {str(parameter.dtype) for parameter in module.parameters()} == {f"torch.{expected}"}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ def refused(verb: Verb, body: bytes, *, by_name: bool = False) -> ServiceError:
 
 def test_defaults_are_filled_in() -> None:
     asked = parse_question(OPTIONS[Verb.PREDICT], b"{}")
-    assert (asked["batch"], asked["device"], asked["precision"]) == (1, "A100", "fp32")
+    assert (asked["batch"], asked["device"], asked["layout"]) == (1, "A100", "nchw")
+    # What is left to the model is not filled in.
+    assert "precision" not in asked
     assert "optimizer" not in asked
     assert asked == parse_question(OPTIONS[Verb.PREDICT], b'{"batch": 1, "optimizer": null}')
 

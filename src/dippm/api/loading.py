@@ -18,12 +18,14 @@ from dippm.graph import Graph
 __all__ = ["load", "read_format"]
 
 
-def read_format(precision: str) -> str:
-    """What of a precision a graph is read for: ``"float16"``, ``"bfloat16"``, or ``""`` for all others.
+def read_format(precision: str | None) -> str | None:
+    """What of a precision a graph is read for: ``"float16"``, ``"bfloat16"``, or ``""`` for all others; None for None.
 
     Raises:
         UsageError: ``precision.unknown``.
     """
+    if precision is None:
+        return None
     dtype = whole_model_type(Conditions.parse(precision=precision).precision)
     return "" if dtype is None else dtype.value
 
@@ -37,7 +39,7 @@ def load(
     trust: bool = False,
     mode: str = "inference",
     batch_hint: int | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
 ) -> Graph:
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
 
@@ -55,7 +57,9 @@ def load(
         batch_hint: The batch to read a model for that cannot be read for every batch, and up to which it is proved,
             where it is more than 64, that the model grows with its batch as it does at small ones.
         precision: What it will be predicted in. ``fp16`` and ``bf16`` build a model of transformers or diffusers in
-            that format, so that what its own code makes FP32 is seen; all other graphs hold for every precision.
+            that format, so that what its own code makes FP32 is seen, and any other precision in FP32. Left out, a
+            checkpoint that is known by name has the type that it is published in, as ``from_pretrained`` loads it. All
+            other graphs hold for every precision.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
@@ -69,7 +73,8 @@ def load(
         model = fspath(path)
     elif isinstance(model, PathLike):
         model = fspath(model)
-    shapes, conditions = parse_input_shapes(input), Conditions.parse(mode=mode, precision=precision)
+    shapes, conditions = parse_input_shapes(input), Conditions.parse(mode=mode, precision=precision or "fp32")
+    read_for = None if precision is None else conditions.precision
 
     source: object = model
     name = model if isinstance(model, str) and is_zoo_name(model) else None
@@ -86,14 +91,12 @@ def load(
             trust=trust,
             mode=conditions.mode,
             batch_hint=batch_hint,
-            precision=conditions.precision,
+            precision=read_for,
         )
 
     if name is None:
         return read()
     from dippm.api.named_models import read_kept
 
-    graph = read_kept(
-        name, read, shapes=shapes, mode=conditions.mode, batch_hint=batch_hint, precision=conditions.precision
-    )
+    graph = read_kept(name, read, shapes=shapes, mode=conditions.mode, batch_hint=batch_hint, precision=read_for)
     return replace(graph, source=str(model))

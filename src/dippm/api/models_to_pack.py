@@ -53,7 +53,7 @@ def complete(
     latency_ms: float | None,
     framework: str | None,
     input: object,  # noqa: A002 - the contract's name
-    precision: str,
+    precision: str | None,
     mode: str,
     optimizer: str | None,
 ) -> ModelToPack:

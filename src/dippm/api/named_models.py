@@ -55,6 +55,7 @@ SHIPPED_NAMES = (
 _MOST_ENTRIES = 256
 _DISTRIBUTIONS = ("torch", "torchvision")
 _BUILT_IN_FORMAT = ("transformers", "diffusers")
+_AS_PUBLISHED = "as published"
 PROOF_BATCH = 64
 """A reader proves a graph at this batch or at the caller's, whichever is larger."""
 
@@ -69,7 +70,7 @@ def read_kept(
     shapes: InputShapes,
     mode: Mode,
     batch_hint: int | None,
-    precision: Precision = Precision.FP32,
+    precision: Precision | None = Precision.FP32,
 ) -> Graph:
     """The graph of a model by name: the kept one where there is one, else the one that is read, which is then kept.
 
@@ -83,7 +84,7 @@ def read_kept(
         shapes: Shapes that the caller gave.
         mode: What it is read for.
         batch_hint: The batch to read it for where it cannot be read for every batch.
-        precision: What it is read for.
+        precision: What it is read for; None for the type that the model is published in.
     """
     folder = cache_folder("named-graphs")
     library = library_of(name)
@@ -99,7 +100,9 @@ def read_kept(
     if folder is None:
         return read()
     # What other libraries build, every precision finds alike.
-    stored = whole_model_type(precision) if library in _BUILT_IN_FORMAT else None
+    stored = None
+    if library in _BUILT_IN_FORMAT:
+        stored = _AS_PUBLISHED if precision is None else whole_model_type(precision)
     described = (
         name,
         repr(shapes),

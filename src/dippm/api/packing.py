@@ -143,7 +143,7 @@ def pack(
     latency_ms: float | None = None,
     framework: str | None = None,
     input: object = None,  # noqa: A002 - the contract's name
-    precision: str = "fp32",
+    precision: str | None = None,
     mode: str = "inference",
     optimizer: str | None = None,
     layout: str = "nchw",
@@ -166,7 +166,7 @@ def pack(
         latency_ms: Bound on the predicted time of a call, in training of a step, ms; None for none.
         framework: As in :func:`dippm.predict`, and so are the others.
         input: Shapes of one sample.
-        precision: Arithmetic.
+        precision: Arithmetic, as in :func:`dippm.predict`.
         mode: ``inference``, or ``training``: one whole step.
         optimizer: What updates the weights in training.
         layout: Memory order of images.
@@ -222,10 +222,10 @@ class _Reader:
 
     def __init__(self, *, trust: bool) -> None:
         self._trust = trust
-        self._read: dict[tuple[str, ...], Graph] = {}
+        self._read: dict[tuple[str | None, ...], Graph] = {}
 
-    def __call__(self, asked: ModelToPack, *, batch: int, mode: str, precision: str) -> Graph:
-        key = (source_of(asked.model), asked.framework or "", repr(asked.input), mode, read_format(precision))
+    def __call__(self, asked: ModelToPack, *, batch: int, mode: str) -> Graph:
+        key = (source_of(asked.model), asked.framework, repr(asked.input), mode, read_format(asked.precision))
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for, or be proved up to there.
         if kept is not None and kept.is_proved_for(batch):
@@ -237,7 +237,7 @@ class _Reader:
             trust=self._trust,
             mode=mode,
             batch_hint=batch,
-            precision=precision,
+            precision=asked.precision,
         )
         if isinstance(asked.model, str | PathLike):
             self._read[key] = graph
@@ -272,13 +272,13 @@ class _Trial:
     ) -> _Trial:
         (batch,) = parse_batches(asked.batch, is_single=True)
         conditions = parse_conditions(
-            precision=asked.precision or "",
+            precision=asked.precision or "fp32",
             mode=asked.mode or "",
             optimizer=asked.optimizer,
             layout=layout,
             runtime=runtime,
         )
-        graph = read(asked, batch=batch, mode=conditions.mode.value, precision=conditions.precision.value)
+        graph = read(asked, batch=batch, mode=conditions.mode.value)
         predictor = PhysicsPredictor.load()
 
         def predict(devices: Sequence[DeviceSpec]) -> list[Prediction]:

@@ -85,7 +85,8 @@ def predict(
             - framework: See :func:`dippm.load`.
             - input: See :func:`dippm.load`.
             - precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``,
-              ``bf16``; ``fp32`` when left out.
+              ``bf16``. Left out, that of the model's weights: ``fp32``, or ``fp16`` or ``bf16`` where most of them
+              are stored so, as those of many checkpoints are.
             - mode: ``inference``, as when left out, or ``training``: one whole step, forward, loss, backward and
               optimizer.
             - optimizer: What updates the weights in training: ``sgd``, ``momentum`` (SGD with momentum 0.9, as when

@@ -116,7 +116,7 @@ class Question:
             trust=self.trust,
             mode=mode,
             batch_hint=batch_hint,
-            precision=self.precision or "fp32",
+            precision=self.precision,
         )
 
 

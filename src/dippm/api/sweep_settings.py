@@ -112,7 +112,7 @@ class SweepSettings:
                 "framework": question.framework,
                 "trust": question.trust,
                 "mode": "inference" if is_trained else conditions.mode.value,
-                "precision": conditions.precision.value,
+                "precision": question.precision if predictor is None else conditions.precision.value,
             },
             folder=os.getcwd(),
         )

@@ -111,7 +111,7 @@ DeviceFileOption = Annotated[
 _PRECISION_HELP = "fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16."
 PrecisionOption = Annotated[str, typer.Option("--precision", "-p", help=_PRECISION_HELP)]
 PrecisionOrHeldOption = Annotated[
-    str | None, typer.Option("--precision", "-p", help=_PRECISION_HELP, show_default="fp32")
+    str | None, typer.Option("--precision", "-p", help=_PRECISION_HELP, show_default="that of the weights")
 ]
 _MODE_HELP = "inference, or training: one whole step."
 ModeOption = Annotated[str, typer.Option("--mode", "-m", help=_MODE_HELP)]

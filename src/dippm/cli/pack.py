@@ -85,7 +85,7 @@ def pack(
     ] = None,
     framework: options.FrameworkOption = None,
     input: options.InputOption = None,  # noqa: A002 - the contract's name
-    precision: options.PrecisionOption = "fp32",
+    precision: options.PrecisionOrHeldOption = None,
     mode: options.ModeOption = "inference",
     optimizer: options.OptimizerOption = None,
     layout: options.LayoutOption = "nchw",

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dippm.graph import DType
+
 __all__ = ["Checkpoint", "find_named", "known_names", "load_checkpoints"]
 
 
@@ -20,10 +22,12 @@ class Checkpoint:
         architecture: Class of the library.
         config: What its configuration has otherwise than the class's default.
         parameters: Trained weights that it is published with.
+        dtype: The 16-bit format that they are published in; None where they are of 32 bits.
     """
 
     architecture: str
     parameters: int
+    dtype: DType | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -64,8 +68,14 @@ def _read_entry(entry: Mapping[str, Any], table: Mapping[str, Any]) -> Checkpoin
     if "like" in entry:
         # It was trained on from another, with that one's class and as many weights.
         origin = _read_entry(table[entry["like"]], table)
-        return replace(origin, config={**origin.config, **config})
-    return Checkpoint(architecture=entry["class"], parameters=entry["parameters"], config=config)
+        dtype = DType(entry["dtype"]) if "dtype" in entry else origin.dtype
+        return replace(origin, config={**origin.config, **config}, dtype=dtype)
+    return Checkpoint(
+        architecture=entry["class"],
+        parameters=entry["parameters"],
+        dtype=DType(entry["dtype"]) if "dtype" in entry else None,
+        config=config,
+    )
 
 
 def _without_owner(name: str) -> str:

@@ -43,7 +43,7 @@ def open_model(
     trust: bool = False,
     mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
-    precision: Precision = Precision.FP32,
+    precision: Precision | None = Precision.FP32,
 ) -> Graph:
     """Read a model.
 
@@ -83,7 +83,7 @@ def open_model(
     return _open_object(model, input=input, mode=mode, batch_hint=batch_hint)
 
 
-def _in_format(open_in: Callable[..., Graph], precision: Precision) -> Graph:
+def _in_format(open_in: Callable[..., Graph], precision: Precision | None) -> Graph:
     """Read what a library builds in the format that it will run in.
 
     Some models look for overflow where they find FP16. BF16 is as large, has no such guard, and is taken for FP16 then.
@@ -91,7 +91,7 @@ def _in_format(open_in: Callable[..., Graph], precision: Precision) -> Graph:
     try:
         return open_in(precision=precision)
     except UnsupportedError as exc:
-        if precision is not Precision.FP16 or exc.code != "torch.data_dependent":
+        if precision not in {Precision.FP16, None} or exc.code != "torch.data_dependent":
             raise
     return open_in(precision=Precision.BF16)
 
@@ -102,7 +102,7 @@ def _open_zoo(
     input: InputShapes,  # noqa: A002
     mode: Mode,
     batch_hint: int | None,
-    precision: Precision,
+    precision: Precision | None,
 ) -> Graph:
     from dippm.frontends import zoo
 
@@ -120,7 +120,7 @@ def _open_checkpoint(
     input: InputShapes,  # noqa: A002
     mode: Mode,
     batch_hint: int | None,
-    precision: Precision,
+    precision: Precision | None,
 ) -> Graph:
     from dippm.frontends import zoo
 

@@ -25,10 +25,12 @@ from dippm.frontends.checkpoint_folder import StoredCheckpoint
 from dippm.frontends.diffusers_zoo import build_diffusers
 from dippm.frontends.diffusers_zoo import build_stored as build_stored_diffusers
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.named_checkpoints import find_named
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.transformers_zoo import build_stored as build_stored_transformers
 from dippm.frontends.transformers_zoo import build_transformers, doubts_of_stored
 from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown
+from dippm.graph import DType
 from dippm.processes.collection_pause import collection_paused
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def build(
     *,
     device: str = META,
     options: Mapping[str, object] | None = None,
-    precision: Precision = Precision.FP32,
+    precision: Precision | None = Precision.FP32,
 ) -> tuple[nn.Module, InputShapes]:
     """Build a model of a library without its trained weights.
 
@@ -68,7 +70,8 @@ def build(
         options: What is not to be as the library has it by default: keyword arguments of timm's or torchvision's
             constructor, or entries of the configuration of transformers or diffusers.
         precision: What it will run in. Where that is a format of 16 bits, a model of transformers or diffusers is given
-            it: its code computes parts in FP32 all the same, which only then can be told from the others.
+            it: its code computes parts in FP32 all the same, which only then can be told from the others. None gives a
+            checkpoint of transformers that is known by name the type that it is published in.
 
     Returns:
         The module, its parameters on the device, and the input shapes that its library takes by default: the image
@@ -99,12 +102,14 @@ def build(
     with _imported(_PACKAGES[prefix], purpose=f"build {name}") as library:
         if prefix in _TYPED_BUILDERS:
             typed = _TYPED_BUILDERS[prefix]
-            return typed(library, model, device, dict(options or {}), stored=whole_model_type(precision))
+            checkpoint = find_named(prefix, plain) if precision is None else None
+            stored = _type_given(precision) if checkpoint is None else checkpoint.dtype
+            return typed(library, model, device, dict(options or {}), stored=stored)
         return _BUILDERS[prefix](library, model, device, dict(options or {}))
 
 
 def build_stored(
-    checkpoint: StoredCheckpoint, *, device: str = META, precision: Precision = Precision.FP32
+    checkpoint: StoredCheckpoint, *, device: str = META, precision: Precision | None = None
 ) -> tuple[nn.Module, InputShapes]:
     """Build the model that the configuration of a checkpoint describes, without its trained weights.
 
@@ -124,10 +129,15 @@ def build_stored(
     """
     with _imported(checkpoint.library, purpose=f"build the model of {checkpoint.name}") as library:
         if checkpoint.library == "transformers":
-            return build_stored_transformers(library, checkpoint, device, stored=whole_model_type(precision))
+            return build_stored_transformers(library, checkpoint, device, stored=_type_given(precision))
         if checkpoint.library == "diffusers":
-            return build_stored_diffusers(library, checkpoint, device, stored=whole_model_type(precision))
+            return build_stored_diffusers(library, checkpoint, device, stored=_type_given(precision))
         return _build_stored_timm(library, checkpoint, device)
+
+
+def _type_given(precision: Precision | None) -> DType | None:
+    """The 16-bit format that a precision gives the weights of a model; None where it gives none."""
+    return None if precision is None else whole_model_type(precision)
 
 
 @contextmanager

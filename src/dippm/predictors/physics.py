@@ -432,6 +432,8 @@ class PhysicsPredictor:
             )
             for corrected, own in grounds.items()
         }
+        # What a model is run in, where its weights are of 16 bits, is not what was asked for.
+        conditions = replace(prepared.conditions, precision=compiled.runs_in)
         rows = zip(
             prepared.batches,
             prepared.inputs[place],
@@ -464,7 +466,7 @@ class PhysicsPredictor:
                 Prediction(
                     model=compiled.model,
                     device=device.name,
-                    conditions=prepared.conditions,
+                    conditions=conditions,
                     software=software,
                     batch=batch,
                     inputs=inputs,

@@ -79,8 +79,9 @@ def warn_of_question(
         )
     if (half := compiled.kept_half) is not None:
         warnings.append(
-            f"The model's weights are stored as {half.value} and stay so: {conditions.precision.value} concerns what "
-            "it holds in float32 alone."
+            f"The model's weights are stored as {half.value}: {conditions.precision.value} casts the rest alone."
+            if conditions.precision.is_autocast
+            else f"The model runs in {half.value}, the type that its weights are stored in."
         )
     if compiled.is_halved and graph.keeps_fp32_parts:
         warnings.append(

@@ -93,7 +93,10 @@ class Options(BaseModel):
         "type follows a colon.",
         examples=["3,224,224", {"input_ids": "384:int64"}],
     )
-    precision: Word = Field(default="fp32", description="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16.")
+    precision: Word | None = Field(
+        default=None,
+        description="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16; if absent that of the model's weights.",
+    )
     mode: Word = Field(default="inference", description="inference, or training: one whole step.")
     optimizer: Word | None = Field(
         default=None,

@@ -42,7 +42,7 @@ class GraphReader:
             batch: The batch that it is read for where it cannot be for every one, and up to which it is proved.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
-        mode, precision = job.options.get("mode", "inference"), job.options.get("precision") or "fp32"
+        mode, precision = job.options.get("mode", "inference"), job.options.get("precision")
         key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision))
         graph = self._kept.pop(key, None)
         if graph is None or not graph.is_proved_for(batch):

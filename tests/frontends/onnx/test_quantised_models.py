@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import dippm
+from dippm.costs.precision import Precision
 from dippm.costs.workload import Workload
 from dippm.frontends.onnx import read_onnx
 from dippm.graph import DType, Graph, GraphArrays, OpKind, TensorRole
@@ -197,9 +198,10 @@ def test_half_precision_halves_the_weights_and_says_so(request, name: str) -> No
     assert weight_bytes(graph) == weight_bytes(original) / 2
     plain, kept = (dippm.predict(model, batch=8, device="A100") for model in (original, graph))
     assert kept.memory_parts_mb["weights"] == pytest.approx(plain.memory_parts_mb["weights"] / 2, rel=0.01, abs=0.01)
-    assert not any("stored as" in warning for warning in plain.warnings)
-    assert any("stored as float16" in warning for warning in kept.warnings)
-    assert not any("stored as" in warning for warning in dippm.predict(graph, device="A100", precision="fp16").warnings)
+    assert [each.conditions.precision for each in (plain, kept)] == [Precision.FP32, Precision.FP16]
+    said = "The model runs in float16, the type that its weights are stored in."
+    named = dippm.predict(graph, device="A100", precision="fp16")
+    assert [said in each.warnings for each in (plain, kept, named)] == [False, True, False]
 
 
 @pytest.mark.parametrize(("number", "dtype"), [(10, DType.FLOAT16), (16, DType.BFLOAT16)])

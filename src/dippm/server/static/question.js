@@ -8,7 +8,7 @@ export const DEFAULTS = Object.freeze({
   device: Object.freeze(["A100-SXM4-40GB"]),
   batch: Object.freeze([1, 2, 4, 8, 16, 32, 64, 128]),
   mode: "inference",
-  precision: "fp32",
+  precision: "",
   optimizer: "momentum",
   accumulation: 1,
   checkpointing: false,
