@@ -11,7 +11,7 @@ import dippm
 from dippm.costs.conditions import Conditions
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.devices import find_device
-from dippm.graph import DType, Graph, OpKind
+from dippm.graph import DType, Graph, OpKind, TensorRole
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
@@ -21,22 +21,44 @@ _ROOM = find_device("A100").capacity_mb
 
 
 @pytest.mark.parametrize(
-    ("busy_share", "interval_mb", "beginnings"),
+    ("busy_share", "copying_share", "interval_mb", "beginnings"),
     [
-        (1.0, (0.0, _ROOM), ()),
-        (0.79, (0.0, _ROOM), ("The device waits for the host 21 %",)),
-        (0.8, (_ROOM, _ROOM + 1), ("It may not fit",)),
-        (0.5, (_ROOM + 1, _ROOM + 2), ("The device waits for the host 50 %", "It does not fit")),
+        (1.0, 0.04, (0.0, _ROOM), ()),
+        (0.79, 0.0, (0.0, _ROOM), ("The device waits for the host 21 %",)),
+        (0.8, 0.0, (_ROOM, _ROOM + 1), ("It may not fit",)),
+        (0.5, 0.0, (_ROOM + 1, _ROOM + 2), ("The device waits for the host 50 %", "It does not fit")),
+        (1.0, 0.283, (0.0, _ROOM), ("28 % of the time goes to copying the cache",)),
     ],
 )
 def test_what_follows_from_an_answer(
-    builder: Any, busy_share: float, interval_mb: tuple[float, float], beginnings: tuple[str, ...]
+    builder: Any,
+    busy_share: float,
+    copying_share: float,
+    interval_mb: tuple[float, float],
+    beginnings: tuple[str, ...],
 ) -> None:
     builder.node(OpKind.RELU, [builder.input(builder.N, 8)], builder.N, 8)
     graph, device = builder.graph(), find_device("A100")
-    warnings = warn_of_answer(graph, 1, device, busy_share=busy_share, memory_interval_mb=interval_mb)
+    warnings = warn_of_answer(
+        graph, 1, device, busy_share=busy_share, copying_share=copying_share, memory_interval_mb=interval_mb
+    )
     assert len(warnings) == len(beginnings)
     assert all(warning.startswith(beginning) for warning, beginning in zip(warnings, beginnings, strict=True))
+
+
+def test_copies_of_a_cache_are_told_from_other_concatenations(builder: Any) -> None:
+    past = builder.tensor(builder.N, 4096, 64, role=TensorRole.CACHE)
+    token = builder.input(builder.N, 2048, 64)
+    kept = builder.node(OpKind.CONCAT, [past, token], builder.N, 6144, 64)
+    builder.tensors[kept] = replace(builder.tensors[kept], role=TensorRole.CACHE)
+    builder.node(OpKind.CONCAT, [token, token], builder.N, 4096, 64)
+    answer = PhysicsPredictor.load().explain(
+        builder.graph(), batch=64, device=find_device("A100"), conditions=Conditions.parse()
+    )
+    share = answer.time_ms[0] / answer.prediction.latency_ms
+    assert 0.4 < share < 0.8
+    said = [warning for warning in answer.prediction.warnings if "copying the cache" in warning]
+    assert [warning.partition(" ")[0] for warning in said] == [f"{100 * share:.0f}"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
 from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, memory_spreads, time_and_energy_intervals
-from dippm.predictors.physics_warnings import warn_of_answer, warn_of_question
+from dippm.predictors.physics_warnings import share_of_copying, warn_of_answer, warn_of_question
 from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
     CompiledGraphs,
@@ -444,6 +444,7 @@ class PhysicsPredictor:
             np.stack(list(memory.parts_mb.values()), axis=1).tolist(),
             *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends)),
             load.busy_share.tolist(),
+            share_of_copying(compiled, breakdown).tolist(),
             is_corrected.tolist(),
             strict=True,
         )
@@ -451,9 +452,12 @@ class PhysicsPredictor:
         no_slice = NoSlice.why(device)
         infos: dict[tuple[bool, tuple[str, ...]], PredictorInfo] = {}
         for (
-            batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy, corrected
+            batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy, copying,
+            corrected,
         ) in rows:  # fmt: skip
-            of_row = warn_of_answer(compiled.source, batch, device, busy_share=busy, memory_interval_mb=memory_in)
+            of_row = warn_of_answer(
+                compiled.source, batch, device, busy_share=busy, copying_share=copying, memory_interval_mb=memory_in
+            )
             key = corrected, of_row
             if key not in infos:
                 infos[key] = PredictorInfo(

@@ -7,21 +7,26 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
 from dippm.costs.energy import PowerModel, is_always_limited
+from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.precision import Arithmetic, Precision, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
 from dippm.costs.tensor_rates import tensor_format
+from dippm.costs.timeline import Purpose
 from dippm.devices import DeviceSpec
-from dippm.graph import Graph, OpKind
+from dippm.graph import Graph, OpKind, TensorRole
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
-__all__ = ["warn_of_answer", "warn_of_question"]
+__all__ = ["share_of_copying", "warn_of_answer", "warn_of_question"]
+
+FloatArray = npt.NDArray[np.float64]
 
 _FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
 # What the labels' steps update by; a step without an update has nothing that was not measured.
@@ -30,6 +35,8 @@ _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
 _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # Below this share of the time the device waits for the host.
 _BUSY = 0.8
+# From this share on copies of a cache are worth a word.
+_COPYING = 0.05
 
 
 def warn_of_question(
@@ -127,7 +134,13 @@ def warn_of_question(
 
 
 def warn_of_answer(
-    graph: Graph, batch: int, device: DeviceSpec, *, busy_share: float, memory_interval_mb: tuple[float, float]
+    graph: Graph,
+    batch: int,
+    device: DeviceSpec,
+    *,
+    busy_share: float,
+    copying_share: float,
+    memory_interval_mb: tuple[float, float],
 ) -> tuple[str, ...]:
     """What follows from one batch and its figures.
 
@@ -136,6 +149,7 @@ def warn_of_answer(
         batch: Samples per call.
         device: The device.
         busy_share: Share of the time for which the device is busy.
+        copying_share: Share of the time that it takes to copy the cache of a decoder; see :func:`share_of_copying`.
         memory_interval_mb: Ends of the memory interval, MiB.
     """
     warnings = [*warn_of_batch(graph, batch)]
@@ -144,11 +158,37 @@ def warn_of_answer(
             f"The device waits for the host {100 * (1 - busy_share):.0f} % of the time: the latency depends on the CPU "
             "and on Python."
         )
+    if copying_share >= _COPYING:
+        warnings.append(
+            f"{100 * copying_share:.0f} % of the time goes to copying the cache of keys and values, as DynamicCache of "
+            "transformers does to make room for a token: servers with a cache in pages take that much less."
+        )
     least, most = memory_interval_mb
     if most > device.capacity_mb:
         verb = "does not fit" if least > device.capacity_mb else "may not fit"
         warnings.append(f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.")
     return tuple(warnings)
+
+
+def share_of_copying(compiled: CompiledGraph, breakdown: LatencyBreakdown) -> FloatArray:
+    """Share of the time of a decoder's step in which the cache of earlier tokens is copied to grow, [B].
+
+    Args:
+        compiled: The graph.
+        breakdown: The time of its operators.
+    """
+    copies: list[int] = []
+    if Purpose.CACHE in compiled.timeline.purposes:
+        tensors = compiled.graph.tensors
+        copies = [
+            position
+            for position, node in enumerate(compiled.graph.nodes)
+            if node.kind is OpKind.CONCAT
+            and node.inputs[0] >= 0
+            and {tensors[node.inputs[0]].role, tensors[node.outputs[0]].role} == {TensorRole.CACHE}
+        ]
+    share: FloatArray = breakdown.share_ms[:, copies].sum(axis=1) / breakdown.latency_ms
+    return share
 
 
 def _what_becomes_of_fp8(graph: Graph) -> str:
