@@ -32,11 +32,12 @@ from dippm.frontends.torch.expansions import (
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.higher_order import run_eagerly
 from dippm.frontends.torch.meta_tensors import is_differentiable, map_tensors, run_on_meta, tensors_in, without_values
+from dippm.frontends.torch.one_number import everywhere, fill_of, filled, same_everywhere
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
-from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
+from dippm.frontends.torch.tensor_table import Slot, TensorTable, is_countable, may_keep_values
 from dippm.frontends.torch.wrapped_tensors import is_wrapper
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
 
@@ -320,8 +321,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if result is None:
                 result = run_on_meta(func, args, meta_kwargs)
         outputs = list(tensors_in((result,)))
-        if values is None and all(may_keep_values(output) for output in outputs):
-            values = self._compute_values(func, plan, args, kwargs, inputs)
+        if values is None:
+            fill = fill_of(plan, arguments)
+            values = self._keep_values(func, plan, args, kwargs, inputs, outputs, fill=fill)
         if plan.name in DRAWN_MEANS and outputs[0].numel() == 1:
             values = self._assume_draw(plan, arguments, outputs[0])
         if plan.name == "_is_all_true" and values is None:
@@ -330,6 +332,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._forget_written_values(func, args)
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
+
+    def _keep_values(
+        self,
+        func: Any,
+        plan: OpPlan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        *,
+        fill: Any,
+    ) -> Any:
+        """The values of what an operator makes, where they follow from the program alone and take little memory."""
+        are_small = all(map(may_keep_values, outputs))
+        if fill is not None and not func._schema.is_mutable:
+            return filled(outputs[0], fill) if are_small else everywhere(fill, outputs[0])
+        if not are_small and not self._has_one_number(inputs):
+            return None
+        return self._compute_values(func, plan, args, kwargs, inputs, outputs)
+
+    def _has_one_number(self, tensors: Iterable[torch.Tensor]) -> bool:
+        return any(self.table.slot(tensor).storage.is_one_number for tensor in tensors)
 
     def _assume_draw(self, plan: OpPlan, arguments: Mapping[str, Any], drawn: torch.Tensor) -> torch.Tensor | None:
         """The mean in place of one random number, by which models decide which layers run or where to cut."""
@@ -367,9 +391,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.table.slot(tensor).storage.has_values = False
 
     def _compute_values(
-        self, func: Any, plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor]
+        self,
+        func: Any,
+        plan: OpPlan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor] | None = None,
     ) -> Any:
-        """Run the operator for real where its result follows from the program alone; None where it does not."""
+        """Run the operator for real where its result follows from the program alone; None where it does not.
+
+        ``outputs`` have the sizes of what it makes, where these are known before.
+        """
         if plan.is_random or (plan.rule is None and not inputs) or plan.name in _UNINITIALISED:
             return None
         if any(self.table.value(tensor) is None for tensor in inputs):
@@ -386,7 +419,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return [real(item) for item in value]
             return value
 
-        return func(*(real(value) for value in args), **{name: real(value) for name, value in kwargs.items()})
+        args, kwargs = tuple(map(real, args)), {name: real(value) for name, value in kwargs.items()}
+        if self._has_one_number(inputs):
+            same = None if outputs is None else same_everywhere(func, plan, args, kwargs, outputs)
+            if same is not None or plan.is_aliasing or not all(map(is_countable, inputs)):
+                return same
+            if outputs is not None and not all(map(may_keep_values, outputs)):
+                return None
+        return func(*args, **kwargs)
 
     def _cut_off(self, tensors: Iterable[torch.Tensor]) -> None:
         """Let no gradient go back from tensors that were made where none was wanted, now that they are used."""

@@ -12,7 +12,7 @@ from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.wrapped_tensors import inner_tensors, is_wrapper
 from dippm.graph import TensorRole, TensorSpec, fixed_shape
 
-__all__ = ["Slot", "Storage", "TensorTable", "is_small", "may_keep_values"]
+__all__ = ["Slot", "Storage", "TensorTable", "is_countable", "is_small", "may_keep_values"]
 
 _META = torch.device("meta")
 _ATTRIBUTE = "_dippm_slot"
@@ -26,9 +26,14 @@ def is_small(tensor: torch.Tensor) -> bool:
     return tensor.numel() * tensor.element_size() <= _VALUE_LIMIT
 
 
+def is_countable(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a tensor that repeats those of a smaller one are few enough to go through."""
+    return tensor.numel() <= _REPEATED_LIMIT
+
+
 def may_keep_values(tensor: torch.Tensor) -> bool:
     """Whether a tensor that the program makes may keep its values: a mask that is expanded takes no memory."""
-    repeats = tensor.untyped_storage().nbytes() <= _VALUE_LIMIT and tensor.numel() <= _REPEATED_LIMIT
+    repeats = tensor.untyped_storage().nbytes() <= _VALUE_LIMIT and is_countable(tensor)
     return repeats or is_small(tensor)
 
 
@@ -54,11 +59,13 @@ class Storage:
     Args:
         base: Index of the tensor that owns it.
         has_values: Whether the values in it are known.
+        is_one_number: Whether these are one number everywhere, which is kept once.
         watcher: Reports when it is given back.
     """
 
     base: int
     has_values: bool
+    is_one_number: bool = False
     watcher: weakref.ref[torch.UntypedStorage] | None = None
 
 
@@ -221,6 +228,7 @@ class TensorTable:
         stated = None
         if storage is None:
             storage = Storage(base=index, has_values=value is not None)
+            storage.is_one_number = value is not None and value.untyped_storage().nbytes() < memory.nbytes()
             if role is TensorRole.ACTIVATION:
                 self._watch(memory, storage)
             self._storages[memory._cdata] = storage
