@@ -76,8 +76,8 @@ def test_a_model_of_transformers_is_built_in_the_16_bits_that_it_will_run_in(nam
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-def test_a_model_that_looks_for_overflow_in_fp16_is_read_without_the_look() -> None:
+def test_a_model_that_looks_for_overflow_in_fp16_is_taken_to_find_none() -> None:
     graph = open_model("hf:BartForConditionalGeneration", input=InputShapes(), precision=Precision.FP16)
-    assert _stored_half(graph) is DType.BFLOAT16
-    # As large, and computed as it was asked.
+    assert _stored_half(graph) is DType.FLOAT16
     assert Arithmetic.BF16 not in plan_types(graph, Precision.FP16).arithmetic
+    assert any("finite" in warning for warning in graph.warnings)

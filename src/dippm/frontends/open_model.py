@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,12 +63,12 @@ def open_model(
     if isinstance(model, Graph):
         return model
     if isinstance(model, StoredCheckpoint):
-        return _in_format(partial(_open_checkpoint, model, input=input, mode=mode, batch_hint=batch_hint), precision)
+        return _open_checkpoint(model, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
     if model == "":
         # It would be the folder that the program was started in.
         raise UsageError("The model must be a path or a name. Got an empty one instead.", code="model.no_name")
     if isinstance(model, str) and model.startswith(_ZOOS):
-        return _in_format(partial(_open_zoo, model, input=input, mode=mode, batch_hint=batch_hint), precision)
+        return _open_zoo(model, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
     if isinstance(model, str | Path):
         path = Path(model)
         checkpoint = find_checkpoint(path)
@@ -77,23 +76,8 @@ def open_model(
             return _open_file(path, input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
         if framework is not None and parse_framework(framework) is not Framework.PYTORCH:
             raise _mismatch(checkpoint.path, found=Framework.PYTORCH, named=parse_framework(framework))
-        return _in_format(
-            partial(_open_checkpoint, checkpoint, input=input, mode=mode, batch_hint=batch_hint), precision
-        )
+        return _open_checkpoint(checkpoint, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
     return _open_object(model, input=input, mode=mode, batch_hint=batch_hint)
-
-
-def _in_format(open_in: Callable[..., Graph], precision: Precision | None) -> Graph:
-    """Read what a library builds in the format that it will run in.
-
-    Some models look for overflow where they find FP16. BF16 is as large, has no such guard, and is taken for FP16 then.
-    """
-    try:
-        return open_in(precision=precision)
-    except UnsupportedError as exc:
-        if precision not in {Precision.FP16, None} or exc.code != "torch.data_dependent":
-            raise
-    return open_in(precision=Precision.BF16)
 
 
 def _open_zoo(

@@ -1,4 +1,4 @@
-"""Decisions by what is in a model's input: those by masks are taken, all others refused."""
+"""Decisions by what is in a model's input: those by masks and overflows are taken, all others refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import dippm  # noqa: E402
+from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.frontends import zoo  # noqa: E402
+from dippm.frontends.torch import read_module  # noqa: E402
+from dippm.frontends.torch.asked_values import FINITENESS  # noqa: E402
 from dippm.frontends.torch.torchvision_ops import import_torchvision_ops  # noqa: E402
 from dippm.graph import Graph, OpKind  # noqa: E402
 
@@ -130,3 +134,86 @@ def test_several_random_numbers_are_not_guessed(read: Callable[..., Graph]) -> N
     with pytest.raises(UnsupportedError) as caught:
         read(Draws(), "8")
     assert caught.value.code == "torch.data_dependent"
+
+
+class _Asks(nn.Module):
+    """Adds one where what a function finds of its input is true."""
+
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def forward(self, x: Any) -> Any:
+        return x + 1 if self._ask(x * 2) else x
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: torch.isfinite(x).all(),
+        lambda x: not torch.isinf(x).any(),
+        lambda x: not (x.isnan().any() or x.isinf().any()),
+        lambda x: torch.isfinite(x).all().tolist(),
+        lambda x: len(x[torch.isfinite(x)]),
+    ],
+)
+@pytest.mark.parametrize("mode", Mode)
+def test_numbers_are_finite_where_a_model_asks_whether_they_are(
+    ask: Callable[[Any], Any], mode: Mode, read: Callable[..., Graph]
+) -> None:
+    graph = read(_Asks(ask), "4", mode=mode)
+    assert graph.nodes[-1].kind is OpKind.ADD
+    assert (graph.fixed_batch, [text.split(",")[0] for text in graph.warnings]) == (
+        None,
+        ["Numbers are taken to be finite"],
+    )
+
+
+def test_what_only_computes_with_the_answer_is_not_warned_of(read: Callable[..., Graph]) -> None:
+    class Replaces(nn.Module):
+        def forward(self, x: Any) -> Any:
+            limit = torch.where(torch.isinf(x).any(), 1.0, 2.0)
+            return torch.where(torch.isnan(x), 0.0, x).clamp(max=limit)
+
+    assert not read(Replaces(), "4").warnings
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: (torch.isfinite(x) & (x > 0)).all(),
+        lambda x: (x == x).all(),
+        lambda x: torch.isneginf(x).any(),  # which masks are made of
+    ],
+)
+def test_other_questions_are_refused(ask: Callable[[Any], Any], read: Callable[..., Graph]) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read(_Asks(ask), "4")
+    assert caught.value.code == "torch.data_dependent"
+
+
+def test_infinities_that_the_program_makes_are_found(read: Callable[..., Graph]) -> None:
+    graph = read(_Asks(lambda x: torch.isinf(torch.full((4, 4), float("inf"))).all()), "4")
+    assert (graph.nodes[-1].kind, graph.warnings) == (OpKind.ADD, ())
+
+
+def test_the_questions_answer_as_of_a_finite_number() -> None:
+    assert all(bool(func(torch.tensor(1.0))) is answer for func, answer in FINITENESS.items())
+
+
+_DETR = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+}  # fmt: skip
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("transformers", "timm")), reason="transformers or timm is not installed"
+)
+@pytest.mark.parametrize("mode", Mode)
+def test_detectors_of_transformers_look_for_overflows_where_they_are_trained(mode: Mode) -> None:
+    module, inputs = zoo.build("hf:DetrForObjectDetection", options=_DETR)
+    graph = read_module(module, input=inputs, mode=mode)
+    assert graph.fixed_batch is None
+    assert [text for text in graph.warnings if "finite" in text] == list(graph.warnings)
+    assert len(graph.warnings) == (mode is Mode.TRAINING)

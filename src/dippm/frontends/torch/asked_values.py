@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from dippm.graph import DType, Node, OpKind, TensorRole, TensorSpec
 
-__all__ = ["DRAWN_MEANS", "DataDependentError", "FloatIndicesError", "masks_behind"]
+__all__ = ["DRAWN_MEANS", "FINITENESS", "DataDependentError", "FloatIndicesError", "masks_behind"]
 
 
 DRAWN_MEANS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
@@ -16,6 +18,13 @@ DRAWN_MEANS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "randint": lambda bounds: (bounds.get("low", 0) + bounds["high"] - 1) // 2,
 }
 """What the operators that draw a number draw in the mean, by their arguments."""
+
+FINITENESS: Mapping[Any, bool] = {
+    torch.ops.aten.isfinite.default: True,
+    torch.ops.aten.isinf.default: False,
+    torch.ops.aten.isnan.default: False,
+}
+"""The questions whether numbers have overflowed, and what they answer of those that have not."""
 
 
 class DataDependentError(Exception):

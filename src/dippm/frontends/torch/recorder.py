@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dippm.costs.autocast import RAISED
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
-from dippm.frontends.torch.asked_values import DRAWN_MEANS, DataDependentError, FloatIndicesError
+from dippm.frontends.torch.asked_values import DRAWN_MEANS, FINITENESS, DataDependentError, FloatIndicesError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
@@ -96,6 +96,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
         self._is_raised = False
         self._is_checking = False
+        # Tensors whose values follow from the program alone if numbers have not overflowed.
+        self._if_finite: set[int] = set()
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self._scope = scope
@@ -155,7 +157,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The values of a tensor where they follow from the program alone, else None."""
-        return self.table.value(self.table.adopt(tensor))
+        known = self.table.adopt(tensor)
+        self._note_asked([known])
+        return self.table.value(known)
 
     def contains(self, tensor: torch.Tensor, element: Any) -> bool:
         """Whether a value is among a tensor's, assumed not where only the model's real input would tell.
@@ -183,7 +187,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(map(is_wrapper, types)):
             return NotImplemented
         try:
-            return self._dispatch(func, args, kwargs or {})
+            result = self._dispatch(func, args, kwargs or {})
+            if func in FINITENESS:
+                self._assume_finite(result, FINITENESS[func])
+            return result
         except Exception as exc:
             self.raised = exc
             raise
@@ -301,6 +308,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         values: Any = None
         is_mask_index = _is_mask_index(plan, arguments)
         if plan.name in VALUE_DEPENDENT or is_mask_index:
+            self._note_asked(inputs)
             values = self._compute_values(func, plan, args, kwargs, inputs)
             result = self._pick_by_masks(func, arguments) if values is None and is_mask_index else None
             if values is None and plan.name == "equal" and self._is_checking:
@@ -354,6 +362,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _has_one_number(self, tensors: Iterable[torch.Tensor]) -> bool:
         return any(self.table.slot(tensor).storage.is_one_number for tensor in tensors)
+
+    def _assume_finite(self, found: torch.Tensor, answer: bool) -> None:
+        """Take numbers that nobody knows to be finite, for a model that asks whether they are."""
+        slot = self.table.slot(found)
+        if self.table.value(found) is None:
+            slot.value = everywhere(answer, found)
+            slot.storage.has_values = slot.storage.is_one_number = True
+            self._if_finite.add(slot.index)
+
+    def _is_assumed(self, tensors: Iterable[torch.Tensor]) -> bool:
+        return bool(self._if_finite) and any(self.table.slot(tensor).index in self._if_finite for tensor in tensors)
+
+    def _note_asked(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Report it where the model decides by what is assumed."""
+        if self._is_assumed(tensors):
+            self.assumptions.append("Numbers are taken to be finite, where the model decides by whether they are.")
 
     def _assume_draw(self, plan: OpPlan, arguments: Mapping[str, Any], drawn: torch.Tensor) -> torch.Tensor | None:
         """The mean in place of one random number, by which models decide which layers run or where to cut."""
@@ -507,6 +531,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             )
         self._add_step(kind, tuple(indices), tuple(new), attributes, plan.source_op)
+        if values is not None and self._is_assumed(inputs):
+            self._if_finite.update(new)
         if self.flow is not None and plan.name != _DETACH:
             made = zip(new, overwritten, outputs, strict=True)
             self.flow.note(read, [(index, old) for index, old, tensor in made if is_differentiable(tensor)])
