@@ -84,3 +84,36 @@ def test_a_draft_export_keeps_what_its_example_ran(tmp_path: Path) -> None:
             torch.export.save(torch.export.draft_export(module.eval(), example), tmp_path / "model.pt2")
         graph = dippm.load(tmp_path / "model.pt2")
         assert [node.kind.value for node in graph.nodes].count("linear") == layers
+
+
+class Switched(torch.nn.Module):
+    """Has a switch among its buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("switches", torch.ones(4))
+
+    def forward(self, x):
+        return x.relu() if self.switches[2] > 0 else x.tanh()
+
+
+def test_a_buffer_without_values_that_decides_is_named() -> None:
+    with torch.device("meta"):
+        without_values = Switched()
+    with pytest.raises(
+        UnsupportedError, match=r"its buffer switches at .*test_data_dependent\.py:.*it has none"
+    ) as caught:
+        dippm.load(without_values, input="8")
+    assert caught.value.code == "torch.data_dependent"
+    assert [node.source_op for node in dippm.load(Switched(), input="8").nodes][-1] == "aten.relu"  # the cure, taken
+
+
+def test_a_buffer_beside_the_input_does_not_decide_alone() -> None:
+    class Compares(Switched):
+        def forward(self, x):
+            return x.relu() if (x[:, :4] > self.switches).all() else x
+
+    with torch.device("meta"):
+        without_values = Compares()
+    with pytest.raises(UnsupportedError, match="values of its input"):
+        dippm.load(without_values, input="8")

@@ -9,7 +9,7 @@ import torch
 
 from dippm.graph import DType, Node, OpKind, TensorRole, TensorSpec
 
-__all__ = ["DRAWN_MEANS", "FINITENESS", "DataDependentError", "FloatIndicesError", "masks_behind"]
+__all__ = ["DRAWN_MEANS", "FINITENESS", "DataDependentError", "FloatIndicesError", "buffers_behind", "masks_behind"]
 
 
 DRAWN_MEANS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
@@ -25,6 +25,9 @@ FINITENESS: Mapping[Any, bool] = {
     torch.ops.aten.isnan.default: False,
 }
 """The questions whether numbers have overflowed, and what they answer of those that have not."""
+
+# What has values that nobody knows; an activation that comes of nothing else is a random one.
+_UNKNOWN = frozenset({TensorRole.INPUT, TensorRole.PARAMETER, TensorRole.ACTIVATION})
 
 
 class DataDependentError(Exception):
@@ -65,25 +68,45 @@ def masks_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[
     Returns:
         Their indices; none where something else that is not known decides as well.
     """
-    makers = {output: node for node in nodes for output in node.outputs}
     to_bool = [
         node.inputs[0] for node in nodes if node.kind is OpKind.CAST and tensors[node.outputs[0]].dtype is DType.BOOL
     ]
     owners = ((index, tensors[index].alias_of) for index in to_bool)
     masks = {index if owner is None else owner for index, owner in owners}
-    found: set[int] = set()
+    origins = _origins(asked, nodes)
+    inputs = {index for index in origins if tensors[index].role is TensorRole.INPUT}
+    found = {index for index in inputs if tensors[index].dtype is DType.BOOL or index in masks}
+    if any(tensors[index].role in _UNKNOWN for index in origins - found):
+        return frozenset()
+    return frozenset(found)
+
+
+def buffers_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Names of the buffers that alone decide what some tensors hold; none where anything else does as well.
+
+    Args:
+        asked: Indices of the tensors.
+        nodes: What ran so far.
+        tensors: All tensors so far.
+    """
+    origins = [tensors[index] for index in sorted(_origins(asked, nodes))]
+    are_buffers = all(tensor.role is TensorRole.BUFFER for tensor in origins)
+    return tuple(tensor.name for tensor in origins) if are_buffers else ()
+
+
+def _origins(asked: Iterable[int], nodes: Sequence[Node]) -> set[int]:
+    """The tensors that others are made of in the end: what was there before the model ran, and what chance makes."""
+    makers = {output: node for node in nodes for output in node.outputs}
+    origins: set[int] = set()
     waiting = list(asked)
     seen = set(waiting)
     while waiting:
         index = waiting.pop()
         maker = makers.get(index)
-        role, is_bool = tensors[index].role, tensors[index].dtype is DType.BOOL
-        if maker is not None and maker.kind is not OpKind.RANDOM:
-            new = {source for source in maker.inputs if source >= 0} - seen
-            seen |= new
-            waiting += new
-        elif role is TensorRole.INPUT and (is_bool or index in masks):
-            found.add(index)
-        elif maker is not None or role in {TensorRole.INPUT, TensorRole.PARAMETER}:
-            return frozenset()
-    return frozenset(found)
+        if maker is None or maker.kind is OpKind.RANDOM:
+            origins.add(index)
+            continue
+        new = {source for source in maker.inputs if source >= 0} - seen
+        seen |= new
+        waiting += new
+    return origins

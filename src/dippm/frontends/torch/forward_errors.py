@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +26,9 @@ _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 
 
-def forward_error(error: Exception, *, raised: Exception | None, source: str, shapes: str) -> Exception:
+def forward_error(
+    error: Exception, *, raised: Exception | None, source: str, shapes: str, buffers: Sequence[str] = ()
+) -> Exception:
     """The error to raise for an exception of a forward pass.
 
     Args:
@@ -33,6 +36,7 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
         raised: What the last operator raised, if it did: TorchScript passes an error of its own on instead.
         source: Where the model came from.
         shapes: The inputs' shapes that it was called with.
+        buffers: Names of buffers without values, where it decides by these alone.
 
     Returns:
         A :class:`~dippm.errors.DippmError`, or the
@@ -46,6 +50,8 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
         return cause
     place = script_place(error) if is_script else _users_line(error)
     if isinstance(cause, DataDependentError):
+        if buffers:
+            return _without_values(buffers, place=place, source=source)
         return _data_dependent(str(cause), place=place, source=source, is_script=is_script)
     kind, text = script_message(error) if is_script and cause is error else (type(cause).__name__, _first_line(cause))
     text = text[:500].rstrip(".") + "."
@@ -79,6 +85,15 @@ def forward_error(error: Exception, *, raised: Exception | None, source: str, sh
         f"{source} does not take inputs of shape {shapes} (batch first): {kind} at {place}: {text}",
         code="input.shape_wrong",
         cure="Give the shape of one sample, without the batch, as the model takes it.",
+    )
+
+
+def _without_values(buffers: Sequence[str], *, place: str, source: str) -> UnsupportedError:
+    which, have = ("buffers", "they have") if len(buffers) > 1 else ("buffer", "it has")
+    return UnsupportedError(
+        f"{source} decides by the values of its {which} {', '.join(buffers)} at {place}, and {have} none here.",
+        code="torch.data_dependent",
+        cure="Give the module itself, built on the CPU and not without values (on the meta device).",
     )
 
 

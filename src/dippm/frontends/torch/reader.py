@@ -19,7 +19,7 @@ from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
-from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, masks_behind
+from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, buffers_behind, masks_behind
 from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
 from dippm.frontends.torch.forward_errors import forward_error
@@ -277,7 +277,9 @@ class _Reading:
 
     def _error(self, error: Exception, recorder: Recorder, *, batch: int) -> Exception:
         shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
-        found = forward_error(error, raised=recorder.raised, source=self.source, shapes=shapes)
+        asked = next((each.tensors for each in (error, recorder.raised) if isinstance(each, DataDependentError)), ())
+        buffers = buffers_behind(asked, recorder.nodes(), recorder.tensors)
+        found = forward_error(error, raised=recorder.raised, source=self.source, shapes=shapes, buffers=buffers)
         if not isinstance(found, UsageError):
             return found
         # A module that passes arguments on by any name may have lacked the one that was meant.
