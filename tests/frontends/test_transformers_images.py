@@ -65,3 +65,12 @@ def test_an_image_of_tiles_is_of_the_ratio_that_has_the_most() -> None:
     (way,) = image_ways(SimpleNamespace(vision_config=vision), parameters, has_features=False)
     assert way["pixel_values"].shape == (1, 4, 3, 8, 8)
     assert way["aspect_ratio_ids"].values == (3,)
+
+
+def test_an_image_and_its_prompt_share_a_canvas() -> None:
+    (way,) = image_ways(
+        SimpleNamespace(image_size=[64, 32]), {**_PIXELS, "prompt_pixel_values": None}, has_features=False
+    )
+    assert {name: entry.shape for name, entry in way.items()} == dict.fromkeys(
+        ["pixel_values", "prompt_pixel_values", "prompt_masks"], (3, 32, 32)
+    )

@@ -69,6 +69,11 @@ _VOXTRAL = {
     "audio_config": {**_TOWER, "intermediate_size": 64, "max_source_positions": 64, "num_mel_bins": 12},
     "audio_token_id": 150,
 }
+_SPEECHT5 = {
+    "hidden_size": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_layers": 1,
+    "decoder_attention_heads": 2, "decoder_ffn_dim": 24, "vocab_size": 200, "num_mel_bins": 8,
+    "speaker_embedding_dim": 6, "speech_decoder_prenet_units": 8, "speech_decoder_postnet_units": 8,
+}  # fmt: skip
 _CLAP = {
     "text_config": {**_TOWER, "vocab_size": 200},
     "audio_config": {
@@ -111,6 +116,23 @@ CASES = {
     "DacModel": {
         "encoder_hidden_size": 4, "downsampling_ratios": [2, 2], "decoder_hidden_size": 8, "n_codebooks": 2,
         "codebook_size": 16, "codebook_dim": 4, "sampling_rate": 400,
+    },
+    "SpeechT5ForTextToSpeech": _SPEECHT5,
+    "DiaForConditionalGeneration": {
+        "encoder_config": {**_TOWER, "head_dim": 8, "num_key_value_heads": 2, "vocab_size": 200},
+        "decoder_config": {
+            **_TOWER, "head_dim": 8, "num_key_value_heads": 2, "cross_num_attention_heads": 2, "cross_head_dim": 8,
+            "cross_num_key_value_heads": 2, "cross_hidden_size": 16, "num_channels": 3, "vocab_size": 200,
+        },
+        "delay_pattern": [0, 1, 2],
+    },
+    "SegGptForImageSegmentation": {
+        "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "mlp_dim": 24, "image_size": [64, 32],
+        "pretrain_image_size": 32, "patch_size": 8, "merge_index": 0, "intermediate_hidden_state_indices": [0, 1],
+        "decoder_hidden_size": 8,
+    },
+    "TimesFmModel": {
+        **_TOWER, "context_length": 64, "patch_length": 8, "horizon_length": 8, "head_dim": 8,
     },
     "PatchTSMixerModel": {"context_length": 64, "patch_length": 8, "d_model": 8, "num_layers": 1},
 }  # fmt: skip
@@ -248,7 +270,25 @@ def test_a_text_is_read_alone_where_no_image_fits_it_and_what_is_left_out_is_tol
     assert "those of model.visual" in warning
 
 
+def test_a_decoder_of_sounds_takes_a_step_for_each_token_of_a_text() -> None:
+    _, shapes = zoo.build("hf:SpeechT5ForTextToSpeech", options=_SPEECHT5)
+    named = {name: entry.shape for name, entry in (shapes.named or {}).items()}
+    assert named == {"input_ids": (128,), "decoder_input_values": (256, 8), "speaker_embeddings": (6,)}
+    _, shapes = zoo.build("hf:DiaForConditionalGeneration", options=CASES["DiaForConditionalGeneration"])
+    assert (shapes.named or {})["decoder_input_ids"].shape == (128, 3)
+    _, shapes = zoo.build("hf:MusicgenForConditionalGeneration")
+    assert (shapes.named or {})["decoder_input_ids"].at(2) == (2 * 4, 128)
+
+
+def test_what_is_to_be_done_with_an_image_stands_beside_it() -> None:
+    pytest.importorskip("timm")
+    _, shapes = zoo.build("hf:OneFormerForUniversalSegmentation")
+    assert {name: entry.shape for name, entry in (shapes.named or {}).items()} == {
+        "pixel_values": (3, 224, 224), "task_inputs": (77,),
+    }  # fmt: skip
+
+
 def test_inputs_that_do_not_fit_are_told_with_those_that_the_model_takes() -> None:
-    with pytest.raises(UnsupportedError, match=r"prompt_pixel_values, prompt_masks.*config\.json") as caught:
-        open_model("hf:SegGptModel", input=InputShapes())
+    with pytest.raises(UnsupportedError, match=r"spectrogram.*config\.json") as caught:
+        open_model("hf:SpeechT5HifiGan", input=InputShapes())
     assert caught.value.code == "zoo.inputs_unknown"

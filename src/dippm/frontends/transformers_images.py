@@ -29,6 +29,7 @@ _FRAMES = ("num_frames", "frames_per_clip")
 _VIDEO_FRAMES = 16
 _IMAGE, _VIDEO = "pixel_values", "pixel_values_videos"
 _RATIOS = "aspect_ratio_ids"
+_PROMPT, _PROMPTED = "prompt_pixel_values", "prompt_masks"
 
 
 def takes_images(parameters: Mapping[str, Any]) -> bool:
@@ -62,6 +63,8 @@ def image_ways(config: Any, parameters: Mapping[str, Any], *, has_features: bool
         yield _padded_patches(vision)
     elif grid is not None:
         yield from _patches(vision, main=_IMAGE if _IMAGE in parameters else next(iter(parameters)), grid=grid)
+    elif _PROMPT in parameters:
+        yield _with_prompt(next(_images(vision)))
     elif _RATIOS in parameters:
         yield _tiles_of_ratio(vision)
     elif has_features:
@@ -96,6 +99,13 @@ def _padded_patches(vision: Any) -> _Entries:
         "pixel_attention_mask": InputEntry(shape=(side * side,), dtype=DType.INT64, values=(1,) * (side * side)),
         "spatial_shapes": InputEntry(shape=(2,), dtype=DType.INT64, values=(side, side)),
     }
+
+
+def _with_prompt(canvas: InputEntry) -> _Entries:
+    """An image, and another one with what was found in it, which a model puts above the first on a canvas."""
+    channels, height, width = canvas.shape
+    half = InputEntry(shape=(channels, height // 2, width))
+    return {_IMAGE: half, _PROMPT: half, _PROMPTED: half}
 
 
 def _tiles_of_ratio(vision: Any) -> _Entries:

@@ -28,6 +28,7 @@ _SEQUENCE_LENGTH = 128
 _SERIES_LENGTH = 512
 _TEXTS = ("input_ids", "decoder_input_ids")
 _FEATURES, _SOUND, _SERIES = "input_features", "input_values", "past_values"
+_DECODED_SOUND, _PADDING, _TASK = "decoder_input_values", "past_values_padding", "task_inputs"
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
 _SOUND_TOKENS = ("audio_token_id", "audio_token_index")
 # A token that no model gives a meaning of its own.
@@ -44,15 +45,14 @@ def default_inputs(module: Any, config: Any) -> _Entries:
     parameters = inspect.signature(module.forward).parameters
     main = str(getattr(module, "main_input_name", "input_ids"))
     tokens = _tokens(config)
-    has_decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
-    decoded = {"decoder_input_ids": tokens} if has_decoder else {}
+    decoded = _decoded(config, parameters) if getattr(config, "is_encoder_decoder", False) else {}
     if main in {_FEATURES, _SOUND} and main in parameters:
         ways = spectrograms(config, parameters) if main == _FEATURES else sounds(config)
         return _first_fitting(module, [{**way, **decoded} for way in ways])
     if takes_images(parameters):
         entries = _images(module, config, parameters)
     elif _SERIES in parameters:
-        entries = {_SERIES: _series(config)}
+        entries = _series(config, parameters)
     elif _FEATURES in parameters and "input_ids" in parameters:
         entries = _text_with_sound(module, config, parameters)
     else:
@@ -103,15 +103,16 @@ def _tokens(config: Any, *, places: int = 0, token: int | None = None) -> InputE
 def _beside(entries: _Entries, config: Any, parameters: Mapping[str, Any]) -> _Entries:
     """What some models need beside an image or a text.
 
-    That is other texts, whether a token stands for an image, where it is on the page, and what it may look at.
+    That is other texts, what is to be done with an image, whether a token stands for it, where it is on the page, and
+    what it may look at.
     """
     text = entries.get("input_ids", _tokens(config))
     length = text.shape[0]
-    needed = [name for name, item in parameters.items() if item.default is item.empty]
+    needed = [name for name in parameters if _is_needed(parameters, name)]
     texts = [name for name in parameters if name == "input_ids" or (name in needed and name.endswith("input_ids"))]
     found = {name: replace(text, values=None) for name in texts if name not in entries}
     if not texts:
-        return {}
+        return {_TASK: InputEntry(shape=(config.task_seq_len,))} if _TASK in parameters else {}
     masks = [name for name in needed if name.endswith("attention_mask")]
     found |= {name: InputEntry(shape=(length,), dtype=DType.INT64, values=(1,) * length) for name in masks}
     if "mm_token_type_ids" in parameters and text.values is not None:
@@ -126,10 +127,38 @@ def _beside(entries: _Entries, config: Any, parameters: Mapping[str, Any]) -> _E
     return found
 
 
-def _series(config: Any) -> InputEntry:
+def _decoded(config: Any, parameters: Mapping[str, Any]) -> _Entries:
+    """What a decoder beside an encoder takes: a text, the codes of a sound, or a sound and whose voice it is in."""
+    if "decoder_input_ids" in parameters:
+        tokens = _tokens(config)
+        beside_each_other = getattr(getattr(config, "decoder_config", None), "num_channels", None)
+        if beside_each_other:
+            return {"decoder_input_ids": replace(tokens, shape=(*tokens.shape, beside_each_other))}
+        below_each_other = getattr(getattr(config, "decoder", None), "num_codebooks", None)
+        return {"decoder_input_ids": replace(tokens, rows=below_each_other) if below_each_other else tokens}
+    if _DECODED_SOUND not in parameters:
+        return {}
+    frames = _SEQUENCE_LENGTH * config.reduction_factor  # as many steps as a text has
+    return {
+        _DECODED_SOUND: InputEntry(shape=(frames, config.num_mel_bins)),
+        "speaker_embeddings": InputEntry(shape=(config.speaker_embedding_dim,)),
+    }
+
+
+def _series(config: Any, parameters: Mapping[str, Any]) -> _Entries:
+    """A series, with what marks padding in it and how often it was measured where a model needs that."""
     length = getattr(config, "context_length", None) or _SERIES_LENGTH
     channels = getattr(config, "num_input_channels", None)
-    return InputEntry(shape=(int(length), int(channels)) if channels else (int(length),))
+    beside = {
+        _PADDING: InputEntry(shape=(int(length),), dtype=DType.INT64),
+        "freq": InputEntry(shape=(1,), dtype=DType.INT64),
+    }
+    needed = {name: entry for name, entry in beside.items() if _is_needed(parameters, name)}
+    return {_SERIES: InputEntry(shape=(int(length), int(channels)) if channels else (int(length),)), **needed}
+
+
+def _is_needed(parameters: Mapping[str, Any], name: str) -> bool:
+    return name in parameters and parameters[name].default is inspect.Parameter.empty
 
 
 def _images(module: Any, config: Any, parameters: Mapping[str, Any]) -> _Entries:
