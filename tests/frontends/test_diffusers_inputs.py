@@ -38,6 +38,7 @@ _LUMINA = {"sample_size": 8, "hidden_size": 24, "num_layers": 1, "num_refiner_la
 _AURA = {"num_mmdit_layers": 1, "num_single_dit_layers": 1, "attention_head_dim": 8, "num_attention_heads": 2,
          "joint_attention_dim": 12, "caption_projection_dim": 16}  # fmt: skip
 _SD3 = {**_DIT, "joint_attention_dim": 12, "caption_projection_dim": 16, "pooled_projection_dim": 20}
+_COGVIEW = {**_DIT, "text_embed_dim": 12, "time_embed_dim": 8, "condition_dim": 4, "pos_embed_max_size": 8}
 _BLOCK = {"block_out_channels": (8,), "norm_num_groups": 4}
 _DEEP = {"encoder_block_out_channels": (8, 8), "decoder_block_out_channels": (8, 8), "encoder_layers_per_block": (1, 1),
          "decoder_layers_per_block": (1, 1), "encoder_qkv_multiscales": ((), ()), "attention_head_dim": 4,
@@ -74,6 +75,40 @@ _CASES: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
         "sample": (4, 64, 64), "timestep": (), "encoder_hidden_states": (77, 8), "controlnet_cond": (3, 512, 512),
     }),
     ("AutoencoderKL", {"block_out_channels": (8,), "norm_num_groups": 4, "sample_size": 16}, {"sample": (3, 16, 16)}),
+    ("HunyuanDiT2DModel", {
+        **_DIT, "hidden_size": 16, "patch_size": 2, "mlp_ratio": 2.0, "cross_attention_dim": 12, "num_layers": 2,
+        "cross_attention_dim_t5": 24, "pooled_projection_dim": 10, "in_channels": 4,
+        "activation_fn": "gelu-approximate",
+    }, {
+        "hidden_states": (4, 8, 8), "timestep": (), "encoder_hidden_states": (77, 12), "text_embedding_mask": (77,),
+        "encoder_hidden_states_t5": (256, 24), "text_embedding_mask_t5": (256,), "image_meta_size": (6,), "style": (),
+        "image_rotary_emb.0": (16, 8), "image_rotary_emb.1": (16, 8),
+    }),
+    ("CogView3PlusTransformer2DModel", _COGVIEW, {
+        "hidden_states": (16, 8, 8), "encoder_hidden_states": (224, 12), "timestep": (), "original_size": (2,),
+        "target_size": (2,), "crop_coords": (2,),
+    }),
+    ("CogView4Transformer2DModel", {**_COGVIEW, "rope_axes_dim": (8, 8)}, {
+        "hidden_states": (16, 8, 8), "encoder_hidden_states": (1024, 12), "timestep": (), "original_size": (2,),
+        "target_size": (2,), "crop_coords": (2,),
+    }),
+    ("Kandinsky3UNet", {
+        "time_embedding_dim": 16, "groups": 4, "attention_head_dim": 4, "layers_per_block": 2, "cross_attention_dim": 8,
+        "block_out_channels": (8, 16, 16, 16), "encoder_hid_dim": 12,
+    }, {
+        "sample": (4, 128, 128), "timestep": (), "encoder_hidden_states": (128, 12), "encoder_attention_mask": (128,),
+    }),
+    ("OvisImageTransformer2DModel", {
+        "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2, "in_channels": 8,
+        "joint_attention_dim": 12, "axes_dims_rope": (4, 6, 6),
+    }, {
+        "hidden_states": (4096, 8), "encoder_hidden_states": (256, 12), "timestep": (), "img_ids": (4096, 3),
+        "txt_ids": (256, 3),
+    }),
+    ("PixArtTransformer2DModel", {**_DIT, "cross_attention_dim": 16}, {
+        "hidden_states": (4, 8, 8), "encoder_hidden_states": (120, 16), "encoder_attention_mask": (120,),
+        "timestep": (), "added_cond_kwargs.resolution": (2,), "added_cond_kwargs.aspect_ratio": (1,),
+    }),
     ("SD3Transformer2DModel", {
         **_DIT, "sample_size": 8, "joint_attention_dim": 12, "caption_projection_dim": 16, "pooled_projection_dim": 20,
     }, {"hidden_states": (16, 8, 8), "encoder_hidden_states": (333, 12), "pooled_projections": (20,), "timestep": ()}),

@@ -47,6 +47,39 @@ _CASES: list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = [
         "hidden_states": (3, 16, 6, 8), "encoder_hidden_states": (226, 8), "timestep": (),
         "image_rotary_emb.0": (36, 16), "image_rotary_emb.1": (36, 16),
     }),
+    ("CogVideoXTransformer3DModel", {
+        **_COG, "sample_frames": 17, "use_rotary_positional_embeddings": True, "patch_size_t": 2, "patch_bias": False,
+        "ofs_embed_dim": 8,
+    }, {
+        "hidden_states": (6, 16, 96, 170), "encoder_hidden_states": (226, 8), "timestep": (), "ofs": (1,),
+        "image_rotary_emb.0": (3 * 48 * 85, 16), "image_rotary_emb.1": (3 * 48 * 85, 16),
+    }),
+    ("CosmosTransformer3DModel", {**_DIT, "text_embed_dim": 8, "adaln_lora_dim": 8}, {
+        "hidden_states": (16, 16, 88, 160), "timestep": (), "encoder_hidden_states": (512, 8),
+        "padding_mask": (1, 1, 704, 1280),
+    }),
+    ("LTX2VideoTransformer3DModel", {
+        **_DIT, "in_channels": 8, "cross_attention_dim": 32, "audio_in_channels": 6, "audio_num_attention_heads": 2,
+        "audio_attention_head_dim": 8, "audio_cross_attention_dim": 16, "caption_channels": 12,
+    }, {
+        "hidden_states": (6144, 8), "audio_hidden_states": (126, 6), "encoder_hidden_states": (1024, 12),
+        "audio_encoder_hidden_states": (1024, 12), "timestep": (), "sigma": (), "encoder_attention_mask": (1024,),
+        "audio_encoder_attention_mask": (1024,),
+    }),
+    ("SanaVideoTransformer3DModel", {
+        **_DIT, "num_cross_attention_heads": 2, "cross_attention_head_dim": 16, "cross_attention_dim": 32,
+        "caption_channels": 12, "guidance_embeds": True,
+    }, {
+        "hidden_states": (16, 21, 60, 104), "encoder_hidden_states": (300, 12), "timestep": (),
+        "encoder_attention_mask": (300,), "guidance": (),
+    }),
+    ("SkyReelsV2Transformer3DModel", _WAN, {
+        "hidden_states": (16, 25, 68, 120), "timestep": (), "encoder_hidden_states": (512, 8),
+    }),
+    ("WanVACETransformer3DModel", {**_WAN, "vace_layers": [0], "vace_in_channels": 6}, {
+        "hidden_states": (16, 21, 60, 104), "timestep": (), "encoder_hidden_states": (512, 8),
+        "control_hidden_states": (6, 21, 60, 104),
+    }),
     ("MochiTransformer3DModel", {**_DIT, "pooled_projection_dim": 16, "text_embed_dim": 8, "time_embed_dim": 8}, {
         "hidden_states": (12, 4, 60, 106), "encoder_hidden_states": (256, 8), "timestep": (),
         "encoder_attention_mask": (256,),
@@ -85,8 +118,3 @@ def test_a_video_has_no_size_of_an_image() -> None:
     with pytest.raises(UsageError) as caught:
         default_inputs(module, image=512)
     assert caught.value.code == "zoo.image_invalid"
-
-
-def test_what_the_configuration_does_not_tell_is_not_made_up() -> None:
-    _, inputs = zoo.build("diffusers:CogVideoXTransformer3DModel", options={**_COG, "patch_size_t": 2})
-    assert inputs.is_empty

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dippm.errors import UsageError
+from dippm.frontends.diffusers_video_autoencoders import VIDEO_AUTOENCODERS, video_of
 from dippm.frontends.diffusers_video_inputs import VIDEO_CLASSES
 from dippm.frontends.inputs import InputEntry, InputShapes, parse_input_shapes
 from dippm.graph import DType
@@ -33,6 +34,7 @@ _SD3_TOKENS = 77 + 256
 _FLUX_TOKENS = 512
 _PIXART_ALPHA_TOKENS, _PIXART_SIGMA_TOKENS = 120, 300
 _QWEN_TOKENS, _SANA_TOKENS, _LUMINA_TOKENS, _AURA_TOKENS = 512, 300, 256, 256
+_HUNYUAN_TOKENS, _COGVIEW3_TOKENS, _COGVIEW4_TOKENS, _OVIS_TOKENS, _KANDINSKY_TOKENS = 256, 224, 1024, 256, 128
 # Of Sana's autoencoder, and of Flux 2's with the four latents that its pipeline puts together.
 _PIXELS_OF_SANA, _PIXELS_OF_FLUX2 = 32, 16
 _AURA_PIXELS = 1024
@@ -59,6 +61,8 @@ def default_inputs(module: Any, *, image: int | None) -> InputShapes:
     entries = _CLASSES[definition](module.config, image) if definition in _CLASSES else None
     if definition in VIDEO_CLASSES and image is None:
         entries = VIDEO_CLASSES[definition](module.config)
+    if definition in VIDEO_AUTOENCODERS and image is None:
+        entries = video_of(definition)
     if entries is None and image is not None:
         raise UsageError(
             f"Which inputs {definition} has for an image of some size is not known.",
@@ -185,15 +189,15 @@ def _of_chroma(config: Any, image: int | None) -> _Entries:
     return {**_with_positions(config, tokens), "attention_mask": mask}
 
 
-def _with_positions(config: Any, tokens: int) -> _Entries:
+def _with_positions(config: Any, tokens: int, *, text: int = _FLUX_TOKENS) -> _Entries:
     """An image in tokens and a text, with the positions of both, which all samples share."""
     axes = len(config.axes_dims_rope)
     return {
         "hidden_states": InputEntry(shape=(tokens, config.in_channels)),
-        "encoder_hidden_states": InputEntry(shape=(_FLUX_TOKENS, config.joint_attention_dim)),
+        "encoder_hidden_states": InputEntry(shape=(text, config.joint_attention_dim)),
         "timestep": InputEntry(shape=()),
         "img_ids": InputEntry(shape=(tokens, axes), is_batched=False),
-        "txt_ids": InputEntry(shape=(_FLUX_TOKENS, axes), is_batched=False),
+        "txt_ids": InputEntry(shape=(text, axes), is_batched=False),
     }
 
 
@@ -243,12 +247,65 @@ def _of_pixart(config: Any, image: int | None) -> _Entries | None:
     is_sigma = config.use_additional_conditions is False
     tokens = _PIXART_SIGMA_TOKENS if is_sigma else _PIXART_ALPHA_TOKENS
     return _with_patches(config, image, beside={
-        "encoder_hidden_states": InputEntry(shape=(tokens, config.caption_channels)),
+        "encoder_hidden_states": InputEntry(shape=(tokens, config.caption_channels or config.cross_attention_dim)),
         "encoder_attention_mask": InputEntry(shape=(tokens,), dtype=DType.INT64),
         **_TIMESTEP,
         "added_cond_kwargs.resolution": InputEntry(shape=(2,)),
         "added_cond_kwargs.aspect_ratio": InputEntry(shape=(1,)),
     })  # fmt: skip
+
+
+def _of_hunyuan(config: Any, image: int | None) -> _Entries | None:
+    entries = _with_patches(config, image, beside={
+        "timestep": InputEntry(shape=()),
+        "encoder_hidden_states": InputEntry(shape=(_CLIP_TOKENS, config.cross_attention_dim)),
+        "text_embedding_mask": InputEntry(shape=(_CLIP_TOKENS,), dtype=DType.INT64),
+        "encoder_hidden_states_t5": InputEntry(shape=(_HUNYUAN_TOKENS, config.cross_attention_dim_t5)),
+        "text_embedding_mask_t5": InputEntry(shape=(_HUNYUAN_TOKENS,), dtype=DType.INT64),
+    })  # fmt: skip
+    if entries is None:
+        return None
+    _, height, width = entries["hidden_states"].shape
+    tokens = (height // config.patch_size) * (width // config.patch_size)
+    angles = InputEntry(shape=(tokens, config.hidden_size // config.num_attention_heads), is_batched=False)
+    settings = {
+        "image_meta_size": InputEntry(shape=(_SIZES,)),
+        "style": InputEntry(shape=(), dtype=DType.INT64),
+    }
+    takes_settings = config.use_style_cond_and_image_meta_size
+    return {**entries, **(settings if takes_settings else {}), "image_rotary_emb": (angles, angles)}
+
+
+def _of_cogview3(config: Any, image: int | None) -> _Entries | None:
+    return _of_cogview(config, image, tokens=_COGVIEW3_TOKENS)
+
+
+def _of_cogview4(config: Any, image: int | None) -> _Entries | None:
+    return _of_cogview(config, image, tokens=_COGVIEW4_TOKENS)
+
+
+def _of_cogview(config: Any, image: int | None, *, tokens: int) -> _Entries | None:
+    size = InputEntry(shape=(2,))
+    return _with_patches(config, image, beside={
+        "encoder_hidden_states": InputEntry(shape=(tokens, config.text_embed_dim)),
+        **_TIMESTEP,
+        **dict.fromkeys(("original_size", "target_size", "crop_coords"), size),
+    })  # fmt: skip
+
+
+def _of_ovis(config: Any, image: int | None) -> _Entries:
+    tokens = _cut(image or _LARGE_PIXELS, patch=_PIXELS_OF_LATENT * _LATENTS_OF_TOKEN) ** 2
+    return _with_positions(config, tokens, text=_OVIS_TOKENS)
+
+
+def _of_kandinsky3(config: Any, image: int | None) -> _Entries:
+    latents = _cut(image or _LARGE_PIXELS, patch=_PIXELS_OF_LATENT)
+    return {
+        "sample": InputEntry(shape=(config.in_channels, latents, latents)),
+        **_TIMESTEP,
+        "encoder_hidden_states": InputEntry(shape=(_KANDINSKY_TOKENS, config.encoder_hid_dim)),
+        "encoder_attention_mask": InputEntry(shape=(_KANDINSKY_TOKENS,), dtype=DType.INT64),
+    }
 
 
 def _of_dit(config: Any, image: int | None) -> _Entries | None:
@@ -327,12 +384,17 @@ _CLASSES: Mapping[str, Callable[[Any, int | None], _Entries | None]] = {
     "AutoencoderKLQwenImage": _of_qwen_autoencoder,
     "AutoencoderTiny": _of_tiny_autoencoder,
     "ChromaTransformer2DModel": _of_chroma,
+    "CogView3PlusTransformer2DModel": _of_cogview3,
+    "CogView4Transformer2DModel": _of_cogview4,
     "ControlNetModel": _of_controlnet,
     "DiTTransformer2DModel": _of_dit,
     "Flux2Transformer2DModel": _of_flux2,
     "FluxControlNetModel": _of_flux_controlnet,
     "FluxTransformer2DModel": _of_flux,
+    "HunyuanDiT2DModel": _of_hunyuan,
+    "Kandinsky3UNet": _of_kandinsky3,
     "Lumina2Transformer2DModel": _of_lumina2,
+    "OvisImageTransformer2DModel": _of_ovis,
     "PixArtTransformer2DModel": _of_pixart,
     "QwenImageTransformer2DModel": _of_qwen,
     "SD3ControlNetModel": _of_sd3_controlnet,

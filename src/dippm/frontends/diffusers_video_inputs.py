@@ -25,6 +25,14 @@ _LTX, _LTX_TOKENS = (21, 16, 22), 128
 _HUNYUAN, _HUNYUAN_TOKENS = (33, 90, 160), 256
 # 19 frames of 480 x 848, six for one latent.
 _MOCHI, _MOCHI_TOKENS = (4, 60, 106), 256
+# 768 x 1360, for which CogVideoX 1.5 was made.
+_COGVIDEO_1_5 = (96, 170)
+# 121 frames of 704 x 1280, eight frames and eight pixels for one latent, 30 frames a second.
+_COSMOS, _COSMOS_TOKENS, _COSMOS_RATE, _PIXELS_OF_LATENT = (16, 88, 160), 512, 30, 8
+# 121 frames of 512 x 768, eight frames and 32 pixels for one latent, and their five seconds of sound in 126.
+_LTX2, _LTX2_TOKENS, _LTX2_SOUND = (16, 16, 24), 1024, 126
+# 97 frames of 544 x 960, four frames for one latent but for the first.
+_SKYREELS, _SANA_TOKENS = (25, 68, 120), 300
 # 576 x 1024, every frame with a latent of its own.
 _STABLE_VIDEO, _STABLE_VIDEO_SETTINGS = (72, 128), 3
 _ANIMATED, _ANIMATED_SIDE, _CLIP_TOKENS = 16, 64, 77
@@ -67,21 +75,75 @@ def _of_hunyuan(config: Any) -> _Entries:
     }
 
 
-def _of_cogvideo(config: Any) -> _Entries | None:
-    if config.patch_size_t is not None:  # version 1.5, whose sizes are not those of its configuration
-        return None
+def _of_cogvideo(config: Any) -> _Entries:
     frames = (config.sample_frames - 1) // config.temporal_compression_ratio + 1
-    size = (config.sample_height, config.sample_width)
+    size, patches_deep = (config.sample_height, config.sample_width), config.patch_size_t or 1
+    if config.patch_size_t is not None:
+        # The sizes in its configuration are not those that it was made for; its pipeline fills up the last patch.
+        size, frames = _COGVIDEO_1_5, -(-frames // patches_deep) * patches_deep
     entries: dict[str, Any] = {
         "hidden_states": InputEntry(shape=(frames, config.in_channels, *size)),
         "encoder_hidden_states": InputEntry(shape=(config.max_text_seq_length, config.text_embed_dim)),
         **_TIMESTEP,
     }
+    if config.ofs_embed_dim is not None:
+        entries["ofs"] = InputEntry(shape=(1,), is_batched=False)
     if config.use_rotary_positional_embeddings:
-        tokens = frames * (size[0] // config.patch_size) * (size[1] // config.patch_size)
+        tokens = frames // patches_deep * (size[0] // config.patch_size) * (size[1] // config.patch_size)
         angles = InputEntry(shape=(tokens, config.attention_head_dim), is_batched=False)
         entries["image_rotary_emb"] = (angles, angles)
     return entries
+
+
+def _of_cosmos(config: Any) -> _Entries:
+    _, height, width = _COSMOS
+    pixels = (height * _PIXELS_OF_LATENT, width * _PIXELS_OF_LATENT)
+    mask = {"padding_mask": InputEntry(shape=(1, 1, *pixels), is_batched=False)} if config.concat_padding_mask else {}
+    return {
+        "hidden_states": InputEntry(shape=(config.in_channels, *_COSMOS)),
+        "timestep": InputEntry(shape=()),
+        "encoder_hidden_states": InputEntry(shape=(_COSMOS_TOKENS, config.text_embed_dim)),
+        "fps": _COSMOS_RATE,
+        **mask,
+    }
+
+
+def _of_ltx2(config: Any) -> _Entries:
+    frames, height, width = _LTX2
+    text = InputEntry(shape=(_LTX2_TOKENS, config.caption_channels))
+    return {
+        "hidden_states": InputEntry(shape=(frames * height * width, config.in_channels)),
+        "audio_hidden_states": InputEntry(shape=(_LTX2_SOUND, config.audio_in_channels)),
+        "encoder_hidden_states": text,
+        "audio_encoder_hidden_states": text,
+        **_TIMESTEP,
+        "sigma": InputEntry(shape=()),
+        "encoder_attention_mask": _whole(_LTX2_TOKENS),
+        "audio_encoder_attention_mask": _whole(_LTX2_TOKENS),
+        "num_frames": frames,
+        "height": height,
+        "width": width,
+        "audio_num_frames": _LTX2_SOUND,
+    }
+
+
+def _of_sana(config: Any) -> _Entries:
+    guidance = {"guidance": InputEntry(shape=())} if config.guidance_embeds else {}
+    return {
+        "hidden_states": InputEntry(shape=(config.in_channels, *_WAN)),
+        "encoder_hidden_states": InputEntry(shape=(_SANA_TOKENS, config.caption_channels)),
+        **_TIMESTEP,
+        "encoder_attention_mask": _whole(_SANA_TOKENS),
+        **guidance,
+    }
+
+
+def _of_skyreels(config: Any) -> _Entries:
+    return {**_of_wan(config), "hidden_states": InputEntry(shape=(config.in_channels, *_SKYREELS))}
+
+
+def _of_vace(config: Any) -> _Entries:
+    return {**_of_wan(config), "control_hidden_states": InputEntry(shape=(config.vace_in_channels, *_WAN))}
 
 
 def _of_mochi(config: Any) -> _Entries:
@@ -122,10 +184,15 @@ _TIMESTEP: Mapping[str, InputEntry] = {"timestep": InputEntry(shape=(), dtype=DT
 #: What makes the inputs of a class from its configuration: tensors and plain values by the names of its forward.
 VIDEO_CLASSES: Mapping[str, Callable[[Any], _Entries | None]] = {
     "CogVideoXTransformer3DModel": _of_cogvideo,
+    "CosmosTransformer3DModel": _of_cosmos,
     "HunyuanVideoTransformer3DModel": _of_hunyuan,
+    "LTX2VideoTransformer3DModel": _of_ltx2,
     "LTXVideoTransformer3DModel": _of_ltx,
     "MochiTransformer3DModel": _of_mochi,
+    "SanaVideoTransformer3DModel": _of_sana,
+    "SkyReelsV2Transformer3DModel": _of_skyreels,
     "UNetMotionModel": _of_motion,
     "UNetSpatioTemporalConditionModel": _of_stable_video,
     "WanTransformer3DModel": _of_wan,
+    "WanVACETransformer3DModel": _of_vace,
 }
