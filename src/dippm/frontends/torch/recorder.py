@@ -31,28 +31,26 @@ from dippm.frontends.torch.expansions import (
 )
 from dippm.frontends.torch.gradient_flow import GradientFlow
 from dippm.frontends.torch.higher_order import run_eagerly
+from dippm.frontends.torch.known_values import MASK_TYPES, KnownValues
 from dippm.frontends.torch.meta_tensors import is_differentiable, map_tensors, run_on_meta, tensors_in, without_values
-from dippm.frontends.torch.one_number import everywhere, fill_of, filled, same_everywhere
+from dippm.frontends.torch.one_number import fill_of
 from dippm.frontends.torch.operators import OpRule
 from dippm.frontends.torch.packed_sequences import FULL_LENGTH, PACKED
 from dippm.frontends.torch.plans import DROPOUTS, SAME_TENSOR, VALUE_DEPENDENT, OpPlan, no_quantised, plan_for, refusal
 from dippm.frontends.torch.shapes import SHAPE_RULES, elementwise_result
-from dippm.frontends.torch.tensor_table import Slot, TensorTable, is_countable, may_keep_values
+from dippm.frontends.torch.tensor_table import Slot, TensorTable, may_keep_values
 from dippm.frontends.torch.wrapped_tensors import is_wrapper
 from dippm.graph import Attribute, Node, OpKind, TensorRole, TensorSpec
 
 __all__ = ["Recorder"]
 
 _META = torch.device("meta")
-_CPU = torch.device("cpu")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
-_MASK_TYPES = frozenset({torch.bool, torch.uint8})
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
-_UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
 
 @dataclass(slots=True)
@@ -96,8 +94,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
         self._is_raised = False
         self._is_checking = False
-        # Tensors whose values follow from the program alone if numbers have not overflowed.
-        self._if_finite: set[int] = set()
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
         self._scope = scope
@@ -105,6 +101,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count = 0
         self.raised: Exception | None = None
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
+        self.values = KnownValues(self.table, self.assumptions)
 
     # Results
 
@@ -158,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The values of a tensor where they follow from the program alone, else None."""
         known = self.table.adopt(tensor)
-        self._note_asked([known])
+        self.values.note_asked([known])
         return self.table.value(known)
 
     def contains(self, tensor: torch.Tensor, element: Any) -> bool:
@@ -189,7 +186,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             result = self._dispatch(func, args, kwargs or {})
             if func in FINITENESS:
-                self._assume_finite(result, FINITENESS[func])
+                self.values.assume_finite(result, FINITENESS[func])
             return result
         except Exception as exc:
             self.raised = exc
@@ -308,11 +305,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         values: Any = None
         is_mask_index = _is_mask_index(plan, arguments)
         if plan.name in VALUE_DEPENDENT or is_mask_index:
-            self._note_asked(inputs)
-            values = self._compute_values(func, plan, args, kwargs, inputs)
-            result = self._pick_by_masks(func, arguments) if values is None and is_mask_index else None
+            self.values.note_asked(inputs)
+            values = self.values.compute(func, plan, args, kwargs, inputs)
+            result = self.values.pick_by_masks(func, arguments) if values is None and is_mask_index else None
             if values is None and plan.name == "equal" and self._is_checking:
-                return not self._assume_check()  # it asks whether it must refuse
+                return not self.values.assume_check()  # it asks whether it must refuse
             if values is None and result is None:
                 raise DataDependentError(plan.source_op, tuple(self.table.slot(tensor).index for tensor in inputs))
             if values is not None and not isinstance(values, (torch.Tensor, tuple, list)):
@@ -331,126 +328,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = list(tensors_in((result,)))
         if values is None:
             fill = fill_of(plan, arguments)
-            values = self._keep_values(func, plan, args, kwargs, inputs, outputs, fill=fill)
+            values = self.values.keep(func, plan, args, kwargs, inputs, outputs, fill=fill)
         if plan.name in DRAWN_MEANS and outputs[0].numel() == 1:
-            values = self._assume_draw(plan, arguments, outputs[0])
+            values = self.values.assume_draw(plan, arguments, outputs[0])
         if plan.name == "_is_all_true" and values is None:
-            values = self._assume_check()
+            values = self.values.assume_check()
         if values is None and func._schema.is_mutable:
-            self._forget_written_values(func, args)
+            self.values.forget_written(func, args)
         self._record(plan, arguments, inputs, outputs, values=None if values is None else list(tensors_in((values,))))
         return result
-
-    def _keep_values(
-        self,
-        func: Any,
-        plan: OpPlan,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[torch.Tensor],
-        outputs: list[torch.Tensor],
-        *,
-        fill: Any,
-    ) -> Any:
-        """The values of what an operator makes, where they follow from the program alone and take little memory."""
-        are_small = all(map(may_keep_values, outputs))
-        if fill is not None and not func._schema.is_mutable:
-            return filled(outputs[0], fill) if are_small else everywhere(fill, outputs[0])
-        if not are_small and not self._has_one_number(inputs):
-            return None
-        return self._compute_values(func, plan, args, kwargs, inputs, outputs)
-
-    def _has_one_number(self, tensors: Iterable[torch.Tensor]) -> bool:
-        return any(self.table.slot(tensor).storage.is_one_number for tensor in tensors)
-
-    def _assume_finite(self, found: torch.Tensor, answer: bool) -> None:
-        """Take numbers that nobody knows to be finite, for a model that asks whether they are."""
-        slot = self.table.slot(found)
-        if self.table.value(found) is None:
-            slot.value = everywhere(answer, found)
-            slot.storage.has_values = slot.storage.is_one_number = True
-            self._if_finite.add(slot.index)
-
-    def _is_assumed(self, tensors: Iterable[torch.Tensor]) -> bool:
-        return bool(self._if_finite) and any(self.table.slot(tensor).index in self._if_finite for tensor in tensors)
-
-    def _note_asked(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Report it where the model decides by what is assumed."""
-        if self._is_assumed(tensors):
-            self.assumptions.append("Numbers are taken to be finite, where the model decides by whether they are.")
-
-    def _assume_draw(self, plan: OpPlan, arguments: Mapping[str, Any], drawn: torch.Tensor) -> torch.Tensor | None:
-        """The mean in place of one random number, by which models decide which layers run or where to cut."""
-        if plan.is_in_place:
-            storage = self.table.slot(drawn).storage
-            if drawn.untyped_storage().nbytes() != drawn.element_size():
-                return None
-            storage.has_values = True
-        self.assumptions.append("A random number of the forward pass is taken as its mean, where it decides what runs.")
-        return torch.full(drawn.shape, DRAWN_MEANS[plan.name](arguments), dtype=drawn.dtype)
-
-    def _pick_by_masks(self, func: Any, arguments: Mapping[str, Any]) -> torch.Tensor | None:
-        """What masks of known values pick of a tensor of unknown ones; None where a mask is not known."""
-        indices: list[torch.Tensor | None] = []
-        for item in arguments["indices"]:
-            if item is None or item.dtype not in _MASK_TYPES:
-                indices.append(item)
-                continue
-            mask = self.table.value(item)
-            if mask is None:
-                return None
-            indices += [without_values(places) for places in mask.nonzero().unbind(1)]
-        picked: torch.Tensor = func(arguments["self"], indices)
-        return picked
-
-    def _assume_check(self) -> torch.Tensor:
-        """What a model's check of its own input finds: nothing else in PyTorch asks whether all is true this way."""
-        self.assumptions.append("The input is taken to pass the checks of its values that the model makes.")
-        return torch.tensor(True)
-
-    def _forget_written_values(self, func: Any, args: tuple[Any, ...]) -> None:
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in tensors_in((value,)):
-                    self.table.slot(tensor).storage.has_values = False
-
-    def _compute_values(
-        self,
-        func: Any,
-        plan: OpPlan,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        inputs: list[torch.Tensor],
-        outputs: list[torch.Tensor] | None = None,
-    ) -> Any:
-        """Run the operator for real where its result follows from the program alone; None where it does not.
-
-        ``outputs`` have the sizes of what it makes, where these are known before.
-        """
-        if plan.is_random or (plan.rule is None and not inputs) or plan.name in _UNINITIALISED:
-            return None
-        if any(self.table.value(tensor) is None for tensor in inputs):
-            return None
-        if plan.has_device and (not inputs or kwargs.get("device") is not None):
-            kwargs = {**kwargs, "device": _CPU}
-
-        def real(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                known = self.table.value(value)
-                # Other tensors may share the value, and keep their shape.
-                return known.detach() if known is not None and plan.is_in_place_view else known
-            if isinstance(value, list):
-                return [real(item) for item in value]
-            return value
-
-        args, kwargs = tuple(map(real, args)), {name: real(value) for name, value in kwargs.items()}
-        if self._has_one_number(inputs):
-            same = None if outputs is None else same_everywhere(func, plan, args, kwargs, outputs)
-            if same is not None or plan.is_aliasing or not all(map(is_countable, inputs)):
-                return same
-            if outputs is not None and not all(map(may_keep_values, outputs)):
-                return None
-        return func(*args, **kwargs)
 
     def _cut_off(self, tensors: Iterable[torch.Tensor]) -> None:
         """Let no gradient go back from tensors that were made where none was wanted, now that they are used."""
@@ -531,8 +417,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             )
         self._add_step(kind, tuple(indices), tuple(new), attributes, plan.source_op)
-        if values is not None and self._is_assumed(inputs):
-            self._if_finite.update(new)
+        if values is not None:
+            self.values.pass_on(inputs, new)
         if self.flow is not None and plan.name != _DETACH:
             made = zip(new, overwritten, outputs, strict=True)
             self.flow.note(read, [(index, old) for index, old, tensor in made if is_differentiable(tensor)])
@@ -566,4 +452,4 @@ def _is_fused(arguments: Mapping[str, Any]) -> bool:
 def _is_mask_index(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
     if plan.name not in {"index", "_unsafe_index"}:
         return False
-    return any(item is not None and item.dtype in _MASK_TYPES for item in arguments["indices"])
+    return any(item is not None and item.dtype in MASK_TYPES for item in arguments["indices"])

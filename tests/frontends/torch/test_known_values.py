@@ -1,0 +1,84 @@
+"""What follows from the program alone, and what is taken where a model asks for more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.graph import Graph, OpKind  # noqa: E402
+
+
+class _Deciding(nn.Module):
+    """Runs a rectifier where it decides to."""
+
+    def __init__(self, decide: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.decide = nn.Linear(8, 8), decide
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        return y.relu() if self.decide(y) else y
+
+
+def _written(_: Any) -> Any:
+    numbers = torch.arange(4)
+    numbers[1] = 7
+    return numbers.sum() == 12
+
+
+def _picked(_: Any) -> Any:
+    numbers = torch.arange(6)
+    return len(numbers[numbers > 3]) == 2
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda _: torch.arange(4).sum() == 6,
+        lambda _: torch.full((2, 3), 5).mul(2).unique().item() == 10,
+        lambda y: torch.tensor(y.shape[-1]) > 4,
+        _written,
+        _picked,
+    ],
+)
+def test_what_follows_from_the_program_is_known(decide: Callable[[Any], Any], read: Callable[..., Graph]) -> None:
+    graph = read(_Deciding(decide), "8")
+    assert OpKind.RELU in {node.kind for node in graph.nodes}
+    assert not graph.warnings
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda y: y.sum() > 0,
+        # Memory that nobody has written to, chance, and what unknown numbers were written to.
+        lambda _: torch.empty(2).sum() > 0,
+        lambda _: torch.rand(3).sum() > 0,
+        lambda y: torch.zeros(8).copy_(y[0].detach()).sum() > 0,
+    ],
+)
+def test_what_does_not_is_refused(decide: Callable[[Any], Any], read: Callable[..., Graph]) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read(_Deciding(decide), "8")
+    assert caught.value.code == "torch.data_dependent"
+
+
+def test_one_random_number_is_its_mean_and_said_once(read: Callable[..., Graph]) -> None:
+    graph = read(_Deciding(lambda _: torch.rand(()) > 0.4), "8")
+    assert OpKind.RELU in {node.kind for node in graph.nodes}
+    (warning,) = graph.warnings
+    assert "random number" in warning
+
+
+def test_what_rests_on_finite_numbers_is_assumed_as_well(read: Callable[..., Graph]) -> None:
+    graph = read(_Deciding(lambda y: (~torch.isfinite(y).all()).logical_not()), "8")
+    assert OpKind.RELU in {node.kind for node in graph.nodes}
+    (warning,) = graph.warnings
+    assert "finite" in warning
