@@ -174,8 +174,12 @@ def test_a_model_that_runs_nothing_is_refused(builder: Any) -> None:
 def test_a_format_that_a_device_lacks_is_said_and_widens(network: Graph) -> None:
     (lacking,) = predict(network, batches=[512], devices=["T4"], precision=Precision.BF16)
     (having,) = predict(network, batches=[512], devices=["T4"], precision=Precision.FP16)
-    assert any("no unit for bf16" in warning for warning in lacking.warnings)
+    (said,) = (warning for warning in lacking.warnings if "no unit for bf16" in warning)
+    assert said.endswith("It has one for fp16, which --precision takes.")
     assert not any("no unit" in warning for warning in having.warnings)
+    # A P100 has neither.
+    (older,) = predict(network, batches=[512], devices=["P100"], precision=Precision.BF16)
+    assert any("no unit for bf16" in warning and "for fp16" not in warning for warning in older.warnings)
     ratios = [p.intervals["latency_ms"][1] / p.latency_ms for p in (lacking, having)]
     assert ratios[0] > ratios[1]
 

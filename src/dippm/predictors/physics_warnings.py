@@ -112,8 +112,14 @@ def warn_of_question(
             f"{_what_becomes_of_fp8(graph)}, which takes twice the memory."
         )
     if not compiled.has_format(device):
-        lacking = "bf16" if compiled.runs_in in (Precision.BF16, Precision.AMP_BF16) else "fp16"
-        warnings.append(f"{device.name} has no unit for {lacking}: FP32 arithmetic on 16-bit tensors is assumed.")
+        is_bf16 = compiled.runs_in in (Precision.BF16, Precision.AMP_BF16)
+        cure = (
+            " It has one for fp16, which --precision takes." if is_bf16 and "fp16_tensor" in device.peak_tflops else ""
+        )
+        warnings.append(
+            f"{device.name} has no unit for {'bf16' if is_bf16 else 'fp16'}: FP32 arithmetic on 16-bit tensors is "
+            f"assumed.{cure}"
+        )
     if conditions.precision is Precision.TF32 and "tf32_tensor" not in device.peak_tflops:
         warnings.append(f"{device.name} has no unit for tf32: this is FP32.")
     if names := ", ".join(sorted(kind.value for kind in (unseen - {OpKind.VIEW}) & compiled.kinds)):
