@@ -245,6 +245,8 @@ def _passes(flow: _Flow) -> FloatArray:
     """How often each read is read, [E]: twice before a norm that goes over what its own kernel has made twice."""
     by, is_twice = flow.sizes.edges.read_node, reads_twice(flow.sizes)
     is_before = np.zeros(len(is_twice), dtype=np.bool_)
+    if not is_twice.any():
+        return np.ones(len(by))
     inside = np.flatnonzero(flow.is_inside)[::-1]
     for reader, writer in zip(by[inside].tolist(), flow.writer[inside].tolist(), strict=True):
         is_before[writer] |= is_twice[reader] or is_before[reader]
@@ -293,8 +295,8 @@ def _is_repeated(flow: _Flow) -> BoolArray:
     elements = sizes.elements.sum(axis=1)
     is_whole = elements[tensor] >= elements[flow.owner]
     of_owner, of_tensor = kernel * count + flow.owner, kernel * count + tensor
-    whole = np.flatnonzero(flow.is_read & is_whole)
-    part = np.flatnonzero(flow.is_read & ~is_whole & ~np.isin(of_owner, of_owner[whole]))
+    whole, part = np.flatnonzero(flow.is_read & is_whole), np.flatnonzero(flow.is_read & ~is_whole)
+    part = part[~np.isin(of_owner[part], of_owner[whole])]
     is_first = np.zeros(len(tensor), dtype=np.bool_)
     for chosen, keys in ((whole, of_owner), (part, of_tensor)):
         is_first[chosen[np.unique(keys[chosen], return_index=True)[1]]] = True
