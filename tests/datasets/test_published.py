@@ -11,6 +11,8 @@ import pytest
 from dippm.datasets.published import (
     digest_published,
     read_configurations,
+    read_held_out_configurations,
+    read_held_out_power,
     read_published,
     read_published_power,
 )
@@ -99,9 +101,25 @@ def test_every_power_of_the_repository_is_energy_over_time() -> None:
         assert 100 < power < 400
 
 
+def test_held_out_power_is_sound_and_stands_apart() -> None:
+    with (FOLDER / "power_held_out.csv").open(newline="", encoding="utf-8") as stream:
+        records = list(csv.DictReader(stream))
+    assert ",".join(records[0]) == HEADER.strip()
+    for record in records:
+        power = 1e3 * float(record["energy_j"]) / float(record["latency_ms"])
+        assert power == pytest.approx(float(record["average_power_w"]), rel=2e-4)
+        assert 30 < power < 400
+    rows = read_held_out_power(FOLDER)
+    assert len(rows) == 19
+    assert {row.source for row in rows} & {row.source for row in read_published_power(FOLDER)} == set()
+    named = {row.model for row in rows if row.image is None}
+    assert set(read_held_out_configurations(FOLDER)) == named
+
+
 def test_the_sources_are_told_in_the_readme() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    assert {row.source for row in read_published_power(FOLDER) if row.source not in text} == set()
+    with_energy = [*read_published_power(FOLDER), *read_held_out_power(FOLDER)]
+    assert {row.source for row in with_energy if row.source not in text} == set()
     beginnings = {row.source for row in read_published(FOLDER)}
     missing = {name for name in beginnings if name not in text and name.removesuffix("-compiled") not in text}
     assert {name for name in missing if not name.startswith("transformers-docs-")} == set()

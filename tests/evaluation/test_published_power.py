@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dippm.evaluation.published import read_graphs
-from dippm.evaluation.published_power import PowerScore, render_power, score_power
-from dippm.evaluation.published_runs import PUBLISHED_FOLDER, read_power_runs
+from dippm.evaluation.published_power import PowerScore, render_held_out_power, render_power, score_power
+from dippm.evaluation.published_runs import PUBLISHED_FOLDER, read_held_out_power_runs, read_power_runs
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
@@ -65,3 +65,17 @@ def test_the_section_has_a_line_for_each_table_and_board(score: PowerScore) -> N
     assert any(line.startswith("| Tesla P100-PCIE-16GB | 10 |") for line in lines)
     assert any(line.startswith("| 7 nm | A100-PCIE-40GB, A100-SXM4-40GB | 42 | 18.5 |") for line in lines)
     assert render_power([]) == []
+
+
+def test_boards_that_nothing_was_fitted_on_have_a_section_of_their_own(score: PowerScore) -> None:
+    lines = render_held_out_power([score])
+    assert "## Power of boards that nothing was fitted on" in lines
+    assert lines[-1].startswith("| irene-device2, GeForce GTX 1080 Ti | 1 |")
+    assert render_held_out_power([]) == []
+
+
+def test_every_held_out_row_is_asked_and_none_is_of_a_fitted_board() -> None:
+    runs, left_out = read_held_out_power_runs(FOLDER)
+    assert not left_out
+    fitted = {run.device.name for run in read_power_runs(FOLDER)[0]}
+    assert {run.device.name for run in runs} & fitted == set()

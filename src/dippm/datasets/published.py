@@ -17,11 +17,22 @@ from typing import Any
 
 from dippm.errors import UsageError
 
-__all__ = ["PublishedRow", "digest_published", "read_configurations", "read_published", "read_published_power"]
+__all__ = [
+    "PublishedRow",
+    "digest_published",
+    "read_configurations",
+    "read_held_out_configurations",
+    "read_held_out_power",
+    "read_published",
+    "read_published_power",
+]
 
 _TABLES = ("transformers_docs.csv", "benchmarks.csv")
 _POWER_TABLE = "power.csv"
 _CONFIGURATIONS = "models.toml"
+# Rows with energy that nothing is fitted on, and their models.
+_HELD_OUT_POWER_TABLE = "power_held_out.csv"
+_HELD_OUT_CONFIGURATIONS = "power_held_out.toml"
 # Bytes of the unit that a figure of memory is given in.
 _UNIT_BYTES = {"MiB": 2**20, "MB": 10**6}
 
@@ -88,6 +99,15 @@ def read_published_power(folder: Path) -> list[PublishedRow]:
     return [row for row in rows if row.energy_j is not None]
 
 
+def read_held_out_power(folder: Path) -> list[PublishedRow]:
+    """Read the rows that state energy and that no fit may take: those of ``power_held_out.csv``.
+
+    Raises:
+        UsageError: ``data.missing`` where the table is not there.
+    """
+    return [_row(record) for record in _records(folder / _HELD_OUT_POWER_TABLE)]
+
+
 def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """Of each published model what its configuration has otherwise than its class's default.
 
@@ -95,6 +115,15 @@ def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
         UsageError: ``data.missing``.
     """
     return tomllib.loads(_existing(folder / _CONFIGURATIONS).read_text(encoding="utf-8"))
+
+
+def read_held_out_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The same of the models of :func:`read_held_out_power`.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    return tomllib.loads(_existing(folder / _HELD_OUT_CONFIGURATIONS).read_text(encoding="utf-8"))
 
 
 def digest_published(folder: Path) -> str:

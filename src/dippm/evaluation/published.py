@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dippm.datasets.published import read_configurations
-from dippm.evaluation.published_power import PowerScore, render_power, score_power
+from dippm.datasets.published import read_configurations, read_held_out_configurations
+from dippm.evaluation.published_power import PowerScore, render_held_out_power, render_power, score_power
 from dippm.evaluation.published_runs import (
     FITTED_MODELS,
     PUBLISHED_FOLDER,
     PublishedRun,
+    read_held_out_power_runs,
     read_power_runs,
     read_published_runs,
 )
@@ -77,17 +78,30 @@ class PublishedReport:
         scores: Those that were predicted.
         left_out: Why the others were not, and how many.
         power: Those that state energy.
+        held_out_power: Those that state energy and that nothing is fitted on.
     """
 
     scores: tuple[PublishedScore, ...]
     left_out: Counter[str]
     power: tuple[PowerScore, ...] = ()
+    held_out_power: tuple[PowerScore, ...] = ()
 
 
-def read_graphs(runs: Sequence[PublishedRun], folder: Path) -> dict[tuple[object, ...], Graph]:
-    """The graph of every run, by its key; each is read once."""
+def read_graphs(
+    runs: Sequence[PublishedRun], folder: Path, *, is_held_out: bool = False
+) -> dict[tuple[object, ...], Graph]:
+    """The graph of every run, by its key; each is read once.
+
+    Args:
+        runs: The rows and their questions.
+        folder: ``data/published`` of the repository.
+        is_held_out: Whether they are those of :func:`read_held_out_power_runs`.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
     import_torchvision_ops()
-    configurations = read_configurations(folder)
+    configurations = read_held_out_configurations(folder) if is_held_out else read_configurations(folder)
     graphs: dict[tuple[object, ...], Graph] = {}
     for run in runs:
         if run.graph_key not in graphs:
@@ -103,6 +117,7 @@ def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
     """
     runs, left_out = read_published_runs(folder)
     power_runs, _ = read_power_runs(folder)
+    held_out_runs, _ = read_held_out_power_runs(folder)
     graphs, predictor = read_graphs([*runs, *power_runs], folder), PhysicsPredictor.load()
     scores = []
     for run in runs:
@@ -114,7 +129,12 @@ def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
             software=run.software,
         )
         scores.append(PublishedScore(run=run, prediction=prediction))
-    return PublishedReport(scores=tuple(scores), left_out=left_out, power=score_power(power_runs, graphs, predictor))
+    return PublishedReport(
+        scores=tuple(scores),
+        left_out=left_out,
+        power=score_power(power_runs, graphs, predictor),
+        held_out_power=score_power(held_out_runs, read_graphs(held_out_runs, folder, is_held_out=True), predictor),
+    )
 
 
 def render_markdown(report: PublishedReport) -> str:
@@ -152,6 +172,7 @@ def render_markdown(report: PublishedReport) -> str:
         lines += ["", f"## By {name}", "", *_table(name, sorted(groups.items()))]
     lines += [
         *render_power(report.power),
+        *render_held_out_power(report.held_out_power),
         "",
         "## Left out",
         "",

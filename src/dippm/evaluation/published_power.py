@@ -18,7 +18,7 @@ from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["PowerScore", "render_power", "score_power"]
+__all__ = ["PowerScore", "render_held_out_power", "render_power", "score_power"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,9 +100,6 @@ def render_power(scores: Sequence[PowerScore]) -> list[str]:
     """The section of the page, line by line; empty without rows."""
     if not scores:
         return []
-    groups: dict[str, list[PowerScore]] = {}
-    for score in scores:
-        groups.setdefault(f"{score.run.row.source}, {score.run.device.name}", []).append(score)
     held: Mapping[str, object] = Calibration.read().provenance
     fit = held.get("published_power", {})
     return [
@@ -114,11 +111,35 @@ def render_power(scores: Sequence[PowerScore]) -> list[str]:
         "not. At the measured time, the published time stands in place of the predicted one: what is left is the power "
         "model's own error.",
         "",
+        *_table(scores),
+        *(_left_out(fit) if isinstance(fit, Mapping) and "processes_left_out" in fit else []),
+    ]
+
+
+def render_held_out_power(scores: Sequence[PowerScore]) -> list[str]:
+    """The section on boards that the power model has never seen, line by line; empty without rows."""
+    if not scores:
+        return []
+    return [
+        "",
+        "## Power of boards that nothing was fitted on",
+        "",
+        "The same of `power_held_out.csv`, which no fit takes. The rows of `power-limit-rtx3090` tell of the limit "
+        "alone: their power is the limit that was set, and they show whether the model says that the board is at it.",
+        "",
+        *_table(scores),
+    ]
+
+
+def _table(scores: Sequence[PowerScore]) -> list[str]:
+    groups: dict[str, list[PowerScore]] = {}
+    for score in scores:
+        groups.setdefault(f"{score.run.row.source}, {score.run.device.name}", []).append(score)
+    return [
         "| table, device | rows | measured, share of the limit | mean error of the power, % | bias "
         "| mean error at the measured time, % | bias | mean error of the energy, % | bias | in interval, % |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
         *(_row(label, own) for label, own in sorted(groups.items())),
-        *(_left_out(fit) if isinstance(fit, Mapping) and "processes_left_out" in fit else []),
     ]
 
 

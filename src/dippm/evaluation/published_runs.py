@@ -19,7 +19,14 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.precision import whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
-from dippm.datasets.published import PublishedRow, read_configurations, read_published, read_published_power
+from dippm.datasets.published import (
+    PublishedRow,
+    read_configurations,
+    read_held_out_configurations,
+    read_held_out_power,
+    read_published,
+    read_published_power,
+)
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
@@ -29,7 +36,14 @@ from dippm.graph import DType, Graph
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["FITTED_MODELS", "PUBLISHED_FOLDER", "PublishedRun", "read_power_runs", "read_published_runs"]
+__all__ = [
+    "FITTED_MODELS",
+    "PUBLISHED_FOLDER",
+    "PublishedRun",
+    "read_held_out_power_runs",
+    "read_power_runs",
+    "read_published_runs",
+]
 
 #: Where the tables lie in the project's repository.
 PUBLISHED_FOLDER = Path("data") / "published"
@@ -217,6 +231,15 @@ def read_power_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]:
     """
     rows = read_published_power(folder)
     return _divide(rows, known={*read_configurations(folder), *(row.model for row in rows if not row.image)})
+
+
+def read_held_out_power_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]:
+    """The rows that state energy and that nothing is fitted on, as :func:`read_published_runs`.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    return _divide(read_held_out_power(folder), known=read_held_out_configurations(folder))
 
 
 def _divide(rows: Iterable[PublishedRow], *, known: Collection[str]) -> tuple[list[PublishedRun], Counter[str]]:
