@@ -134,9 +134,10 @@ def test_arrays_that_do_not_fit_are_refused(given: Any) -> None:
 
 @needs_compiled
 def test_the_result_is_no_other_array_and_all_are_of_64_bits() -> None:
-    same = np.zeros(3, dtype=np.int64)
-    with pytest.raises(ValueError, match="do not describe"):
-        loop_kernels._loops.join(*_arrays(flags=same, kernel=same), 64)
+    memory = np.zeros(4, dtype=np.int64)
+    for kernel in (memory[:3], memory[1:]):
+        with pytest.raises(ValueError, match="do not describe"):
+            loop_kernels._loops.join(*_arrays(flags=memory[:3], kernel=kernel), 64)
     for wrong in (np.zeros(3, dtype=np.int32), np.zeros(3), np.zeros((3, 1), dtype=np.int64)):
         with pytest.raises(TypeError, match="part"):
             loop_kernels._loops.join(*_arrays(part=wrong), 64)

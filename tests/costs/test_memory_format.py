@@ -12,7 +12,7 @@ from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.precision import Precision
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
-from dippm.graph import Graph, OpKind
+from dippm.graph import Graph, Node, OpKind
 
 POINT = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
 
@@ -107,6 +107,19 @@ def test_several_graphs_are_followed_apart(builder: Any) -> None:
     pair = MemoryFormats.of_layouts(GraphSizes.from_graphs([graph, graph]))[Layout.NHWC]
     assert np.array_equal(pair.is_last, np.tile(alone.is_last, 2))
     assert np.array_equal(pair.is_read_last, np.tile(alone.is_read_last, 2))
+
+
+def test_a_cast_that_writes_nothing_changes_no_other_graph(new_builder: Any) -> None:
+    first, second = new_builder(), new_builder()
+    first.node(OpKind.CONV, [first.input(first.N, 8, 4, 4)], first.N, 8, 4, 4)
+    image = second.input(second.N, 8, 4, 4)
+    second.nodes.append(
+        Node(kind=OpKind.CAST, inputs=(second.node(OpKind.RELU, [image], second.N, 8, 4, 4),), outputs=())
+    )
+    graphs = [first.graph(), second.graph(image)]
+    alone = MemoryFormats.of_layouts(GraphSizes.from_graph(graphs[0]))[Layout.NHWC]
+    pair = MemoryFormats.of_layouts(GraphSizes.from_graphs(graphs))[Layout.NHWC]
+    assert pair.is_last[: len(alone.is_last)].tolist() == alone.is_last.tolist() == [True]
 
 
 def test_a_training_step_keeps_the_order_of_its_images(chain_of_convolutions: Graph) -> None:

@@ -99,3 +99,22 @@ def test_functions_of_several_graphs_are_numbered_through(builder: Any, new_buil
     assert arrays.function.tolist() == [0, 1, -1, 1, 2, -1]
     sizes = GraphSizes.from_graphs(graphs)
     assert sizes.has_function("sin", "relu").tolist() == [False, True, False, True, False, False]
+
+
+def test_numbers_of_weights_are_exact_whatever_their_size(builder: Any) -> None:
+    builder.weight(2**60 + 1)
+    builder.weight(3)
+    arrays = GraphArrays.from_graph(_with_a_node(builder))
+    assert arrays.parameters() == arrays.kept() == [{DType.FLOAT32: 2**60 + 4}]
+
+
+def test_numbers_of_weights_beyond_what_floats_hold_are_counted(builder: Any) -> None:
+    builder.weight(*[2**62] * 20)
+    (counted,) = GraphArrays.from_graph(_with_a_node(builder)).parameters()
+    assert counted == {DType.FLOAT32: 2 ** (62 * 20)}
+
+
+def _with_a_node(builder: Any) -> Graph:
+    builder.node(OpKind.RELU, [builder.input(builder.N, 4)], builder.N, 4)
+    graph: Graph = builder.graph()
+    return graph

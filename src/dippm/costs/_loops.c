@@ -63,7 +63,7 @@ static Py_ssize_t joinable(Walk *w, int64_t node, int is_alone)
         int64_t kernel = find(w->leader, w->readers[i]);
         int waits = is_alone || flags[w->readers[i]] & IS_WINDOW;
         if (flags[kernel] & IS_LOOP && !waits && w->after[kernel] == w->after[node] && part[kernel] == part[node] &&
-            place[kernel] - place[node] <= w->far)
+            (int64_t)((uint64_t)place[kernel] - (uint64_t)place[node]) <= w->far)
             w->joined[count++] = kernel;
     }
     qsort(w->joined, (size_t)count, sizeof(int64_t), descending);
@@ -132,19 +132,31 @@ static int run(Walk *w)
     return 0;
 }
 
+/* Whether the result shares no memory with the other arrays: what was checked of them would not hold while it is written. */
+static int is_apart(const Walk *w, const Py_ssize_t *lengths)
+{
+    uintptr_t first = (uintptr_t)w->of[KERNEL], stop = first + (uintptr_t)lengths[KERNEL] * sizeof(int64_t);
+    for (int i = 0; i < KERNEL; i++) {
+        uintptr_t own = (uintptr_t)w->of[i];
+        if (own < stop && first < own + (uintptr_t)lengths[i] * sizeof(int64_t))
+            return 0;
+    }
+    return 1;
+}
+
 /* Whether all sizes fit together and all places are places. */
 static int is_sound(const Walk *w, const Py_ssize_t *lengths)
 {
     if (lengths[WRITER] != w->reads)
         return 0;
     for (int i = FLAGS; i < ARRAYS; i++)
-        if (lengths[i] != w->nodes || (i != KERNEL && w->nodes && w->of[i] == w->of[KERNEL]))
+        if (lengths[i] != w->nodes)
             return 0;
     for (Py_ssize_t i = 0; i < w->reads; i++)
         if (w->of[READER][i] < 0 || w->of[READER][i] >= w->nodes || w->of[WRITER][i] < NOWHERE ||
             w->of[WRITER][i] >= w->nodes)
             return 0;
-    return !w->reads || (w->of[READER] != w->of[KERNEL] && w->of[WRITER] != w->of[KERNEL]);
+    return is_apart(w, lengths);
 }
 
 static PyObject *join(PyObject *module, PyObject *arguments)

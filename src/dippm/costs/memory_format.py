@@ -113,6 +113,8 @@ class _Chains:
         is_computed[edges.write_tensor] = True
         cast = np.flatnonzero(sizes.is_kind(OpKind.CAST))
         is_computed[sizes.outputs(cast)] = is_computed[sizes.inputs(cast, 0)]
+        # The last place is that of an absent tensor.
+        is_computed[-1] = False
         image = _followed_input(sizes, every)
         # Of several writes of a tensor the first one stays.
         tensor, first = np.unique(edges.write_tensor, return_index=True)

@@ -181,8 +181,10 @@ class GraphArrays:
     ) -> list[int]:
         """Elements of all tensors of each group at batch 0, as whole numbers that are exact whatever their size."""
         shape = self.shape[tensors]
-        numel = self.fixed.astype(np.float64).prod(axis=1)
-        if numel[shape].sum() < _EXACT_BELOW:
+        with np.errstate(over="ignore", invalid="ignore"):
+            numel = self.fixed.astype(np.float64).prod(axis=1)
+            is_small = np.abs(numel[shape]).sum() < _EXACT_BELOW
+        if is_small:
             return list(map(int, np.bincount(group, numel[shape], minlength=groups).tolist()))
         exact, result = list(map(prod, self.fixed.tolist())), [0] * groups
         for place, number in zip(group.tolist(), shape.tolist(), strict=True):

@@ -8,7 +8,7 @@ import pytest
 from dippm.costs.training_step.backward import Gradients
 from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.costs.training_step.training_graph import Phase
-from dippm.graph import DType, OpKind
+from dippm.graph import DType, Node, OpKind
 
 
 def test_the_backward_pass_is_the_forward_pass_in_reverse(network, train, kinds):
@@ -109,3 +109,15 @@ def test_what_is_written_through_a_view_gets_its_part_of_the_gradient(builder, t
     assert [tensors[node.outputs[0]].shape for node in nodes] == [tensors[i].shape for i in (whole, part, part)]
     # The zeros beneath have no gradient to hand on.
     assert not any(twin in (1, 2) for twin in training.twin[training.phase == Phase.BACKWARD])
+
+
+@pytest.mark.timeout(60)
+def test_a_view_of_itself_ends(builder, train):
+    x = builder.input(builder.N, 8)
+    hidden = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    first = builder.node(OpKind.VIEW, [hidden], builder.N, 8, alias_of=hidden)
+    second = builder.node(OpKind.VIEW, [first], builder.N, 8, alias_of=hidden)
+    # A file may write what it has read, here a view of its own view.
+    builder.nodes.append(Node(kind=OpKind.VIEW, inputs=(second,), outputs=(first,)))
+    builder.node(OpKind.RELU, [second], builder.N, 8, alias_of=hidden)
+    assert train(builder.graph()).trained == (1,)

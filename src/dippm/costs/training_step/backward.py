@@ -182,7 +182,8 @@ class Gradients:
             return seen
         target = node.inputs[0]
         if self.builder.base(node.outputs[0]) == self.builder.base(target):
-            while target in self._viewed:
+            # A file may say that a view is one of itself.
+            while target in self._viewed and self._viewed[target] not in seen:
                 target = self._viewed[target]
                 seen.append(target)
         return seen
