@@ -432,7 +432,7 @@ class PhysicsPredictor:
             )
             for corrected, own in grounds.items()
         }
-        # What a model is run in, where its weights are of 16 bits, is not what was asked for.
+        # A model whose weights are of 16 bits runs in these, whatever of 32 bits was asked for.
         conditions = replace(prepared.conditions, precision=compiled.runs_in)
         rows = zip(
             prepared.batches,
