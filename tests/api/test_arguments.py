@@ -14,7 +14,7 @@ from dippm.api.arguments import (
     parse_mig_policy,
     parse_software,
 )
-from dippm.costs.conditions import Mode, Optimizer
+from dippm.costs.conditions import LowRankAdapters, Mode, Optimizer
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
 from dippm.errors import DippmError, UnsupportedError, UsageError
@@ -65,7 +65,9 @@ def test_what_is_no_device_is_refused(given: Any, code: str) -> None:
 def test_training_has_an_optimizer_and_inference_has_none() -> None:
     assert parse_conditions().optimizer is None
     assert parse_conditions(mode="training").optimizer is Optimizer.MOMENTUM
-    found = parse_conditions(mode="training", optimizer="adam", accumulation=4, checkpointing=True)
+    assert parse_conditions(mode="training").adapters is None
+    found = parse_conditions(mode="training", optimizer="adam", accumulation=4, checkpointing=True, lora="8:q_proj")
+    assert found.adapters == LowRankAdapters(rank=8, targets=("q_proj",))
     assert (found.mode, found.optimizer, found.accumulation, found.is_checkpointed) == (
         Mode.TRAINING, Optimizer.ADAM, 4, True,
     )  # fmt: skip
@@ -77,6 +79,8 @@ def test_training_has_an_optimizer_and_inference_has_none() -> None:
         ({"optimizer": "adam"}, UsageError, "optimizer.unused"),
         ({"accumulation": 2}, UsageError, "training.unused"),
         ({"checkpointing": True}, UsageError, "training.unused"),
+        ({"lora": 8}, UsageError, "training.unused"),
+        ({"mode": "training", "lora": 0}, UsageError, "lora.invalid"),
         ({"mode": "training", "accumulation": 0}, UsageError, "accumulation.invalid"),
         ({"mode": "training", "accumulation": True}, UsageError, "accumulation.invalid"),
         ({"mode": "training", "runtime": "cuda-graph"}, UnsupportedError, "runtime.unsupported"),

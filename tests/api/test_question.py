@@ -29,11 +29,11 @@ def test_a_model_is_read_as_the_question_says(monkeypatch: pytest.MonkeyPatch) -
         return {"model": model, **words}
 
     monkeypatch.setattr("dippm.api.loading.load", load)
-    question = Question(framework="onnx", input="3,8,8", trust=True, mode="inference", precision="amp")
+    question = Question(framework="onnx", input="3,8,8", trust=True, mode="inference", precision="amp", weights="nf4")
     found: Any = question.read("net.onnx", mode="training", batch_hint=4)
     assert found == {
         "model": "net.onnx", "path": None, "framework": "onnx", "input": "3,8,8", "trust": True, "mode": "training",
-        "batch_hint": 4, "precision": "amp",
+        "batch_hint": 4, "precision": "amp", "weights": "nf4",
     }  # fmt: skip
 
 

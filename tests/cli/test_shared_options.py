@@ -43,6 +43,8 @@ def test_what_is_left_out_is_left_to_the_verb() -> None:
         (("--optimizer", "adam"), "optimizer", "adam"),
         (("--accumulation", "4"), "accumulation", 4),
         (("--checkpointing",), "checkpointing", True),
+        (("--lora", "16:q_proj"), "lora", "16:q_proj"),
+        (("--weights", "nf4"), "weights", "nf4"),
         (("--layout", "nhwc"), "layout", "nhwc"),
         (("--runtime", "cuda-graph"), "runtime", "cuda-graph"),
         (("--software", "torch 2.4"), "software", "torch 2.4"),

@@ -28,7 +28,8 @@ HEADER = (
 
 def write(folder: Path, *rows: str) -> Path:
     (folder / "transformers_docs.csv").write_text(HEADER + "".join(f"{row}\n" for row in rows), encoding="utf-8")
-    (folder / "benchmarks.csv").write_text(HEADER, encoding="utf-8")
+    for name in ("benchmarks.csv", "adapters.csv"):
+        (folder / name).write_text(HEADER, encoding="utf-8")
     (folder / "models.toml").write_text('["a/b"]\nlayers = 3\n', encoding="utf-8")
     return folder
 

@@ -333,9 +333,14 @@ def test_quantised_weights_are_held_as_stored(folder: Path, tmp_path: Path) -> N
     # In each of two layers: q and o 32 x 32, k and v 16 x 32, gate, up and down 64 x 32.
     weights = 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32)
     assert plain - small == weights * (16 - 4 - 20 / 32) / 8
+    graph = dippm.load(quantised, mode="training")
     with pytest.raises(UnsupportedError) as caught:
-        dippm.load(quantised, mode="training")
+        dippm.predict(graph, mode="training")
     assert caught.value.code == "training.quantised"
+    # 12 and 4 weights for each of the rank: q and o, k and v, gate and up, down, of two layers.
+    step = dippm.predict(graph, mode="training", lora=8)
+    assert step.model.parameters == 2 * 8 * (2 * (32 + 32) + 2 * (32 + 16) + 2 * (32 + 64) + 96)
+    assert step.conditions.adapters is not None
 
 
 def test_what_is_no_checkpoint_is_none(folder: Path, tmp_path: Path) -> None:

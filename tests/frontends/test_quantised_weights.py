@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from dippm.costs import Precision, Workload
-from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format, store_weights
+from dippm.errors import UsageError
+from dippm.frontends.quantised_weights import (
+    WEIGHT_FORMATS,
+    WeightFormat,
+    find_weight_format,
+    parse_weight_format,
+    quantise_layers,
+    store_weights,
+)
 from dippm.graph import DType, Graph, OpKind, TensorRole
 
 _AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
@@ -193,3 +201,36 @@ def test_skipped_weights_stay(graph: Graph) -> None:
     names = [tensor.name for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER]
     every = WeightFormat(method="awq", dtype=DType.UINT4, scale_bits=0.25, skipped=tuple(names))
     assert store_weights(graph, every) == graph
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("nf4", 4.5), ("NF4-double", 4.127), ("int8", 8.0), ("int4", 4 + 20 / 128), (" fp8 ", 8.002)]
+)
+def test_formats_go_by_names(name: str, bits: float) -> None:
+    assert find_weight_format(name).bits == pytest.approx(bits, abs=1e-3)
+
+
+def test_an_unknown_format_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=", ".join(WEIGHT_FORMATS)) as caught:
+        find_weight_format("q4_k_m")
+    assert caught.value.code == "weights.unknown"
+
+
+def test_all_layers_but_the_last_are_quantised_once(builder: Any) -> None:
+    n = builder.N
+    x, first, last = builder.input(n, 64), builder.weight(64, 64), builder.weight(10, 64)
+    x = builder.node(OpKind.RELU, [builder.node(OpKind.LINEAR, [x, first], n, 64)], n, 64)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, last], n, 10))
+    quantised = quantise_layers(graph, find_weight_format("nf4"))
+    assert [quantised.tensors[index].dtype for index in (first, last)] == [DType.UINT4, DType.FLOAT32]
+    with pytest.raises(UsageError) as caught:
+        quantise_layers(quantised, find_weight_format("int8"))
+    assert caught.value.code == "weights.quantised"
+
+
+def test_a_model_without_such_layers_is_refused(builder: Any) -> None:
+    n = builder.N
+    graph = builder.graph(builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(4, 8)], n, 4))
+    with pytest.raises(UsageError) as caught:
+        quantise_layers(graph, find_weight_format("nf4"))
+    assert caught.value.code == "weights.no_layers"

@@ -190,3 +190,33 @@ def test_attention_that_pytorch_computes_in_fp32_is_told(
     told = [warning for warning in answer.warnings if "products of attention" in warning]
     assert len(told) == (said is not None)
     assert all(warning.startswith(f"2 products of attention {said}") for warning in told)
+
+
+def _layers(builder: Any) -> Graph:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 2048), builder.weight(2048, 2048)], n, 2048)
+    return builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(1024, 2048)], n, 1024))  # type: ignore[no-any-return]
+
+
+def _said(graph: Graph, *words: str, **options: Any) -> list[bool]:
+    warnings = dippm.predict(graph, **options).warnings
+    return [any(word in warning for warning in warnings) for word in words]
+
+
+def test_packed_weights_are_told_with_what_products_make_of_them(builder: Any) -> None:
+    graph = _layers(builder)
+    words = ("stored as uint4, and every product reads them so", "stored as uint4, and every product has them unpacked")
+    assert _said(graph, *words) == [False, False]
+    assert _said(graph, *words, weights="nf4") == [True, False]
+    assert _said(graph, *words, weights="nf4", mode="training", lora=4) == [False, True]
+
+
+def test_a_step_of_adapters_says_what_it_takes_for_granted(builder: Any) -> None:
+    graph = _layers(builder)
+    # The last layer, 2 Mi weights, has 16 bits and would have 32.
+    words = ("no dropout", "makes them float32, which takes 4 MiB more")
+    training: dict[str, Any] = {"mode": "training", "precision": "bf16"}
+    assert _said(graph, *words, **training) == [False, False]
+    assert _said(graph, *words, **training, lora=4) == [True, False]
+    assert _said(graph, *words, **training, lora=4, weights="nf4") == [True, True]
+    assert _said(graph, *words, mode="training", lora=4, weights="nf4") == [True, False]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import index
 
 from dippm.api.batch_search import LARGEST_BATCH
-from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.conditions import Conditions, LowRankAdapters, Mode, Optimizer, Runtime
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_driven
 from dippm.devices import DeviceSpec, find_device
@@ -110,6 +110,7 @@ def parse_conditions(
     optimizer: str | None = None,
     accumulation: int = 1,
     checkpointing: bool = False,
+    lora: int | str | None = None,
     layout: str = "nchw",
     runtime: str = "eager",
 ) -> Conditions:
@@ -137,10 +138,11 @@ def parse_conditions(
             optimizer=conditions.optimizer or _OPTIMIZER,
             accumulation=accumulation,
             is_checkpointed=checkpointing,
+            adapters=None if lora is None else LowRankAdapters.parse(lora),
         )
-    elif accumulation != 1 or checkpointing:
+    elif accumulation != 1 or checkpointing or lora is not None:
         raise UsageError(
-            "Accumulation and checkpointing have a meaning in training mode only.",
+            "Accumulation, checkpointing and adapters have a meaning in training mode only.",
             code="training.unused",
             cure="Ask for training mode, or leave them out.",
         )

@@ -152,7 +152,7 @@ def choose_predictor(
     return ChosenPhysics(
         physics=physics,
         devices=devices,
-        conditions=parse_conditions(accumulation=question.accumulation, checkpointing=question.checkpointing, **given),
+        conditions=parse_conditions(**question.training_conditions, **given),
         software=parse_software(question.software, devices=devices),
     )
 
@@ -221,9 +221,10 @@ def _load_adapted(folder: str | PathLike[str], devices: list[object] | None) -> 
 
 
 def _refuse_unlearned(question: Question) -> None:
-    if question.accumulation != 1 or question.checkpointing or question.software is not None:
+    if question.training_conditions != Question().training_conditions or question.software is not None:
         raise UsageError(
-            "No trained predictor has learned accumulation, checkpointing or other software than that of its labels.",
+            "No trained predictor has learned accumulation, checkpointing, adapters or other software than that of its "
+            "labels.",
             code="predictor.mismatch",
             cure="Leave them out, or leave the predictor out.",
         )

@@ -12,6 +12,7 @@ from dippm.errors import UsageError
 from dippm.frontends.checkpoint_folder import find_checkpoint
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
+from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
 from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
 
@@ -40,6 +41,7 @@ def load(
     mode: str = "inference",
     batch_hint: int | None = None,
     precision: str | None = None,
+    weights: str | None = None,
 ) -> Graph:
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
 
@@ -60,6 +62,9 @@ def load(
             that format, so that what its own code makes FP32 is seen, and any other precision in FP32. Left out, a
             checkpoint that is known by name has the type that it is published in, as ``from_pretrained`` loads it. All
             other graphs hold for every precision.
+        weights: How the weights of linear layers are stored, the last layer's apart, as quantising them leaves them:
+            ``nf4`` (4 bits of bitsandbytes), ``nf4-double`` (with scales in 8 bits), ``int8``, ``int4`` (GPTQ and AWQ,
+            groups of 128) or ``fp8``. A checkpoint that is quantised says so itself.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
@@ -75,6 +80,7 @@ def load(
         model = fspath(model)
     shapes, conditions = parse_input_shapes(input), Conditions.parse(mode=mode, precision=precision or "fp32")
     read_for = None if precision is None else conditions.precision
+    stored = None if weights is None else find_weight_format(weights)
 
     source: object = model
     name = model if isinstance(model, str) and is_zoo_name(model) else None
@@ -95,8 +101,10 @@ def load(
         )
 
     if name is None:
-        return read()
-    from dippm.api.named_models import read_kept
+        graph = read()
+    else:
+        from dippm.api.named_models import read_kept
 
-    graph = read_kept(name, read, shapes=shapes, mode=conditions.mode, batch_hint=batch_hint, precision=read_for)
-    return replace(graph, source=str(model))
+        graph = read_kept(name, read, shapes=shapes, mode=conditions.mode, batch_hint=batch_hint, precision=read_for)
+        graph = replace(graph, source=str(model))
+    return graph if stored is None else quantise_layers(graph, stored)

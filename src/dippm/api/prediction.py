@@ -84,6 +84,7 @@ def predict(
 
             - framework: See :func:`dippm.load`.
             - input: See :func:`dippm.load`.
+            - weights: See :func:`dippm.load`.
             - precision: ``fp32`` (PyTorch's defaults), ``fp32-strict``, ``tf32``, ``amp``, ``amp-bf16``, ``fp16``,
               ``bf16``. Left out, that of the model's weights: ``fp32``, or ``fp16`` or ``bf16`` where most of them
               are stored so, as those of many checkpoints are.
@@ -95,6 +96,9 @@ def predict(
             - accumulation: Batches whose gradients are added up before one update, in training; a step is all of them.
             - checkpointing: Whether the blocks of the model drop their activations and compute them again in the
               backward pass, in training.
+            - lora: Low-rank adapters that alone are trained: their rank, as ``16``, with the names of the layers that
+              get one where it is not all linear layers but the last, ``"16:q_proj,v_proj"``. As PEFT runs them under
+              autocast, without dropout.
             - layout: ``nchw``, as when left out, or ``nhwc``.
             - runtime: ``eager``, as when left out, or ``compile``, and at inference ``cuda-graph``.
             - software: Releases of PyTorch and CUDA, as ``"torch 1.12+cu113"``; those of today when left out. They

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar
 if TYPE_CHECKING:
     from dippm.graph import Graph
 
-__all__ = ["ModelByBatch", "Options", "Question", "spelled_out"]
+__all__ = ["ModelByBatch", "Options", "Question", "TrainingConditions", "spelled_out"]
 
 _Words = ParamSpec("_Words")
 _Answer = TypeVar("_Answer")
@@ -28,15 +28,25 @@ class Options(TypedDict, total=False):
 
     framework: str | None
     input: object
+    weights: str | None
     precision: str | None
     mode: str | None
     optimizer: str | None
     accumulation: int
     checkpointing: bool
+    lora: int | str | None
     layout: str | None
     runtime: str | None
     software: str | None
     trust: bool
+
+
+class TrainingConditions(TypedDict):
+    """Those of them that concern training alone and have a default, with their values."""
+
+    accumulation: int
+    checkpointing: bool
+    lora: int | str | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,13 +65,15 @@ class Question:
     """The options with their defaults; :func:`dippm.predict` says what each means.
 
     Args:
-        framework: How the model is read, and so are ``input`` and ``trust``.
+        framework: How the model is read, and so are ``input``, ``weights`` and ``trust``.
         input: See above.
+        weights: See above.
         precision: What the figures hold for, and so are all below.
         mode: See above.
         optimizer: See above.
         accumulation: See above.
         checkpointing: See above.
+        lora: See above.
         layout: See above.
         runtime: See above.
         software: See above.
@@ -70,11 +82,13 @@ class Question:
 
     framework: str | None = None
     input: object = None
+    weights: str | None = None
     precision: str | None = None
     mode: str | None = None
     optimizer: str | None = None
     accumulation: int = 1
     checkpointing: bool = False
+    lora: int | str | None = None
     layout: str | None = None
     runtime: str | None = None
     software: str | None = None
@@ -91,6 +105,11 @@ class Question:
             "runtime": self.runtime,
         }
         return {name: value for name, value in names.items() if value is not None}
+
+    @property
+    def training_conditions(self) -> TrainingConditions:
+        """What is asked of a training step beside its optimizer."""
+        return {"accumulation": self.accumulation, "checkpointing": self.checkpointing, "lora": self.lora}
 
     def read(
         self, model: object, *, path: str | PathLike[str] | None = None, mode: str, batch_hint: int | None = None
@@ -117,6 +136,7 @@ class Question:
             mode=mode,
             batch_hint=batch_hint,
             precision=self.precision,
+            weights=self.weights,
         )
 
 

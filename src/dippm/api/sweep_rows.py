@@ -47,6 +47,7 @@ COLUMNS: dict[str, str] = {
     "optimizer": "string",
     "accumulation": "int64",
     "checkpointing": "bool",
+    "lora": "string",
     "latency_ms": "float64",
     "latency_low": "float64",
     "latency_high": "float64",
@@ -339,6 +340,7 @@ def _of_conditions(conditions: Conditions, software: Software | None) -> Row:
             "optimizer": conditions.optimizer.value,
             "accumulation": conditions.accumulation,
             "checkpointing": conditions.is_checkpointed,
+            "lora": None if conditions.adapters is None else str(conditions.adapters),
         }
     return row
 

@@ -27,6 +27,7 @@ from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.frontends.detect import parse_framework
 from dippm.frontends.inputs import parse_input_shapes
+from dippm.frontends.quantised_weights import find_weight_format
 from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
 from dippm.predictors.adapted import is_adapted
 
@@ -76,14 +77,15 @@ class SweepSettings:
         batches = tuple(dict.fromkeys(parse_batches(batch)))
         parse_input_shapes(question.input)
         parse_mig_policy(mig_policy)
+        if question.weights is not None:
+            find_weight_format(question.weights)
         software = None if question.software is None else parse_software(question.software)
         if question.framework is not None:
             parse_framework(question.framework)
         given = question.named_conditions
         options: dict[str, Any] = {
             **given,
-            "accumulation": question.accumulation,
-            "checkpointing": question.checkpointing,
+            **question.training_conditions,
             "software": question.software,
             "mig_policy": mig_policy,
             "predictor": None if predictor is None else os.path.abspath(fspath(predictor)),
@@ -91,9 +93,7 @@ class SweepSettings:
         devices: tuple[DeviceSpec | str | None, ...]
         if predictor is None:
             devices = tuple(_once(parse_devices(_DEVICE if device is None else device)))
-            conditions = parse_conditions(
-                accumulation=question.accumulation, checkpointing=question.checkpointing, **given
-            )
+            conditions = parse_conditions(**question.training_conditions, **given)
         else:
             # What it holds for only the predictor knows, and says so when it is asked.
             devices = (None,) if device is None else tuple(_once(as_list(device)))
@@ -113,6 +113,7 @@ class SweepSettings:
                 "trust": question.trust,
                 "mode": "inference" if is_trained else conditions.mode.value,
                 "precision": question.precision if predictor is None else conditions.precision.value,
+                "weights": question.weights,
             },
             folder=os.getcwd(),
         )

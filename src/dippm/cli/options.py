@@ -139,6 +139,24 @@ CheckpointingOption = Annotated[
         "--checkpointing", help="For training: blocks drop their activations and compute them again on the way back."
     ),
 ]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="How weights of linear layers are stored, quantised: nf4, nf4-double, int8, int4 or fp8.",
+        show_default="as they are",
+    ),
+]
+LoraOption = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        metavar="RANK[:LAYER,...]",
+        help="For training: adapters of this rank alone are trained, beside all linear layers but the last, or those "
+        "that are named, as in 16:q_proj,v_proj.",
+        show_default=False,
+    ),
+]
 _LAYOUT_HELP = "Memory order of images: nchw or nhwc."
 LayoutOption = Annotated[str, typer.Option("--layout", help=_LAYOUT_HELP)]
 LayoutOrHeldOption = Annotated[str | None, typer.Option("--layout", help=_LAYOUT_HELP, show_default="nchw")]

@@ -239,6 +239,9 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
         step += f", {conditions.accumulation} batches a step"
     if conditions.is_checkpointed:
         step += ", checkpointed"
+    if conditions.adapters is not None:
+        step += f", adapters of rank {conditions.adapters}"
+    trained = "" if conditions.adapters is None else "trained "
     # An input that all samples share, or whose batch is not in front, is shown whole.
     inputs = ", ".join(
         f"{make_printable(name)} {format_shape(shape[1:] if shape[:1] == (prediction.batch,) else shape)}"
@@ -246,7 +249,7 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
     )
     return (
         make_printable(model.source),
-        f"{model.framework}, {model.nodes:,} operators, {model.parameters:,} parameters, "
+        f"{model.framework}, {model.nodes:,} operators, {model.parameters:,} {trained}parameters, "
         f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample",
         f"{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",

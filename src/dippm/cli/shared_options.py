@@ -38,11 +38,13 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 def _read(
     framework: options.FrameworkOption = None,
     input: options.InputOption = None,  # noqa: A002 - the contract's name
+    weights: options.WeightsOption = None,
     precision: options.PrecisionOrHeldOption = None,
     mode: options.ModeOrHeldOption = None,
     optimizer: options.OptimizerOption = None,
     accumulation: options.AccumulationOption = 1,
     checkpointing: options.CheckpointingOption = False,
+    lora: options.LoraOption = None,
     layout: options.LayoutOrHeldOption = None,
     runtime: options.RuntimeOrHeldOption = None,
     software: options.SoftwareOption = None,
@@ -51,11 +53,13 @@ def _read(
     return Options(
         framework=framework,
         input=options.parse_inputs(input),
+        weights=weights,
         precision=precision,
         mode=mode,
         optimizer=optimizer,
         accumulation=accumulation,
         checkpointing=checkpointing,
+        lora=lora,
         layout=layout,
         runtime=runtime,
         software=software,

@@ -9,7 +9,10 @@ from typing import TypeVar
 from dippm.costs.precision import Precision
 from dippm.errors import UsageError
 
-__all__ = ["Conditions", "Layout", "Mode", "Optimizer", "Runtime"]
+__all__ = ["Conditions", "Layout", "LowRankAdapters", "Mode", "Optimizer", "Runtime"]
+
+_HIGHEST_RANK = 65_536
+_LONGEST_RANK = 20
 
 
 class Mode(StrEnum):
@@ -53,6 +56,42 @@ class Optimizer(StrEnum):
     NONE = "none"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LowRankAdapters:
+    """Low-rank adapters (LoRA, Hu et al., ICLR 2022): two thin layers beside each chosen one, which alone are trained.
+
+    Args:
+        rank: Columns of the first and rows of the second.
+        targets: Names of the layers, whole or their last parts, as ``target_modules`` of PEFT; where there are none,
+            all linear layers but the one that writes the model's output.
+    """
+
+    rank: int
+    targets: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, given: object) -> LowRankAdapters:
+        """Read what users write: ``16``, ``"16"`` or ``"16:q_proj,v_proj"``.
+
+        Raises:
+            UsageError: ``lora.invalid``.
+        """
+        text = "" if isinstance(given, bool) else str(given)
+        number, colon, names = text.partition(":")
+        targets = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+        rank = int(number) if number.strip().isdecimal() and len(number) < _LONGEST_RANK else 0
+        if not 1 <= rank <= _HIGHEST_RANK or (colon and not all(targets)):
+            raise UsageError(
+                f"Adapters must be a rank from 1 to {_HIGHEST_RANK:,}, with the names of layers behind a colon where "
+                f"not all get one, as 16 or 16:q_proj,v_proj. Got {given!r} instead.",
+                code="lora.invalid",
+            )
+        return cls(rank=rank, targets=targets if colon else ())
+
+    def __str__(self) -> str:
+        return f"{self.rank}:{','.join(self.targets)}" if self.targets else str(self.rank)
+
+
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -68,6 +107,7 @@ class Conditions:
         optimizer: What updates the weights; None outside training.
         accumulation: Batches whose gradients are added up before one update, in training; 1 elsewhere.
         is_checkpointed: Whether blocks compute their activations again in the backward pass, in training.
+        adapters: The adapters that alone are trained; None where all weights are, and outside training.
     """
 
     precision: Precision = Precision.FP32
@@ -77,6 +117,7 @@ class Conditions:
     optimizer: Optimizer | None = None
     accumulation: int = 1
     is_checkpointed: bool = False
+    adapters: LowRankAdapters | None = None
 
     @classmethod
     def parse(

@@ -27,6 +27,8 @@ __all__ = [
     "read_published_power",
 ]
 
+# No fit takes its rows.
+_ADAPTERS_TABLE = "adapters.csv"
 _TABLES = ("transformers_docs.csv", "benchmarks.csv")
 _POWER_TABLE = "power.csv"
 _CONFIGURATIONS = "models.toml"
@@ -86,7 +88,7 @@ def read_published(folder: Path) -> list[PublishedRow]:
     Raises:
         UsageError: ``data.missing`` where a table is not there.
     """
-    return [_row(record) for name in _TABLES for record in _records(folder / name)]
+    return [_row(record) for name in (*_TABLES, _ADAPTERS_TABLE) for record in _records(folder / name)]
 
 
 def read_published_power(folder: Path) -> list[PublishedRow]:
@@ -127,7 +129,7 @@ def read_held_out_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]
 
 
 def digest_published(folder: Path) -> str:
-    """SHA-256 of the tables that :func:`read_published` reads, and of the configurations, hexadecimal.
+    """SHA-256 of the tables that :func:`read_published` reads and fits take, and of the configurations, hexadecimal.
 
     Raises:
         UsageError: ``data.missing``.

@@ -11,11 +11,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Conditions, LowRankAdapters, Mode
 from dippm.costs.precision import whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software
@@ -31,6 +31,7 @@ from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.named_checkpoints import find_named
+from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
 from dippm.graph import DType, Graph
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ _LEFT_OUT = {
     "transformers-docs-benchmarks-page": "queued calls were not waited for",
     "torchvision-bs12-2020": "the copy of the images from the host is inside",
     "u39kun-dlbench": "releases of PyTorch before 1.2 are not known",
-    "optimum-llama-lora": "low-rank adapters",
     "litgpt": "a model's own code, not transformers'",
     "gpt-fast": "a model's own code, not transformers'",
     "segment-anything-fast": "a loop over the objects of each image is inside",
@@ -102,6 +102,12 @@ _LEFT_OUT = {
     "ort-stable-diffusion": "a pipeline of many models",
     "torchtune": "the configuration is not stated",
 }
+# Beginnings of the names of sources that train adapters, and what they train: PEFT's default layers of a Llama.
+_ADAPTERS = {
+    "optimum-llama-lora": LowRankAdapters(rank=8, targets=("q_proj", "v_proj")),
+    "optimum-llama-qlora": LowRankAdapters(rank=8, targets=("q_proj", "v_proj")),
+}
+_QUANTISED = {"optimum-llama-qlora": "nf4"}
 _WITHOUT_TF32 = "optimum-bge"
 # Its rate leaves no format but one of 16 bits.
 _FORMAT_NOT_STATED = "mlenergy-diffusion"
@@ -120,6 +126,7 @@ _TOKENS = "input_ids"
 # Pages whose scripts take the sum of the scores for a loss, where no optimizer is named.
 _SUMMED_SCORES = ("transformers-docs", "transformers-pr")
 _POSITIONS_OF_PYTHIA = 2048
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +136,7 @@ class PublishedRun:
     Args:
         row: The measurement.
         device: The device.
-        conditions: Precision, mode, optimizer.
+        conditions: Precision, mode, optimizer, adapters.
         software: The release of PyTorch, today's where none is stated or none so old is known.
         is_fitted: Whether its model may be fitted on.
         has_comparable_memory: Whether today's model holds its memory as the measured one did.
@@ -156,7 +163,7 @@ class PublishedRun:
         row = self.row
         return (
             row.model, row.model_class, row.attention, row.mode, row.optimizer, row.sequence, row.image,
-            row.past_tokens, whole_model_type(self.conditions.precision),
+            row.past_tokens, whole_model_type(self.conditions.precision), _of_source(_QUANTISED, row),
         )  # fmt: skip
 
     def build_graph(self, configurations: Mapping[str, Mapping[str, Any]]) -> Graph:
@@ -185,7 +192,9 @@ class PublishedRun:
             inputs = self._inputs
         if self.conditions.mode is Mode.TRAINING and row.optimizer == "none" and row.source.startswith(_SUMMED_SCORES):
             module = _with_summed_scores(module)
-        return read_module(module, input=inputs, source=row.model, mode=self.conditions.mode)
+        graph = read_module(module, input=inputs, source=row.model, mode=self.conditions.mode)
+        stored = _of_source(_QUANTISED, row)
+        return graph if stored is None else quantise_layers(graph, find_weight_format(stored))
 
     @property
     def _built_name(self) -> str:
@@ -304,6 +313,7 @@ def _run(row: PublishedRow) -> PublishedRun:
         runtime="compile" if _is_compiled(row) else "eager",
         optimizer=(row.optimizer or "none") if is_training else None,
     )
+    conditions = replace(conditions, adapters=_of_source(_ADAPTERS, row))
     return PublishedRun(
         row=row,
         device=device,
@@ -314,6 +324,11 @@ def _run(row: PublishedRow) -> PublishedRun:
         has_comparable_memory=row.mode != "decode",
         has_known_clocks=row.device != _LAPTOP,
     )
+
+
+def _of_source(values: Mapping[str, _Value], row: PublishedRow) -> _Value | None:
+    """What holds for the source of a row; None where nothing does."""
+    return next((value for beginning, value in values.items() if row.source.startswith(beginning)), None)
 
 
 def _software(row: PublishedRow, device: DeviceSpec, conditions: Conditions) -> Software:

@@ -110,19 +110,11 @@ def _open_checkpoint(
 
     if checkpoint.asked is not None:
         _refuse_input_beside_mark(checkpoint.name, input=input)
-    stored = checkpoint.weight_format
-    if mode is Mode.TRAINING and stored is not None:
-        raise UnsupportedError(
-            f"The weights of '{checkpoint.path}' are quantised ({stored.method}): nothing can train them.",
-            code="training.quantised",
-            cure="Give the model that it was quantised from, or build the module with its adapters and give that to "
-            "dippm.predict.",
-        )
     module, default_input = zoo.build_stored(checkpoint, precision=precision)
     graph = _read_built(module, default_input, input=input, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
     graph = warn_of_unread_weights(graph)
-    if stored is not None:
-        graph = store_weights(graph, stored)
+    if checkpoint.weight_format is not None:
+        graph = store_weights(graph, checkpoint.weight_format)
     doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
 

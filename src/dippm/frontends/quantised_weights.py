@@ -12,10 +12,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dippm.errors import UsageError
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
+from dippm.graph.linear_layers import find_output_layers
 
-__all__ = ["WeightFormat", "parse_weight_format", "store_weights"]
+__all__ = [
+    "WEIGHT_FORMATS",
+    "WeightFormat",
+    "find_weight_format",
+    "parse_weight_format",
+    "quantise_layers",
+    "store_weights",
+]
+
+#: How weights are quantised, by the name that users write, as the configuration of a checkpoint says it.
+WEIGHT_FORMATS: Mapping[str, Mapping[str, Any]] = {
+    "nf4": {"quant_method": "bitsandbytes", "load_in_4bit": True},
+    "nf4-double": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+    "int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    "int4": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    "fp8": {"quant_method": "fp8"},
+}
 
 _TYPES = {2: DType.UINT2, 4: DType.UINT4, 8: DType.UINT8}
 _SCALE_BITS = 16
@@ -49,6 +67,8 @@ _NOT_FOLLOWED = (
 )
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _WEIGHT, _SCALES = 1, 3
+_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
+_PACKED = frozenset({DType.UINT2, DType.UINT4, DType.UINT8, DType.INT8, DType.FLOAT8, DType.FLOAT4})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +114,49 @@ def parse_weight_format(settings: Mapping[str, Any]) -> WeightFormat | None:
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return WeightFormat(method=method, dtype=dtype, scale_bits=scale_bits, skipped=(*skipped, *usual))
+
+
+def find_weight_format(name: str) -> WeightFormat:
+    """A format by its name, see :data:`WEIGHT_FORMATS`.
+
+    Raises:
+        UsageError: ``weights.unknown``.
+    """
+    found = WEIGHT_FORMATS.get(str(name).strip().lower())
+    stored = None if found is None else parse_weight_format(found)
+    if stored is None:
+        raise UsageError(
+            f"The weights must be stored as one of {', '.join(WEIGHT_FORMATS)}. Got '{name}' instead.",
+            code="weights.unknown",
+        )
+    return stored
+
+
+def quantise_layers(graph: Graph, stored: WeightFormat) -> Graph:
+    """The graph with the weights of its linear layers stored so, but those of the last, which write its outputs.
+
+    Args:
+        graph: A model whose weights are not quantised.
+        stored: How they are to be stored.
+
+    Raises:
+        UsageError: ``weights.quantised`` where they are, ``weights.no_layers`` where there is no such layer.
+    """
+    packed = next((each for each in graph.tensors if each.role in _STORED and each.dtype in _PACKED), None)
+    if packed is not None:
+        raise UsageError(
+            f"Weights of '{graph.source}' are quantised already: '{packed.name}' is {packed.dtype.value}.",
+            code="weights.quantised",
+            cure="Leave the format of the weights out.",
+        )
+    quantised = store_weights(graph, stored, kept=find_output_layers(graph))
+    if quantised.tensors == graph.tensors:
+        raise UsageError(
+            f"'{graph.source}' has no linear layers but its last whose weights could be quantised.",
+            code="weights.no_layers",
+            cure="Leave the format of the weights out.",
+        )
+    return quantised
 
 
 def _listed_patterns(settings: Mapping[str, Any]) -> list[str]:
@@ -169,7 +232,7 @@ _READERS = {
 }
 
 
-def store_weights(graph: Graph, stored: WeightFormat) -> Graph:
+def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = frozenset()) -> Graph:
     """The graph with the weights of its products as a quantised checkpoint stores them.
 
     A weight that an embedding reads as well stays as it is.
@@ -177,14 +240,19 @@ def store_weights(graph: Graph, stored: WeightFormat) -> Graph:
     Args:
         graph: The model as it was before quantisation.
         stored: How its weights are stored.
+        kept: Weights that stay as they are as well.
     """
     owners = [index if tensor.alias_of is None else tensor.alias_of for index, tensor in enumerate(graph.tensors)]
     embedded = {owners[node.inputs[0]] for node in graph.nodes if node.kind is OpKind.EMBEDDING}
-    chosen = {
-        owners[node.inputs[_WEIGHT]]
-        for node in graph.nodes
-        if node.kind in _PRODUCTS and _is_quantised(graph.tensors[owners[node.inputs[_WEIGHT]]], stored)
-    } - embedded
+    chosen = (
+        {
+            owners[node.inputs[_WEIGHT]]
+            for node in graph.nodes
+            if node.kind in _PRODUCTS and _is_quantised(graph.tensors[owners[node.inputs[_WEIGHT]]], stored)
+        }
+        - embedded
+        - kept
+    )
     tensors = [
         replace(tensor, dtype=stored.dtype) if owner in chosen else tensor
         for tensor, owner in zip(graph.tensors, owners, strict=True)

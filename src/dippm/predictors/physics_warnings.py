@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -19,8 +20,10 @@ from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
 from dippm.costs.tensor_rates import tensor_format
 from dippm.costs.timeline import Purpose
+from dippm.costs.training_step.dequantised_products import is_quantised
 from dippm.devices import DeviceSpec
-from dippm.graph import Graph, OpKind, TensorRole
+from dippm.graph import DType, Graph, OpKind, TensorRole
+from dippm.graph.linear_layers import find_weight
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
@@ -28,6 +31,8 @@ __all__ = ["share_of_copying", "warn_of_answer", "warn_of_question"]
 
 FloatArray = npt.NDArray[np.float64]
 
+_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
+_CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 _FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
 # What the labels' steps update by; a step without an update has nothing that was not measured.
 _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
@@ -124,6 +129,13 @@ def warn_of_question(
         warnings.append(f"{device.name} has no unit for tf32: this is FP32.")
     if names := ", ".join(sorted(kind.value for kind in (unseen - {OpKind.VIEW}) & compiled.kinds)):
         warnings.append(f"No model that the time was learned from has these operators: {names}.")
+    if compiled.stores_packed and (packed := _packed_weights(graph)):
+        what = "reads them so" if conditions.mode is Mode.INFERENCE else "has them unpacked before it"
+        warnings.append(
+            f"Weights are stored as {', '.join(packed)}, and every product {what}: no time of that was measured."
+        )
+    if conditions.adapters is not None:
+        warnings += _adapters_warning(graph, whole_model_type(compiled.runs_in))
     if conditions.accumulation > 1 or conditions.is_checkpointed:
         warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
     if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
@@ -137,6 +149,30 @@ def warn_of_question(
                 f"Energy takes {device.name} to draw its power limit in every kernel: no measurement confirms that."
             )
     return tuple(warnings)
+
+
+def _packed_weights(graph: Graph) -> list[str]:
+    """The types in which quantised weights of linear layers are stored, FP8 apart."""
+    found = {find_weight(graph.tensors, node) for node in graph.nodes} - {-1}
+    types = {graph.tensors[weight].dtype for weight in found if is_quantised(graph.tensors[weight])}
+    return sorted(dtype.value for dtype in types - {DType.FLOAT8})
+
+
+def _adapters_warning(graph: Graph, half: DType | None) -> list[str]:
+    """What a step with adapters takes for granted."""
+    warnings = [
+        "Adapters are taken to have no dropout: with it each keeps a copy of its layer's input and a mask for the "
+        "backward pass."
+    ]
+    stored = [each for each in graph.tensors if each.role in _STORED and each.alias_of is None]
+    whole = sum(math.prod(size.fixed for size in each.shape) for each in stored if each.dtype in _CASTABLE)
+    if half is not None and any(is_quantised(each) for each in stored):
+        more = whole * (DType.FLOAT32.bits - half.bits) / 8 / 2**20
+        warnings.append(
+            f"Weights that are not quantised are taken to be in {half.value}: prepare_model_for_kbit_training of PEFT "
+            f"makes them float32, which takes {more:,.0f} MiB more."
+        )
+    return warnings
 
 
 def warn_of_answer(

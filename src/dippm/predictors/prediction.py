@@ -198,6 +198,7 @@ class Prediction:
                 "optimizer": self.conditions.optimizer.value,
                 "accumulation": self.conditions.accumulation,
                 "checkpointing": self.conditions.is_checkpointed,
+                "lora": None if self.conditions.adapters is None else str(self.conditions.adapters),
             }
         answer |= {
             "batch": self.batch,

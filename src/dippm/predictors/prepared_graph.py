@@ -45,6 +45,7 @@ _KINDS = tuple(OpKind)
 # Which phases are compiled, each by itself: the update is not the model's.
 _PART_OF_PHASE = np.array([{Phase.FORWARD: 0, Phase.BACKWARD: 1}.get(phase, -1) for phase in Phase])
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
+_HALF_BITS = 16
 _FORMATS = {
     Precision.BF16: ("bf16_tensor",),
     Precision.AMP_BF16: ("bf16_tensor",),
@@ -68,6 +69,7 @@ class CompiledGraph:
         is_halved: Whether it was read in FP32 for a precision of 16 bits, and so does not show what runs in FP32 beside
             them.
         stores_fp8: Whether some of its weights are stored in FP8.
+        stores_packed: Whether something of what it stores takes fewer than 16 bits.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
         model: What is said of the model.
@@ -80,6 +82,7 @@ class CompiledGraph:
     kept_half: DType | None
     is_halved: bool
     stores_fp8: bool
+    stores_packed: bool
     nodes: slice
     kinds: frozenset[OpKind]
     model: ModelInfo
@@ -130,6 +133,7 @@ class CompiledGraphs:
                 precision=precision,
                 accumulation=conditions.accumulation,
                 is_checkpointed=conditions.is_checkpointed,
+                adapters=conditions.adapters,
                 keeps_gradients=software.keeps_gradients,
             )
             steps = [make_training_graph(graph, settings) for graph in graphs]
@@ -166,6 +170,7 @@ class CompiledGraphs:
                     kept_half=stored_half(kept) if keeps_formats else None,
                     is_halved=not keeps_formats and stored_half(kept) is None,
                     stores_fp8=DType.FLOAT8 in kept,
+                    stores_packed=any(dtype.bits < _HALF_BITS for dtype in kept),
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),

@@ -45,6 +45,7 @@ class Prediction(BaseModel):
     optimizer: str | None = Field(default=None, description="In training.")
     accumulation: int | None = Field(default=None, description="In training.")
     checkpointing: bool | None = Field(default=None, description="In training.")
+    lora: str | None = Field(default=None, description="In training: rank of the adapters, and their layers.")
     batch: int
     inputs: dict[str, list[int]]
     macs: int

@@ -93,6 +93,10 @@ class Options(BaseModel):
         "type follows a colon.",
         examples=["3,224,224", {"input_ids": "384:int64"}],
     )
+    weights: Word | None = Field(
+        default=None,
+        description="How weights of linear layers are stored: nf4, nf4-double, int8, int4 or fp8; absent: as they are.",
+    )
     precision: Word | None = Field(
         default=None,
         description="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16; if absent that of the model's weights.",
@@ -104,6 +108,9 @@ class Options(BaseModel):
     )
     accumulation: int = Field(default=1, description="For training: batches of which one step is made.")
     checkpointing: bool = Field(default=False, description="For training: activations are computed again.")
+    lora: int | Word | None = Field(
+        default=None, description="For training: rank of adapters that alone are trained, as 16 or '16:q_proj,v_proj'."
+    )
     layout: Word = Field(default="nchw", description="nchw or nhwc.")
     runtime: Word = Field(default="eager", description="eager, compile or cuda-graph.")
     software: Word | None = Field(default=None, description="Releases of PyTorch and CUDA, as 'torch 1.12+cu113'.")

@@ -43,7 +43,8 @@ class GraphReader:
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
         mode, precision = job.options.get("mode", "inference"), job.options.get("precision")
-        key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision))
+        weights = job.options.get("weights")
+        key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision), weights)
         graph = self._kept.pop(key, None)
         if graph is None or not graph.is_proved_for(batch):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
@@ -54,7 +55,13 @@ class GraphReader:
             def load(hint: int) -> api.Graph:
                 # Trust is never given: a file that would run code when opened is refused.
                 return api.load(
-                    model, framework=framework, input=shapes, mode=mode, batch_hint=hint, precision=precision
+                    model,
+                    framework=framework,
+                    input=shapes,
+                    mode=mode,
+                    batch_hint=hint,
+                    precision=precision,
+                    weights=weights,
                 )
 
             proved, most = _PROOF_BATCHES

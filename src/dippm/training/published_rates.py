@@ -170,6 +170,8 @@ def _read_items(folder: Path) -> list[PublishedItem]:
         for run in read_published_runs(folder)[0]
         if run.is_fitted
         and run.has_known_clocks
+        # They are there to be predicted.
+        and run.conditions.adapters is None
         # In autocast the networks answer.
         and not run.conditions.precision.is_autocast
         and not (run.row.mode == "decode" and run.row.batch > _MOST_DECODED)

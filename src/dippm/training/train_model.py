@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -265,7 +264,8 @@ def _describe_labels(samples: GraphSamples) -> dict[str, Any]:
     return {
         "device": first.measurement.device,
         "source": first.source,
-        "conditions": json.loads(json.dumps(asdict(conditions))),
+        # No label has adapters.
+        "conditions": {name: value for name, value in asdict(conditions).items() if name != "adapters"},
         "software": software,
         "samples": len(samples),
         "collections": sorted({label.recipe.collection for label in samples.labels}),

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dippm.costs.training_step.dequantised_products import with_unpacked_weight
 from dippm.costs.training_step.step_builder import StepBuilder, change_node
 from dippm.graph import RECURRENT_KINDS, Dim, DType, Node, OpKind, Shape, fixed_shape
 
@@ -40,7 +41,7 @@ def append_forward_node(builder: StepBuilder, node: Node, *, is_kept: bool = Tru
         is_kept: Whether anything is to be kept: not in a block that is computed again.
 
     Returns:
-        The node as it was appended.
+        The node as it was appended, but that a product reads its weight as it is stored.
     """
     if is_kept and _overwrites_needed_input(builder, node):
         copy = builder.new_tensor(builder.shape(node.inputs[0]), builder.dtype(node.inputs[0]), name="saved")
@@ -52,7 +53,7 @@ def append_forward_node(builder: StepBuilder, node: Node, *, is_kept: bool = Tru
     if extra is not None and len(node.outputs) == 1:
         kept = tuple(builder.new_tensor(shape, dtype, name="saved") for shape, dtype in extra(builder, node))
         node = change_node(node, outputs=(*node.outputs, *kept))
-    builder.append(node)
+    builder.append(with_unpacked_weight(builder, node))
     return node
 
 

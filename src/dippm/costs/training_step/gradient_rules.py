@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dippm.costs.training_step.backward import RESHAPE, Gradients, Outputs, Rule, first_of
+from dippm.costs.training_step.dequantised_products import read_weight
 from dippm.costs.training_step.elementwise_gradients import ELEMENTWISE_RULES, gradients_of_inputs, reduce_gradient
 from dippm.costs.training_step.moving_gradients import MOVING_RULES
 from dippm.costs.training_step.step_builder import count_elements
@@ -71,8 +72,9 @@ def _linear(gradients: Gradients, node: Node, taken: Outputs) -> None:
         gradient = gradients.dense(gradient, RESHAPE)
     results = []
     if gradients.wants(x):
+        unpacked = read_weight(builder, node)
         result = builder.new_like(x)
-        builder.run(OpKind.MATMUL, (gradient, weight), (result,))
+        builder.run(OpKind.MATMUL, (gradient, unpacked), (result,))
         _note_folded(gradients, result)
         results.append((x, result))
     if gradients.wants(weight):
@@ -105,8 +107,9 @@ def _matmul(gradients: Gradients, node: Node, taken: Outputs) -> None:
     results = []
     if gradients.wants(left):
         shape = (*builder.shape(gradient)[:-1], builder.shape(left)[-1])
+        unpacked = read_weight(builder, node)
         result = builder.new_tensor(shape, builder.dtype(left))
-        builder.run(OpKind.MATMUL, (gradient, builder.transposed(right)), (result,))
+        builder.run(OpKind.MATMUL, (gradient, builder.transposed(unpacked)), (result,))
         _note_folded(gradients, result)
         results.append((left, result))
     if gradients.wants(right):

@@ -10,12 +10,14 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Optimizer
+from dippm.costs.conditions import LowRankAdapters, Optimizer
 from dippm.costs.edges import IndexArray
 from dippm.costs.precision import Precision
+from dippm.costs.training_step.adapters import find_adapted_weights, with_adapters, with_frozen_weights
 from dippm.costs.training_step.attention_kernels import with_attention_as_run
 from dippm.costs.training_step.backward import ACCUMULATE, RESHAPE, Gradients
 from dippm.costs.training_step.checkpointing import find_blocks, find_functions, run_block_backward
+from dippm.costs.training_step.dequantised_products import is_quantised
 from dippm.costs.training_step.explicit_types import with_explicit_types
 from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
@@ -51,6 +53,7 @@ class TrainingSettings:
         accumulation: Forward and backward passes whose gradients are added up before one update, 1 or more.
         is_checkpointed: Whether blocks drop their activations and compute them again in the backward pass.
         keeps_gradients: Whether the gradients of the weights stay in memory after the step, to be set to zero.
+        adapters: The adapters that alone are trained; None where all weights are.
     """
 
     optimizer: Optimizer = Optimizer.SGD
@@ -58,6 +61,7 @@ class TrainingSettings:
     accumulation: int = 1
     is_checkpointed: bool = False
     keeps_gradients: bool = False
+    adapters: LowRankAdapters | None = None
 
     @property
     def costed_precision(self) -> Precision:
@@ -130,11 +134,14 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     Raises:
         UnsupportedError: ``training.nothing_to_train`` where the model has no parameters, ``training.no_loss`` where
             no output depends on one, ``training.no_blocks`` where blocks to checkpoint are not named,
+            ``lora.no_layers`` where no linear layer gets an adapter, ``training.quantised`` where weights are quantised
+            and no adapters are trained,
             ``optimizer.complex`` where weights are complex and the optimizer takes real ones alone.
     """
+    explicit, kept_casts = _with_adapters_and_types(graph, settings)
     parameters = [
         index
-        for index, tensor in enumerate(graph.tensors)
+        for index, tensor in enumerate(explicit.tensors)
         if tensor.role is TensorRole.PARAMETER and tensor.alias_of is None and tensor.dtype.is_differentiable
     ]
     if not parameters:
@@ -143,7 +150,6 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             code="training.nothing_to_train",
             cure="Give a model whose weights are parameters, or predict its inference.",
         )
-    explicit, kept_casts = with_explicit_types(graph, settings.precision)
     explicit = with_attention_as_run(explicit)
     blocks = find_blocks(explicit) if settings.is_checkpointed else find_functions(explicit)
     dropped = {position for block in blocks for position in block}
@@ -201,6 +207,29 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
         trained=tuple(trained),
         settings=settings,
     )
+
+
+def _with_adapters_and_types(graph: Graph, settings: TrainingSettings) -> tuple[Graph, frozenset[int]]:
+    """The forward pass with its adapters and explicit types, and the copies of weights that autocast keeps."""
+    if settings.adapters is None:
+        _refuse_quantised(graph)
+        return with_explicit_types(graph, settings.precision)
+    weights = find_adapted_weights(graph, settings.adapters)
+    explicit, kept = with_explicit_types(with_frozen_weights(graph), settings.precision)
+    adapted, kept_of_adapters = with_adapters(explicit, settings.adapters, weights)
+    return adapted, kept | kept_of_adapters
+
+
+def _refuse_quantised(graph: Graph) -> None:
+    """Refuse to train weights of products that are stored in few bits."""
+    for tensor in graph.tensors:
+        if tensor.role is TensorRole.PARAMETER and is_quantised(tensor):
+            raise UnsupportedError(
+                f"The weights of '{graph.source}' are quantised ('{tensor.name}' is {tensor.dtype.value}): nothing can "
+                "train them.",
+                code="training.quantised",
+                cure="Train adapters beside them, by lora or --lora, or give the model that it was quantised from.",
+            )
 
 
 def _append_backward(

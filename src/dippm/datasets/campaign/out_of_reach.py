@@ -53,7 +53,12 @@ class OutOfReach:
         needed_s = self._least_needed_s(model_key, request, batch=task.recipe.batch)
         if request.conditions.mode is Mode.TRAINING:
             inference = replace(
-                request.conditions, mode=Mode.INFERENCE, optimizer=None, accumulation=1, is_checkpointed=False
+                request.conditions,
+                mode=Mode.INFERENCE,
+                optimizer=None,
+                accumulation=1,
+                is_checkpointed=False,
+                adapters=None,
             )
             forward_s = self._least_needed_s(model_key, replace(request, conditions=inference), batch=task.recipe.batch)
             needed_s = max(needed_s, _PASSES_PER_STEP * forward_s)

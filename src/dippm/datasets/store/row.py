@@ -29,7 +29,7 @@ SCHEMA_VERSION = 1
 Scalar = str | int | float | None
 
 # No measurement has them: labels are of one batch a step, and keep every activation.
-_NOT_STORED = ("accumulation", "is_checkpointed")
+_NOT_STORED = ("accumulation", "is_checkpointed", "adapters")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

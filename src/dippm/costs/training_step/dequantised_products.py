@@ -1,0 +1,43 @@
+"""Products with quantised weights in a training step: a kernel of its own unpacks the weight before each.
+
+So does bitsandbytes (``autograd/_functions.py``, ``MatMul4Bit``): the unpacked weight lives as long as its product
+runs, and the backward pass unpacks it again. Other libraries are taken to do the same.
+"""
+
+from __future__ import annotations
+
+from dippm.costs.training_step.step_builder import StepBuilder, change_node
+from dippm.graph import Node, OpKind, TensorRole, TensorSpec
+
+__all__ = ["is_quantised", "read_weight", "with_unpacked_weight"]
+
+_WHOLE_BITS = 16
+_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
+_X, _WEIGHT, _BIAS, _SCALES = range(4)
+
+
+def is_quantised(weight: TensorSpec) -> bool:
+    """Whether a weight is stored in fewer than 16 bits."""
+    return weight.dtype.bits < _WHOLE_BITS and weight.role in _STORED
+
+
+def with_unpacked_weight(builder: StepBuilder, node: Node) -> Node:
+    """The product on the unpacked weight, where it has a quantised one; the kernel that unpacks it is appended."""
+    if node.kind not in (OpKind.LINEAR, OpKind.MATMUL):
+        return node
+    weight = read_weight(builder, node)
+    if weight == node.inputs[_WEIGHT]:
+        return node
+    bias = node.inputs[_BIAS:_SCALES]
+    return change_node(node, inputs=(node.inputs[_X], weight, *(bias if bias != (-1,) else ())))
+
+
+def read_weight(builder: StepBuilder, node: Node) -> int:
+    """What a product multiplies with: its weight, or a new tensor where that is quantised, which is unpacked to it."""
+    x, weight = node.inputs[_X], node.inputs[_WEIGHT]
+    dtype = builder.dtype(x)
+    if not is_quantised(builder.tensors[builder.base(weight)]) or not dtype.is_floating or dtype.bits < _WHOLE_BITS:
+        return weight
+    unpacked = builder.new_tensor(builder.shape(weight), dtype, name="unpacked")
+    builder.run(OpKind.DEQUANTIZE, (weight, *node.inputs[_SCALES:]), (unpacked,), "dequantize")
+    return unpacked

@@ -1,0 +1,60 @@
+"""Which nodes of a graph are linear layers, by the matrix that they multiply with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dippm.graph.dim import Shape
+from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
+from dippm.graph.op_kind import OpKind
+
+__all__ = ["find_output_layers", "find_weight", "layer_of"]
+
+_PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
+_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
+_WEIGHT = 1
+_MATRIX = 2
+# What hands on the numbers of a model's last layer: its results are the outputs, in another form.
+_PASSING = frozenset({OpKind.VIEW, OpKind.CAST, OpKind.COPY, OpKind.SOFTMAX, OpKind.LOG_SOFTMAX})
+
+
+def find_weight(tensors: Sequence[TensorSpec], node: Node, *, cast_from: Mapping[int, int] | None = None) -> int:
+    """The matrix that a node multiplies with and that is stored, whole; -1 where there is none.
+
+    Args:
+        tensors: The graph's tensors.
+        node: Any node.
+        cast_from: For copies of another type what each is a copy of.
+    """
+    if node.kind not in _PRODUCTS or "contracted" in node.attributes:
+        return -1
+    index = node.inputs[_WEIGHT] if cast_from is None else cast_from.get(node.inputs[_WEIGHT], node.inputs[_WEIGHT])
+    right = tensors[index]
+    owner = index if right.alias_of is None else right.alias_of
+    weight = tensors[owner]
+    is_matrix = weight.role in _STORED and len(weight.shape) == len(right.shape) == _MATRIX
+    return owner if is_matrix and _elements(weight.shape) == _elements(right.shape) else -1
+
+
+def layer_of(weight: TensorSpec) -> str:
+    """Name of the layer that a weight is of."""
+    return weight.name.removesuffix(".weight")
+
+
+def find_output_layers(graph: Graph) -> frozenset[int]:
+    """Weights of the linear layers that write the model's first output, on which a loss is taken."""
+    reached = set(graph.outputs[:1])
+    found = set()
+    for node in reversed(graph.nodes):
+        if reached.isdisjoint(node.outputs):
+            continue
+        if node.kind in _PASSING:
+            reached.update(node.inputs)
+        elif (weight := find_weight(graph.tensors, node)) >= 0:
+            found.add(weight)
+    return frozenset(found)
+
+
+def _elements(shape: Shape) -> int:
+    return math.prod(size.fixed for size in shape)

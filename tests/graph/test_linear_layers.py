@@ -1,0 +1,64 @@
+"""Which nodes are linear layers, and which of them write a model's output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dippm.graph import Graph, OpKind, TensorRole
+from dippm.graph.linear_layers import find_output_layers, find_weight, layer_of
+
+
+def _weights(graph: Graph) -> list[int]:
+    return [find_weight(graph.tensors, node) for node in graph.nodes]
+
+
+@pytest.mark.parametrize("kind", [OpKind.LINEAR, OpKind.MATMUL])
+def test_a_product_with_a_matrix_that_is_stored_is_a_layer(builder: Any, kind: OpKind) -> None:
+    n = builder.N
+    x, weight = builder.input(n, 16), builder.weight(16, 16)
+    frozen = builder.weight(16, 16, role=TensorRole.BUFFER)
+    y = builder.node(kind, [x, weight], n, 16)
+    builder.node(OpKind.RELU, [builder.node(kind, [y, frozen], n, 16)], n, 16)
+    assert _weights(builder.graph()) == [weight, frozen, -1]
+
+
+def test_products_of_activations_stacks_and_parts_of_weights_are_none(builder: Any) -> None:
+    n = builder.N
+    x, weight = builder.input(n, 16, 16), builder.weight(32, 16)
+    part = builder.node(OpKind.VIEW, [weight], 16, 16, alias_of=weight)
+    builder.node(OpKind.MATMUL, [x, x], n, 16, 16)
+    builder.node(OpKind.MATMUL, [x, builder.weight(4, 16, 16)], n, 16, 16)
+    builder.node(OpKind.LINEAR, [x, part], n, 16, 16)
+    assert _weights(builder.graph()) == [-1] * 4
+
+
+def test_a_whole_weight_is_found_behind_a_view_and_a_copy(builder: Any) -> None:
+    n = builder.N
+    x, weight = builder.input(n, 16), builder.weight(32, 16)
+    copy = builder.node(OpKind.CAST, [weight], 32, 16)
+    turned = builder.node(OpKind.VIEW, [weight], 16, 32, alias_of=weight)
+    builder.node(OpKind.MATMUL, [x, turned], n, 32)
+    builder.node(OpKind.LINEAR, [x, copy], n, 32)
+    graph = builder.graph()
+    assert _weights(graph) == [-1, -1, weight, -1]
+    assert find_weight(graph.tensors, graph.nodes[-1], cast_from={copy: weight}) == weight
+
+
+def test_the_layer_of_the_first_output_is_found_through_views_casts_and_softmax(builder: Any) -> None:
+    n = builder.N
+    x, first, last, other = builder.input(n, 16), *(builder.weight(16, 16) for _ in range(3))
+    hidden = builder.node(OpKind.RELU, [builder.node(OpKind.LINEAR, [x, first], n, 16)], n, 16)
+    scores = builder.node(OpKind.LINEAR, [hidden, last], n, 16)
+    second = builder.node(OpKind.LINEAR, [hidden, other], n, 16)
+    result = builder.node(OpKind.SOFTMAX, [builder.node(OpKind.CAST, [scores], n, 16)], n, 16)
+    assert find_output_layers(builder.graph(result, second)) == {last}
+    assert find_output_layers(builder.graph(hidden)) == frozenset()
+
+
+def test_a_layer_goes_by_the_name_of_its_weight(builder: Any) -> None:
+    weight = builder.weight(4, 4)
+    for name, expected in (("a.b.weight", "a.b"), ("onnx::MatMul_5", "onnx::MatMul_5")):
+        assert layer_of(replace(builder.tensors[weight], name=name)) == expected
