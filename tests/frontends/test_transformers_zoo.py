@@ -59,6 +59,12 @@ def test_a_checkpoint_has_the_type_that_it_is_published_in_unless_another_is_ask
         ("Qwen/Qwen2.5-7B-Instruct", None, 32768),
         ("Qwen/Qwen3-4B-Instruct-2507", None, 262144),
         ("google/gemma-3-1b-it", 512, 32768),
+        ("Qwen/Qwen3-8B-Base", None, 32768),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", None, 32768),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None, 131072),
+        ("mistralai/Mistral-Small-24B-Instruct-2501", None, 32768),
+        ("microsoft/Phi-3.5-mini-instruct", 262144, 131072),
+        ("bigcode/starcoder2-7b", 4096, 16384),
     ],
 )
 def test_a_checkpoint_has_the_window_and_the_positions_that_it_is_published_with(
@@ -85,6 +91,8 @@ def test_a_checkpoint_has_the_operators_that_it_is_published_with(name: str, ent
 def test_as_much_of_a_head_is_rotated_as_the_checkpoint_is_published_with() -> None:
     module = zoo.build("hf:phi-2", options={"num_hidden_layers": 1})[0]
     assert module.model.layers[0].self_attn.rotary_ndims == 32  # of 80
+    module = zoo.build("hf:Phi-4-mini-instruct", options={"num_hidden_layers": 1})[0]
+    assert module.model.rotary_emb.inv_freq.shape == (48,)  # pairs of 64
 
 
 def test_a_cache_grows_with_the_text_where_the_checkpoint_has_no_window() -> None:
@@ -134,7 +142,7 @@ def test_a_class_may_begin_with_a_small_letter() -> None:
 
 def test_an_unknown_name_lists_no_checkpoint_twice() -> None:
     with pytest.raises(UnsupportedError) as caught:
-        zoo.build("hf:google/gemma-2-27b-it")
+        zoo.build("hf:google/gemma-2-28b-it")
     near = re.findall(r"hf:([\w./-]+)[,.]", str(caught.value))
     assert len({name.rpartition("/")[2] for name in near}) == len(near) == 5
 
