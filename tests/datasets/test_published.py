@@ -28,8 +28,9 @@ HEADER = (
 
 def write(folder: Path, *rows: str) -> Path:
     (folder / "transformers_docs.csv").write_text(HEADER + "".join(f"{row}\n" for row in rows), encoding="utf-8")
-    for name in ("benchmarks.csv", "adapters.csv"):
+    for name in ("benchmarks.csv", "adapters.csv", "quantised.csv"):
         (folder / name).write_text(HEADER, encoding="utf-8")
+    (folder / "quantised.toml").write_text('["c/d"]\n', encoding="utf-8")
     (folder / "models.toml").write_text('["a/b"]\nlayers = 3\n', encoding="utf-8")
     return folder
 
@@ -54,7 +55,7 @@ def test_memory_counts_only_where_it_is_the_allocators_in_a_known_unit(tmp_path:
 
 def test_configurations_and_digest(tmp_path: Path) -> None:
     folder = write(tmp_path)
-    assert read_configurations(folder) == {"a/b": {"layers": 3}}
+    assert read_configurations(folder) == {"a/b": {"layers": 3}, "c/d": {}}
     before = digest_published(folder)
     write(tmp_path, "s,a/b,C,Card,,,float16,fp16,,inference,,4,,224,,,7.5,,,,,,")
     assert digest_published(folder) != before

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dippm.costs import Precision, Workload
+from dippm.costs.packings import PACKED_BY
 from dippm.errors import UsageError
 from dippm.frontends.quantised_weights import (
     WEIGHT_FORMATS,
@@ -234,3 +235,28 @@ def test_a_model_without_such_layers_is_refused(builder: Any) -> None:
     with pytest.raises(UsageError) as caught:
         quantise_layers(graph, find_weight_format("nf4"))
     assert caught.value.code == "weights.no_layers"
+
+
+@pytest.mark.parametrize(
+    ("settings", "packing"),
+    [
+        (_BNB, "bitsandbytes-4bit"),
+        ({**_BNB, "bnb_4bit_use_double_quant": True}, "bitsandbytes-4bit-nested"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bitsandbytes-8bit-split"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 0.0}, "bitsandbytes-8bit"),
+        (_GPTQ, "exllama"),
+        ({**_GPTQ, "bits": 8}, ""),
+        (_AWQ, ""),
+        ({"quant_method": "fp8"}, ""),
+    ],
+)
+def test_products_are_marked_with_the_kernels_of_their_library(
+    builder: Any, settings: dict[str, Any], packing: str
+) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
+    builder.node(OpKind.MATMUL, [x, x], n, 64)
+    stored = parse_weight_format(settings)
+    assert stored is not None
+    layer, other = store_weights(builder.graph(), stored).nodes
+    assert (layer.attributes.get(PACKED_BY, ""), other.attributes.get(PACKED_BY, "")) == (packing, "")

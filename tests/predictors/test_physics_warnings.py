@@ -11,6 +11,7 @@ import dippm
 from dippm.costs.conditions import Conditions
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.devices import find_device
+from dippm.frontends.quantised_weights import parse_weight_format, store_weights
 from dippm.graph import DType, Graph, OpKind, TensorRole
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
@@ -203,12 +204,15 @@ def _said(graph: Graph, *words: str, **options: Any) -> list[bool]:
     return [any(word in warning for warning in warnings) for word in words]
 
 
-def test_packed_weights_are_told_with_what_products_make_of_them(builder: Any) -> None:
+def test_packed_weights_are_told_with_what_their_time_rests_on(builder: Any) -> None:
     graph = _layers(builder)
-    words = ("stored as uint4, and every product reads them so", "stored as uint4, and every product has them unpacked")
-    assert _said(graph, *words) == [False, False]
-    assert _said(graph, *words, weights="nf4") == [True, False]
-    assert _said(graph, *words, weights="nf4", mode="training", lora=4) == [False, True]
+    words = ("stored as uint4: what their library takes", "and every product reads them so", "has them unpacked")
+    assert _said(graph, *words) == [False, False, False]
+    assert _said(graph, *words, weights="nf4") == [True, False, False]
+    awq = parse_weight_format({"quant_method": "awq", "bits": 4, "group_size": 128})
+    assert awq is not None
+    assert _said(store_weights(graph, awq), *words) == [False, True, False]
+    assert _said(store_weights(graph, awq), *words, mode="training", lora=4) == [False, False, True]
 
 
 def test_a_step_of_adapters_says_what_it_takes_for_granted(builder: Any) -> None:

@@ -74,7 +74,7 @@ class LatencyBreakdown:
             half_width: See above.
 
         Shapes:
-            busy: [B, n_nodes]; launched, times: [n_nodes].
+            busy: [B, n_nodes]; launched: [B, n_nodes] or [n_nodes]; times: [n_nodes].
         """
         hosts = np.array([1.0, 1 / OTHER_HOST, OTHER_HOST])
         share, fast, slow = share_of_latency(busy, launched * hosts[:, None, None]) * times
@@ -130,8 +130,20 @@ class LatencyBreakdown:
         is_short = self.busy_ms < least * times
         if not is_short.any():
             return self
-        once = np.divide(self.busy_ms, times, out=np.zeros_like(self.busy_ms), where=times > 0.0)
-        return LatencyBreakdown.of(np.where(is_short, least, once), launch(), times, half_width=self.half_width)
+        return self.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch())
+
+    def once_ms(self, times: FloatArray) -> FloatArray:
+        """Time for which each node keeps the device busy when it runs once, ms, [B, n_nodes].
+
+        Args:
+            times: How often each node runs, [n_nodes].
+        """
+        result: FloatArray = np.divide(self.busy_ms, times, out=np.zeros_like(self.busy_ms), where=times > 0.0)
+        return result
+
+    def with_busy(self, busy: FloatArray, times: FloatArray, launched: FloatArray) -> LatencyBreakdown:
+        """The same interval around other times; arguments as those of :meth:`of`."""
+        return LatencyBreakdown.of(busy, launched, times, half_width=self.half_width)
 
     @property
     def knows_interval(self) -> npt.NDArray[np.bool_]:
@@ -198,7 +210,14 @@ def break_down_each(
     return [LatencyBreakdown.of_each(own, plan, conditions=conditions, host=rates, times=times) for own in busy]
 
 
-def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates, *, nodes: slice = slice(None)) -> FloatArray:
+def launched_ms(
+    plan: KernelPlan,
+    conditions: Conditions,
+    rates: Rates,
+    *,
+    nodes: slice = slice(None),
+    more_us: FloatArray | float = 0.0,
+) -> FloatArray:
     """When the host has launched each node of a graph, counted from the start, ms.
 
     Args:
@@ -206,14 +225,15 @@ def launched_ms(plan: KernelPlan, conditions: Conditions, rates: Rates, *, nodes
         conditions: The runtime.
         rates: Rates of the host.
         nodes: The nodes of the graph, where the plan is of several.
+        more_us: What each node takes beside that, microseconds.
 
     Shapes:
-        Result: [n_nodes] of the graph.
+        more_us: [B, n_nodes] of the graph, or a number; the result as the sum with [n_nodes].
     """
     host_scale = rates.host_scale * _HOST_OF_RUNTIME[conditions.runtime]
-    dispatch_us = np.where(plan.is_backward[nodes], rates.backward_host, 1.0) * plan.dispatch_us[nodes]
+    dispatch_us = np.where(plan.is_backward[nodes], rates.backward_host, 1.0) * (plan.dispatch_us[nodes] + more_us)
     dispatch_us *= np.where(plan.is_searched[nodes], rates.convolution_host, 1.0)
-    result: FloatArray = np.cumsum(dispatch_us) * (host_scale / _US_PER_MS)
+    result: FloatArray = np.cumsum(dispatch_us, axis=-1) * (host_scale / _US_PER_MS)
     return result
 
 

@@ -10,6 +10,8 @@ group norm                 the same per sample and group, in the input's format
 RMS norm                   one number per row (fp32)
 attention in 16 bits       log-sum-exp of every query (fp32), of the flash kernel
 LSTM, GRU, RNN             all gates of one layer over the whole sequence: an assumption on cuDNN's workspace
+product with packed        the weight in 16 bits, where its library unpacks it for many rows (counted for few as well)
+weight
 sort, top-k                a second copy of keys and int64 positions: an assumption on the radix sort's buffers
 =========================  =================================================================================
 
@@ -21,8 +23,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dippm.costs.contraction import AttentionTable, RecurrentTable
+from dippm.costs.contraction import AttentionTable, GemmTable, RecurrentTable
 from dippm.costs.edges import IndexArray
+from dippm.costs.packings import number_of_packing, read_packings
 from dippm.costs.polynomial import FloatArray, pad
 from dippm.costs.precision import Arithmetic, TypePlan
 from dippm.costs.sizes import GraphSizes
@@ -35,6 +38,7 @@ __all__ = ["dropped_outputs", "scratch"]
 _INDEX_BYTES = 8.0
 _STATISTIC_BYTES = 4.0
 _FULL_BYTES = 4.0
+_UNPACKED_BYTES = 2.0
 _STATISTICS = {OpKind.LAYER_NORM: 2.0, OpKind.GROUP_NORM: 2.0, OpKind.RMS_NORM: 1.0}
 _STATISTICS_OF_KIND = tabulate(OpKind, lambda kind: _STATISTICS.get(kind, 0.0))
 
@@ -58,7 +62,7 @@ def dropped_outputs(sizes: GraphSizes, types: TypePlan, *, row: RowTable, attent
     return _spread(len(outputs), (row.table.node, statistics), (attention.table.node, lse), (pools, indices))
 
 
-def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable) -> FloatArray:
+def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable, gemm: GemmTable) -> FloatArray:
     """Bytes that each node uses while it runs and never hands on.
 
     Shapes:
@@ -72,7 +76,17 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable) ->
     sorts: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.SORT))
     keys = sizes.inputs(sorts, 0)
     copies = sizes.elements[keys] * (types.tensor_bytes[keys] + _INDEX_BYTES)[:, None]
-    return _spread(len(sizes.nodes), (layers, all_gates), (sorts, copies))
+    products, weights = _unpacked(sizes, gemm)
+    return _spread(len(sizes.nodes), (layers, all_gates), (sorts, copies), (products, weights))
+
+
+def _unpacked(sizes: GraphSizes, gemm: GemmTable) -> tuple[IndexArray, FloatArray]:
+    """Products that have their weight unpacked from some number of rows on, and its bytes in 16 bits."""
+    node = gemm.table.node[gemm.is_packed]
+    number = sizes.read_attributes(node, number_of_packing)
+    most_rows, *_ = read_packings(number)
+    node = node[(number >= 0.0) & np.isfinite(most_rows)]
+    return node, sizes.elements[sizes.inputs(node, 1)] * _UNPACKED_BYTES
 
 
 def _spread(count: int, *parts: tuple[IndexArray, FloatArray]) -> FloatArray:

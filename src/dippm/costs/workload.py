@@ -208,7 +208,7 @@ class Workload:
             reads=Reads.build(sizes, types),
             bytes_written=_trim(written),
             dropped=_trim(dropped),
-            scratch=_trim(scratch(sizes, types, recurrent=recurrent)),
+            scratch=_trim(scratch(sizes, types, recurrent=recurrent, gemm=gemm)),
             cast_elements=sizes.elements[types.casts.tensor],
             gemm=gemm,
             convolution=convolution,

@@ -27,11 +27,13 @@ __all__ = [
     "read_published_power",
 ]
 
-# No fit takes its rows.
-_ADAPTERS_TABLE = "adapters.csv"
+# No fit takes their rows.
+_TABLES_OF_TESTS = ("adapters.csv", "quantised.csv")
 _TABLES = ("transformers_docs.csv", "benchmarks.csv")
 _POWER_TABLE = "power.csv"
 _CONFIGURATIONS = "models.toml"
+# Models of those tables alone.
+_CONFIGURATIONS_OF_TESTS = "quantised.toml"
 # Rows with energy that nothing is fitted on, and their models.
 _HELD_OUT_POWER_TABLE = "power_held_out.csv"
 _HELD_OUT_CONFIGURATIONS = "power_held_out.toml"
@@ -88,7 +90,7 @@ def read_published(folder: Path) -> list[PublishedRow]:
     Raises:
         UsageError: ``data.missing`` where a table is not there.
     """
-    return [_row(record) for name in (*_TABLES, _ADAPTERS_TABLE) for record in _records(folder / name)]
+    return [_row(record) for name in (*_TABLES, *_TABLES_OF_TESTS) for record in _records(folder / name)]
 
 
 def read_published_power(folder: Path) -> list[PublishedRow]:
@@ -116,7 +118,12 @@ def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     Raises:
         UsageError: ``data.missing``.
     """
-    return tomllib.loads(_existing(folder / _CONFIGURATIONS).read_text(encoding="utf-8"))
+    tables = (_CONFIGURATIONS, _CONFIGURATIONS_OF_TESTS)
+    return {
+        model: settings
+        for name in tables
+        for model, settings in tomllib.loads(_existing(folder / name).read_text(encoding="utf-8")).items()
+    }
 
 
 def read_held_out_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:

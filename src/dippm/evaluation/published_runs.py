@@ -107,7 +107,13 @@ _ADAPTERS = {
     "optimum-llama-lora": LowRankAdapters(rank=8, targets=("q_proj", "v_proj")),
     "optimum-llama-qlora": LowRankAdapters(rank=8, targets=("q_proj", "v_proj")),
 }
-_QUANTISED = {"optimum-llama-qlora": "nf4"}
+_QUANTISED = {
+    "optimum-llama-qlora": "nf4",
+    "optimum-llama-gptq": "int4",
+    "bitsandbytes-nf4": "nf4",
+    "bitsandbytes-nested-nf4": "nf4-double",
+    "bitsandbytes-int8": "int8",
+}
 _WITHOUT_TF32 = "optimum-bge"
 # Its rate leaves no format but one of 16 bits.
 _FORMAT_NOT_STATED = "mlenergy-diffusion"
@@ -151,6 +157,11 @@ class PublishedRun:
     is_fitted: bool
     has_comparable_memory: bool
     has_known_clocks: bool
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether its weights are stored in few bits."""
+        return _of_source(_QUANTISED, self.row) is not None
 
     @property
     def machine(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dippm.costs.packings import PACKED_BY
 from dippm.errors import UsageError
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
@@ -81,12 +82,15 @@ class WeightFormat:
         scale_bits: Bits of scales and zero points for each weight.
         skipped: Patterns of the names of modules whose weights are not quantised: whole components in a row, ``*``
             within one of them, or ``re:`` and a regular expression that fits from the beginning of a component.
+        packing: The kernels that multiply with them, one of :data:`~dippm.costs.packings.PACKINGS`; empty where
+            none of those.
     """
 
     method: str
     dtype: DType
     scale_bits: float
     skipped: tuple[str, ...]
+    packing: str = ""
 
     @property
     def bits(self) -> float:
@@ -113,7 +117,25 @@ def parse_weight_format(settings: Mapping[str, Any]) -> WeightFormat | None:
         skipped = tuple(_listed_patterns(settings))
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return WeightFormat(method=method, dtype=dtype, scale_bits=scale_bits, skipped=(*skipped, *usual))
+    return WeightFormat(
+        method=method,
+        dtype=dtype,
+        scale_bits=scale_bits,
+        skipped=(*skipped, *usual),
+        packing=_packing(method, dtype, settings),
+    )
+
+
+def _packing(method: str, dtype: DType, settings: Mapping[str, Any]) -> str:
+    """The kernels that the library runs by default."""
+    if method == "gptq" and dtype is DType.UINT4:
+        return "exllama"
+    if method != "bitsandbytes":
+        return ""
+    if dtype is DType.INT8:
+        # Columns with outliers are multiplied by themselves, unless the threshold is zero.
+        return "bitsandbytes-8bit" if settings.get("llm_int8_threshold") == 0.0 else "bitsandbytes-8bit-split"
+    return "bitsandbytes-4bit-nested" if settings.get("bnb_4bit_use_double_quant") else "bitsandbytes-4bit"
 
 
 def find_weight_format(name: str) -> WeightFormat:
@@ -263,10 +285,14 @@ def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = 
         tensors.append(_scales_of(graph.tensors[owner], stored))
 
     def add_scales(node: Node) -> Node:
-        if node.kind not in _PRODUCTS or owners[node.inputs[_WEIGHT]] not in scales:
+        if node.kind not in _PRODUCTS or owners[node.inputs[_WEIGHT]] not in chosen:
             return node
+        attributes = {**node.attributes, PACKED_BY: stored.packing} if stored.packing else node.attributes
+        own = scales.get(owners[node.inputs[_WEIGHT]])
+        if own is None:
+            return replace(node, attributes=attributes)
         absent = (-1,) * (_SCALES - len(node.inputs))
-        return replace(node, inputs=(*node.inputs, *absent, scales[owners[node.inputs[_WEIGHT]]]))
+        return replace(node, inputs=(*node.inputs, *absent, own), attributes=attributes)
 
     return replace(graph, tensors=tuple(tensors), nodes=tuple(map(add_scales, graph.nodes)))
 

@@ -18,6 +18,8 @@ from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
+from dippm.costs.packed_weights import PackedWeights
+from dippm.costs.rates import Rates
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import DeviceSpec
@@ -265,7 +267,7 @@ class PhysicsPredictor:
         """On each device the time of each graph, for no operator less than its weights take to come from memory."""
         conditions, compiled = prepared.conditions, prepared.compiled
         host = self._calibrations[conditions.mode].rates
-        return [
+        result = [
             [
                 breakdown.at_least(
                     least_ms[:, member.nodes],
@@ -277,6 +279,15 @@ class PhysicsPredictor:
             for least_ms, breakdowns in zip(
                 map(prepared.weights.least_ms, devices), self._time(prepared, devices), strict=True
             )
+        ]
+        if prepared.packed is None:
+            return result
+        return [
+            [
+                _with_packed_weights(prepared, prepared.packed, device, member.nodes, breakdown, host)
+                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
+            ]
+            for device, breakdowns in zip(devices, result, strict=True)
         ]
 
     def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
@@ -490,3 +501,21 @@ class PhysicsPredictor:
                 )
             )
         return predictions
+
+
+def _with_packed_weights(
+    prepared: PreparedGraphs,
+    packed: PackedWeights,
+    device: DeviceSpec,
+    nodes: slice,
+    breakdown: LatencyBreakdown,
+    host: Rates,
+) -> LatencyBreakdown:
+    """The time of a graph with what unpacking its weights and launching by Python code of a library's own take."""
+    if not packed.is_in(nodes):
+        return breakdown
+    compiled = prepared.compiled
+    times, more_us = compiled.times[nodes], packed.more_host_us()[:, nodes]
+    launched = launched_ms(compiled.plan, prepared.conditions, host, nodes=nodes, more_us=more_us)
+    slowed = packed.slowed_ms(breakdown.once_ms(times), device, nodes=nodes)
+    return breakdown.with_busy(slowed, times, launched)

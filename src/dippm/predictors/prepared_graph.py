@@ -18,6 +18,7 @@ from dippm.costs.device_sheets import formats_on_tensor_cores
 from dippm.costs.edges import IndexArray
 from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.packed_weights import PackedWeights
 from dippm.costs.precision import Arithmetic, Precision, precision_of_weights, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
@@ -223,6 +224,7 @@ class PreparedGraphs:
         macs: Of each graph the multiply-accumulates at each batch.
         traffic_bytes: Of each graph the bytes that its kernels read and write, [B] each.
         weights: The weights that products have to read at least once.
+        packed: Those in few bits; None where there are none.
     """
 
     compiled: CompiledGraphs
@@ -233,6 +235,7 @@ class PreparedGraphs:
     macs: tuple[tuple[int, ...], ...]
     traffic_bytes: tuple[FloatArray, ...]
     weights: WeightReads
+    packed: PackedWeights | None
 
     @classmethod
     def of(cls, compiled: CompiledGraphs, *, batches: Sequence[int], conditions: Conditions) -> PreparedGraphs:
@@ -256,6 +259,7 @@ class PreparedGraphs:
                 for own, own_casts in zip(nodes, casts, strict=True)
             ),
             weights=WeightReads.of(compiled.plan.work, at, compiled.is_of(CONTRACTION_KINDS)),
+            packed=PackedWeights.of(compiled.plan, at),
         )
 
     def flops_by_unit(self, device: DeviceSpec) -> tuple[FloatArray, FloatArray]:

@@ -172,6 +172,7 @@ def _read_items(folder: Path) -> list[PublishedItem]:
         and run.has_known_clocks
         # They are there to be predicted.
         and run.conditions.adapters is None
+        and not run.is_quantised
         # In autocast the networks answer.
         and not run.conditions.precision.is_autocast
         and not (run.row.mode == "decode" and run.row.batch > _MOST_DECODED)

@@ -6,6 +6,7 @@ runs, and the backward pass unpacks it again. Other libraries are taken to do th
 
 from __future__ import annotations
 
+from dippm.costs.packings import PACKED_BY
 from dippm.costs.training_step.step_builder import StepBuilder, change_node
 from dippm.graph import Node, OpKind, TensorRole, TensorSpec
 
@@ -39,5 +40,7 @@ def read_weight(builder: StepBuilder, node: Node) -> int:
     if not is_quantised(builder.tensors[builder.base(weight)]) or not dtype.is_floating or dtype.bits < _WHOLE_BITS:
         return weight
     unpacked = builder.new_tensor(builder.shape(weight), dtype, name="unpacked")
-    builder.run(OpKind.DEQUANTIZE, (weight, *node.inputs[_SCALES:]), (unpacked,), "dequantize")
+    packed_by = {PACKED_BY: node.attributes[PACKED_BY]} if PACKED_BY in node.attributes else {}
+    inputs = (weight, *node.inputs[_SCALES:])
+    builder.run(OpKind.DEQUANTIZE, inputs, (unpacked,), "dequantize", attributes=packed_by)
     return unpacked
