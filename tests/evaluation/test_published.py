@@ -33,8 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         head, *lines = path.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if line.startswith(ROWS) and ",4,1024," not in line][:14]
         (result / path.name).write_text("\n".join([head, *kept]) + "\n", encoding="utf-8")
-    for name in ("models.toml", "power_held_out.toml"):
-        shutil.copy(FOLDER / name, result)
+    for path in FOLDER.glob("*.toml"):
+        shutil.copy(path, result)
     return result
 
 

@@ -114,7 +114,8 @@ def test_the_command_changes_the_artefacts(tmp_path: Path, monkeypatch: pytest.M
         head, *lines = path.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if line.startswith("transformers-docs-bert,")]
         (folder / path.name).write_text("\n".join([head, *kept]) + "\n", encoding="utf-8")
-    shutil.copy(FOLDER / "models.toml", folder)
+    for path in FOLDER.glob("*.toml"):
+        shutil.copy(path, folder)
     main(["--folder", str(folder), "--out", str(tmp_path)])
     training = Calibration.read(tmp_path / "physics_training.json")
     assert training.rates.host_scale != RATES[Mode.TRAINING].host_scale
