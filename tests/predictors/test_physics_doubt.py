@@ -81,7 +81,9 @@ def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
             assumptions=(),
         )
         spreads = calibration.memory_spread_low, calibration.memory_spread
-        low, high = memory_interval(memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads)
+        low, high = memory_interval(
+            memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads, widened_mb=0.0
+        )
         return float(low[0]), float(high[0])
 
     assert ends(1000.0, 5000.0, 0.0) == pytest.approx((6000.0 - below_mb, 6000.0 + above_mb))

@@ -224,3 +224,8 @@ def test_a_step_of_adapters_says_what_it_takes_for_granted(builder: Any) -> None
     assert _said(graph, *words, **training, lora=4) == [True, False]
     assert _said(graph, *words, **training, lora=4, weights="nf4") == [True, True]
     assert _said(graph, *words, mode="training", lora=4, weights="nf4") == [True, False]
+    ends = [
+        dippm.predict(graph, **training, lora=4, weights=each, optimizer="sgd").intervals["memory_mb"]
+        for each in ("nf4", None)
+    ]
+    assert ends[0][1] - ends[0][0] == pytest.approx(ends[1][1] - ends[1][0] + 4.0, abs=1.0)

@@ -429,7 +429,12 @@ class PhysicsPredictor:
             weight_bytes=prepared.weights.bytes_of_graphs[place],
         )
         memory_ends = memory_interval(
-            memory, device, software, calibration=calibration, spreads=memory_spreads(prepared, calibration)
+            memory,
+            device,
+            software,
+            calibration=calibration,
+            spreads=memory_spreads(prepared, calibration),
+            widened_mb=compiled.widened_mb,
         )
         warnings = {
             corrected: warn_of_question(

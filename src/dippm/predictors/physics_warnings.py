@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -32,8 +31,6 @@ __all__ = ["share_of_copying", "warn_of_answer", "warn_of_question"]
 
 FloatArray = npt.NDArray[np.float64]
 
-_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
-_CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 _FP8 = tuple(Arithmetic).index(Arithmetic.FP8)
 # What the labels' steps update by; a step without an update has nothing that was not measured.
 _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
@@ -133,7 +130,15 @@ def warn_of_question(
     if compiled.stores_packed:
         warnings += _packed_warning(graph, conditions.mode)
     if conditions.adapters is not None:
-        warnings += _adapters_warning(graph, whole_model_type(compiled.runs_in))
+        warnings.append(
+            "Adapters are taken to have no dropout: with it each keeps a copy of its layer's input and a mask for the "
+            "backward pass."
+        )
+    if compiled.widened_mb:
+        warnings.append(
+            "Weights that are not quantised are taken to have 16 bits: prepare_model_for_kbit_training of PEFT makes "
+            f"them float32, which takes {compiled.widened_mb:,.0f} MiB more. The memory interval holds that."
+        )
     if conditions.accumulation > 1 or conditions.is_checkpointed:
         warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
     if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
@@ -164,23 +169,6 @@ def _packed_warning(graph: Graph, mode: Mode) -> list[str]:
         ]
     what = "reads them so" if mode is Mode.INFERENCE else "has them unpacked before it"
     return [f"{stored}, and every product {what}: no time of that was measured."]
-
-
-def _adapters_warning(graph: Graph, half: DType | None) -> list[str]:
-    """What a step with adapters takes for granted."""
-    warnings = [
-        "Adapters are taken to have no dropout: with it each keeps a copy of its layer's input and a mask for the "
-        "backward pass."
-    ]
-    stored = [each for each in graph.tensors if each.role in _STORED and each.alias_of is None]
-    whole = sum(math.prod(size.fixed for size in each.shape) for each in stored if each.dtype in _CASTABLE)
-    if half is not None and any(is_quantised(each) for each in stored):
-        more = whole * (DType.FLOAT32.bits - half.bits) / 8 / 2**20
-        warnings.append(
-            f"Weights that are not quantised are taken to be in {half.value}: prepare_model_for_kbit_training of PEFT "
-            f"makes them float32, which takes {more:,.0f} MiB more."
-        )
-    return warnings
 
 
 def warn_of_answer(

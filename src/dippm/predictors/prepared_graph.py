@@ -31,6 +31,7 @@ from dippm.devices import DeviceSpec
 from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, OpKind
 from dippm.predictors.prediction import ModelInfo
 from dippm.predictors.weight_reads import WeightReads
+from dippm.units import BYTES_PER_MIB
 
 __all__ = ["UNMEASURED_KINDS", "CompiledGraph", "CompiledGraphs", "PreparedGraphs", "group_graphs"]
 
@@ -71,6 +72,8 @@ class CompiledGraph:
             them.
         stores_fp8: Whether some of its weights are stored in FP8.
         stores_packed: Whether something of what it stores takes fewer than 16 bits.
+        widened_mb: What its frozen weights of 16 bits would take more in FP32, MiB, where adapters beside quantised
+            ones are trained: PEFT may make them so. 0 elsewhere.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
         model: What is said of the model.
@@ -84,6 +87,7 @@ class CompiledGraph:
     is_halved: bool
     stores_fp8: bool
     stores_packed: bool
+    widened_mb: float
     nodes: slice
     kinds: frozenset[OpKind]
     model: ModelInfo
@@ -171,7 +175,8 @@ class CompiledGraphs:
                     kept_half=stored_half(kept) if keeps_formats else None,
                     is_halved=not keeps_formats and stored_half(kept) is None,
                     stores_fp8=DType.FLOAT8 in kept,
-                    stores_packed=any(dtype.bits < _HALF_BITS for dtype in kept),
+                    stores_packed=_stores_packed(kept),
+                    widened_mb=_widened_mb(kept) if conditions.adapters is not None and _stores_packed(kept) else 0.0,
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),
@@ -274,6 +279,17 @@ class PreparedGraphs:
         tensor = np.array([fp16_operations(device, value) if value in on_tensor else 0.0 for value in Arithmetic])
         flops = self.at.flops * self.compiled.times
         return flops * plain[arithmetic], flops * tensor[arithmetic]
+
+
+def _stores_packed(kept: Mapping[DType, int]) -> bool:
+    return any(dtype.bits < _HALF_BITS for dtype in kept)
+
+
+def _widened_mb(kept: Mapping[DType, int]) -> float:
+    """What the weights of 16 bits among those that are kept would take more in FP32, MiB."""
+    more_bytes = (DType.FLOAT32.bits - _HALF_BITS) / 8
+    count = sum(kept.get(dtype, 0) for dtype in (DType.FLOAT16, DType.BFLOAT16))
+    return count * more_bytes / BYTES_PER_MIB
 
 
 def _runs_in(precision: Precision, stored: DType | None) -> Precision:
