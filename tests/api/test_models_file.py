@@ -31,6 +31,8 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         precision = "amp"
         mode = "training"
         optimizer = "adam"
+        weights = "nf4"
+        lora = 8
 
         [[model]]
         model = "timm:resnet50"
@@ -40,6 +42,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert first == dippm.ModelToPack(
         model=str(tmp_path / "net.onnx"), name="ranker", batch=8, latency_ms=12.5, replicas=3,
         input={"image": "3,64,64"}, framework="onnx", precision="amp", mode="training", optimizer="adam",
+        weights="nf4", lora=8,
     )  # fmt: skip
     assert second == dippm.ModelToPack(model="timm:resnet50")
 

@@ -61,9 +61,9 @@ def test_a_bound_on_the_time_is_kept_on_the_slice(graph: Graph) -> None:
 def test_every_model_has_its_own_conditions(graph: Graph) -> None:
     packing = dippm.pack(
         [
-            dippm.ModelToPack(model=graph, name="a", replicas=3),
-            dippm.ModelToPack(model=graph, name="b", batch=1500),
-            dippm.ModelToPack(model=graph, precision="amp", batch=100),
+            dippm.dippm.ModelToPack(model=graph, name="a", replicas=3),
+            dippm.dippm.ModelToPack(model=graph, name="b", batch=1500),
+            dippm.dippm.ModelToPack(model=graph, precision="amp", batch=100),
         ],
         batch=2,
     )
@@ -75,7 +75,7 @@ def test_every_model_has_its_own_conditions(graph: Graph) -> None:
 
 
 def test_models_without_a_name_are_told_apart(graph: Graph) -> None:
-    packing = dippm.pack([graph, graph, dippm.ModelToPack(model=graph, name=f"{graph.source} #2"), graph])
+    packing = dippm.pack([graph, graph, dippm.dippm.ModelToPack(model=graph, name=f"{graph.source} #2"), graph])
     names = [model.name for model in packing.models]
     assert len(set(names)) == 4
     assert names[0] == graph.source
@@ -85,7 +85,10 @@ def test_models_without_a_name_are_told_apart(graph: Graph) -> None:
 def test_a_fleet_of_several_kinds(graph: Graph) -> None:
     # One batch that an A30 does not hold: it has to go to the A100 of which there is one.
     packing = dippm.pack(
-        [dippm.ModelToPack(model=graph, name="large", batch=2000), dippm.ModelToPack(model=graph, name="small")],
+        [
+            dippm.dippm.ModelToPack(model=graph, name="large", batch=2000),
+            dippm.dippm.ModelToPack(model=graph, name="small"),
+        ],
         device=["A30", "A100"],
         gpus=[1, 1],
     )
@@ -106,9 +109,9 @@ def test_too_few_gpus_are_counted(graph: Graph) -> None:
 
 def test_models_that_run_nowhere_are_all_named(graph: Graph) -> None:
     asked = [
-        dippm.ModelToPack(model=graph, name="huge", batch=100_000),
-        dippm.ModelToPack(model=graph, name="fine"),
-        dippm.ModelToPack(model=graph, name="hasty", latency_ms=1e-6),
+        dippm.dippm.ModelToPack(model=graph, name="huge", batch=100_000),
+        dippm.dippm.ModelToPack(model=graph, name="fine"),
+        dippm.dippm.ModelToPack(model=graph, name="hasty", latency_ms=1e-6),
     ]
     with pytest.raises(UnsupportedError) as caught:
         dippm.pack(asked)
@@ -144,6 +147,8 @@ def test_a_card_whose_placements_are_unknown_is_refused(graph: Graph) -> None:
         ({"batch": 0}, "batch.invalid"),
         ({"mode": "dreaming"}, "mode.unknown"),
         ({"optimizer": "adam"}, "optimizer.unused"),
+        ({"lora": 8}, "training.unused"),
+        ({"weights": "q4"}, "weights.unknown"),
     ],
 )
 def test_wrong_use_is_refused(graph: Graph, arguments: dict[str, Any], code: str) -> None:
@@ -155,13 +160,13 @@ def test_wrong_use_is_refused(graph: Graph, arguments: dict[str, Any], code: str
 @pytest.mark.parametrize("replicas", [0, -1, True, 1.5, 10_001])
 def test_wrong_replicas_are_refused(graph: Graph, replicas: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        dippm.pack([dippm.ModelToPack(model=graph, replicas=replicas)])
+        dippm.pack([dippm.dippm.ModelToPack(model=graph, replicas=replicas)])
     assert caught.value.code == "pack.replicas"
 
 
 def test_equal_names_are_refused(graph: Graph) -> None:
     with pytest.raises(UsageError) as caught:
-        dippm.pack([dippm.ModelToPack(model=graph, name="a"), dippm.ModelToPack(model=graph, name="a")])
+        dippm.pack([dippm.dippm.ModelToPack(model=graph, name="a"), dippm.dippm.ModelToPack(model=graph, name="a")])
     assert caught.value.code == "pack.name"
 
 
@@ -192,3 +197,17 @@ def test_a_graph_of_one_batch_is_not_taken_for_another(
     monkeypatch.setattr("dippm.api.packing.load", load)
     dippm.pack([dippm.ModelToPack(model=str(tmp_path / "a.pt2"), batch=batch) for batch in (1, 1, 2)])
     assert hints == [1, 2]
+
+
+def test_weights_and_adapters_are_those_of_the_model_or_of_the_call(builder: Any) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 4096), builder.weight(16384, 4096)], n, 16384)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(16384, 16384)], n, 16384))
+    given = [dippm.ModelToPack(model=graph, name="whole"), dippm.ModelToPack(model=graph, name="small", weights="nf4")]
+    whole, small = (each.on_cards["A100-SXM4-40GB"].memory_parts_mb["weights"] for each in dippm.pack(given).models)
+    # The first layer has 32 bits a weight, or 4 and half a bit of scales.
+    assert whole - small == pytest.approx(4096 * 16384 * (32 - 4.5) / 8 / 2**20, rel=1e-3)
+    steps = [dippm.ModelToPack(model=graph, name="thin", lora=4), dippm.ModelToPack(model=graph, name="wide")]
+    thin, wide = dippm.pack(steps, mode="training", lora=512).models
+    adapters = [each.on_cards["A100-SXM4-40GB"].conditions.adapters for each in (thin, wide)]
+    assert [each.rank for each in adapters if each is not None] == [4, 512]

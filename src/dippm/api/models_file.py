@@ -15,7 +15,7 @@ from dippm.frontends.zoo import is_zoo_name
 __all__ = ["load_models_file"]
 
 _KEYS = tuple(each.name for each in fields(ModelToPack))
-_TEXTS = ("model", "name", "framework", "precision", "mode", "optimizer")
+_TEXTS = ("model", "name", "framework", "precision", "mode", "optimizer", "weights")
 _MOST_BYTES = 4_000_000
 
 

@@ -32,6 +32,8 @@ class ModelToPack:
         precision: Arithmetic.
         mode: ``inference`` or ``training``.
         optimizer: What updates the weights in training.
+        weights: How weights of linear layers are stored.
+        lora: The adapters that alone are trained.
     """
 
     model: object
@@ -44,6 +46,8 @@ class ModelToPack:
     precision: str | None = None
     mode: str | None = None
     optimizer: str | None = None
+    weights: str | None = None
+    lora: int | str | None = None
 
 
 def complete(
@@ -56,6 +60,8 @@ def complete(
     precision: str | None,
     mode: str,
     optimizer: str | None,
+    weights: str | None,
+    lora: int | str | None,
 ) -> ModelToPack:
     """A model with everything that it leaves to the call.
 
@@ -70,7 +76,8 @@ def complete(
         raise UsageError(
             f"The latency bound must be a finite number of ms above 0. Got {bound!r}.", code="latency.invalid"
         )
-    trains = (own.mode or mode) == "training"
+    # An optimizer and adapters for those that train say nothing of one that does not.
+    is_meant = (own.mode or mode) == "training" or mode != "training"
     return replace(
         own,
         batch=batch if own.batch is None else own.batch,
@@ -79,8 +86,9 @@ def complete(
         input=input if own.input is None else own.input,
         precision=own.precision or precision,
         mode=own.mode or mode,
-        # An optimizer for those that train says nothing of one that does not.
-        optimizer=own.optimizer or (optimizer if trains or mode != "training" else None),
+        optimizer=own.optimizer or (optimizer if is_meant else None),
+        weights=own.weights or weights,
+        lora=(lora if is_meant else None) if own.lora is None else own.lora,
     )
 
 

@@ -146,6 +146,8 @@ def pack(
     precision: str | None = None,
     mode: str = "inference",
     optimizer: str | None = None,
+    weights: str | None = None,
+    lora: int | str | None = None,
     layout: str = "nchw",
     runtime: str = "eager",
     software: str | None = None,
@@ -169,6 +171,8 @@ def pack(
         precision: Arithmetic, as in :func:`dippm.predict`.
         mode: ``inference``, or ``training``: one whole step.
         optimizer: What updates the weights in training.
+        weights: How weights of linear layers are stored.
+        lora: The adapters that alone are trained.
         layout: Memory order of images.
         runtime: How kernels are launched.
         software: As in :func:`dippm.predict`.
@@ -191,7 +195,7 @@ def pack(
     asked = name_models(
         [
             complete(each, batch=batch, latency_ms=latency_ms, framework=framework, input=input, precision=precision,
-                      mode=mode, optimizer=optimizer)
+                      mode=mode, optimizer=optimizer, weights=weights, lora=lora)
             for each in models
         ],
         replicas or {},
@@ -225,7 +229,8 @@ class _Reader:
         self._read: dict[tuple[str | None, ...], Graph] = {}
 
     def __call__(self, asked: ModelToPack, *, batch: int, mode: str) -> Graph:
-        key = (source_of(asked.model), asked.framework, repr(asked.input), mode, read_format(asked.precision))
+        how = asked.framework, repr(asked.input), mode, read_format(asked.precision), asked.weights
+        key = (source_of(asked.model), *how)
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for, or be proved up to there.
         if kept is not None and kept.is_proved_for(batch):
@@ -238,6 +243,7 @@ class _Reader:
             mode=mode,
             batch_hint=batch,
             precision=asked.precision,
+            weights=asked.weights,
         )
         if isinstance(asked.model, str | PathLike):
             self._read[key] = graph
@@ -275,6 +281,7 @@ class _Trial:
             precision=asked.precision or "fp32",
             mode=asked.mode or "",
             optimizer=asked.optimizer,
+            lora=asked.lora,
             layout=layout,
             runtime=runtime,
         )
