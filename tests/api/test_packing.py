@@ -61,9 +61,9 @@ def test_a_bound_on_the_time_is_kept_on_the_slice(graph: Graph) -> None:
 def test_every_model_has_its_own_conditions(graph: Graph) -> None:
     packing = dippm.pack(
         [
-            dippm.dippm.ModelToPack(model=graph, name="a", replicas=3),
-            dippm.dippm.ModelToPack(model=graph, name="b", batch=1500),
-            dippm.dippm.ModelToPack(model=graph, precision="amp", batch=100),
+            dippm.ModelToPack(model=graph, name="a", replicas=3),
+            dippm.ModelToPack(model=graph, name="b", batch=1500),
+            dippm.ModelToPack(model=graph, precision="amp", batch=100),
         ],
         batch=2,
     )
@@ -75,7 +75,7 @@ def test_every_model_has_its_own_conditions(graph: Graph) -> None:
 
 
 def test_models_without_a_name_are_told_apart(graph: Graph) -> None:
-    packing = dippm.pack([graph, graph, dippm.dippm.ModelToPack(model=graph, name=f"{graph.source} #2"), graph])
+    packing = dippm.pack([graph, graph, dippm.ModelToPack(model=graph, name=f"{graph.source} #2"), graph])
     names = [model.name for model in packing.models]
     assert len(set(names)) == 4
     assert names[0] == graph.source
@@ -86,8 +86,8 @@ def test_a_fleet_of_several_kinds(graph: Graph) -> None:
     # One batch that an A30 does not hold: it has to go to the A100 of which there is one.
     packing = dippm.pack(
         [
-            dippm.dippm.ModelToPack(model=graph, name="large", batch=2000),
-            dippm.dippm.ModelToPack(model=graph, name="small"),
+            dippm.ModelToPack(model=graph, name="large", batch=2000),
+            dippm.ModelToPack(model=graph, name="small"),
         ],
         device=["A30", "A100"],
         gpus=[1, 1],
@@ -109,9 +109,9 @@ def test_too_few_gpus_are_counted(graph: Graph) -> None:
 
 def test_models_that_run_nowhere_are_all_named(graph: Graph) -> None:
     asked = [
-        dippm.dippm.ModelToPack(model=graph, name="huge", batch=100_000),
-        dippm.dippm.ModelToPack(model=graph, name="fine"),
-        dippm.dippm.ModelToPack(model=graph, name="hasty", latency_ms=1e-6),
+        dippm.ModelToPack(model=graph, name="huge", batch=100_000),
+        dippm.ModelToPack(model=graph, name="fine"),
+        dippm.ModelToPack(model=graph, name="hasty", latency_ms=1e-6),
     ]
     with pytest.raises(UnsupportedError) as caught:
         dippm.pack(asked)
@@ -160,13 +160,13 @@ def test_wrong_use_is_refused(graph: Graph, arguments: dict[str, Any], code: str
 @pytest.mark.parametrize("replicas", [0, -1, True, 1.5, 10_001])
 def test_wrong_replicas_are_refused(graph: Graph, replicas: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        dippm.pack([dippm.dippm.ModelToPack(model=graph, replicas=replicas)])
+        dippm.pack([dippm.ModelToPack(model=graph, replicas=replicas)])
     assert caught.value.code == "pack.replicas"
 
 
 def test_equal_names_are_refused(graph: Graph) -> None:
     with pytest.raises(UsageError) as caught:
-        dippm.pack([dippm.dippm.ModelToPack(model=graph, name="a"), dippm.dippm.ModelToPack(model=graph, name="a")])
+        dippm.pack([dippm.ModelToPack(model=graph, name="a"), dippm.ModelToPack(model=graph, name="a")])
     assert caught.value.code == "pack.name"
 
 
