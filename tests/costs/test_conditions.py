@@ -27,18 +27,39 @@ def test_an_unknown_name_lists_the_known_ones(what: str) -> None:
         (16, 16, (), "16"),
         (" 8 ", 8, (), "8"),
         ("4:q_proj", 4, ("q_proj",), "4:q_proj"),
+        ("4+dropout:q_proj", 4, ("q_proj",), "4+dropout:q_proj"),
+        ("16 + Dropout", 16, (), "16+dropout"),
         ("4: q_proj , v_proj,q_proj", 4, ("q_proj", "v_proj"), "4:q_proj,v_proj"),
     ],
 )
 def test_adapters_are_a_rank_and_names(given: object, rank: int, targets: tuple[str, ...], written: str) -> None:
     adapters = LowRankAdapters.parse(given)
-    assert adapters == LowRankAdapters(rank=rank, targets=targets)
+    assert adapters == LowRankAdapters(rank=rank, targets=targets, has_dropout="+" in written)
     assert str(adapters) == written
     assert LowRankAdapters.parse(written) == adapters
 
 
 @pytest.mark.parametrize(
-    "given", [0, -1, True, 1.5, "", "x", "16:", "16:,", ":q_proj", "16:q,,v", 65_537, "9" * 5_000, "\u00b2", None, [16]]
+    "given",
+    [
+        0,
+        -1,
+        True,
+        1.5,
+        "",
+        "x",
+        "16:",
+        "16:,",
+        ":q_proj",
+        "16:q,,v",
+        "16+",
+        "16+drop",
+        65_537,
+        "9" * 5_000,
+        "\u00b2",
+        None,
+        [16],
+    ],
 )
 def test_other_adapters_are_refused(given: object) -> None:
     with pytest.raises(UsageError) as caught:

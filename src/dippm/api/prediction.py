@@ -97,8 +97,8 @@ def predict(
             - checkpointing: Whether the blocks of the model drop their activations and compute them again in the
               backward pass, in training.
             - lora: Low-rank adapters that alone are trained: their rank, as ``16``, with the names of the layers that
-              get one where it is not all linear layers but the last, ``"16:q_proj,v_proj"``. As PEFT runs them under
-              autocast, without dropout.
+              get one where it is not all linear layers but the last, ``"16:q_proj,v_proj"``, and ``"16+dropout"`` where
+              they drop some of their input. As PEFT runs them under autocast.
             - layout: ``nchw``, as when left out, or ``nhwc``.
             - runtime: ``eager``, as when left out, or ``compile``, and at inference ``cuda-graph``.
             - software: Releases of PyTorch and CUDA, as ``"torch 1.12+cu113"``; those of today when left out. They

@@ -151,7 +151,7 @@ LoraOption = Annotated[
     str | None,
     typer.Option(
         "--lora",
-        metavar="RANK[:LAYER,...]",
+        metavar="RANK[+dropout][:LAYER,...]",
         help="For training: adapters of this rank alone are trained, beside all linear layers but the last, or those "
         "that are named, as in 16:q_proj,v_proj.",
         show_default=False,

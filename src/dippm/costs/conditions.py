@@ -13,6 +13,7 @@ __all__ = ["Conditions", "Layout", "LowRankAdapters", "Mode", "Optimizer", "Runt
 
 _HIGHEST_RANK = 65_536
 _LONGEST_RANK = 20
+_DROPOUT = "dropout"
 
 
 class Mode(StrEnum):
@@ -64,32 +65,37 @@ class LowRankAdapters:
         rank: Columns of the first and rows of the second.
         targets: Names of the layers, whole or their last parts, as ``target_modules`` of PEFT; where there are none,
             all linear layers but the one that writes the model's output.
+        has_dropout: Whether each drops some of its input (``lora_dropout`` of PEFT above 0).
     """
 
     rank: int
     targets: tuple[str, ...] = ()
+    has_dropout: bool = False
 
     @classmethod
     def parse(cls, given: object) -> LowRankAdapters:
-        """Read what users write: ``16``, ``"16"`` or ``"16:q_proj,v_proj"``.
+        """Read what users write: ``16``, ``"16"``, ``"16+dropout"`` or ``"16:q_proj,v_proj"``.
 
         Raises:
             UsageError: ``lora.invalid``.
         """
         text = "" if isinstance(given, bool) else str(given)
-        number, colon, names = text.partition(":")
+        thin, colon, names = text.partition(":")
+        number, plus, word = thin.partition("+")
         targets = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
         rank = int(number) if number.strip().isdecimal() and len(number) < _LONGEST_RANK else 0
-        if not 1 <= rank <= _HIGHEST_RANK or (colon and not all(targets)):
+        is_other = bool(plus) and word.strip().lower() != _DROPOUT
+        if not 1 <= rank <= _HIGHEST_RANK or is_other or (colon and not all(targets)):
             raise UsageError(
                 f"Adapters must be a rank from 1 to {_HIGHEST_RANK:,}, with the names of layers behind a colon where "
-                f"not all get one, as 16 or 16:q_proj,v_proj. Got {given!r} instead.",
+                f"not all get one, as 16, 16+dropout or 16:q_proj,v_proj. Got {given!r} instead.",
                 code="lora.invalid",
             )
-        return cls(rank=rank, targets=targets if colon else ())
+        return cls(rank=rank, targets=targets if colon else (), has_dropout=bool(plus))
 
     def __str__(self) -> str:
-        return f"{self.rank}:{','.join(self.targets)}" if self.targets else str(self.rank)
+        dropout = f"+{_DROPOUT}" if self.has_dropout else ""
+        return f"{self.rank}{dropout}{':' if self.targets else ''}{','.join(self.targets)}"
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)

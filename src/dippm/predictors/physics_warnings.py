@@ -129,10 +129,10 @@ def warn_of_question(
         warnings.append(f"No model that the time was learned from has these operators: {names}.")
     if compiled.stores_packed:
         warnings += _packed_warning(graph, conditions.mode)
-    if conditions.adapters is not None:
+    if conditions.adapters is not None and not conditions.adapters.has_dropout:
         warnings.append(
-            "Adapters are taken to have no dropout: with it each keeps a copy of its layer's input and a mask for the "
-            "backward pass."
+            "Adapters are taken to have no dropout (lora_dropout of PEFT): it takes more memory, and "
+            f"{conditions.adapters.rank}+dropout asks for it."
         )
     if compiled.widened_mb:
         warnings.append(

@@ -17,9 +17,11 @@ from dippm.graph import DType, Graph, OpKind, TensorRole
 torch = pytest.importorskip("torch")
 
 
-def _step(graph: Graph, *, rank: int = 4, precision: str = "fp32", **given: Any) -> TrainingGraph:
-    settings = TrainingSettings(adapters=LowRankAdapters(rank=rank), precision=Precision(precision), **given)
-    return make_training_graph(graph, settings)
+def _step(
+    graph: Graph, *, rank: int = 4, precision: str = "fp32", has_dropout: bool = False, **given: Any
+) -> TrainingGraph:
+    adapters = LowRankAdapters(rank=rank, has_dropout=has_dropout)
+    return make_training_graph(graph, TrainingSettings(adapters=adapters, precision=Precision(precision), **given))
 
 
 def _kinds(step: TrainingGraph, phase: Phase = Phase.FORWARD) -> list[OpKind]:
@@ -100,15 +102,16 @@ def test_a_model_without_linear_layers_is_refused(builder: Any) -> None:
 class _Adapted(torch.nn.Module):
     """A linear layer with an adapter, as a program writes it."""
 
-    def __init__(self, base: torch.nn.Linear, rank: int) -> None:
+    def __init__(self, base: torch.nn.Linear, rank: int, *, dropout: float) -> None:
         super().__init__()
         self.base = base
+        self.dropout = torch.nn.Dropout(dropout) if dropout else torch.nn.Identity()
         self.down = torch.nn.Linear(base.in_features, rank, bias=False)
         self.up = torch.nn.Linear(rank, base.out_features, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result = self.base(x)
-        return result + self.up(self.down(x)) * 0.5
+        return result + self.up(self.down(self.dropout(x))) * 0.5
 
 
 class _Block(torch.nn.Module):
@@ -122,7 +125,7 @@ class _Block(torch.nn.Module):
         return x + self.second(torch.nn.functional.gelu(self.first(self.norm(x))))
 
 
-def _network(*, rank: int | None) -> torch.nn.Module:
+def _network(*, rank: int | None, dropout: float = 0.0) -> torch.nn.Module:
     with torch.device("meta"):
         net = torch.nn.Sequential(
             torch.nn.Embedding(100, 32), *(_Block(32) for _ in range(3)), torch.nn.Linear(32, 100)
@@ -131,19 +134,22 @@ def _network(*, rank: int | None) -> torch.nn.Module:
             return net
         net.requires_grad_(False)
         for block in list(net)[1:-1]:
-            block.first, block.second = _Adapted(block.first, rank), _Adapted(block.second, rank)
+            block.first, block.second = (
+                _Adapted(layer, rank, dropout=dropout) for layer in (block.first, block.second)
+            )
     return net
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
-def test_a_step_is_that_of_a_module_with_adapters(is_checkpointed: bool) -> None:
+@pytest.mark.parametrize("has_dropout", [False, True])
+def test_a_step_is_that_of_a_module_with_adapters(is_checkpointed: bool, has_dropout: bool) -> None:
     import dippm
 
     given, mode = "12:int64", "training"
     settings = {"is_checkpointed": is_checkpointed}
-    read = dippm.load(_network(rank=8), input=given, mode=mode)
+    read = dippm.load(_network(rank=8, dropout=0.1 * has_dropout), input=given, mode=mode)
     theirs = make_training_graph(read, TrainingSettings(**settings))
-    ours = _step(dippm.load(_network(rank=None), input=given, mode=mode), rank=8, **settings)
+    ours = _step(dippm.load(_network(rank=None), input=given, mode=mode), rank=8, has_dropout=has_dropout, **settings)
     assert _kinds(ours) == _kinds(theirs)
     assert _kinds(ours, Phase.BACKWARD) == _kinds(theirs, Phase.BACKWARD)
     assert _kinds(ours, Phase.OPTIMIZER) == _kinds(theirs, Phase.OPTIMIZER)

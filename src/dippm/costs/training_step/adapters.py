@@ -1,6 +1,6 @@
 """Low-rank adapters beside the linear layers of a forward pass, as PEFT runs them (``tuners/lora``, release 0.21).
 
-A layer's result is ``base(x) + B(A(x)) * scale``, without dropout. All weights of the model are frozen. Where the layer
+A layer's result is ``base(x) + B(A(dropout(x))) * scale``. All weights of the model are frozen. Where the layer
 computes in 16 bits, the adapter's weights are in FP32, and autocast casts them once per forward pass. PEFT makes the
 layer's input FP32, and autocast 16 bits again, for every adapter anew. Beside a quantised layer PEFT does not, but
 copies the layer's result.
@@ -72,8 +72,7 @@ def with_adapters(graph: Graph, adapters: LowRankAdapters, weights: frozenset[in
     Returns:
         The graph, and the copies of the adapters' weights that autocast keeps until the forward pass ends.
     """
-    run = _Run(graph, name="adapter")
-    run.rank = Dim(0, adapters.rank)
+    run = _Run(graph, adapters)
     for node in graph.nodes:
         weight = run.weight_of(node)
         if weight in weights:
@@ -87,14 +86,14 @@ class _Run(Expansion):
     """The nodes so far.
 
     Attributes:
-        rank: That of the adapters.
         kept: Copies of weights that autocast keeps.
     """
 
-    def __init__(self, graph: Graph, *, name: str) -> None:
-        super().__init__(graph, name=name)
-        self.rank = Dim(0, 1)
+    def __init__(self, graph: Graph, adapters: LowRankAdapters) -> None:
+        super().__init__(graph, name="adapter")
         self.kept: set[int] = set()
+        self._rank = Dim(0, adapters.rank)
+        self._has_dropout = adapters.has_dropout
         self._graph = graph
         self._cast_from: dict[int, int] = {}
         self._weights: dict[tuple[int, str], int] = {}
@@ -116,9 +115,9 @@ class _Run(Expansion):
             base = self._copied(node, base)
         x = self._input_of(node, self._cast_from.get(node.inputs[0], node.inputs[0]), result.dtype, weight)
         shape, width = self.tensors[x].shape, result.shape[-1]
-        down = self._weight(node, weight, "lora_A", (self.rank, shape[-1]), result.dtype)
-        thin = self._computed(node, OpKind.LINEAR, (x, down), (*shape[:-1], self.rank))
-        up = self._weight(node, weight, "lora_B", (width, self.rank), result.dtype)
+        down = self._weight(node, weight, "lora_A", (self._rank, shape[-1]), result.dtype)
+        thin = self._computed(node, OpKind.LINEAR, (x, down), (*shape[:-1], self._rank))
+        up = self._weight(node, weight, "lora_B", (width, self._rank), result.dtype)
         wide = self._computed(node, OpKind.LINEAR, (thin, up), result.shape)
         scaled = self._computed(node, OpKind.MUL, (wide,), result.shape)
         self.add_node(node, OpKind.ADD, (base, scaled), node.outputs[0], releases=node.releases)
@@ -127,6 +126,8 @@ class _Run(Expansion):
         """What the adapter multiplies: in FP32 first where its own weights are, and then as autocast makes it."""
         if dtype in _HALF and self.tensors[x].dtype in _HALF and not is_quantised(self.tensors[weight]):
             x = self._cast(node, x, DType.FLOAT32)
+        if self._has_dropout:
+            x = self.drop_out(node, x)
         return x if self.tensors[x].dtype is dtype else self._cast(node, x, dtype)
 
     def _weight(self, node: Node, beside: int, part: str, shape: Shape, dtype: DType) -> int:
