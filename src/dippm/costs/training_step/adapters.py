@@ -43,11 +43,12 @@ def find_adapted_weights(graph: Graph, adapters: LowRankAdapters) -> frozenset[i
         chosen = weights.keys() - find_output_layers(graph)
     if not chosen:
         last = dict.fromkeys(name.rpartition(".")[2] for name in weights.values())
-        names = ", ".join(list(last)[:_MOST_NAMED]) or "none"
+        names = list(last)[:_MOST_NAMED]
+        cure = f"Name some of them, as in {adapters.rank}:{names[0]}." if names else "Leave the adapters out."
         raise UnsupportedError(
-            f"No linear layer of '{graph.source}' gets an adapter. Its linear layers: {names}.",
+            f"No linear layer of '{graph.source}' gets an adapter. Its linear layers: {', '.join(names) or 'none'}.",
             code="lora.no_layers",
-            cure="Name layers of it, as in 16:q_proj,v_proj." if weights else "Leave the adapters out.",
+            cure=cure,
         )
     return frozenset(chosen)
 
