@@ -53,9 +53,13 @@ def test_the_layer_of_the_first_output_is_found_through_views_casts_and_softmax(
     hidden = builder.node(OpKind.RELU, [builder.node(OpKind.LINEAR, [x, first], n, 16)], n, 16)
     scores = builder.node(OpKind.LINEAR, [hidden, last], n, 16)
     second = builder.node(OpKind.LINEAR, [hidden, other], n, 16)
-    result = builder.node(OpKind.SOFTMAX, [builder.node(OpKind.CAST, [scores], n, 16)], n, 16)
+    capped = builder.node(OpKind.TANH, [builder.node(OpKind.DIV, [scores, builder.weight(1)], n, 16)], n, 16)
+    result = builder.node(OpKind.SOFTMAX, [builder.node(OpKind.CAST, [capped], n, 16)], n, 16)
     assert find_output_layers(builder.graph(result, second)) == {last}
-    assert find_output_layers(builder.graph(hidden)) == frozenset()
+    assert find_output_layers(builder.graph(hidden)) == {first}
+    # A residual reads more than the last layer.
+    added = builder.node(OpKind.ADD, [scores, hidden], n, 16)
+    assert find_output_layers(builder.graph(added)) == frozenset()
 
 
 def test_a_layer_goes_by_the_name_of_its_weight(builder: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dippm.graph.dim import Shape
 from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
-from dippm.graph.op_kind import OpKind
+from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
 
 __all__ = ["find_output_layers", "find_weight", "layer_of"]
 
@@ -15,8 +15,14 @@ _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
 _WEIGHT = 1
 _MATRIX = 2
-# What hands on the numbers of a model's last layer: its results are the outputs, in another form.
-_PASSING = frozenset({OpKind.VIEW, OpKind.CAST, OpKind.COPY, OpKind.SOFTMAX, OpKind.LOG_SOFTMAX})
+# What hands on the numbers of a model's last layer where it reads nothing else that moves: its results are the outputs
+# in another form, in probabilities, scaled or capped.
+_PASSING = (
+    frozenset({OpKind.VIEW, OpKind.CAST, OpKind.COPY, OpKind.SOFTMAX, OpKind.LOG_SOFTMAX, OpKind.UNARY})
+    | ACTIVATION_KINDS
+    | ARITHMETIC_KINDS
+)
+_MOVING = frozenset({TensorRole.INPUT, TensorRole.ACTIVATION})
 
 
 def find_weight(tensors: Sequence[TensorSpec], node: Node, *, cast_from: Mapping[int, int] | None = None) -> int:
@@ -49,8 +55,9 @@ def find_output_layers(graph: Graph) -> frozenset[int]:
     for node in reversed(graph.nodes):
         if reached.isdisjoint(node.outputs):
             continue
-        if node.kind in _PASSING:
-            reached.update(node.inputs)
+        moving = {index for index in node.inputs if index >= 0 and graph.tensors[index].role in _MOVING}
+        if node.kind in _PASSING and len(moving) == 1:
+            reached.update(moving)
         elif (weight := find_weight(graph.tensors, node)) >= 0:
             found.add(weight)
     return frozenset(found)
