@@ -12,7 +12,7 @@ from dippm.errors import UsageError
 def completed(given: object, **changes: Any) -> ModelToPack:
     call: dict[str, Any] = {
         "batch": 1, "latency_ms": None, "framework": None, "input": None, "precision": "fp32", "mode": "inference",
-        "optimizer": None,
+        "optimizer": None, "weights": None, "lora": None,
     }  # fmt: skip
     return complete(given, **(call | changes))
 
@@ -26,11 +26,16 @@ def test_what_a_model_says_itself_goes_before_what_the_call_says() -> None:
 
 
 def test_an_optimizer_of_the_call_is_for_the_models_that_train() -> None:
-    training = {"mode": "training", "optimizer": "adam"}
-    assert completed("a", **training).optimizer == "adam"
-    assert completed(ModelToPack(model="a", mode="inference"), **training).optimizer is None
+    training = {"mode": "training", "optimizer": "adam", "lora": 8, "weights": "nf4"}
+    found = completed("a", **training)
+    assert (found.optimizer, found.lora, found.weights) == ("adam", 8, "nf4")
+    found = completed(ModelToPack(model="a", mode="inference"), **training)
+    assert (found.optimizer, found.lora, found.weights) == (None, None, "nf4")
+    own = completed(ModelToPack(model="a", lora=0, weights="int8"), **training)
+    assert (own.lora, own.weights) == (0, "int8")
     # Without training anywhere it is a slip, which is for the verb to say.
-    assert completed("a", optimizer="adam").optimizer == "adam"
+    found = completed("a", optimizer="adam", lora=8)
+    assert (found.optimizer, found.lora) == ("adam", 8)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, float("nan"), float("inf"), True, "5"])

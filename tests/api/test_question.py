@@ -37,6 +37,28 @@ def test_a_model_is_read_as_the_question_says(monkeypatch: pytest.MonkeyPatch) -
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("precision", "lora", "read_for"),
+    [
+        ("amp-bf16", None, "amp-bf16"),
+        ("amp-bf16", 8, None),
+        ("amp", "8:q_proj", None),
+        ("bf16", 8, "bf16"),
+        ("fp32", 8, "fp32"),
+        (None, 8, None),
+    ],
+)
+def test_frozen_weights_keep_their_type_under_autocast(
+    monkeypatch: pytest.MonkeyPatch, precision: str | None, lora: int | str | None, read_for: str | None
+) -> None:
+    def load(model: object, **words: object) -> object:
+        return words["precision"]
+
+    monkeypatch.setattr("dippm.api.loading.load", load)
+    found: Any = Question(precision=precision, lora=lora).read("hf:net", mode="training")
+    assert found == read_for
+
+
 def test_a_verb_spells_its_options_out() -> None:
     @spelled_out
     def ask(model: object, *, batch: int = 1, **options: Unpack[Options]) -> Question:

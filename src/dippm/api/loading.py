@@ -16,7 +16,7 @@ from dippm.frontends.quantised_weights import find_weight_format, quantise_layer
 from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
 
-__all__ = ["load", "read_format"]
+__all__ = ["load", "precision_to_read", "read_format"]
 
 
 def read_format(precision: str | None) -> str | None:
@@ -29,6 +29,15 @@ def read_format(precision: str | None) -> str | None:
         return None
     dtype = whole_model_type(Conditions.parse(precision=precision).precision)
     return "" if dtype is None else dtype.value
+
+
+def precision_to_read(precision: str | None, lora: object) -> str | None:
+    """The precision that a model is read for, where adapters may be trained in it.
+
+    Autocast over weights in FP32 is for weights that are trained. Frozen ones keep the type that they are published in.
+    """
+    is_autocast = precision is not None and Conditions.parse(precision=precision).precision.is_autocast
+    return None if is_autocast and lora is not None else precision
 
 
 def load(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 
 from dippm.api.arguments import Devices, parse_batches, parse_conditions, parse_devices, parse_software
-from dippm.api.loading import load, read_format
+from dippm.api.loading import load, precision_to_read, read_format
 from dippm.api.models_to_pack import ModelToPack, complete, name_models, source_of
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
@@ -229,7 +229,8 @@ class _Reader:
         self._read: dict[tuple[str | None, ...], Graph] = {}
 
     def __call__(self, asked: ModelToPack, *, batch: int, mode: str) -> Graph:
-        how = asked.framework, repr(asked.input), mode, read_format(asked.precision), asked.weights
+        precision = precision_to_read(asked.precision, asked.lora)
+        how = asked.framework, repr(asked.input), mode, read_format(precision), asked.weights
         key = (source_of(asked.model), *how)
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for, or be proved up to there.
@@ -242,7 +243,7 @@ class _Reader:
             trust=self._trust,
             mode=mode,
             batch_hint=batch,
-            precision=asked.precision,
+            precision=precision,
             weights=asked.weights,
         )
         if isinstance(asked.model, str | PathLike):

@@ -125,7 +125,7 @@ class Question:
         if isinstance(model, ModelByBatch):
             return model.read(batch_hint or 1)
         # The command line names the options above, and its help waits for no reader.
-        from dippm.api.loading import load
+        from dippm.api.loading import load, precision_to_read
 
         return load(
             model,
@@ -135,7 +135,7 @@ class Question:
             trust=self.trust,
             mode=mode,
             batch_hint=batch_hint,
-            precision=self.precision,
+            precision=precision_to_read(self.precision, self.lora),
             weights=self.weights,
         )
 

@@ -20,6 +20,7 @@ from dippm.api.arguments import (
     parse_software,
 )
 from dippm.api.deciding_versions import hash_folder
+from dippm.api.loading import precision_to_read
 from dippm.api.prediction import predict
 from dippm.api.question import Question
 from dippm.costs.conditions import Conditions
@@ -112,7 +113,9 @@ class SweepSettings:
                 "framework": question.framework,
                 "trust": question.trust,
                 "mode": "inference" if is_trained else conditions.mode.value,
-                "precision": question.precision if predictor is None else conditions.precision.value,
+                "precision": precision_to_read(
+                    question.precision if predictor is None else conditions.precision.value, question.lora
+                ),
                 "weights": question.weights,
             },
             folder=os.getcwd(),

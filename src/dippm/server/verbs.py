@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm import api
-from dippm.api.loading import read_format
+from dippm.api.loading import precision_to_read, read_format
 from dippm.api.question import ModelByBatch
 from dippm.server.archives import unpack_model
 from dippm.server.errors import SCHEMA
@@ -42,8 +42,8 @@ class GraphReader:
             batch: The batch that it is read for where it cannot be for every one, and up to which it is proved.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
-        mode, precision = job.options.get("mode", "inference"), job.options.get("precision")
-        weights = job.options.get("weights")
+        mode, weights = job.options.get("mode", "inference"), job.options.get("weights")
+        precision = precision_to_read(job.options.get("precision"), job.options.get("lora"))
         key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision), weights)
         graph = self._kept.pop(key, None)
         if graph is None or not graph.is_proved_for(batch):
