@@ -260,3 +260,16 @@ def test_products_are_marked_with_the_kernels_of_their_library(
     assert stored is not None
     layer, other = store_weights(builder.graph(), stored).nodes
     assert (layer.attributes.get(PACKED_BY, ""), other.attributes.get(PACKED_BY, "")) == (packing, "")
+
+
+def test_bitsandbytes_leaves_stacks_of_matrices_as_they_are(builder: Any) -> None:
+    n = builder.N
+    x, layer, experts = builder.input(n, 8, 64), builder.weight(64, 64), builder.weight(8, 64, 64)
+    y = builder.node(OpKind.LINEAR, [x, layer], n, 8, 64)
+    builder.node(OpKind.MATMUL, [y, experts], n, 8, 64)
+    for settings, stacked, count in ((_BNB, DType.FLOAT32, 1), (_GPTQ, DType.UINT4, 0)):
+        stored = parse_weight_format(settings)
+        assert stored is not None
+        graph = store_weights(builder.graph(), stored)
+        assert [graph.tensors[index].dtype for index in (layer, experts)] == [DType.UINT4, stacked]
+        assert len([warning for warning in graph.warnings if "stacks of matrices" in warning]) == count

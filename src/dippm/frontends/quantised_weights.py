@@ -68,6 +68,7 @@ _NOT_FOLLOWED = (
 )
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _WEIGHT, _SCALES = 1, 3
+_MATRIX = 2
 _STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
 _PACKED = frozenset({DType.UINT2, DType.UINT4, DType.UINT8, DType.INT8, DType.FLOAT8, DType.FLOAT4})
 
@@ -91,6 +92,11 @@ class WeightFormat:
     scale_bits: float
     skipped: tuple[str, ...]
     packing: str = ""
+
+    @property
+    def is_of_bitsandbytes(self) -> bool:
+        """Whether bitsandbytes stores them."""
+        return self.method == "bitsandbytes"
 
     @property
     def bits(self) -> float:
@@ -257,7 +263,9 @@ _READERS = {
 def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = frozenset()) -> Graph:
     """The graph with the weights of its products as a quantised checkpoint stores them.
 
-    A weight that an embedding reads as well stays as it is.
+    A weight that an embedding reads as well stays as it is. So do, with bitsandbytes, stacks of matrices, such as all
+    experts of a layer: it replaces modules that are linear layers, and nothing else
+    (``transformers/integrations/bitsandbytes.py``, release 5.23).
 
     Args:
         graph: The model as it was before quantisation.
@@ -275,6 +283,8 @@ def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = 
         - embedded
         - kept
     )
+    whole = {owner for owner in chosen if _is_stack(graph.tensors[owner])} if stored.is_of_bitsandbytes else set()
+    chosen -= whole
     tensors = [
         replace(tensor, dtype=stored.dtype) if owner in chosen else tensor
         for tensor, owner in zip(graph.tensors, owners, strict=True)
@@ -294,7 +304,17 @@ def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = 
         absent = (-1,) * (_SCALES - len(node.inputs))
         return replace(node, inputs=(*node.inputs, *absent, own), attributes=attributes)
 
-    return replace(graph, tensors=tuple(tensors), nodes=tuple(map(add_scales, graph.nodes)))
+    warnings = graph.warnings
+    if whole:
+        warnings += (
+            f"Of its weights {len(whole)} are stacks of matrices, such as experts, and stay as they are: bitsandbytes "
+            "quantises linear layers alone.",
+        )
+    return replace(graph, tensors=tuple(tensors), nodes=tuple(map(add_scales, graph.nodes)), warnings=warnings)
+
+
+def _is_stack(tensor: TensorSpec) -> bool:
+    return len(tensor.shape) > _MATRIX
 
 
 def _is_quantised(tensor: TensorSpec, stored: WeightFormat) -> bool:

@@ -89,6 +89,21 @@ def test_layers_are_chosen_by_the_last_parts_of_their_names(builder: Any) -> Non
     with pytest.raises(UnsupportedError, match="q_proj, k_proj, head") as caught:
         names("proj")
     assert caught.value.code == "lora.no_layers"
+    # One name that none has is a slip, whatever the others are.
+    with pytest.raises(UnsupportedError, match="is called vproj\\.") as caught:
+        names("q_proj", "vproj")
+    assert caught.value.code == "lora.no_layers"
+
+
+def test_a_weight_that_an_embedding_reads_is_no_layer(builder: Any) -> None:
+    n = builder.N
+    table = builder.weight(100, 16)
+    x = builder.node(OpKind.EMBEDDING, [table, builder.input(n, 8, dtype=DType.INT64)], n, 8, 16)
+    x = builder.node(OpKind.GELU, [builder.node(OpKind.LINEAR, [x, builder.weight(16, 16)], n, 8, 16)], n, 8, 16)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, table], n, 8, 100))
+    name = graph.tensors[table].name
+    with pytest.raises(UnsupportedError, match=f"is called {name}"):
+        find_adapted_weights(graph, LowRankAdapters(rank=2, targets=(name,)))
 
 
 def test_a_model_without_linear_layers_is_refused(builder: Any) -> None:

@@ -32,25 +32,34 @@ def find_adapted_weights(graph: Graph, adapters: LowRankAdapters) -> frozenset[i
         adapters: What is asked for.
 
     Raises:
-        UnsupportedError: ``lora.no_layers`` where no linear layer is chosen.
+        UnsupportedError: ``lora.no_layers`` where no linear layer is chosen, or none by one of the names.
     """
     tensors = graph.tensors
     found = {weight for node in graph.nodes if (weight := find_weight(tensors, node)) >= 0}
+    # A last layer that shares the embedding's weight goes by the embedding's name.
+    found -= {node.inputs[0] for node in graph.nodes if node.kind is OpKind.EMBEDDING}
     weights = {weight: layer_of(tensors[weight]) for weight in sorted(found) if _is_trainable(tensors[weight])}
     if adapters.targets:
         chosen = {weight for weight, name in weights.items() if _is_named(name, adapters.targets)}
     else:
         chosen = weights.keys() - find_output_layers(graph)
-    if not chosen:
+    unmet = [target for target in adapters.targets if not any(_is_named(name, (target,)) for name in weights.values())]
+    if unmet or not chosen:
         last = dict.fromkeys(name.rpartition(".")[2] for name in weights.values())
         names = list(last)[:_MOST_NAMED]
         cure = f"Name some of them, as in {adapters.rank}:{names[0]}." if names else "Leave the adapters out."
         raise UnsupportedError(
-            f"No linear layer of '{graph.source}' gets an adapter. Its linear layers: {', '.join(names) or 'none'}.",
+            f"{_what_is_missing(graph, unmet)} Its linear layers: {', '.join(names) or 'none'}.",
             code="lora.no_layers",
             cure=cure,
         )
     return frozenset(chosen)
+
+
+def _what_is_missing(graph: Graph, unmet: list[str]) -> str:
+    if unmet:
+        return f"No linear layer of '{graph.source}' is called {' or '.join(unmet)}."
+    return f"No linear layer of '{graph.source}' gets an adapter."
 
 
 def with_frozen_weights(graph: Graph) -> Graph:
