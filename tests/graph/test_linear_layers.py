@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from dippm.graph import Graph, OpKind, TensorRole
-from dippm.graph.linear_layers import find_output_layers, find_weight, layer_of
+from dippm.graph.linear_layers import (
+    find_multiplied_weights,
+    find_output_layers,
+    find_weight,
+    is_of_layer,
+    layer_of,
+)
 
 
 def _weights(graph: Graph) -> list[int]:
@@ -66,3 +72,30 @@ def test_a_layer_goes_by_the_name_of_its_weight(builder: Any) -> None:
     weight = builder.weight(4, 4)
     for name, expected in (("a.b.weight", "a.b"), ("onnx::MatMul_5", "onnx::MatMul_5")):
         assert layer_of(replace(builder.tensors[weight], name=name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "expected"),
+    [
+        (TensorRole.PARAMETER, "onnx::MatMul_5", True),
+        (TensorRole.PARAMETER, "experts.down_proj", True),
+        (TensorRole.BUFFER, "layers.0.q_proj.weight", True),
+        (TensorRole.BUFFER, "mel_filters", False),
+        (TensorRole.ACTIVATION, "a.weight", False),
+    ],
+)
+def test_a_frozen_weight_is_a_layers_and_a_table_is_not(
+    builder: Any, role: TensorRole, name: str, expected: bool
+) -> None:
+    weight = builder.tensors[builder.weight(4, 4)]
+    assert is_of_layer(replace(weight, role=role, name=name)) is expected
+
+
+def test_weights_that_are_multiplied_are_found_in_stacks_and_behind_views(builder: Any) -> None:
+    n = builder.N
+    x, matrix, stack, added = builder.input(n, 16), builder.weight(16, 16), builder.weight(4, 16, 16), builder.weight(16)
+    part = builder.node(OpKind.VIEW, [stack], 16, 16, alias_of=stack)
+    x = builder.node(OpKind.LINEAR, [x, matrix, added], n, 16)
+    x = builder.node(OpKind.MATMUL, [x, part], n, 16)
+    graph = builder.graph(builder.node(OpKind.MATMUL, [x, x], n, 16))
+    assert find_multiplied_weights(graph) == {matrix, stack}

@@ -16,7 +16,7 @@ from dippm.costs.packings import PACKED_BY
 from dippm.errors import UsageError
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
-from dippm.graph.linear_layers import find_output_layers
+from dippm.graph.linear_layers import find_output_layers, is_of_layer
 
 __all__ = [
     "WEIGHT_FORMATS",
@@ -318,7 +318,7 @@ def _is_stack(tensor: TensorSpec) -> bool:
 
 
 def _is_quantised(tensor: TensorSpec, stored: WeightFormat) -> bool:
-    return tensor.role is TensorRole.PARAMETER and len(tensor.shape) > 1 and not stored.skips(tensor.name)
+    return is_of_layer(tensor) and len(tensor.shape) > 1 and not stored.skips(tensor.name)
 
 
 def _scales_of(weight: TensorSpec, stored: WeightFormat) -> TensorSpec:

@@ -9,12 +9,13 @@ from dippm.graph.dim import Shape
 from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
 
-__all__ = ["find_output_layers", "find_weight", "layer_of"]
+__all__ = ["find_multiplied_weights", "find_output_layers", "find_weight", "is_of_layer", "layer_of"]
 
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
 _WEIGHT = 1
 _MATRIX = 2
+_WEIGHT_SUFFIX = ".weight"
 # What hands on the numbers of a model's last layer where it reads nothing else that moves: its results are the outputs
 # in another form, in probabilities, scaled or capped.
 _PASSING = (
@@ -43,9 +44,27 @@ def find_weight(tensors: Sequence[TensorSpec], node: Node, *, cast_from: Mapping
     return owner if is_matrix and _elements(weight.shape) == _elements(right.shape) else -1
 
 
+def find_multiplied_weights(graph: Graph) -> frozenset[int]:
+    """What is stored and multiplied with, whole or in parts: matrices, and stacks of them, as experts have."""
+    tensors = graph.tensors
+    right = {node.inputs[_WEIGHT] for node in graph.nodes if node.kind in _PRODUCTS} - {-1}
+    owners = {tensors[index].alias_of for index in right} | right
+    return frozenset(index for index in owners if index is not None and tensors[index].role in _STORED)
+
+
+def is_of_layer(weight: TensorSpec) -> bool:
+    """Whether what is stored is a layer's weight, also a frozen one, and no table that a model computes with.
+
+    Where nothing trains a weight it is a buffer, as such a table is, but a module calls it its weight.
+    """
+    return weight.role is TensorRole.PARAMETER or (
+        weight.role is TensorRole.BUFFER and weight.name.endswith(_WEIGHT_SUFFIX)
+    )
+
+
 def layer_of(weight: TensorSpec) -> str:
     """Name of the layer that a weight is of."""
-    return weight.name.removesuffix(".weight")
+    return weight.name.removesuffix(_WEIGHT_SUFFIX)
 
 
 def find_output_layers(graph: Graph) -> frozenset[int]:

@@ -155,6 +155,18 @@ def _network(*, rank: int | None, dropout: float = 0.0) -> torch.nn.Module:
     return net
 
 
+@pytest.mark.parametrize("weights", [None, "nf4"])
+def test_layers_of_a_module_that_is_frozen_already_get_adapters_too(weights: str | None) -> None:
+    import dippm
+
+    steps = []
+    for is_frozen in (False, True):
+        net = _network(rank=None).requires_grad_(not is_frozen)
+        steps.append(_step(dippm.load(net, input="12:int64", mode="training", weights=weights)))
+    plain, frozen = (step.graph for step in steps)
+    assert frozen == plain
+
+
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 @pytest.mark.parametrize("has_dropout", [False, True])
 def test_a_step_is_that_of_a_module_with_adapters(is_checkpointed: bool, has_dropout: bool) -> None:

@@ -16,7 +16,7 @@ from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.errors import UnsupportedError
 from dippm.graph import Dim, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec
 from dippm.graph.expansion import Expansion
-from dippm.graph.linear_layers import find_output_layers, find_weight, layer_of
+from dippm.graph.linear_layers import find_output_layers, find_weight, is_of_layer, layer_of
 
 __all__ = ["find_adapted_weights", "with_adapters", "with_frozen_weights"]
 
@@ -38,7 +38,7 @@ def find_adapted_weights(graph: Graph, adapters: LowRankAdapters) -> frozenset[i
     found = {weight for node in graph.nodes if (weight := find_weight(tensors, node)) >= 0}
     # A last layer that shares the embedding's weight goes by the embedding's name.
     found -= {node.inputs[0] for node in graph.nodes if node.kind is OpKind.EMBEDDING}
-    weights = {weight: layer_of(tensors[weight]) for weight in sorted(found) if _is_trainable(tensors[weight])}
+    weights = {weight: layer_of(tensors[weight]) for weight in sorted(found) if _takes_adapter(tensors[weight])}
     if adapters.targets:
         chosen = {weight for weight, name in weights.items() if _is_named(name, adapters.targets)}
     else:
@@ -169,8 +169,8 @@ class _Run(Expansion):
         return result
 
 
-def _is_trainable(weight: TensorSpec) -> bool:
-    return weight.role is TensorRole.PARAMETER or is_quantised(weight)
+def _takes_adapter(weight: TensorSpec) -> bool:
+    return is_of_layer(weight) or is_quantised(weight)
 
 
 def _is_named(name: str, targets: tuple[str, ...]) -> bool:
