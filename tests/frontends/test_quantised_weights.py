@@ -229,6 +229,18 @@ def test_all_layers_but_the_last_are_quantised_once(builder: Any) -> None:
     assert caught.value.code == "weights.quantised"
 
 
+def test_a_table_of_bytes_beside_them_is_no_quantised_weight(builder: Any) -> None:
+    n = builder.N
+    table, first = builder.weight(64, dtype=DType.UINT8, role=TensorRole.BUFFER), builder.weight(64, 64)
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), first], n, 64)
+    x = builder.node(OpKind.ADD, [x, builder.node(OpKind.CAST, [table], 64)], n, 64)
+    last = builder.weight(10, 64)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, last], n, 10))
+    tensors = quantise_layers(graph, find_weight_format("nf4")).tensors
+    stored = [tensors[index].dtype for index in (table, first, last)]
+    assert stored == [DType.UINT8, DType.UINT4, DType.FLOAT32]
+
+
 def test_a_model_without_such_layers_is_refused(builder: Any) -> None:
     n = builder.N
     graph = builder.graph(builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(4, 8)], n, 4))

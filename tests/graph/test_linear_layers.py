@@ -93,9 +93,9 @@ def test_a_frozen_weight_is_a_layers_and_a_table_is_not(
 
 def test_weights_that_are_multiplied_are_found_in_stacks_and_behind_views(builder: Any) -> None:
     n = builder.N
-    x, matrix, stack, added = builder.input(n, 16), builder.weight(16, 16), builder.weight(4, 16, 16), builder.weight(16)
+    x, matrix, stack = builder.input(n, 16), builder.weight(16, 16), builder.weight(4, 16, 16)
     part = builder.node(OpKind.VIEW, [stack], 16, 16, alias_of=stack)
-    x = builder.node(OpKind.LINEAR, [x, matrix, added], n, 16)
+    x = builder.node(OpKind.LINEAR, [x, matrix, builder.weight(16)], n, 16)
     x = builder.node(OpKind.MATMUL, [x, part], n, 16)
     graph = builder.graph(builder.node(OpKind.MATMUL, [x, x], n, 16))
     assert find_multiplied_weights(graph) == {matrix, stack}

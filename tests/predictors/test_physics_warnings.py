@@ -229,3 +229,12 @@ def test_a_step_of_adapters_says_what_it_takes_for_granted(builder: Any) -> None
         for each in ("nf4", None)
     ]
     assert ends[0][1] - ends[0][0] == pytest.approx(ends[1][1] - ends[1][0] + 4.0, abs=1.0)
+
+
+def test_a_mask_of_booleans_is_no_quantised_weight(builder: Any) -> None:
+    n = builder.N
+    mask = builder.weight(2048, dtype=DType.BOOL, role=TensorRole.BUFFER)
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 2048), builder.weight(2048, 2048)], n, 2048)
+    x = builder.node(OpKind.MUL, [x, mask], n, 2048)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(1024, 2048)], n, 1024))
+    assert _said(graph, "prepare_model_for_kbit_training", mode="training", precision="bf16", lora=4) == [False]

@@ -16,7 +16,7 @@ from dippm.costs.packings import PACKED_BY
 from dippm.errors import UsageError
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
-from dippm.graph.linear_layers import find_output_layers, is_of_layer
+from dippm.graph.linear_layers import find_multiplied_weights, find_output_layers, is_of_layer
 
 __all__ = [
     "WEIGHT_FORMATS",
@@ -170,7 +170,15 @@ def quantise_layers(graph: Graph, stored: WeightFormat) -> Graph:
     Raises:
         UsageError: ``weights.quantised`` where they are, ``weights.no_layers`` where there is no such layer.
     """
-    packed = next((each for each in graph.tensors if each.role in _STORED and each.dtype in _PACKED), None)
+    multiplied = find_multiplied_weights(graph)
+    packed = next(
+        (
+            each
+            for index, each in enumerate(graph.tensors)
+            if each.dtype in _PACKED and (each.role is TensorRole.PARAMETER or index in multiplied)
+        ),
+        None,
+    )
     if packed is not None:
         raise UsageError(
             f"Weights of '{graph.source}' are quantised already: '{packed.name}' is {packed.dtype.value}.",

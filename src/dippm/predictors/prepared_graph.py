@@ -25,6 +25,7 @@ from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
 from dippm.costs.tensor_rates import fp16_operations
 from dippm.costs.timeline import MemoryTimeline
+from dippm.costs.training_step.dequantised_products import has_quantised_products
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
@@ -176,7 +177,7 @@ class CompiledGraphs:
                     is_halved=not keeps_formats and stored_half(kept) is None,
                     stores_fp8=DType.FLOAT8 in kept,
                     stores_packed=_stores_packed(kept),
-                    widened_mb=_widened_mb(kept) if conditions.adapters is not None and _stores_packed(kept) else 0.0,
+                    widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(source, parameters=sum(parameters.values())),
@@ -285,8 +286,10 @@ def _stores_packed(kept: Mapping[DType, int]) -> bool:
     return any(dtype.bits < _HALF_BITS for dtype in kept)
 
 
-def _widened_mb(kept: Mapping[DType, int]) -> float:
-    """What the weights of 16 bits among those that are kept would take more in FP32, MiB."""
+def _widened_mb(graph: Graph, kept: Mapping[DType, int]) -> float:
+    """What the weights of 16 bits among those that are kept would take more in FP32, MiB; 0 without quantised ones."""
+    if not (_stores_packed(kept) and has_quantised_products(graph)):
+        return 0.0
     more_bytes = (DType.FLOAT32.bits - _HALF_BITS) / 8
     count = sum(kept.get(dtype, 0) for dtype in (DType.FLOAT16, DType.BFLOAT16))
     return count * more_bytes / BYTES_PER_MIB
