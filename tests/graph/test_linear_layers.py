@@ -11,6 +11,7 @@ from dippm.graph import Graph, OpKind, TensorRole
 from dippm.graph.linear_layers import (
     find_multiplied_weights,
     find_output_layers,
+    find_stacks,
     find_weight,
     is_of_layer,
     layer_of,
@@ -99,3 +100,4 @@ def test_weights_that_are_multiplied_are_found_in_stacks_and_behind_views(builde
     x = builder.node(OpKind.MATMUL, [x, part], n, 16)
     graph = builder.graph(builder.node(OpKind.MATMUL, [x, x], n, 16))
     assert find_multiplied_weights(graph) == {matrix, stack}
+    assert find_stacks(graph) == {stack}

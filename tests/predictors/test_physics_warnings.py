@@ -238,3 +238,15 @@ def test_a_mask_of_booleans_is_no_quantised_weight(builder: Any) -> None:
     x = builder.node(OpKind.MUL, [x, mask], n, 2048)
     graph = builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(1024, 2048)], n, 1024))
     assert _said(graph, "prepare_model_for_kbit_training", mode="training", precision="bf16", lora=4) == [False]
+
+
+def test_experts_without_adapters_are_told_where_all_layers_are_asked_for(builder: Any) -> None:
+    n, words = builder.N, "as one tensor get no adapter"
+    x, layer = builder.input(n, 4, 64), builder.weight(64, 64)
+    builder.tensors[layer] = replace(builder.tensors[layer], name="q_proj.weight")
+    x = builder.node(OpKind.RELU, [builder.node(OpKind.LINEAR, [x, layer], n, 4, 64)], n, 4, 64)
+    y = builder.node(OpKind.CONCAT, [x, x], n, 8, 64)
+    assert _said(builder.graph(y), words, mode="training", lora=4) == [False]
+    y = builder.node(OpKind.MATMUL, [x, builder.weight(4, 64, 64)], n, 4, 64)
+    assert _said(builder.graph(y), words, mode="training", lora=4) == [True]
+    assert _said(builder.graph(y), words, mode="training", lora="4:q_proj") == [False]

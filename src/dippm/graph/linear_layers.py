@@ -9,7 +9,7 @@ from dippm.graph.dim import Shape
 from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
 
-__all__ = ["find_multiplied_weights", "find_output_layers", "find_weight", "is_of_layer", "layer_of"]
+__all__ = ["find_multiplied_weights", "find_output_layers", "find_stacks", "find_weight", "is_of_layer", "layer_of"]
 
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
@@ -50,6 +50,11 @@ def find_multiplied_weights(graph: Graph) -> frozenset[int]:
     right = {node.inputs[_WEIGHT] for node in graph.nodes if node.kind in _PRODUCTS} - {-1}
     owners = {tensors[index].alias_of for index in right} | right
     return frozenset(index for index in owners if index is not None and tensors[index].role in _STORED)
+
+
+def find_stacks(graph: Graph) -> frozenset[int]:
+    """Those of them that are more than one matrix, as experts of transformers have their weights: no linear layer's."""
+    return frozenset(index for index in find_multiplied_weights(graph) if len(graph.tensors[index].shape) > _MATRIX)
 
 
 def is_of_layer(weight: TensorSpec) -> bool:

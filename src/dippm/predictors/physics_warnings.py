@@ -23,7 +23,7 @@ from dippm.costs.timeline import Purpose
 from dippm.costs.training_step.dequantised_products import is_quantised
 from dippm.devices import DeviceSpec
 from dippm.graph import DType, Graph, OpKind, TensorRole
-from dippm.graph.linear_layers import find_weight
+from dippm.graph.linear_layers import find_stacks, find_weight
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
@@ -133,6 +133,11 @@ def warn_of_question(
         warnings.append(
             "Adapters are taken to have no dropout (lora_dropout of PEFT): it takes more memory, and "
             f"{conditions.adapters.rank}+dropout asks for it."
+        )
+    if conditions.adapters is not None and not conditions.adapters.targets and find_stacks(graph):
+        warnings.append(
+            "Experts that are stored as one tensor get no adapter: PEFT gives those of some models one each, which "
+            "takes more time and memory."
         )
     if compiled.widened_mb:
         warnings.append(
