@@ -9,17 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
-from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
+from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
-from dippm.costs.packed_weights import PackedWeights
-from dippm.costs.rates import Rates
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import DeviceSpec
@@ -27,9 +25,9 @@ from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy, choose_mig
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import check_answerable
+from dippm.predictors.best_times import BestTimes
 from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
-from dippm.predictors.compiled_steps import time_compiled_steps
 from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, memory_spreads, time_and_energy_intervals
 from dippm.predictors.physics_warnings import share_of_copying, warn_of_answer, warn_of_question
 from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
@@ -38,7 +36,6 @@ from dippm.predictors.prepared_graph import (
     PreparedGraphs,
     group_graphs,
 )
-from dippm.predictors.pure_half import mix_by_novelty
 from dippm.processes.collection_pause import collection_paused
 
 __all__ = ["Explanation", "PhysicsPredictor"]
@@ -93,7 +90,7 @@ class PhysicsPredictor:
     ) -> None:
         self._additive = additive
         self._calibrations = {Mode.INFERENCE: calibration, Mode.TRAINING: training}
-        self._kernels = kernels
+        self._times = BestTimes(calibrations=self._calibrations, kernels=kernels, additive=additive)
         self._recent: list[CompiledGraphs] = []
 
     @staticmethod
@@ -160,7 +157,7 @@ class PhysicsPredictor:
     ) -> list[list[Prediction]]:
         """Of each graph the answers on every device at every batch."""
         memories = self._estimate_memory(prepared, devices)
-        breakdowns = self._break_down(prepared, devices)
+        breakdowns = self._times.break_down(prepared, devices)
         flops = [prepared.flops_by_unit(device) for device in devices]
         return [
             [
@@ -187,7 +184,7 @@ class PhysicsPredictor:
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
-        ((breakdown,),) = self._break_down(prepared, [device])
+        ((breakdown,),) = self._times.break_down(prepared, [device])
         (prediction,) = self._assemble(
             prepared, 0, device, memory, breakdown, prepared.flops_by_unit(device), mig_policy=mig_policy
         )
@@ -218,7 +215,7 @@ class PhysicsPredictor:
         """What a call asks of the board, from which its power follows at any time; raises as :meth:`predict`."""
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
-        ((breakdown,),) = self._break_down(prepared, [device])
+        ((breakdown,),) = self._times.break_down(prepared, [device])
         plain_flops, tensor_flops = (of_nodes.sum(axis=1) for of_nodes in prepared.flops_by_unit(device))
         return BoardLoad.of(
             breakdown,
@@ -262,125 +259,6 @@ class PhysicsPredictor:
             )
             for member in prepared.compiled.members
         ]
-
-    def _break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
-        """On each device the time of each graph, for no operator less than its weights take to come from memory."""
-        conditions, compiled = prepared.conditions, prepared.compiled
-        host = self._calibrations[conditions.mode].rates
-        result = [
-            [
-                breakdown.at_least(
-                    least_ms[:, member.nodes],
-                    compiled.times[member.nodes],
-                    partial(launched_ms, compiled.plan, conditions, host, nodes=member.nodes),
-                )
-                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
-            ]
-            for least_ms, breakdowns in zip(
-                map(prepared.weights.least_ms, devices), self._time(prepared, devices), strict=True
-            )
-        ]
-        if prepared.packed is None:
-            return result
-        return [
-            [
-                _with_packed_weights(prepared, prepared.packed, device, member.nodes, breakdown, host)
-                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
-            ]
-            for device, breakdowns in zip(devices, result, strict=True)
-        ]
-
-    def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
-        """On each device the time of each graph, by what knows it best."""
-        if prepared.compiled.eager is not None:
-            return time_compiled_steps(
-                prepared,
-                devices,
-                rates=self._calibrations[prepared.conditions.mode].rates,
-                kernels=self._kernels,
-                networks=self._additive,
-            )
-        is_covered = [self._additive.covers(device, prepared.conditions) for device in devices]
-        summed = break_down_each(
-            prepared.compiled.plan,
-            prepared.at,
-            devices=[device for device, covered in zip(devices, is_covered, strict=True) if not covered],
-            conditions=prepared.conditions,
-            rates=self._calibrations[prepared.conditions.mode].rates,
-            kernels=self._kernels,
-            times=prepared.compiled.times,
-        )
-        others = iter(summed)
-        return [
-            self._corrected(prepared, device, prepared.conditions)
-            if covered
-            else self._corrected_where_alike(prepared, device, next(others))
-            for device, covered in zip(devices, is_covered, strict=True)
-        ]
-
-    def _corrected_where_alike(
-        self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        """The networks' time of graphs whose kernels they know by other conditions, [G]."""
-        result = list(summed)
-        for precision in {member.runs_in for member in prepared.compiled.members}:
-            conditions = replace(prepared.conditions, precision=precision)
-            alike = self._corrected_by_alike(prepared, device, conditions, summed)
-            for place, member in enumerate(prepared.compiled.members):
-                if member.runs_in is precision:
-                    result[place] = alike[place]
-        return result
-
-    def _corrected_by_alike(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        """The same where all graphs are run in the precision of some conditions."""
-        is_turned = prepared.compiled.plan.is_turned
-        if self._additive.is_near(device, conditions):
-            return self._mixed(prepared, device, conditions, summed)
-        # A compiler runs some graphs with channels last however they are called.
-        alike = replace(conditions, layout=Layout.NCHW)
-        if conditions.layout is Layout.NCHW or not is_turned.any():
-            return summed
-        if self._additive.covers(device, alike):
-            corrected = self._corrected(prepared, device, alike)
-        elif self._additive.is_near(device, alike):
-            corrected = self._mixed(prepared, device, alike, summed)
-        else:
-            return summed
-        return [
-            by_network if turned else by_sum
-            for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
-        ]
-
-    def _mixed(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        calibration, compiled = self._calibrations[conditions.mode], prepared.compiled
-        return mix_by_novelty(
-            summed,
-            self._corrected(prepared, device, conditions),
-            compiled.plan,
-            conditions=conditions,
-            host=calibration.rates,
-            times=compiled.times,
-            known_half_width=self._additive.artefact(conditions).half_widths[-1],
-            summed_half_width=calibration.latency_spread_elsewhere,
-        )
-
-    def _corrected(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions
-    ) -> list[LatencyBreakdown]:
-        compiled = prepared.compiled
-        return self._additive.break_down_kernels(
-            compiled.plan,
-            prepared.at,
-            device,
-            conditions,
-            phase=compiled.phase,
-            times=compiled.times,
-            host=self._calibrations[prepared.conditions.mode].rates,
-        )
 
     def _assemble(
         self,
@@ -506,21 +384,3 @@ class PhysicsPredictor:
                 )
             )
         return predictions
-
-
-def _with_packed_weights(
-    prepared: PreparedGraphs,
-    packed: PackedWeights,
-    device: DeviceSpec,
-    nodes: slice,
-    breakdown: LatencyBreakdown,
-    host: Rates,
-) -> LatencyBreakdown:
-    """The time of a graph with what unpacking its weights and launching by Python code of a library's own take."""
-    if not packed.is_in(nodes):
-        return breakdown
-    compiled = prepared.compiled
-    times, more_us = compiled.times[nodes], packed.more_host_us()[:, nodes]
-    launched = launched_ms(compiled.plan, prepared.conditions, host, nodes=nodes, more_us=more_us)
-    slowed = packed.slowed_ms(breakdown.once_ms(times), device, nodes=nodes)
-    return breakdown.with_busy(slowed, times, launched)

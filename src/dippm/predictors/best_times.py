@@ -1,0 +1,181 @@
+"""The time of graphs by what knows it best: the sum of kernel times, networks that correct it, or a mean of both.
+
+No operator takes less than its weights take to come from memory, and weights in few bits are unpacked on top of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.kernels.model import KernelModel
+from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
+from dippm.costs.packed_weights import PackedWeights
+from dippm.costs.rates import Rates
+from dippm.devices import DeviceSpec
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.calibration import Calibration
+from dippm.predictors.compiled_steps import time_compiled_steps
+from dippm.predictors.prepared_graph import PreparedGraphs
+from dippm.predictors.pure_half import mix_by_novelty
+
+__all__ = ["BestTimes"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class BestTimes:
+    """What times are made of.
+
+    Args:
+        calibrations: Coefficients and errors of the sum, by mode.
+        kernels: Learned kernel times.
+        additive: Networks that correct the time of each operator where they were trained.
+    """
+
+    calibrations: Mapping[Mode, Calibration]
+    kernels: KernelModel
+    additive: AdditivePredictor
+
+    def break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
+        """On each device the time of each graph, for no operator less than its weights take to come from memory.
+
+        Args:
+            prepared: The graphs.
+            devices: The devices.
+        """
+        conditions, compiled = prepared.conditions, prepared.compiled
+        host = self.calibrations[conditions.mode].rates
+        result = [
+            [
+                breakdown.at_least(
+                    least_ms[:, member.nodes],
+                    compiled.times[member.nodes],
+                    partial(launched_ms, compiled.plan, conditions, host, nodes=member.nodes),
+                )
+                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
+            ]
+            for least_ms, breakdowns in zip(
+                map(prepared.weights.least_ms, devices), self._time(prepared, devices), strict=True
+            )
+        ]
+        if prepared.packed is None:
+            return result
+        return [
+            [
+                _with_packed_weights(prepared, prepared.packed, device, member.nodes, breakdown, host)
+                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
+            ]
+            for device, breakdowns in zip(devices, result, strict=True)
+        ]
+
+    def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
+        """On each device the time of each graph, by what knows it best."""
+        if prepared.compiled.eager is not None:
+            return time_compiled_steps(
+                prepared,
+                devices,
+                rates=self.calibrations[prepared.conditions.mode].rates,
+                kernels=self.kernels,
+                networks=self.additive,
+            )
+        is_covered = [self.additive.covers(device, prepared.conditions) for device in devices]
+        summed = break_down_each(
+            prepared.compiled.plan,
+            prepared.at,
+            devices=[device for device, covered in zip(devices, is_covered, strict=True) if not covered],
+            conditions=prepared.conditions,
+            rates=self.calibrations[prepared.conditions.mode].rates,
+            kernels=self.kernels,
+            times=prepared.compiled.times,
+        )
+        others = iter(summed)
+        return [
+            self._corrected(prepared, device, prepared.conditions)
+            if covered
+            else self._corrected_where_alike(prepared, device, next(others))
+            for device, covered in zip(devices, is_covered, strict=True)
+        ]
+
+    def _corrected_where_alike(
+        self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The networks' time of graphs whose kernels they know by other conditions, [G]."""
+        result = list(summed)
+        for precision in {member.runs_in for member in prepared.compiled.members}:
+            conditions = replace(prepared.conditions, precision=precision)
+            alike = self._corrected_by_alike(prepared, device, conditions, summed)
+            for place, member in enumerate(prepared.compiled.members):
+                if member.runs_in is precision:
+                    result[place] = alike[place]
+        return result
+
+    def _corrected_by_alike(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The same where all graphs are run in the precision of some conditions."""
+        is_turned = prepared.compiled.plan.is_turned
+        if self.additive.is_near(device, conditions):
+            return self._mixed(prepared, device, conditions, summed)
+        # A compiler runs some graphs with channels last however they are called.
+        alike = replace(conditions, layout=Layout.NCHW)
+        if conditions.layout is Layout.NCHW or not is_turned.any():
+            return summed
+        if self.additive.covers(device, alike):
+            corrected = self._corrected(prepared, device, alike)
+        elif self.additive.is_near(device, alike):
+            corrected = self._mixed(prepared, device, alike, summed)
+        else:
+            return summed
+        return [
+            by_network if turned else by_sum
+            for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
+        ]
+
+    def _mixed(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
+        return mix_by_novelty(
+            summed,
+            self._corrected(prepared, device, conditions),
+            compiled.plan,
+            conditions=conditions,
+            host=calibration.rates,
+            times=compiled.times,
+            known_half_width=self.additive.artefact(conditions).half_widths[-1],
+            summed_half_width=calibration.latency_spread_elsewhere,
+        )
+
+    def _corrected(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions
+    ) -> list[LatencyBreakdown]:
+        compiled = prepared.compiled
+        return self.additive.break_down_kernels(
+            compiled.plan,
+            prepared.at,
+            device,
+            conditions,
+            phase=compiled.phase,
+            times=compiled.times,
+            host=self.calibrations[prepared.conditions.mode].rates,
+        )
+
+
+def _with_packed_weights(
+    prepared: PreparedGraphs,
+    packed: PackedWeights,
+    device: DeviceSpec,
+    nodes: slice,
+    breakdown: LatencyBreakdown,
+    host: Rates,
+) -> LatencyBreakdown:
+    """The time of a graph with what unpacking its weights and launching by Python code of a library's own take."""
+    if not packed.is_in(nodes):
+        return breakdown
+    compiled = prepared.compiled
+    times, more_us = compiled.times[nodes], packed.more_host_us()[:, nodes]
+    launched = launched_ms(compiled.plan, prepared.conditions, host, nodes=nodes, more_us=more_us)
+    slowed = packed.slowed_ms(breakdown.once_ms(times), device, nodes=nodes)
+    return breakdown.with_busy(slowed, times, launched)

@@ -1,0 +1,81 @@
+"""Whose time a graph gets, and what is put on top of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.costs.latency import LatencyBreakdown, break_down_each
+from dippm.costs.software import DEFAULT_SOFTWARE
+from dippm.devices import find_device
+from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
+from dippm.graph import DType, Graph, OpKind
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.best_times import BestTimes
+from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
+
+
+@pytest.fixture(scope="module")
+def times() -> BestTimes:
+    calibrations = {Mode.INFERENCE: Calibration.read(), Mode.TRAINING: Calibration.read(TRAINING_ARTEFACT_PATH)}
+    return BestTimes(calibrations=calibrations, kernels=load_kernel_model(), additive=AdditivePredictor.load())
+
+
+@pytest.fixture
+def layers(builder: Any) -> Graph:
+    n, dtype = builder.N, DType.BFLOAT16
+    x = builder.input(n, 8192, dtype=dtype)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(8192, 8192, dtype=dtype)], n, 8192, dtype=dtype)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(16, 8192, dtype=dtype)], n, 16, dtype=dtype)
+    return builder.graph(x)  # type: ignore[no-any-return]
+
+
+def _prepared(*graphs: Graph, precision: str) -> PreparedGraphs:
+    conditions = Conditions.parse(precision=precision)
+    compiled = CompiledGraphs.of(graphs, conditions, DEFAULT_SOFTWARE)
+    return PreparedGraphs.of(compiled, batches=[1, 64], conditions=conditions)
+
+
+def _of(times: BestTimes, prepared: PreparedGraphs, device: str) -> list[LatencyBreakdown]:
+    (of_graphs,) = times.break_down(prepared, [find_device(device)])
+    return of_graphs
+
+
+def test_networks_answer_where_they_were_trained_and_the_sum_elsewhere(times: BestTimes, layers: Graph) -> None:
+    prepared = _prepared(layers, precision="amp")
+    (known,), (unknown,) = (_of(times, prepared, device) for device in ("RTX 3090", "P100"))
+    assert known.knows_interval.all()
+    assert not unknown.knows_interval.any()
+    ((summed,),) = break_down_each(
+        prepared.compiled.plan,
+        prepared.at,
+        devices=[find_device("P100")],
+        conditions=prepared.conditions,
+        rates=times.calibrations[Mode.INFERENCE].rates,
+        kernels=times.kernels,
+        times=prepared.compiled.times,
+    )
+    assert np.all(unknown.busy_ms >= summed.busy_ms)
+
+
+def test_no_product_takes_less_than_its_weight_from_memory(times: BestTimes, layers: Graph) -> None:
+    prepared, device = _prepared(layers, precision="bf16"), find_device("A100")
+    (found,) = _of(times, prepared, "A100")
+    least = prepared.weights.least_ms(device)
+    assert least[:, 0].min() > 0.0
+    assert np.all(found.busy_ms >= least - 1e-12)
+
+
+def test_unpacking_is_put_on_top_for_the_graphs_that_need_it(times: BestTimes, layers: Graph) -> None:
+    packed = quantise_layers(layers, find_weight_format("nf4"))
+    (alone,) = _of(times, _prepared(layers, precision="bf16"), "A100")
+    beside, unpacked = _of(times, _prepared(layers, packed, precision="bf16"), "A100")
+    assert np.array_equal(beside.share_ms, alone.share_ms)
+    # One row reads a quarter of the bytes; of 64 rows the weight is unpacked first.
+    assert unpacked.busy_ms[0, 0] < alone.busy_ms[0, 0]
+    assert unpacked.busy_ms[1, 0] > alone.busy_ms[1, 0]
