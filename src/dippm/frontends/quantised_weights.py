@@ -1,8 +1,8 @@
 """Weights of a quantised checkpoint: in how many bits they are stored, and a graph that holds and reads them so.
 
 GPTQ, AWQ, bitsandbytes, FP8, MXFP4 and compressed-tensors store the weights of linear layers in few bits, with scales
-beside them. A product reads both as they are stored, and multiplies in the type of the activations, also where a kernel
-of FP8 would be faster.
+beside them. A product reads both as they are stored, unless its library unpacks them first (``costs/packings.py``), and
+multiplies in the type of the activations, also where a kernel of FP8 would be faster.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ _NOT_FOLLOWED = (
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _WEIGHT, _SCALES = 1, 3
 _MATRIX = 2
-_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
 _PACKED = frozenset({DType.UINT2, DType.UINT4, DType.UINT8, DType.INT8, DType.FLOAT8, DType.FLOAT4})
 
 
