@@ -86,8 +86,10 @@ def test_weights_have_the_type_that_the_configuration_names(folder: Path, tmp_pa
     prediction = dippm.predict(open_(folder), device="L4")
     assert prediction.conditions.precision is Precision.BF16
     assert "The model runs in bfloat16, the type that its weights are stored in." in prediction.warnings
-    (cast,) = [each for each in dippm.predict(open_(folder), device="L4", precision="amp").warnings if "stored" in each]
-    assert cast == "The model's weights are stored as bfloat16: amp casts the rest alone."
+    for precision, casts in (("amp", "them to float16 at every use"), ("amp-bf16", "the rest alone")):
+        warnings = dippm.predict(open_(folder), device="L4", precision=precision).warnings
+        (cast,) = [each for each in warnings if "stored" in each]
+        assert cast == f"The model's weights are stored as bfloat16: {precision} casts {casts}."
 
 
 @needs_transformers

@@ -102,6 +102,7 @@ class Casts:
         tensor: Tensor that is cast.
         from_bytes: Bytes per element read.
         to_bytes: Bytes per element written.
+        to_format: What is written, as its place in ``DType``.
         is_cached: Whether the copy is kept until the forward ends; else it lives as long as its node runs.
 
     Shapes:
@@ -112,6 +113,7 @@ class Casts:
     tensor: IndexArray
     from_bytes: FloatArray
     to_bytes: FloatArray
+    to_format: IndexArray
     is_cached: npt.NDArray[np.bool_]
 
     @classmethod
@@ -123,6 +125,7 @@ class Casts:
             tensor=tensor,
             from_bytes=_BYTES[source],
             to_bytes=_BYTES[target],
+            to_format=target,
             is_cached=is_cached.astype(np.bool_),
         )
 
@@ -142,6 +145,7 @@ class Casts:
             tensor=self.tensor[chosen],
             from_bytes=self.from_bytes[chosen],
             to_bytes=self.to_bytes[chosen],
+            to_format=self.to_format[chosen],
             is_cached=self.is_cached[chosen],
         )
 

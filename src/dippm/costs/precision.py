@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
@@ -20,6 +20,7 @@ __all__ = [
     "Arithmetic",
     "Precision",
     "TypePlan",
+    "autocast_type",
     "plan_types",
     "precision_of_weights",
     "stored_half",
@@ -99,19 +100,28 @@ class TypePlan:
     Args:
         precision: The precision.
         arithmetic_number: Format that each node computes in, as its place in :class:`Arithmetic`.
-        tensor_bytes: Bytes per element of each tensor as stored.
-        read_bytes: Bytes per element of each read of :class:`~dippm.costs.edges.Edges`, after a cast if there is one.
+        tensor_format: Format of each tensor as stored, as its place in ``DType``.
+        read_format: Format of each read of :class:`~dippm.costs.edges.Edges`, after a cast if there is one.
         casts: Cast kernels that autocast adds.
 
     Shapes:
-        arithmetic_number: [n_nodes]; tensor_bytes: [T]; read_bytes: [E].
+        arithmetic_number: [n_nodes]; tensor_format: [T]; read_format: [E].
     """
 
     precision: Precision
     arithmetic_number: IndexArray
-    tensor_bytes: FloatArray
-    read_bytes: FloatArray
+    tensor_format: IndexArray
+    read_format: IndexArray
     casts: Casts
+    #: Bytes per element of each tensor as stored, [T].
+    tensor_bytes: FloatArray = field(init=False)
+    #: Bytes per element of each read, after a cast if there is one, [E].
+    read_bytes: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look up the bytes of each format."""
+        object.__setattr__(self, "tensor_bytes", _BYTES[self.tensor_format])
+        object.__setattr__(self, "read_bytes", _BYTES[self.read_format])
 
     @classmethod
     def from_sizes(cls, sizes: GraphSizes, precision: Precision) -> TypePlan:
@@ -126,8 +136,8 @@ class TypePlan:
         return cls(
             precision=precision,
             arithmetic_number=_arithmetics(precision)[sizes.arrays.kind, _deciding_types(sizes, read)],
-            tensor_bytes=_BYTES[held],
-            read_bytes=_BYTES[read],
+            tensor_format=held,
+            read_format=read,
             casts=casts,
         )
 
@@ -150,6 +160,11 @@ def plan_types(graph: Graph, precision: Precision = Precision.FP32) -> TypePlan:
 def whole_model_type(precision: Precision) -> DType | None:
     """The 16-bit format that a precision stores a whole model in; None where weights stay as they are."""
     return _WHOLE_MODEL.get(precision)
+
+
+def autocast_type(precision: Precision) -> DType | None:
+    """The 16-bit format that autocast casts to at a precision; None where there is no autocast."""
+    return _AUTOCAST.get(precision)
 
 
 def precision_of_weights(half: DType) -> Precision:

@@ -14,7 +14,7 @@ from dippm.costs.device_sheets import FED_WELL_FROM
 from dippm.costs.energy import PowerModel, is_always_limited
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.packings import PACKED_BY
-from dippm.costs.precision import Arithmetic, Precision, whole_model_type
+from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
@@ -88,11 +88,14 @@ def warn_of_question(
             "batch in 26 cases, a larger one in 29, a smaller one in 5."
         )
     if (half := compiled.kept_half) is not None:
-        warnings.append(
-            f"The model's weights are stored as {half.value}: {conditions.precision.value} casts the rest alone."
-            if conditions.precision.is_autocast
-            else f"The model runs in {half.value}, the type that its weights are stored in."
-        )
+        lower = autocast_type(conditions.precision)
+        if lower is None:
+            warnings.append(f"The model runs in {half.value}, the type that its weights are stored in.")
+        else:
+            casts = "the rest alone" if lower is half else f"them to {lower.value} at every use"
+            warnings.append(
+                f"The model's weights are stored as {half.value}: {conditions.precision.value} casts {casts}."
+            )
     if compiled.is_halved and graph.keeps_fp32_parts:
         warnings.append(
             f"The model was read in float32: what its own code computes in float32 is taken for "

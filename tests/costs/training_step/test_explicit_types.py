@@ -63,3 +63,16 @@ def test_one_format_of_16_bits_is_written_down_as_the_other(builder):
     kept = with_explicit_types(builder.graph(), Precision.AMP)[0].tensors
     given = with_explicit_types(builder.graph(), Precision.FP16)[0].tensors
     assert (kept[1].dtype, given[1].dtype) == (DType.BFLOAT16, DType.FLOAT16)
+
+
+def test_weights_in_the_other_format_of_16_bits_are_cast_at_every_use(builder):
+    # Autocast keeps copies of FP32 weights alone: can_try_cache of ATen/autocast_mode.cpp.
+    n = builder.N
+    weight = builder.weight(16, 16, dtype=DType.BFLOAT16)
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 16), weight], n, 16)
+    builder.node(OpKind.LINEAR, [x, weight], n, 16)
+    graph, kept = with_explicit_types(builder.graph(), Precision.AMP)
+    assert kept == frozenset()
+    assert [node.inputs for node in _casts(graph)].count((weight,)) == 2
+    layers = [node for node in graph.nodes if node.kind is OpKind.LINEAR]
+    assert {graph.tensors[index].dtype for node in layers for index in (*node.inputs, *node.outputs)} == {DType.FLOAT16}

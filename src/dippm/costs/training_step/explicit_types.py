@@ -10,18 +10,10 @@ from dippm.costs.precision import Precision, TypePlan, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.graph import DType, Graph, Node, OpKind, TensorSpec
-from dippm.graph.codes import mark
 
 __all__ = ["with_explicit_types"]
 
-_HALF = {
-    Precision.AMP: DType.FLOAT16,
-    Precision.AMP_BF16: DType.BFLOAT16,
-    Precision.FP16: DType.FLOAT16,
-    Precision.BF16: DType.BFLOAT16,
-}
-_CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
-_FULL_BYTES = 4.0
+_FORMATS = tuple(DType)
 
 
 def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, frozenset[int]]:
@@ -34,33 +26,25 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
     Returns:
         The graph, and the copies of weights that autocast keeps until the forward pass ends.
     """
-    if precision not in _HALF:
+    if not (precision.is_autocast or whole_model_type(precision)):
         return graph, frozenset()
-    half = _HALF[precision]
     sizes = GraphSizes.from_graph(graph)
     arrays, edges, types = sizes.arrays, sizes.edges, TypePlan.from_sizes(sizes, precision)
 
     tensors = list(graph.tensors)
-    is_other = mark(DType, _CASTABLE)[arrays.dtype] & (types.tensor_bytes * 8 != arrays.bits)
-    if whole_model_type(precision) is not None:
-        # The other format of 16 bits has the same size.
-        is_other |= mark(DType, set(_HALF.values()) - {half})[arrays.dtype]
-    for index in np.flatnonzero(is_other).tolist():
-        tensors[index] = change_tensor(
-            tensors[index], dtype=DType.FLOAT32 if types.tensor_bytes[index] == _FULL_BYTES else half
-        )
+    for index in np.flatnonzero(types.tensor_format != arrays.dtype).tolist():
+        tensors[index] = change_tensor(tensors[index], dtype=_FORMATS[types.tensor_format[index]])
     casts: dict[int, list[tuple[int, DType, bool]]] = {}
-    for node, tensor, size, is_cached in zip(
+    for node, tensor, target, is_cached in zip(
         types.casts.node.tolist(),
         types.casts.tensor.tolist(),
-        types.casts.to_bytes.tolist(),
+        types.casts.to_format.tolist(),
         types.casts.is_cached.tolist(),
         strict=True,
     ):
-        target = DType.FLOAT32 if size == _FULL_BYTES else half
-        casts.setdefault(node, []).append((tensor, target, is_cached))
+        casts.setdefault(node, []).append((tensor, _FORMATS[target], is_cached))
     reads_other: dict[int, set[int]] = {}
-    for read in np.flatnonzero(types.read_bytes != types.tensor_bytes[edges.read_tensor]).tolist():
+    for read in np.flatnonzero(types.read_format != types.tensor_format[edges.read_tensor]).tolist():
         reads_other.setdefault(int(edges.read_node[read]), set()).add(int(edges.read_tensor[read]))
 
     nodes: list[Node] = []
