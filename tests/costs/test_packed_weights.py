@@ -15,7 +15,6 @@ from dippm.costs.packed_weights import PackedWeights
 from dippm.costs.packings import PACKED_BY, PACKINGS
 from dippm.costs.precision import Precision
 from dippm.devices import find_device
-from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
 from dippm.graph import DType, Graph, OpKind
 
 WIDTH = 8192
@@ -40,7 +39,7 @@ def _found(graph: Graph, *batches: int) -> PackedWeights | None:
 
 
 def _quantised(graph: Graph, weights: str) -> Graph:
-    return quantise_layers(graph, find_weight_format(weights))
+    return dippm.load(graph, weights=weights)
 
 
 def test_whole_weights_and_those_of_no_known_library_are_none(decoder: Graph) -> None:

@@ -21,6 +21,7 @@ from dippm.frontends import zoo
 from dippm.frontends.checkpoint_folder import find_checkpoint
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.open_model import open_model
+from dippm.graph import DType
 
 _LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "intermediate_size": 64,
@@ -294,13 +295,30 @@ def test_the_type_where_the_configuration_names_none(
     assert found.weight_dtype == dtype
 
 
+@needs_transformers
 def test_quantised_weights_are_told(tmp_path: Path) -> None:
     for name, settings, words in (
         ("known", {"quant_method": "awq", "bits": 4, "group_size": 64}, "counted as stored, in 4.31 bits each"),
         ("unknown", {"quant_method": "own", "bits": 4}, "quantised (own). They are predicted as they were before"),
     ):
         quantised = write(tmp_path / name, {**_LLAMA, "quantization_config": settings})
-        assert words in doubts(quantised, 1000)[0]
+        assert [words in warning for warning in open_(quantised).warnings] == [True]
+
+
+@needs_transformers
+def test_quantised_weights_are_whole_where_nothing_trains_beside_them_or_asked_for(tmp_path: Path) -> None:
+    def packed(method: str, **given: str) -> list[bool]:
+        settings = {"quant_method": method, "bits": 4, "group_size": 64}
+        folder = write(tmp_path / "-".join((method, *given)), {**_LLAMA, "quantization_config": settings})
+        graph = dippm.load(folder, **given)
+        return [
+            DType.UINT4 in {tensor.dtype for tensor in graph.tensors},
+            any(method in warning for warning in graph.warnings),
+        ]
+
+    assert packed("awq") == packed("mxfp4") == packed("awq", mode="training") == [True, True]
+    assert packed("mxfp4", mode="training") == [False, True]
+    assert packed("awq", weights="dequantised") == [False, False]
 
 
 @pytest.mark.parametrize("content", ['{"model_type": "bert",}', '{"model_type": "b\xe9rt"}', '{"model_type": "be'])

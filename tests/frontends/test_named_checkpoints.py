@@ -1,10 +1,16 @@
+import math
 import tomllib
 from importlib import resources
+from importlib.util import find_spec
 
 import pytest
 
-from dippm.frontends.named_checkpoints import find_named, known_names, load_checkpoints
-from dippm.graph import DType
+import dippm
+from dippm.frontends import named_checkpoints
+from dippm.frontends.named_checkpoints import Checkpoint, find_named, known_names, load_checkpoints
+from dippm.graph import DType, Graph, TensorRole
+
+needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 
 
 @pytest.mark.parametrize("prefix", ["hf", "diffusers"])
@@ -36,6 +42,49 @@ def test_weights_are_published_in_a_type_of_their_own() -> None:
     }
     assert {name: known[name].dtype for name in published} == published
     assert {each.dtype for each in known.values()} <= {None, DType.FLOAT16, DType.BFLOAT16}
+
+
+def _bytes_of(graph: Graph, dtype: DType | None = None) -> float:
+    return sum(
+        math.prod(size.fixed for size in tensor.shape) * tensor.dtype.bits / 8
+        for tensor in graph.tensors
+        if tensor.role in {TensorRole.PARAMETER, TensorRole.BUFFER} and dtype in {None, tensor.dtype}
+    )
+
+
+@needs_transformers
+def test_published_quantised_weights_take_what_their_files_do() -> None:
+    # metadata.total_size of model.safetensors.index.json of openai/gpt-oss-20b; a table of frequencies is in no file.
+    graph = dippm.load("hf:gpt-oss-20b")
+    assert _bytes_of(graph) - _bytes_of(graph, DType.FLOAT32) == 13_761_264_768
+
+
+@needs_transformers
+def test_published_quantised_weights_are_whole_where_they_are_trained_or_asked_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_local_experts": 4, "head_dim": 16}
+    small = Checkpoint(
+        architecture="GptOssForCausalLM",
+        parameters=1,
+        dtype=DType.BFLOAT16,
+        config={**sizes, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 64},
+        quantization=load_checkpoints("hf")["openai/gpt-oss-20b"].quantization,
+    )
+    monkeypatch.setattr(named_checkpoints, "load_checkpoints", lambda prefix: {"someone/small": small})
+    published = dippm.load("hf:small")
+    (told,) = [warning for warning in published.warnings if "mxfp4" in warning]
+    assert "4.25 bits each" in told
+    packed = [tensor for tensor in published.tensors if tensor.dtype is DType.UINT4]
+    assert [len(tensor.shape) for tensor in packed] == [3, 3]
+    asked = dippm.load("hf:small", weights="dequantised")
+    trained = dippm.load("hf:small", mode="training")
+    for graph in (asked, trained):
+        assert {tensor.dtype for tensor in graph.tensors if tensor.role is TensorRole.PARAMETER} == {DType.BFLOAT16}
+    assert [["mxfp4" in warning for warning in graph.warnings] for graph in (asked, trained)] == [[], [True]]
+    other = dippm.load("hf:small", weights="int4")
+    assert not any("mxfp4" in warning for warning in other.warnings)
+    assert sum(tensor.dtype is DType.UINT4 for tensor in other.tensors) > len(packed)
 
 
 def test_what_was_trained_on_says_from_what_and_nothing_that_follows_from_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dippm
 from dippm.costs import Precision, Workload
 from dippm.costs.packings import PACKED_BY
 from dippm.errors import UsageError
@@ -22,6 +23,7 @@ from dippm.graph import DType, Graph, OpKind, TensorRole
 _AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
 _GPTQ = {**_AWQ, "quant_method": "gptq"}
 _BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+_NF4 = WeightFormat(method="bitsandbytes", dtype=DType.UINT4, scale_bits=0.5, skipped=(), packing="bitsandbytes-4bit")
 
 
 def _compressed(layout: str, **weights: Any) -> dict[str, Any]:
@@ -205,10 +207,17 @@ def test_skipped_weights_stay(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("nf4", 4.5), ("NF4-double", 4.127), ("int8", 8.0), ("int4", 4 + 20 / 128), (" fp8 ", 8.002)]
+    ("name", "bits"),
+    [("nf4", 4.5), ("NF4-double", 4.127), ("int8", 8.0), ("int4", 4 + 20 / 128), (" fp8 ", 8.002), ("mxfp4", 4.25)],
 )
 def test_formats_go_by_names(name: str, bits: float) -> None:
-    assert find_weight_format(name).bits == pytest.approx(bits, abs=1e-3)
+    found = find_weight_format(name)
+    assert found is not None
+    assert found.bits == pytest.approx(bits, abs=1e-3)
+
+
+def test_none_of_them_is_the_model_before_it_was_quantised() -> None:
+    assert find_weight_format("Dequantised") is None
 
 
 def test_an_unknown_format_lists_the_known_ones() -> None:
@@ -222,11 +231,13 @@ def test_all_layers_but_the_last_are_quantised_once(builder: Any) -> None:
     x, first, last = builder.input(n, 64), builder.weight(64, 64), builder.weight(10, 64)
     x = builder.node(OpKind.RELU, [builder.node(OpKind.LINEAR, [x, first], n, 64)], n, 64)
     graph = builder.graph(builder.node(OpKind.LINEAR, [x, last], n, 10))
-    quantised = quantise_layers(graph, find_weight_format("nf4"))
+    quantised = quantise_layers(graph, _NF4)
     assert [quantised.tensors[index].dtype for index in (first, last)] == [DType.UINT4, DType.FLOAT32]
-    with pytest.raises(UsageError) as caught:
-        quantise_layers(quantised, find_weight_format("int8"))
-    assert caught.value.code == "weights.quantised"
+    for again in ("int8", "dequantised"):
+        with pytest.raises(UsageError) as caught:
+            dippm.load(quantised, weights=again)
+        assert caught.value.code == "weights.quantised"
+    assert dippm.load(graph, weights="dequantised") == graph
 
 
 def test_a_table_of_bytes_beside_them_is_no_quantised_weight(builder: Any) -> None:
@@ -236,7 +247,7 @@ def test_a_table_of_bytes_beside_them_is_no_quantised_weight(builder: Any) -> No
     x = builder.node(OpKind.ADD, [x, builder.node(OpKind.CAST, [table], 64)], n, 64)
     last = builder.weight(10, 64)
     graph = builder.graph(builder.node(OpKind.LINEAR, [x, last], n, 10))
-    tensors = quantise_layers(graph, find_weight_format("nf4")).tensors
+    tensors = quantise_layers(graph, _NF4).tensors
     stored = [tensors[index].dtype for index in (table, first, last)]
     assert stored == [DType.UINT8, DType.UINT4, DType.FLOAT32]
 
@@ -245,7 +256,7 @@ def test_a_model_without_such_layers_is_refused(builder: Any) -> None:
     n = builder.N
     graph = builder.graph(builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(4, 8)], n, 4))
     with pytest.raises(UsageError) as caught:
-        quantise_layers(graph, find_weight_format("nf4"))
+        quantise_layers(graph, _NF4)
     assert caught.value.code == "weights.no_layers"
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dippm
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.latency import LatencyBreakdown, break_down_each
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
-from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
 from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.best_times import BestTimes
@@ -72,7 +72,7 @@ def test_no_product_takes_less_than_its_weight_from_memory(times: BestTimes, lay
 
 
 def test_unpacking_is_put_on_top_for_the_graphs_that_need_it(times: BestTimes, layers: Graph) -> None:
-    packed = quantise_layers(layers, find_weight_format("nf4"))
+    packed = dippm.load(layers, weights="nf4")
     (alone,) = _of(times, _prepared(layers, precision="bf16"), "A100")
     beside, unpacked = _of(times, _prepared(layers, packed, precision="bf16"), "A100")
     assert np.array_equal(beside.share_ms, alone.share_ms)

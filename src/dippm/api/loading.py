@@ -12,7 +12,7 @@ from dippm.errors import UsageError
 from dippm.frontends.checkpoint_folder import find_checkpoint
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
-from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
+from dippm.frontends.quantised_weights import find_weight_format, quantise_layers, refuse_quantised
 from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
 
@@ -73,7 +73,8 @@ def load(
             other graphs hold for every precision.
         weights: How the weights of linear layers are stored, the last layer's apart, as quantising them leaves them:
             ``nf4`` (4 bits of bitsandbytes), ``nf4-double`` (with scales in 8 bits), ``int8``, ``int4`` (GPTQ and AWQ,
-            groups of 128) or ``fp8``. A checkpoint that is quantised says so itself.
+            groups of 128), ``fp8`` or ``mxfp4``. A checkpoint that is published quantised is read so where nothing is
+            given, at inference; ``dequantised`` reads it as it was before that.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
@@ -89,7 +90,7 @@ def load(
         model = fspath(model)
     shapes, conditions = parse_input_shapes(input), Conditions.parse(mode=mode, precision=precision or "fp32")
     read_for = None if precision is None else conditions.precision
-    stored = None if weights is None else find_weight_format(weights)
+    stored, is_dequantised = None if weights is None else find_weight_format(weights), weights is not None
 
     source: object = model
     name = model if isinstance(model, str) and is_zoo_name(model) else None
@@ -107,6 +108,7 @@ def load(
             mode=conditions.mode,
             batch_hint=batch_hint,
             precision=read_for,
+            is_dequantised=is_dequantised,
         )
 
     if name is None:
@@ -114,6 +116,19 @@ def load(
     else:
         from dippm.api.named_models import read_kept
 
-        graph = read_kept(name, read, shapes=shapes, mode=conditions.mode, batch_hint=batch_hint, precision=read_for)
+        graph = read_kept(
+            name,
+            read,
+            shapes=shapes,
+            mode=conditions.mode,
+            batch_hint=batch_hint,
+            precision=read_for,
+            is_dequantised=is_dequantised,
+        )
         graph = replace(graph, source=str(model))
-    return graph if stored is None else quantise_layers(graph, stored)
+    if not is_dequantised:
+        return graph
+    if stored is None:
+        refuse_quantised(graph)
+        return graph
+    return quantise_layers(graph, stored)

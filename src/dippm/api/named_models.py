@@ -71,6 +71,7 @@ def read_kept(
     mode: Mode,
     batch_hint: int | None,
     precision: Precision | None = Precision.FP32,
+    is_dequantised: bool = False,
 ) -> Graph:
     """The graph of a model by name: the kept one where there is one, else the one that is read, which is then kept.
 
@@ -85,6 +86,7 @@ def read_kept(
         mode: What it is read for.
         batch_hint: The batch to read it for where it cannot be read for every batch.
         precision: What it is read for; None for the type that the model is published in.
+        is_dequantised: Whether it is read as it was before it was quantised.
     """
     folder = cache_folder("named-graphs")
     library = library_of(name)
@@ -109,6 +111,7 @@ def read_kept(
         mode.value,
         max(batch, PROOF_BATCH),
         stored,
+        is_dequantised,
         _versions(library),
         _state_of_readers(),
     )

@@ -143,7 +143,8 @@ WeightsOption = Annotated[
     str | None,
     typer.Option(
         "--weights",
-        help="How weights of linear layers are stored, quantised: nf4, nf4-double, int8, int4 or fp8.",
+        help="How weights of linear layers are stored, the last layer's apart: nf4, nf4-double, int8, int4, fp8, "
+        "mxfp4, or dequantised, where they are published quantised.",
         show_default="as they are",
     ),
 ]

@@ -205,7 +205,8 @@ class PublishedRun:
             module = _with_summed_scores(module)
         graph = read_module(module, input=inputs, source=row.model, mode=self.conditions.mode)
         stored = _of_source(_QUANTISED, row)
-        return graph if stored is None else quantise_layers(graph, find_weight_format(stored))
+        layers = None if stored is None else find_weight_format(stored)
+        return graph if layers is None else quantise_layers(graph, layers)
 
     @property
     def _built_name(self) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dippm.errors import ModelReadError
-from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format
+from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format, predicted_as_before
 
 __all__ = [
     "CONFIG_NAME",
@@ -141,24 +141,16 @@ class StoredCheckpoint:
         return parse_weight_format(quantization) if isinstance(quantization, Mapping) else None
 
     def doubts(self, parameters: int) -> tuple[str, ...]:
-        """What a prediction of the model as it is built cannot vouch for.
+        """What a prediction of the model as it is built cannot vouch for, its quantised weights apart.
 
         Args:
             parameters: Numbers in the weights of the model that was built.
         """
         quantization = self.settings.get("quantization_config")
-        stored = self.weight_format
-        if stored is not None:
-            return (
-                f"The checkpoint's weights are quantised ({stored.method}): they are counted as stored, in "
-                f"{stored.bits:.3g} bits each, and read so by every product. No such model was measured.",
-            )
+        if self.weight_format is not None:
+            return ()
         if isinstance(quantization, Mapping):
-            method = quantization.get("quant_method", "a format of its own")
-            return (
-                f"The checkpoint's weights are published quantised ({method}). They are predicted as they were before "
-                "that: the quantised model takes less memory, and less time to read them.",
-            )
+            return (predicted_as_before(quantization.get("quant_method", "a format of its own")),)
         if self.has_gguf and self.weights is None:
             return (
                 f"The folder holds GGUF files, which are not read: the model is what its {CONFIG_NAME} describes, "

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format
 from dippm.graph import DType
 
 __all__ = ["Checkpoint", "find_named", "known_names", "load_checkpoints"]
@@ -22,13 +23,22 @@ class Checkpoint:
         architecture: Class of the library.
         config: What its configuration has otherwise than the class's default.
         parameters: Trained weights that it is published with.
-        dtype: The 16-bit format that they are published in; None where they are of 32 bits.
+        dtype: The 16-bit format that they are published in, but for those that are quantised; None where they are of
+            32 bits.
+        quantization: How some of them are quantised, as ``quantization_config`` of its configuration says it; empty
+            where none is.
     """
 
     architecture: str
     parameters: int
     dtype: DType | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def weight_format(self) -> WeightFormat | None:
+        """How its weights are quantised; None where they are not."""
+        return parse_weight_format(self.quantization) if self.quantization else None
 
 
 @cache
@@ -75,6 +85,7 @@ def _read_entry(entry: Mapping[str, Any], table: Mapping[str, Any]) -> Checkpoin
         parameters=entry["parameters"],
         dtype=DType(entry["dtype"]) if "dtype" in entry else None,
         config=config,
+        quantization=entry.get("quantization", {}),
     )
 
 

@@ -15,7 +15,8 @@ from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
-from dippm.frontends.quantised_weights import store_weights
+from dippm.frontends.named_checkpoints import find_named
+from dippm.frontends.quantised_weights import WeightFormat, store_weights, trained_as_before
 from dippm.frontends.transformers_inputs import with_plain_text
 from dippm.frontends.unread_weights import warn_of_unread_weights
 from dippm.graph import Graph
@@ -43,6 +44,7 @@ def open_model(
     mode: Mode = Mode.INFERENCE,
     batch_hint: int | None = None,
     precision: Precision | None = Precision.FP32,
+    is_dequantised: bool = False,
 ) -> Graph:
     """Read a model.
 
@@ -56,19 +58,35 @@ def open_model(
         mode: Whether to read the forward pass as it runs at inference or in training. A file is read as it is.
         batch_hint: The batch to read a model for that cannot be read for every batch.
         precision: What it will run in, see :func:`dippm.frontends.zoo.build`.
+        is_dequantised: Whether a checkpoint that is published quantised is read as it was before that.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.
     """
     if isinstance(model, Graph):
         return model
+    read = partial(
+        _open_checkpoint,
+        input=input,
+        mode=mode,
+        batch_hint=batch_hint,
+        precision=precision,
+        is_dequantised=is_dequantised,
+    )
     if isinstance(model, StoredCheckpoint):
-        return _open_checkpoint(model, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
+        return read(model)
     if model == "":
         # It would be the folder that the program was started in.
         raise UsageError("The model must be a path or a name. Got an empty one instead.", code="model.no_name")
     if isinstance(model, str) and model.startswith(_ZOOS):
-        return _open_zoo(model, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
+        return _open_zoo(
+            model,
+            input=input,
+            mode=mode,
+            batch_hint=batch_hint,
+            precision=precision,
+            is_dequantised=is_dequantised,
+        )
     if isinstance(model, str | Path):
         path = Path(model)
         checkpoint = find_checkpoint(path)
@@ -76,7 +94,7 @@ def open_model(
             return _open_file(path, input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
         if framework is not None and parse_framework(framework) is not Framework.PYTORCH:
             raise _mismatch(checkpoint.path, found=Framework.PYTORCH, named=parse_framework(framework))
-        return _open_checkpoint(checkpoint, input=input, mode=mode, batch_hint=batch_hint, precision=precision)
+        return read(checkpoint)
     return _open_object(model, input=input, mode=mode, batch_hint=batch_hint)
 
 
@@ -87,6 +105,7 @@ def _open_zoo(
     mode: Mode,
     batch_hint: int | None,
     precision: Precision | None,
+    is_dequantised: bool,
 ) -> Graph:
     from dippm.frontends import zoo
 
@@ -95,7 +114,14 @@ def _open_zoo(
         _refuse_input_beside_mark(name, input=input)
     module, default_input = zoo.build(name, precision=precision)
     graph = _read_built(module, default_input, input=input, source=name, mode=mode, batch_hint=batch_hint)
-    return warn_of_unread_weights(graph) if is_checkpoint else graph
+    if not is_checkpoint:
+        return graph
+    prefix, _, model = name.partition(":")
+    known = find_named(prefix, model.partition("#")[0])
+    graph = warn_of_unread_weights(graph)
+    if known is None or is_dequantised:
+        return graph
+    return _as_published(graph, known.weight_format, is_whole=mode is Mode.TRAINING)
 
 
 def _open_checkpoint(
@@ -105,6 +131,7 @@ def _open_checkpoint(
     mode: Mode,
     batch_hint: int | None,
     precision: Precision | None,
+    is_dequantised: bool,
 ) -> Graph:
     from dippm.frontends import zoo
 
@@ -113,10 +140,21 @@ def _open_checkpoint(
     module, default_input = zoo.build_stored(checkpoint, precision=precision)
     graph = _read_built(module, default_input, input=input, source=checkpoint.name, mode=mode, batch_hint=batch_hint)
     graph = warn_of_unread_weights(graph)
-    if checkpoint.weight_format is not None:
-        graph = store_weights(graph, checkpoint.weight_format)
+    published = checkpoint.weight_format
+    if published is not None and not is_dequantised:
+        graph = _as_published(graph, published, is_whole=mode is Mode.TRAINING and not published.is_trainable)
     doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
+
+
+def _as_published(graph: Graph, published: WeightFormat | None, *, is_whole: bool) -> Graph:
+    """A graph of whole weights with those stored that are published quantised; with ``is_whole`` that is only told."""
+    if published is None:
+        return graph
+    if is_whole:
+        return replace(graph, warnings=(trained_as_before(published), *graph.warnings))
+    stored = store_weights(graph, published)
+    return replace(stored, warnings=(published.described, *stored.warnings))
 
 
 def _read_built(

@@ -19,12 +19,16 @@ from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixe
 from dippm.graph.linear_layers import find_multiplied_weights, find_output_layers, is_of_layer
 
 __all__ = [
+    "DEQUANTISED",
     "WEIGHT_FORMATS",
     "WeightFormat",
     "find_weight_format",
     "parse_weight_format",
+    "predicted_as_before",
     "quantise_layers",
+    "refuse_quantised",
     "store_weights",
+    "trained_as_before",
 ]
 
 #: How weights are quantised, by the name that users write, as the configuration of a checkpoint says it.
@@ -34,7 +38,10 @@ WEIGHT_FORMATS: Mapping[str, Mapping[str, Any]] = {
     "int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
     "int4": {"quant_method": "gptq", "bits": 4, "group_size": 128},
     "fp8": {"quant_method": "fp8"},
+    "mxfp4": {"quant_method": "mxfp4"},
 }
+#: In place of a format: a checkpoint that is published quantised is to be as it was before that.
+DEQUANTISED = "dequantised"
 
 _TYPES = {2: DType.UINT2, 4: DType.UINT4, 8: DType.UINT8}
 _SCALE_BITS = 16
@@ -98,6 +105,25 @@ class WeightFormat:
         return self.method == "bitsandbytes"
 
     @property
+    def is_trainable(self) -> bool:
+        """Whether adapters can be trained beside them: transformers trains nothing beside weights in MXFP4."""
+        return self.method != "mxfp4"
+
+    @property
+    def described(self) -> str:
+        """What a prediction of a checkpoint that is published so rests on."""
+        kernels = (
+            " Without kernels of MXFP4 (Triton 3.4, compute capability 7.5) transformers makes them bfloat16, which "
+            "takes four times the memory."
+            if self.method == "mxfp4"
+            else ""
+        )
+        return (
+            f"The checkpoint's weights are quantised ({self.method}): they are counted as stored, in {self.bits:.3g} "
+            f"bits each, and read so by every product. No such model was measured.{kernels}"
+        )
+
+    @property
     def bits(self) -> float:
         """Bits of a weight with its share of scales and zero points."""
         return self.dtype.bits + self.scale_bits
@@ -143,20 +169,44 @@ def _packing(method: str, dtype: DType, settings: Mapping[str, Any]) -> str:
     return "bitsandbytes-4bit-nested" if settings.get("bnb_4bit_use_double_quant") else "bitsandbytes-4bit"
 
 
-def find_weight_format(name: str) -> WeightFormat:
-    """A format by its name, see :data:`WEIGHT_FORMATS`.
+def find_weight_format(name: str) -> WeightFormat | None:
+    """A format by its name, see :data:`WEIGHT_FORMATS`; None for :data:`DEQUANTISED`.
 
     Raises:
         UsageError: ``weights.unknown``.
     """
-    found = WEIGHT_FORMATS.get(str(name).strip().lower())
+    asked = str(name).strip().lower()
+    if asked == DEQUANTISED:
+        return None
+    found = WEIGHT_FORMATS.get(asked)
     stored = None if found is None else parse_weight_format(found)
     if stored is None:
         raise UsageError(
-            f"The weights must be stored as one of {', '.join(WEIGHT_FORMATS)}. Got '{name}' instead.",
+            f"The weights must be stored as one of {', '.join(WEIGHT_FORMATS)}, or be {DEQUANTISED}. Got '{name}' "
+            "instead.",
             code="weights.unknown",
         )
     return stored
+
+
+def predicted_as_before(method: object) -> str:
+    """What a prediction of a checkpoint that is published quantised does not tell, where its weights are taken whole.
+
+    Args:
+        method: How it is quantised.
+    """
+    return (
+        f"The checkpoint's weights are published quantised ({method}). They are predicted as they were before that: "
+        "the quantised model takes less memory, and less time to read them."
+    )
+
+
+def trained_as_before(published: WeightFormat) -> str:
+    """What is told of a training step of a checkpoint that is published quantised."""
+    return (
+        f"The checkpoint's weights are published quantised ({published.method}): the step is that of the model as it "
+        "was before that."
+    )
 
 
 def quantise_layers(graph: Graph, stored: WeightFormat) -> Graph:
@@ -168,6 +218,23 @@ def quantise_layers(graph: Graph, stored: WeightFormat) -> Graph:
 
     Raises:
         UsageError: ``weights.quantised`` where they are, ``weights.no_layers`` where there is no such layer.
+    """
+    refuse_quantised(graph)
+    quantised = store_weights(graph, stored, kept=find_output_layers(graph))
+    if quantised.tensors == graph.tensors:
+        raise UsageError(
+            f"'{graph.source}' has no linear layers but its last whose weights could be quantised.",
+            code="weights.no_layers",
+            cure="Leave the format of the weights out.",
+        )
+    return quantised
+
+
+def refuse_quantised(graph: Graph) -> None:
+    """Refuse a model whose weights are quantised in its file: what they were before that is not known.
+
+    Raises:
+        UsageError: ``weights.quantised``.
     """
     multiplied = find_multiplied_weights(graph)
     packed = next(
@@ -184,14 +251,6 @@ def quantise_layers(graph: Graph, stored: WeightFormat) -> Graph:
             code="weights.quantised",
             cure="Leave the format of the weights out.",
         )
-    quantised = store_weights(graph, stored, kept=find_output_layers(graph))
-    if quantised.tensors == graph.tensors:
-        raise UsageError(
-            f"'{graph.source}' has no linear layers but its last whose weights could be quantised.",
-            code="weights.no_layers",
-            cure="Leave the format of the weights out.",
-        )
-    return quantised
 
 
 def _listed_patterns(settings: Mapping[str, Any]) -> list[str]:

@@ -95,7 +95,8 @@ class Options(BaseModel):
     )
     weights: Word | None = Field(
         default=None,
-        description="How weights of linear layers are stored: nf4, nf4-double, int8, int4 or fp8; absent: as they are.",
+        description="How weights of linear layers are stored, the last layer's apart: nf4, nf4-double, int8, int4, "
+        "fp8, mxfp4, or dequantised, where they are published quantised; absent: as they are.",
     )
     precision: Word | None = Field(
         default=None,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+import dippm
 from dippm.costs import MemoryTimeline, Precision, Workload, live_memory
 from dippm.costs.conditions import LowRankAdapters
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.errors import UnsupportedError
-from dippm.frontends.quantised_weights import find_weight_format, quantise_layers
 from dippm.graph import DType, Graph, OpKind
 
 
@@ -26,7 +26,7 @@ def _network(builder: Any, kind: OpKind = OpKind.LINEAR) -> Graph:
 
 
 def _step(graph: Graph, weights: str | None = "nf4", **given: Any) -> TrainingGraph:
-    graph = graph if weights is None else quantise_layers(graph, find_weight_format(weights))
+    graph = graph if weights is None else dippm.load(graph, weights=weights)
     settings = TrainingSettings(precision=Precision.BF16, adapters=LowRankAdapters(rank=4), **given)
     return make_training_graph(graph, settings)
 
@@ -76,7 +76,7 @@ def test_multiply_accumulates_are_those_of_whole_weights_and_memory_is_less(buil
 
 @pytest.mark.parametrize("weights", ["nf4", "int8", "fp8"])
 def test_quantised_weights_are_not_trained(builder: Any, weights: str) -> None:
-    graph = quantise_layers(_network(builder), find_weight_format(weights))
+    graph = dippm.load(_network(builder), weights=weights)
     with pytest.raises(UnsupportedError, match="lora") as caught:
         make_training_graph(graph, TrainingSettings())
     assert caught.value.code == "training.quantised"
