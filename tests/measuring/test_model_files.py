@@ -66,6 +66,9 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         find_source(str(tmp_path), InputShapes())
     assert caught.value.code == "measure.quantised"
+    with pytest.raises(UnsupportedError, match="'hf:gpt-oss-20b'") as caught:
+        find_source("hf:gpt-oss-20b", InputShapes())
+    assert caught.value.code == "measure.quantised"
 
 
 def test_a_library_model() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 from dippm.frontends.quantised_weights import WeightFormat, parse_weight_format
 from dippm.graph import DType
 
-__all__ = ["Checkpoint", "find_named", "known_names", "load_checkpoints"]
+__all__ = ["Checkpoint", "find_named", "known_names", "load_checkpoints", "published_format"]
+
+_PREFIXES = ("hf", "diffusers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +67,17 @@ def find_named(prefix: str, name: str) -> Checkpoint | None:
         if lowered in {known.lower(), _without_owner(known).lower()}:
             return checkpoint
     return None
+
+
+def published_format(name: str) -> WeightFormat | None:
+    """How the weights of a model by name are published quantised; None where they are not.
+
+    Args:
+        name: A model with what stands before it and behind it, such as ``hf:gpt-oss-20b#decode=512``.
+    """
+    prefix, _, model = name.partition(":")
+    known = find_named(prefix, model.partition("#")[0]) if prefix in _PREFIXES else None
+    return None if known is None else known.weight_format
 
 
 def known_names(prefix: str) -> list[str]:

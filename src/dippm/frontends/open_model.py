@@ -15,7 +15,7 @@ from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
-from dippm.frontends.named_checkpoints import find_named
+from dippm.frontends.named_checkpoints import published_format
 from dippm.frontends.quantised_weights import WeightFormat, store_weights, trained_as_before
 from dippm.frontends.transformers_inputs import with_plain_text
 from dippm.frontends.unread_weights import warn_of_unread_weights
@@ -116,12 +116,11 @@ def _open_zoo(
     graph = _read_built(module, default_input, input=input, source=name, mode=mode, batch_hint=batch_hint)
     if not is_checkpoint:
         return graph
-    prefix, _, model = name.partition(":")
-    known = find_named(prefix, model.partition("#")[0])
     graph = warn_of_unread_weights(graph)
-    if known is None or is_dequantised:
+    published = published_format(name)
+    if published is None or is_dequantised:
         return graph
-    return _as_published(graph, known.weight_format, is_whole=mode is Mode.TRAINING)
+    return _as_published(graph, published, is_whole=mode is Mode.TRAINING)
 
 
 def _open_checkpoint(
@@ -147,10 +146,8 @@ def _open_checkpoint(
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
 
 
-def _as_published(graph: Graph, published: WeightFormat | None, *, is_whole: bool) -> Graph:
+def _as_published(graph: Graph, published: WeightFormat, *, is_whole: bool) -> Graph:
     """A graph of whole weights with those stored that are published quantised; with ``is_whole`` that is only told."""
-    if published is None:
-        return graph
     if is_whole:
         return replace(graph, warnings=(trained_as_before(published), *graph.warnings))
     stored = store_weights(graph, published)

@@ -15,6 +15,7 @@ from dippm.frontends import zoo
 from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.named_checkpoints import published_format
 from dippm.measuring.export_trust import loading_runs_code
 
 if TYPE_CHECKING:
@@ -44,19 +45,25 @@ def find_source(model: str, inputs: InputShapes, *, trust: bool = False) -> ZooS
             predicted alone, such as those of TensorFlow, Keras and Paddle.
     """
     if zoo.is_zoo_name(model):
+        if published_format(model) is not None:
+            raise _quantised(model)
         return ZooSource(model, inputs)
     checkpoint = find_checkpoint(Path(model))
     if checkpoint is not None and "quantization_config" in checkpoint.settings:
-        raise UnsupportedError(
-            f"The weights of '{checkpoint.path}' are quantised, and what is measured is a model with random weights of "
-            "its plain types.",
-            code="measure.quantised",
-            cure="Measure the model that it was quantised from.",
-        )
+        raise _quantised(checkpoint.name)
     if checkpoint is not None:
         return CheckpointSource(checkpoint, inputs)
     _refuse_unmeasured(Path(model))
     return FileSource(model, inputs, trust=trust)
+
+
+def _quantised(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"The weights of '{name}' are quantised, and what is measured is a model with random weights of its plain "
+        "types.",
+        code="measure.quantised",
+        cure="Measure the model that it was quantised from.",
+    )
 
 
 def _refuse_unmeasured(path: Path) -> None:
