@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from dippm.cli.output import (
     print_json,
     print_note,
 )
-from dippm.cli.predict import find_devices, make_title, memory_lines, print_heading
+from dippm.cli.predict import find_devices, make_title, memory_lines, notes_of, print_heading
 from dippm.cli.shared_options import with_shared_options
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _DEVICE_WIDTH = 21
 _NARROW_WIDTH = 9
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
 _MILLION = 1e6
+_TOLD_BY_ROWS = re.compile(r"(^|: )It (does|may) not fit: ")
 _MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out."
 
 
@@ -207,11 +209,9 @@ def _print_table(
 
 
 def _file_notes(answers: Sequence[DeviceFit | MaxBatch]) -> list[str]:
-    """What keeps a verdict from holding whatever the device: warnings that all answers share."""
-    shared = list(answers[0].prediction.warnings)
-    for answer in answers[1:]:
-        shared = [warning for warning in shared if warning in answer.prediction.warnings]
-    return shared
+    """What a verdict rests on; whether a model fits, the table says where it has several rows."""
+    notes = notes_of([answer.prediction for answer in answers])
+    return notes if len(answers) == 1 else [note for note in notes if not _TOLD_BY_ROWS.search(note)]
 
 
 def _fit_table(answers: Sequence[DeviceFit]) -> Table:

@@ -90,7 +90,7 @@ def predict(
     else:
         print_heading(predictions)
         print_columns(_COLUMNS, (_row(prediction) for prediction in predictions))
-        for note in _notes(predictions):
+        for note in notes_of(predictions):
             print_note(f"! {note}")
 
 
@@ -150,7 +150,7 @@ def _row(prediction: Prediction) -> list[object]:
     return [*cells, prediction.mig_name]
 
 
-def _notes(predictions: Sequence[Prediction]) -> list[str]:
+def notes_of(predictions: Sequence[Prediction]) -> list[str]:
     """Warnings of all predictions in order; one that differs in its figures alone stands once, with where it holds."""
     from dippm.predictors.warning_order import order_warnings
 
@@ -208,7 +208,7 @@ def make_table(predictions: Sequence[Prediction]) -> Group:
         previous = prediction.device
     parts: list[RenderableType] = [make_title(first), table]
     parts += [Text(line) for line in memory_lines(predictions)]
-    parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in _notes(predictions)]
+    parts += [Padding(Text(f"! {make_printable(note)}", style="yellow")) for note in notes_of(predictions)]
     of_slices = "MIG: the smallest slice with room; latency and energy are those of the whole device. "
     parts.append(
         Text(
