@@ -84,6 +84,21 @@ def test_a_row_says_what_was_asked_also_where_it_is_refused(graph_files: list[st
         assert row["software"] == "torch 2.4"
 
 
+def test_a_row_says_how_weights_are_stored_and_how_many_are_not_trained(tmp_path: Path, builder: Any) -> None:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 64), builder.weight(64, 64)], n, 64)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(8, 64)], n, 8))
+    dippm.save_graph(graph, tmp_path / "a.json.gz")
+    asked: dict[str, Any] = {"mode": "training", "weights": "nf4", "lora": 2, "jobs": 1}
+    sweep([tmp_path / "a.json.gz", "none.onnx"], out=tmp_path / "t.parquet", **asked)
+    done, refused = read(tmp_path / "t.parquet")
+    assert done["weights"] == refused["weights"] == "nf4"
+    # Of the one layer that is not the last: 2 x 64 and 64 x 2.
+    assert (done["parameters"], done["frozen_parameters"]) == (256, 64 * 64 + 8 * 64)
+    (answer,) = dippm.predict_each([load(tmp_path / "a.json.gz", weights="nf4")], mode="training", lora=2)
+    assert answer.model.to_dict()["quantised_weights"] == {"uint4": 64 * 64}
+
+
 def test_what_is_refused_leaves_the_others(graph_files: list[str], tmp_path: Path) -> None:
     """An old software cannot drive an H100, and the largest batch of a large layer does not fit any number."""
     out = tmp_path / "t.parquet"

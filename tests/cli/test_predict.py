@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 import dippm
 from dippm.cli import main, predict
 from dippm.cli.predict import make_table
-from dippm.costs.conditions import Conditions
+from dippm.costs.conditions import Conditions, LowRankAdapters, Mode
 from dippm.predictors.prediction import ModelInfo, NoSlice, Prediction, PredictorInfo
 
 
@@ -70,6 +70,21 @@ def show(content: RenderableType, *, width: int = 100) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width, markup=False, emoji=False, color_system=None).print(content)
     return stream.getvalue()
+
+
+def test_what_is_trained_and_what_is_quantised_stands_above_the_figures() -> None:
+    model = ModelInfo(
+        source="net.onnx",
+        framework="onnx",
+        nodes=122,
+        parameters=1_000,
+        frozen_parameters=25_557_032,
+        quantised_weights={"uint4": 20_000_000},
+    )
+    shown = show(
+        make_table([make_prediction(model=model, conditions=Conditions(mode=Mode.TRAINING, adapters=adapters))])
+    )
+    assert "1,000 trained beside 25,557,032 parameters, 20,000,000 in uint4, " in " ".join(shown.split())
 
 
 def test_one_prediction_shows_figures_intervals_parts_and_warnings() -> None:
@@ -174,7 +189,9 @@ IMAGE_MACS = 16 * 3 * 9 * 32 * 32 + 16 * 10
 def test_predict_json_is_the_contract(net: str, run_json: Callable[..., dict[str, Any]]) -> None:
     answer = run_json("predict", net, "--batch", "8", "--precision", "amp", "--layout", "nhwc")
     assert set(answer) == {"schema", "model", "predictions"}
-    assert set(answer["model"]) == {"source", "framework", "nodes", "parameters", "unsupported_ops"}
+    assert set(answer["model"]) == {
+        "source", "framework", "nodes", "parameters", "frozen_parameters", "quantised_weights", "unsupported_ops",
+    }  # fmt: skip
     assert answer["model"]["parameters"] == 16 * 27 + 160
     (prediction,) = answer["predictions"]
     assert set(prediction) == {

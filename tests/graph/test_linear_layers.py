@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dippm.graph import Graph, OpKind, TensorRole
+from dippm.graph import DType, Graph, OpKind, TensorRole
 from dippm.graph.linear_layers import (
+    count_quantised,
     find_multiplied_weights,
     find_output_layers,
     find_stacks,
@@ -52,6 +53,16 @@ def test_a_whole_weight_is_found_behind_a_view_and_a_copy(builder: Any) -> None:
     graph = builder.graph()
     assert _weights(graph) == [-1, -1, weight, -1]
     assert find_weight(graph.tensors, graph.nodes[-1], cast_from={copy: weight}) == weight
+
+
+def test_quantised_weights_are_those_that_are_multiplied_with(builder: Any) -> None:
+    n = builder.N
+    x, whole = builder.input(n, 8, 16), builder.weight(16, 16)
+    packed, experts = builder.weight(16, 16, dtype=DType.UINT4), builder.weight(8, 16, 16, dtype=DType.FLOAT8)
+    builder.weight(64, dtype=DType.UINT8, role=TensorRole.BUFFER)
+    for weight in (whole, packed, packed, experts):
+        x = builder.node(OpKind.MATMUL, [x, weight], n, 8, 16)
+    assert count_quantised(builder.graph()) == {DType.UINT4: 256, DType.FLOAT8: 2048}
 
 
 def test_the_layer_of_the_first_output_is_found_through_views_casts_and_softmax(builder: Any) -> None:

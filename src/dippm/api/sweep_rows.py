@@ -36,9 +36,11 @@ COLUMNS: dict[str, str] = {
     "framework": "string",
     "nodes": "int64",
     "parameters": "int64",
+    "frozen_parameters": "int64",
     "macs": "int64",
     "batch": "int64",
     "device": "string",
+    "weights": "string",
     "mode": "string",
     "precision": "string",
     "layout": "string",
@@ -220,7 +222,7 @@ def _rows_of(task: SweepTask, graph: Graph, batches: Sequence[int], settings: Sw
         for b, d in places:
             answer = answers[b, d]
             if isinstance(answer, Prediction):
-                yield _row(task, answer)
+                yield _row(task, answer, settings)
             else:
                 device = settings.devices[d]
                 yield _error_row(
@@ -273,7 +275,7 @@ def _predict(
     yield from zip(places, answers, strict=True)
 
 
-def _row(task: SweepTask, answer: Prediction) -> Row:
+def _row(task: SweepTask, answer: Prediction, settings: SweepSettings) -> Row:
     row: Row = {
         "model": task.model,
         "status": _OK,
@@ -281,6 +283,7 @@ def _row(task: SweepTask, answer: Prediction) -> Row:
         "macs": _as_int64(answer.macs),
         "batch": answer.batch,
         "device": answer.device,
+        "weights": settings.reading["weights"],
         **_of_conditions(answer.conditions, answer.software),
         "mig": answer.mig,
         "step_time_ms": _round(answer.step_time_ms),
@@ -317,13 +320,19 @@ def _error_row(
         **({} if info is None else _of_model(info)),
         "batch": batch,
         "device": device,
+        "weights": settings.reading["weights"],
         **_of_conditions(settings.conditions, settings.software),
         "warnings": [],
     }
 
 
 def _of_model(info: ModelInfo) -> Row:
-    return {"framework": info.framework, "nodes": info.nodes, "parameters": _as_int64(info.parameters)}
+    return {
+        "framework": info.framework,
+        "nodes": info.nodes,
+        "parameters": _as_int64(info.parameters),
+        "frozen_parameters": _as_int64(info.frozen_parameters),
+    }
 
 
 def _of_conditions(conditions: Conditions, software: Software | None) -> Row:

@@ -241,7 +241,11 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
         step += ", checkpointed"
     if conditions.adapters is not None:
         step += f", adapters of rank {conditions.adapters}"
-    trained = "" if conditions.adapters is None else "trained "
+    count = f"{model.parameters:,} parameters"
+    if conditions.adapters is not None:
+        count = f"{model.parameters:,} trained beside {model.frozen_parameters:,} parameters"
+    for dtype, quantised in model.quantised_weights.items():
+        count += f", {quantised:,} in {dtype}"
     # An input that all samples share, or whose batch is not in front, is shown whole.
     inputs = ", ".join(
         f"{make_printable(name)} {format_shape(shape[1:] if shape[:1] == (prediction.batch,) else shape)}"
@@ -249,7 +253,7 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
     )
     return (
         make_printable(model.source),
-        f"{model.framework}, {model.nodes:,} operators, {model.parameters:,} {trained}parameters, "
+        f"{model.framework}, {model.nodes:,} operators, {count}, "
         f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample",
         f"{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dippm.graph.dim import Shape
+from dippm.graph.dtype import DType
 from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
 
-__all__ = ["find_multiplied_weights", "find_output_layers", "find_stacks", "find_weight", "is_of_layer", "layer_of"]
+__all__ = [
+    "count_quantised",
+    "find_multiplied_weights",
+    "find_output_layers",
+    "find_stacks",
+    "find_weight",
+    "is_of_layer",
+    "is_quantised",
+    "layer_of",
+]
 
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
 _WEIGHT = 1
 _MATRIX = 2
+_WHOLE_BITS = 16
 _WEIGHT_SUFFIX = ".weight"
 # What hands on the numbers of a model's last layer where it reads nothing else that moves: its results are the outputs
 # in another form, in probabilities, scaled or capped.
@@ -50,6 +62,21 @@ def find_multiplied_weights(graph: Graph) -> frozenset[int]:
     right = {node.inputs[_WEIGHT] for node in graph.nodes if node.kind in _PRODUCTS} - {-1}
     owners = {tensors[index].alias_of for index in right} | right
     return frozenset(index for index in owners if index is not None and tensors[index].role in _STORED)
+
+
+def is_quantised(weight: TensorSpec) -> bool:
+    """Whether a weight is stored in fewer than 16 bits."""
+    return weight.dtype.bits < _WHOLE_BITS and weight.role in _STORED
+
+
+def count_quantised(graph: Graph) -> dict[DType, int]:
+    """Number of quantised weights of products by their type; a mask or a table of bytes beside them is none."""
+    counts: Counter[DType] = Counter()
+    for index in sorted(find_multiplied_weights(graph)):
+        weight = graph.tensors[index]
+        if is_quantised(weight):
+            counts[weight.dtype] += _elements(weight.shape)
+    return dict(counts)
 
 
 def find_stacks(graph: Graph) -> frozenset[int]:

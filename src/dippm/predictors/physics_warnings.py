@@ -20,10 +20,9 @@ from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
 from dippm.costs.tensor_rates import tensor_format
 from dippm.costs.timeline import Purpose
-from dippm.costs.training_step.dequantised_products import is_quantised
 from dippm.devices import DeviceSpec
 from dippm.graph import DType, Graph, OpKind, TensorRole
-from dippm.graph.linear_layers import find_stacks, find_weight
+from dippm.graph.linear_layers import count_quantised, find_stacks
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
@@ -164,13 +163,11 @@ def warn_of_question(
 
 def _packed_warning(graph: Graph, mode: Mode) -> list[str]:
     """What the time of products with quantised weights rests on, those in FP8 apart."""
-    found = {weight: node for node in graph.nodes if (weight := find_weight(graph.tensors, node)) >= 0}
-    packed = {weight: node for weight, node in found.items() if is_quantised(graph.tensors[weight])}
-    types = sorted({graph.tensors[weight].dtype.value for weight in packed} - {DType.FLOAT8.value})
+    types = sorted(dtype.value for dtype in count_quantised(graph) if dtype is not DType.FLOAT8)
     if not types:
         return []
     stored = f"Weights are stored as {', '.join(types)}"
-    if any(PACKED_BY in node.attributes for node in packed.values()):
+    if any(PACKED_BY in node.attributes for node in graph.nodes):
         return [
             f"{stored}: what their library takes to launch and to unpack them rests on published runs of T4, A100 and "
             "H100. On a desktop's host they were up to 2.9 times faster."

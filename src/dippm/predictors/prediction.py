@@ -11,6 +11,7 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
+from dippm.graph.linear_layers import count_quantised
 from dippm.predictors.warning_order import order_warnings
 
 __all__ = ["ModelInfo", "NoSlice", "Prediction", "PredictorInfo"]
@@ -27,6 +28,8 @@ class ModelInfo:
         framework: Framework of the file.
         nodes: Number of operators, views left out.
         parameters: Number of trained weights.
+        frozen_parameters: Number of those that it has beside them where adapters alone are trained; else 0.
+        quantised_weights: Number of weights that are stored in fewer than 16 bits, by their type; empty where none are.
         unsupported_ops: Operators without a rule of their own: name to count.
     """
 
@@ -34,21 +37,30 @@ class ModelInfo:
     framework: str
     nodes: int
     parameters: int
+    frozen_parameters: int = 0
+    quantised_weights: Mapping[str, int] = field(default_factory=dict)
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, *, parameters: int | None = None) -> ModelInfo:
+    def of(
+        cls, graph: Graph, *, parameters: int | None = None, has_adapters: bool = False, is_whole: bool = False
+    ) -> ModelInfo:
         """What a graph says of its model.
 
         Args:
             graph: The graph.
-            parameters: Number of its trained weights, where that is known already.
+            parameters: Number of weights that are trained, where that is known already.
+            has_adapters: Whether those are of adapters, and its own are frozen.
+            is_whole: Whether it is known to have no quantised weights.
         """
+        quantised = {} if is_whole else count_quantised(graph)
         return cls(
             source=graph.source,
             framework=graph.framework,
             nodes=len(graph.nodes) - [node.kind for node in graph.nodes].count(OpKind.VIEW),
             parameters=graph.parameter_count if parameters is None else parameters,
+            frozen_parameters=graph.parameter_count if has_adapters else 0,
+            quantised_weights={dtype.value: count for dtype, count in quantised.items()},
             unsupported_ops=graph.unsupported_ops,
         )
 
@@ -59,6 +71,8 @@ class ModelInfo:
             "framework": self.framework,
             "nodes": self.nodes,
             "parameters": self.parameters,
+            "frozen_parameters": self.frozen_parameters,
+            "quantised_weights": dict(self.quantised_weights),
             "unsupported_ops": dict(self.unsupported_ops),
         }
 

@@ -25,11 +25,11 @@ from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
 from dippm.costs.tensor_rates import fp16_operations
 from dippm.costs.timeline import MemoryTimeline
-from dippm.costs.training_step.dequantised_products import has_quantised_products
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, OpKind
+from dippm.graph.linear_layers import count_quantised
 from dippm.predictors.prediction import ModelInfo
 from dippm.predictors.weight_reads import WeightReads
 from dippm.units import BYTES_PER_MIB
@@ -180,7 +180,12 @@ class CompiledGraphs:
                     widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
-                    model=ModelInfo.of(source, parameters=sum(parameters.values())),
+                    model=ModelInfo.of(
+                        source,
+                        parameters=sum(parameters.values()),
+                        has_adapters=conditions.adapters is not None,
+                        is_whole=not _stores_packed(kept),
+                    ),
                 )
                 for source, graph, timeline, nodes, parameters, kept in rows
             ),
@@ -288,7 +293,7 @@ def _stores_packed(kept: Mapping[DType, int]) -> bool:
 
 def _widened_mb(graph: Graph, kept: Mapping[DType, int]) -> float:
     """What the weights of 16 bits among those that are kept would take more in FP32, MiB; 0 without quantised ones."""
-    if not (_stores_packed(kept) and has_quantised_products(graph)):
+    if not (_stores_packed(kept) and count_quantised(graph)):
         return 0.0
     more_bytes = (DType.FLOAT32.bits - _HALF_BITS) / 8
     count = sum(kept.get(dtype, 0) for dtype in (DType.FLOAT16, DType.BFLOAT16))

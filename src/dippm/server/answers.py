@@ -20,7 +20,9 @@ class Model(BaseModel):
     source: str
     framework: str
     nodes: int
-    parameters: int
+    parameters: int = Field(description="Trained weights.")
+    frozen_parameters: int = Field(description="Weights beside them where adapters alone are trained, else 0.")
+    quantised_weights: dict[str, int] = Field(description="Weights that are stored in fewer than 16 bits, by type.")
     unsupported_ops: dict[str, int] = Field(description="Operators without a rule of their own.")
 
 

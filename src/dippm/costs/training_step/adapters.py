@@ -11,12 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dippm.costs.conditions import LowRankAdapters
-from dippm.costs.training_step.dequantised_products import is_quantised
 from dippm.costs.training_step.step_builder import change_node, change_tensor
 from dippm.errors import UnsupportedError
 from dippm.graph import Dim, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec
 from dippm.graph.expansion import Expansion
-from dippm.graph.linear_layers import find_output_layers, find_weight, is_of_layer, layer_of
+from dippm.graph.linear_layers import find_output_layers, find_weight, is_of_layer, is_quantised, layer_of
 
 __all__ = ["find_adapted_weights", "with_adapters", "with_frozen_weights"]
 

@@ -8,24 +8,13 @@ from __future__ import annotations
 
 from dippm.costs.packings import PACKED_BY
 from dippm.costs.training_step.step_builder import StepBuilder, change_node
-from dippm.graph import Graph, Node, OpKind, TensorRole, TensorSpec
-from dippm.graph.linear_layers import find_multiplied_weights
+from dippm.graph import Node, OpKind
+from dippm.graph.linear_layers import is_quantised
 
-__all__ = ["has_quantised_products", "is_quantised", "read_weight", "with_unpacked_weight"]
+__all__ = ["read_weight", "with_unpacked_weight"]
 
 _WHOLE_BITS = 16
-_STORED = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER})
 _X, _WEIGHT, _BIAS, _SCALES = range(4)
-
-
-def is_quantised(weight: TensorSpec) -> bool:
-    """Whether a weight is stored in fewer than 16 bits."""
-    return weight.dtype.bits < _WHOLE_BITS and weight.role in _STORED
-
-
-def has_quantised_products(graph: Graph) -> bool:
-    """Whether a product has a quantised weight; a mask or a table of bytes beside them is none."""
-    return any(is_quantised(graph.tensors[weight]) for weight in find_multiplied_weights(graph))
 
 
 def with_unpacked_weight(builder: StepBuilder, node: Node) -> Node:

@@ -17,7 +17,6 @@ from dippm.costs.training_step.adapters import find_adapted_weights, with_adapte
 from dippm.costs.training_step.attention_kernels import with_attention_as_run
 from dippm.costs.training_step.backward import ACCUMULATE, RESHAPE, Gradients
 from dippm.costs.training_step.checkpointing import find_blocks, find_functions, run_block_backward
-from dippm.costs.training_step.dequantised_products import is_quantised
 from dippm.costs.training_step.explicit_types import with_explicit_types
 from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
@@ -27,6 +26,7 @@ from dippm.costs.training_step.step_builder import StepBuilder, change_node, cha
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, Node, OpKind, TensorRole
 from dippm.graph.codes import encode, mark
+from dippm.graph.linear_layers import is_quantised
 
 __all__ = ["Phase", "TrainingGraph", "TrainingSettings", "make_training_graph"]
 
