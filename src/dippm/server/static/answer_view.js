@@ -3,7 +3,7 @@
 import { Curves } from "./curves.js";
 import { save, toCsv } from "./downloads.js";
 import { make } from "./elements.js";
-import { formatCount, formatShape, formatWhole } from "./figures.js";
+import { describeWeights, formatCount, formatShape, formatWhole } from "./figures.js";
 import { showTable } from "./figure_table.js";
 import { showNotes } from "./notes.js";
 import { Operators } from "./operators.js";
@@ -109,6 +109,7 @@ export class AnswerView {
     const extra = [
       first.accumulation > 1 ? `${formatWhole(first.accumulation)} batches a step` : null,
       first.checkpointing ? "activation checkpointing" : null,
+      first.lora ? `adapters of rank ${first.lora}` : null,
     ];
     const holds = [step, first.precision, first.layout, first.runtime, ...extra, first.software].filter(Boolean);
     // Of one sample: without the axis that grows with the batch, which need not be the first.
@@ -118,7 +119,7 @@ export class AnswerView {
     return make("header", { class: "answer-head" },
       make("h2", { id: "answer-title", tabindex: "-1" }, model.source),
       make("p", { class: "facts" },
-        `${model.framework}, ${formatWhole(model.nodes)} operators, ${formatWhole(model.parameters)} parameters, `,
+        `${model.framework}, ${formatWhole(model.nodes)} operators, ${describeWeights(model)}, `,
         `${formatCount(first.macs / samples)}MACs a sample${first.mode === "training" ? " (forward and backward)" : ""}; ${inputs.join(", ")}`),
       make("p", { class: "holds" }, make("span", {}, "Predicted for"), holds.map((each) => make("span", { class: "tag" }, each))),
       note ? make("p", { class: "problem" }, note) : null,

@@ -21,6 +21,14 @@ export function formatCount(value) {
   return `${Number(value.toPrecision(3))} `;
 }
 
+/** How many weights a model has, which of them are trained alone, and which are quantised. */
+export function describeWeights(model) {
+  const count = formatWhole(model.parameters);
+  const beside = model.frozen_parameters ? `${count} trained beside ${formatWhole(model.frozen_parameters)}` : count;
+  const quantised = Object.entries(model.quantised_weights).map(([type, number]) => `, ${formatWhole(number)} in ${type}`);
+  return `${beside} parameters${quantised.join("")}`;
+}
+
 /** Lower and upper end: "1.2 – 1.9". */
 export function formatInterval([low, high]) {
   return `${formatFigure(low)} – ${formatFigure(high)}`;

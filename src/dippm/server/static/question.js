@@ -9,9 +9,11 @@ export const DEFAULTS = Object.freeze({
   batch: Object.freeze([1, 2, 4, 8, 16, 32, 64, 128]),
   mode: "inference",
   precision: "",
+  weights: "",
   optimizer: "momentum",
   accumulation: 1,
   checkpointing: false,
+  lora: "",
   input: "",
   framework: "",
   layout: "nchw",
@@ -20,8 +22,8 @@ export const DEFAULTS = Object.freeze({
   software: "",
 });
 
-const OF_TRAINING = ["optimizer", "accumulation", "checkpointing"];
-const TEXTS = ["mode", "precision", "layout", "runtime", "mig_policy", "framework", "software", "optimizer"];
+const OF_TRAINING = ["optimizer", "accumulation", "checkpointing", "lora"];
+const TEXTS = ["mode", "precision", "weights", "layout", "runtime", "mig_policy", "framework", "software", "optimizer", "lora"];
 
 /** A name, batch or input that is none. */
 export class WrongQuestion extends Error {

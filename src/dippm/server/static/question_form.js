@@ -3,7 +3,7 @@
 import { find } from "./elements.js";
 import { DEFAULTS, parseBatches, parseInputs, WrongQuestion } from "./question.js";
 
-const PLAIN = ["mode", "precision", "optimizer", "input", "framework", "layout", "runtime", "mig_policy", "software"];
+const PLAIN = ["mode", "precision", "weights", "optimizer", "lora", "input", "framework", "layout", "runtime", "mig_policy", "software"];
 
 /** Binds the form of the page; model and devices have pickers of their own. */
 export class QuestionForm {
