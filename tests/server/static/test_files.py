@@ -124,7 +124,8 @@ def test_weights_that_are_not_trained_or_quantised_are_told(modules: Callable[..
         """async () => {
             const { describeWeights } = await import('/static/figures.js');
             const plain = { parameters: 1200, frozen_parameters: 0, quantised_weights: {} };
-            return [plain, { ...plain, frozen_parameters: 8e6, quantised_weights: { uint4: 7e6 } }].map(describeWeights);
+            const some = { ...plain, frozen_parameters: 8e6, quantised_weights: { uint4: 7e6 } };
+            return [plain, some].map(describeWeights);
         }"""
     )
     assert texts == ["1,200 parameters", "1,200 trained beside 8,000,000 parameters, 7,000,000 in uint4"]
@@ -137,7 +138,8 @@ def test_a_link_holds_every_option(modules: Callable[..., Any]) -> None:
             const question = { ...DEFAULTS, model: 'hf:a/b#decode=3', device: ['1g.5gb@A100 80GB PCIe', 'L4'],
               batch: [1, 7], mode: 'training', precision: 'amp', optimizer: 'adam', accumulation: 4,
               checkpointing: true, weights: 'nf4', lora: '16:q_proj', input: 'ids=384:int64\\nmask=384',
-              framework: 'onnx', layout: 'nhwc', runtime: 'compile', mig_policy: 'paper', software: 'torch 1.12+cu113' };
+              framework: 'onnx', layout: 'nhwc', runtime: 'compile', mig_policy: 'paper',
+              software: 'torch 1.12+cu113' };
             const view = { at: 7, of: 'L4', show: 'energy' };
             const found = fromFragment(toFragment(question, view));
             return JSON.stringify([question, view]) === JSON.stringify([found.question, found.view]);
