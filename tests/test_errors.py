@@ -24,3 +24,15 @@ def test_the_cure_is_part_of_the_message() -> None:
 def test_a_missing_extra_names_the_install_line() -> None:
     error = errors.MissingExtraError(package="timm", extra="zoo", purpose="build timm models")
     assert 'pip install "dippm[zoo]"' in str(error)
+
+
+class _Unwritable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_value_is_quoted_whatever_it_is() -> None:
+    assert errors.quote("a") == "'a'"
+    assert len(errors.quote("a" * 10_000)) < 300
+    for value, name in ((10**5000, "int"), ((1, 10**5000), "tuple"), (_Unwritable(), "_Unwritable")):
+        assert errors.quote(value) == f"a value of type {name} that cannot be written out"

@@ -21,10 +21,23 @@ __all__ = [
     "ModelReadError",
     "UnsupportedError",
     "UsageError",
+    "quote",
 ]
 
 FULL_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Numbers of the ``OSError`` by which a system says that there is no room on the disk, or none left for this user."""
+
+
+_LONGEST_QUOTE = 200
+
+
+def quote(value: object) -> str:
+    """What a caller gave, as an error repeats it: as Python writes it, of bounded length, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - whole numbers of thousands of digits raise, and so may any class of a caller
+        text = f"a value of type {type(value).__name__} that cannot be written out"
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
 
 class DippmError(Exception):

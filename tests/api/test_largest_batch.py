@@ -49,7 +49,7 @@ def test_nothing_fits_gives_zero(graph: Graph) -> None:
     assert (answer.batch, answer.prediction.batch) == (0, 1)
 
 
-@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf"), pytest.param(10**5_000, id="huge")])
 def test_a_wrong_bound_is_refused(graph: Graph, bound: float) -> None:
     with pytest.raises(UsageError) as caught:
         dippm.max_batch(graph, device="A100", latency_ms=bound)

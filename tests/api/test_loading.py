@@ -106,3 +106,10 @@ def test_two_precisions_are_read_apart() -> None:
     assert read_format(None) not in formats.values()
     with pytest.raises(UsageError):
         read_format("fp17")
+
+
+@pytest.mark.parametrize("batch", [0, -1, True, 2.5, pytest.param(10**5000, id="huge"), [1, 2]])
+def test_a_batch_to_read_for_is_a_batch(file: Path, batch: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(file, batch_hint=batch)  # type: ignore[arg-type]
+    assert caught.value.code == "batch.invalid"

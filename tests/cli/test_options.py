@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dippm.cli.options import find_devices, find_one_device, parse_batches, parse_inputs, parse_one_batch, parse_prices
+from dippm.cli.options import find_devices, find_one_device, parse_batches, parse_one_batch, parse_prices
 from dippm.errors import UnsupportedError, UsageError
-from dippm.frontends.call_structure import Fixed
-from dippm.frontends.inputs import parse_input_shapes
 
 
 @pytest.mark.parametrize(
@@ -104,50 +102,3 @@ def test_one_device_under_two_names_is_one() -> None:
     with pytest.raises(UsageError) as caught:
         find_one_device("A100,T4", None)
     assert caught.value.code == "device.invalid"
-
-
-@pytest.mark.parametrize(
-    ("given", "inputs"),
-    [
-        (None, None),
-        ([], None),
-        (["3,224,224"], "3,224,224"),
-        (["384:int64", "384:int64"], ["384:int64", "384:int64"]),
-        (["ids=384:int64", "mask=384"], {"ids": "384:int64", "mask": "384"}),
-        (["a=b=3,4"], {"a=b": "3,4"}),
-        (["a=b=384:int64", "b=:int64"], {"a=b": "384:int64", "b": ":int64"}),
-        (
-            ["tokens.ids=128:int64", "positions=128,8:unbatched"],
-            {"tokens.ids": "128:int64", "positions": "128,8:unbatched"},
-        ),
-        (["x=64", "scale==0.5", "mode==a=b"], {"x": "64", "scale": "=0.5", "mode": "=a=b"}),
-        (["a=b==5"], {"a=b": "=5"}),
-        (["3,224,224", "=0.5"], ["3,224,224", "=0.5"]),
-    ],
-)
-def test_inputs(given: list[str] | None, inputs: object) -> None:
-    assert parse_inputs(given) == inputs
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        (["ids=384", "384"], "input.mixed"),
-        (["ids=384", "=0.5"], "input.mixed"),
-        (["ids=384", "ids=128"], "input.repeated"),
-        (["ids=384", "ids==1"], "input.repeated"),
-    ],
-)
-def test_inputs_that_contradict(given: list[str], code: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_inputs(given)
-    assert caught.value.code == code
-    assert caught.value.cure
-
-
-def test_a_value_written_as_a_shape_is_told_how_to_write_it() -> None:
-    with pytest.raises(UsageError, match=r"Got '0\.5'.*name==0\.5"):
-        parse_input_shapes(parse_inputs(["scale=0.5"]))
-    shapes = parse_input_shapes(parse_inputs(["x=64", "scale==0.5"]))
-    assert shapes.structure is not None
-    assert shapes.structure.named["scale"] == Fixed(value=0.5)

@@ -169,6 +169,16 @@ def test_why_not_even_a_batch_of_one_in_a_pipe(
     assert "memory = " not in notes
 
 
+@pytest.mark.parametrize("command", ["fits", "max-batch"])
+def test_what_holds_for_one_of_several_devices_is_told_and_nothing_of_energy(
+    command: str, trained_net: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, trained_net, "--device", "A100,T4", "--precision", "bf16"]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("! ")]
+    assert len([note for note in notes if note.startswith("! Tesla T4, batch ") and "no unit for bf16" in note]) == 1
+    assert not [note for note in notes if "Energy" in note or "fit: " in note]
+
+
 @pytest.mark.parametrize("words", [("fits", "--batch", "2,4"), ("max-batch", "--device", "A100,T4")])
 def test_piped_rows_have_their_heading_on_stderr(
     words: tuple[str, ...], trained_net: str, capsys: pytest.CaptureFixture[str]

@@ -37,7 +37,7 @@ def test_what_is_left_out_is_left_to_the_verb() -> None:
     ("words", "name", "value"),
     [
         (("-f", "onnx"), "framework", "onnx"),
-        (("-i", "x=3,8,8", "-i", "y=4:int64"), "input", {"x": "3,8,8", "y": "4:int64"}),
+        (("-i", "x=3,8,8", "-i", "y=4:int64"), "input", ["x=3,8,8", "y=4:int64"]),
         (("-p", "amp"), "precision", "amp"),
         (("-m", "training"), "mode", "training"),
         (("--optimizer", "adam"), "optimizer", "adam"),

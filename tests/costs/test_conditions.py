@@ -55,6 +55,8 @@ def test_adapters_are_a_rank_and_names(given: object, rank: int, targets: tuple[
         "16+",
         "16+drop",
         65_537,
+        pytest.param(10**5_000, id="huge"),
+        pytest.param(-(10**5_000), id="huge and negative"),
         "9" * 5_000,
         "\u00b2",
         None,

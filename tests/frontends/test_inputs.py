@@ -4,6 +4,7 @@ from typing import NamedTuple
 import pytest
 
 from dippm.errors import UsageError
+from dippm.frontends.call_structure import Fixed
 from dippm.frontends.inputs import InputEntry, nest_dotted_names, parse_input_shapes, unknown_input
 from dippm.graph import DType
 
@@ -174,3 +175,58 @@ def test_of_many_inputs_some_are_listed() -> None:
     listed = str(unknown_input("y", [f"x{place}" for place in range(30)], of="It"))
     assert "x19, ..." in listed
     assert "x20" not in listed
+
+
+@pytest.mark.parametrize(
+    ("texts", "inputs"),
+    [
+        (["ids=384:int64", "mask=384"], {"ids": "384:int64", "mask": "384"}),
+        ("ids=384:int64", {"ids": "384:int64"}),
+        (["a=b=3,4"], {"a=b": "3,4"}),
+        (["a=b=384:int64", "b=:int64"], {"a=b": "384:int64", "b": ":int64"}),
+        (
+            ["tokens.ids=128:int64", "positions=128,8:unbatched"],
+            {"tokens.ids": "128:int64", "positions": "128,8:unbatched"},
+        ),
+        (["x=64", "scale==0.5", "mode==a=b"], {"x": "64", "scale": "=0.5", "mode": "=a=b"}),
+        (["a=b==5"], {"a=b": "=5"}),
+        (["3,224,224"], "3,224,224"),
+        (["3,224,224", "=0.5"], [(3, 224, 224), "=0.5"]),
+    ],
+)
+def test_a_text_may_have_the_name_of_its_input_in_front(texts: object, inputs: object) -> None:
+    assert parse_input_shapes(texts) == parse_input_shapes(inputs)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (["ids=384", "384"], "input.mixed"),
+        (["ids=384", "=0.5"], "input.mixed"),
+        (["ids=384", "ids=128"], "input.repeated"),
+        (["ids=384", "ids==1"], "input.repeated"),
+    ],
+)
+def test_texts_that_contradict(given: list[str], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_input_shapes(given)
+    assert caught.value.code == code
+    assert caught.value.cure
+
+
+def test_a_value_written_as_a_shape_is_told_how_to_write_it() -> None:
+    with pytest.raises(UsageError, match=r"Got '0\.5'.*name==0\.5"):
+        parse_input_shapes("scale=0.5")
+    shapes = parse_input_shapes(["x=64", "scale==0.5"])
+    assert shapes.structure is not None
+    assert shapes.structure.named["scale"] == Fixed(value=0.5)
+
+
+@pytest.mark.parametrize(
+    "given", [(3, 10**5000), "9" * 5000, [(10**5000,)], {"x": "1" + 20 * "0"}], ids=["tuple", "text", "list", "dict"]
+)
+def test_a_size_of_any_length_is_refused(given: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_input_shapes(given)
+    assert caught.value.code == "input.invalid"
+    assert len(str(caught.value)) < 600

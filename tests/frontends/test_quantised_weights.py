@@ -9,7 +9,7 @@ import pytest
 import dippm
 from dippm.costs import Precision, Workload
 from dippm.costs.packings import PACKED_BY
-from dippm.errors import UsageError
+from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.quantised_weights import (
     WEIGHT_FORMATS,
     WeightFormat,
@@ -234,7 +234,7 @@ def test_all_layers_but_the_last_are_quantised_once(builder: Any) -> None:
     quantised = quantise_layers(graph, _NF4)
     assert [quantised.tensors[index].dtype for index in (first, last)] == [DType.UINT4, DType.FLOAT32]
     for again in ("int8", "dequantised"):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UnsupportedError) as caught:
             dippm.load(quantised, weights=again)
         assert caught.value.code == "weights.quantised"
     assert dippm.load(graph, weights="dequantised") == graph
@@ -255,7 +255,7 @@ def test_a_table_of_bytes_beside_them_is_no_quantised_weight(builder: Any) -> No
 def test_a_model_without_such_layers_is_refused(builder: Any) -> None:
     n = builder.N
     graph = builder.graph(builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(4, 8)], n, 4))
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UnsupportedError) as caught:
         quantise_layers(graph, _NF4)
     assert caught.value.code == "weights.no_layers"
 

@@ -11,7 +11,7 @@ from dippm.costs.conditions import Conditions, LowRankAdapters, Mode, Optimizer,
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_driven
 from dippm.devices import DeviceSpec, find_device
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.placement.mig import MigPolicy
 
 __all__ = [
@@ -47,7 +47,7 @@ def parse_batches(batch: object, *, is_single: bool = False) -> list[int]:
     given = as_list(batch)
     if not given or (is_single and len(given) > 1):
         raise UsageError(
-            f"Give {'one batch size' if is_single else 'at least one batch size'}. Got {batch!r} instead.",
+            f"Give {'one batch size' if is_single else 'at least one batch size'}. Got {quote(batch)} instead.",
             code="batch.invalid",
         )
     batches = []
@@ -59,7 +59,7 @@ def parse_batches(batch: object, *, is_single: bool = False) -> list[int]:
             number = 0
         if not 1 <= number <= LARGEST_BATCH:
             raise UsageError(
-                f"A batch size must be a whole number from 1 to {LARGEST_BATCH}. Got {size!r} instead.",
+                f"A batch size must be a whole number from 1 to {LARGEST_BATCH}. Got {quote(size)} instead.",
                 code="batch.invalid",
             )
         batches.append(number)
@@ -77,7 +77,7 @@ def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec
     given = as_list(device)
     if not given or (is_single and len(given) > 1):
         raise UsageError(
-            f"Give {'one device' if is_single else 'at least one device'}. Got {device!r} instead.",
+            f"Give {'one device' if is_single else 'at least one device'}. Got {quote(device)} instead.",
             code="device.invalid",
         )
     own = [item for item in given if isinstance(item, DeviceSpec)]
@@ -85,7 +85,8 @@ def parse_devices(device: object, *, is_single: bool = False) -> list[DeviceSpec
     for item in given:
         if not isinstance(item, str | DeviceSpec):
             raise UsageError(
-                f"A device must be a name such as 'A100', or a DeviceSpec. Got {item!r} instead.", code="device.invalid"
+                f"A device must be a name such as 'A100', or a DeviceSpec. Got {quote(item)} instead.",
+                code="device.invalid",
             )
         found.append(find_device(item, own=own) if isinstance(item, str) else item)
     return found
@@ -130,7 +131,7 @@ def parse_conditions(
             )
         if isinstance(accumulation, bool) or not isinstance(accumulation, int) or not 1 <= accumulation <= _MOST_PASSES:
             raise UsageError(
-                f"The accumulation must be a whole number from 1 to {_MOST_PASSES}. Got {accumulation!r} instead.",
+                f"The accumulation must be a whole number from 1 to {_MOST_PASSES}. Got {quote(accumulation)} instead.",
                 code="accumulation.invalid",
             )
         conditions = replace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -16,7 +16,7 @@ from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.api.question import Options, Question, spelled_out
 from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.graph import Graph
 from dippm.predictors.prediction import Prediction
 
@@ -217,9 +217,9 @@ def _parse_bound(conditions: Conditions, *, latency_ms: float | None, step_time_
     if step_time_ms is not None and latency_ms is not None:
         raise UsageError("In training the latency is the step time: give one of the two bounds.", code="latency.twice")
     bound_ms = latency_ms if step_time_ms is None else step_time_ms
-    if bound_ms is not None and not (math.isfinite(bound_ms) and bound_ms > 0):
+    if bound_ms is not None and not 0 < bound_ms <= sys.float_info.max:
         name = "latency" if step_time_ms is None else "step-time"
         raise UsageError(
-            f"A {name} bound must be above 0 ms and finite. Got {bound_ms!r} instead.", code="latency.invalid"
+            f"A {name} bound must be above 0 ms and finite. Got {quote(bound_ms)} instead.", code="latency.invalid"
         )
     return bound_ms

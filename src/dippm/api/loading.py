@@ -6,6 +6,7 @@ from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
+from dippm.api.arguments import parse_batches
 from dippm.costs.conditions import Conditions
 from dippm.costs.precision import whole_model_type
 from dippm.errors import UsageError
@@ -88,6 +89,8 @@ def load(
         model = fspath(path)
     elif isinstance(model, PathLike):
         model = fspath(model)
+    if batch_hint is not None:
+        (batch_hint,) = parse_batches(batch_hint, is_single=True)
     shapes, conditions = parse_input_shapes(input), Conditions.parse(mode=mode, precision=precision or "fp32")
     read_for = None if precision is None else conditions.precision
     stored, is_dequantised = None if weights is None else find_weight_format(weights), weights is not None

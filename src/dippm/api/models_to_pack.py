@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 
-from dippm.errors import UsageError
+from dippm.errors import UsageError, quote
 from dippm.graph import Graph
 
 __all__ = ["ModelToPack", "complete", "name_models", "source_of"]
@@ -71,10 +71,10 @@ def complete(
     own = given if isinstance(given, ModelToPack) else ModelToPack(model=given)
     bound = latency_ms if own.latency_ms is None else own.latency_ms
     if bound is not None and (
-        isinstance(bound, bool) or not isinstance(bound, int | float) or not (math.isfinite(bound) and bound > 0)
+        isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound <= sys.float_info.max
     ):
         raise UsageError(
-            f"The latency bound must be a finite number of ms above 0. Got {bound!r}.", code="latency.invalid"
+            f"The latency bound must be a finite number of ms above 0. Got {quote(bound)}.", code="latency.invalid"
         )
     # An optimizer and adapters for those that train say nothing of one that does not.
     is_meant = (own.mode or mode) == "training" or mode != "training"
@@ -116,7 +116,8 @@ def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> li
         count = replicas.get(name, 1 if each.replicas is None else each.replicas)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= _MOST_REPLICAS:
             raise UsageError(
-                f"The replicas of '{name}' must be a whole number from 1 to {_MOST_REPLICAS:,}. Got {count!r} instead.",
+                f"The replicas of '{name}' must be a whole number from 1 to {_MOST_REPLICAS:,}. Got {quote(count)} "
+                "instead.",
                 code="pack.replicas",
             )
         named.append(replace(each, name=name, replicas=count))

@@ -13,7 +13,7 @@ from dippm.api.models_to_pack import ModelToPack, complete, name_models, source_
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec, slice_device
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.graph import Graph
 from dippm.placement.packing import Demand, GpuKind, PackedGpu, PackedSlice, Packing, Place
 from dippm.placement.packing import pack as place_demands
@@ -368,8 +368,8 @@ def _parse_gpus(gpus: int | Sequence[int] | None, specs: Sequence[DeviceSpec]) -
         isinstance(each, bool) or not isinstance(each, int) or each < 1 for each in counts
     ):
         raise UsageError(
-            f"Give as many whole numbers of GPUs, 1 or more, as there are kinds of them ({len(specs)}). Got {gpus!r} "
-            "instead.",
+            f"Give as many whole numbers of GPUs, 1 or more, as there are kinds of them ({len(specs)}). Got "
+            f"{quote(gpus)} instead.",
             code="pack.gpus",
             cure="Leave the number out for as many as are needed.",
         )

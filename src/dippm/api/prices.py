@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dippm.devices import DeviceSpec, find_device
-from dippm.errors import DippmError, UsageError
+from dippm.errors import DippmError, UsageError, quote
 from dippm.predictors.prediction import Prediction, round_figures
 
 __all__ = ["Price", "parse_prices", "price_entry", "price_per_sample"]
@@ -59,9 +60,9 @@ def parse_prices(prices: Mapping[str, float] | None, devices: Sequence[DeviceSpe
     found: dict[str, float] = {}
     names = {device.name for device in devices}
     for given, price in (prices or {}).items():
-        if isinstance(price, bool) or not isinstance(price, int | float) or not (math.isfinite(price) and price > 0):
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 < price <= sys.float_info.max:
             raise UsageError(
-                f"A price per hour must be above 0 and finite. Got {price!r} for '{given}'.", code="price.invalid"
+                f"A price per hour must be above 0 and finite. Got {quote(price)} for '{given}'.", code="price.invalid"
             )
         name = given if given in names else _canonical(given)
         if name not in names:

@@ -18,7 +18,7 @@ from dippm.api.sweep_pool import SweepPool
 from dippm.api.sweep_report import SweepProgress, SweepReport, SweepTally, select_errors
 from dippm.api.sweep_rows import SweepTask, frugal_pyarrow, need_pyarrow, predict_task
 from dippm.api.sweep_settings import SweepSettings
-from dippm.errors import UsageError
+from dippm.errors import UsageError, quote
 from dippm.processes.machine_share import usable_processors
 
 if TYPE_CHECKING:
@@ -214,9 +214,9 @@ def _open_runner(
         UsageError: ``jobs.invalid``, ``limit.invalid``.
     """
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
-        raise UsageError(f"The number of processes must be 1 or more. Got {jobs!r} instead.", code="jobs.invalid")
+        raise UsageError(f"The number of processes must be 1 or more. Got {quote(jobs)} instead.", code="jobs.invalid")
     if not limit_s > 0:
-        raise UsageError(f"The limit of time must be positive. Got {limit_s!r} s instead.", code="limit.invalid")
+        raise UsageError(f"The limit of time must be positive. Got {quote(limit_s)} s instead.", code="limit.invalid")
     if open_runner is not None:
         return open_runner(settings, jobs=jobs, limit_s=limit_s)
     if jobs == 1:

@@ -11,7 +11,7 @@ def format_count(value: float) -> str:
     """A large count with a prefix and a space before the unit that follows: ``"15.5 G"``."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.3g} {prefix}"
+            return f"{format_figure(value / size)} {prefix}"
     return f"{value:.3g} "
 
 

@@ -116,7 +116,7 @@ def _print_totals(inspection: Inspection) -> None:
     )
     print_heading([prediction])
     where = f"{prediction.device}, batch {prediction.batch:,}"
-    print_note(f"{where}: {', '.join(totals)}, MIG {prediction.mig_name}")
+    print_note(f"{where}: {', '.join(totals)}{f', MIG {prediction.mig}' if prediction.mig else ''}")
     if len(phases := inspection.by_phase()) > 1:
         print_note(_phase_line(phases))
 

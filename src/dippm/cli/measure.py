@@ -62,7 +62,7 @@ def measure(
         results = api.measure(
             model,
             batch=options.parse_batches(batch),
-            input=options.parse_inputs(input),
+            input=input or None,
             device=device,
             device_spec=None if device_file is None else api.load_device_file(device_file),
             precision=precision,

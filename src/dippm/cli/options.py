@@ -44,7 +44,6 @@ __all__ = [
     "find_one_device",
     "is_kubernetes",
     "parse_batches",
-    "parse_inputs",
     "parse_one_batch",
     "parse_prices",
     "parse_rate",
@@ -319,46 +318,6 @@ def parse_one_batch(text: str) -> int:
     if len(sizes) > 1:
         raise UsageError(f"This command takes one batch size. Got '{text}' instead.", code="batch.invalid")
     return sizes[0]
-
-
-def parse_inputs(given: list[str] | None) -> str | list[str] | dict[str, str] | None:
-    """Sort repeated ``--input`` into what the API takes: nothing, one shape, shapes by position, or shapes by name.
-
-    Raises:
-        UsageError: ``input.mixed`` where some have a name and some have none, ``input.repeated`` where a name comes
-            twice.
-    """
-    if not given:
-        return None
-    split = [_split_input(entry) for entry in given]
-    named = {name: rest for name, rest in split if name}
-    if not named:
-        return given[0] if len(given) == 1 else list(given)
-    if not all(name for name, _ in split):
-        raise UsageError(
-            f"Either all --input options have a name or none has. Got {', '.join(given)} instead.",
-            code="input.mixed",
-            cure="Name each, as ids=384:int64; what is no tensor as scale==0.5.",
-        )
-    if len(named) < len(split):
-        names = [name for name, _ in split]
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise UsageError(
-            f"The input '{twice}' is given twice.", code="input.repeated", cure="Give one shape for each input."
-        )
-    return named
-
-
-def _split_input(entry: str) -> tuple[str, str]:
-    """Name, which may be empty, and shape or ``=`` with a value that is no tensor."""
-    if entry.startswith("="):
-        return "", entry
-    name, mark, value = entry.partition("==")
-    if mark:
-        return name, f"={value}"
-    # Names of tensors may hold "=", and shapes do not, so that the last one ends the name.
-    name, _, shape = entry.rpartition("=")
-    return name, shape
 
 
 def parse_prices(given: list[str] | None) -> dict[str, float] | None:

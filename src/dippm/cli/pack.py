@@ -110,7 +110,7 @@ def pack(
         batch=options.parse_one_batch(batch),
         latency_ms=latency_ms,
         framework=framework,
-        input=options.parse_inputs(input),
+        input=input or None,
         precision=precision,
         mode=mode,
         optimizer=optimizer,

@@ -41,7 +41,8 @@ _DEVICE_WIDTH = 21
 _NARROW_WIDTH = 9
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
 _MILLION = 1e6
-_TOLD_BY_ROWS = re.compile(r"(^|: )It (does|may) not fit: ")
+_OF_ENERGY = re.compile(r"(^|: )Energy ")
+_OF_ENERGY_OR_VERDICTS = re.compile(r"(^|: )(Energy |It (does|may) not fit: )")
 _MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out."
 
 
@@ -209,9 +210,9 @@ def _print_table(
 
 
 def _file_notes(answers: Sequence[DeviceFit | MaxBatch]) -> list[str]:
-    """What a verdict rests on; whether a model fits, the table says where it has several rows."""
-    notes = notes_of([answer.prediction for answer in answers])
-    return notes if len(answers) == 1 else [note for note in notes if not _TOLD_BY_ROWS.search(note)]
+    """What a verdict rests on; no table has the energy, and whether a model fits one of several rows says."""
+    silent = _OF_ENERGY if len(answers) == 1 else _OF_ENERGY_OR_VERDICTS
+    return [note for note in notes_of([answer.prediction for answer in answers]) if not silent.search(note)]
 
 
 def _fit_table(answers: Sequence[DeviceFit]) -> Table:

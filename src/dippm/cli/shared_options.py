@@ -52,7 +52,7 @@ def _read(
 ) -> Options:
     return Options(
         framework=framework,
-        input=options.parse_inputs(input),
+        input=input or None,
         weights=weights,
         precision=precision,
         mode=mode,

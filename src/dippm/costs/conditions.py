@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from dippm.costs.precision import Precision
-from dippm.errors import UsageError
+from dippm.errors import UsageError, quote
 
 __all__ = ["Conditions", "Layout", "LowRankAdapters", "Mode", "Optimizer", "Runtime"]
 
@@ -79,7 +79,9 @@ class LowRankAdapters:
         Raises:
             UsageError: ``lora.invalid``.
         """
-        text = "" if isinstance(given, bool) else str(given)
+        # A whole number of thousands of digits cannot be written out.
+        is_rank = not isinstance(given, bool) and (not isinstance(given, int) or 0 < given <= _HIGHEST_RANK)
+        text = str(given) if is_rank else ""
         thin, colon, names = text.partition(":")
         number, plus, word = thin.partition("+")
         targets = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
@@ -88,7 +90,7 @@ class LowRankAdapters:
         if not 1 <= rank <= _HIGHEST_RANK or is_other or (colon and not all(targets)):
             raise UsageError(
                 f"Adapters must be a rank from 1 to {_HIGHEST_RANK:,}, with the names of layers behind a colon where "
-                f"not all get one, as 16, 16+dropout or 16:q_proj,v_proj. Got {given!r} instead.",
+                f"not all get one, as 16, 16+dropout or 16:q_proj,v_proj. Got {quote(given)} instead.",
                 code="lora.invalid",
             )
         return cls(rank=rank, targets=targets if colon else (), has_dropout=bool(plus))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.graph import GraphArrays
 
 __all__ = [
@@ -38,7 +38,7 @@ def as_batches(batches: npt.ArrayLike) -> FloatArray:
     given = np.atleast_1d(np.asarray(batches))
     if given.ndim != 1 or given.dtype.kind not in "iu" or (given.size and given.min() < 1):
         raise UsageError(
-            f"A batch must be a whole number of at least 1. Got {batches!r}.",
+            f"A batch must be a whole number of at least 1. Got {quote(batches)}.",
             code="batch.invalid",
             cure="Use 1 or more.",
         )

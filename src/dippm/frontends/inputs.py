@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dippm.errors import UsageError
+from dippm.errors import UsageError, quote
 from dippm.frontends.call_structure import CallStructure, Fixed, Group, Leaf, Part
 from dippm.graph import DType
 
@@ -26,6 +26,8 @@ _UNBATCHED = "unbatched"
 _MOST_LISTED = 20
 _SHORTEST_PART = 3
 _VALUE_MARK = "="
+_TOO_LARGE = 2**40
+_MOST_DIGITS = 13
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -105,16 +107,22 @@ def parse_input_shapes(given: object) -> InputShapes:
 
     Args:
         given: None; ``"3,224,224"`` or ``"384:int64"``; ``(3, 224, 224)``; ``((384,), "int64")``; a list of those, by
-            position, or a tuple of tuples; a dict from input name to one of those. ``"2,90:int64:unbatched"`` and
+            position, or a tuple of tuples; a dict from input name to one of those; texts with the name in front, as
+            ``"ids=384:int64"`` and ``"scale==0.5"``. ``"2,90:int64:unbatched"`` and
             ``((2, 90), "unbatched")`` have no batch, and their shape is the whole one. In a list or a dict may also
             stand ``"=0.5"``, an argument that is no tensor (by name also plainly ``0.5``, ``False``, ``None``), and
             dicts, lists, tuples, named tuples and dataclasses of all these, nested.
 
     Raises:
-        UsageError: ``input.invalid`` where the value is none of these or a size is not a positive integer.
+        UsageError: ``input.invalid`` where the value is none of these or a size is not a positive integer;
+            ``input.mixed`` where some texts have a name and some have none, ``input.repeated`` where a name comes
+            twice.
     """
     if given is None:
         return InputShapes()
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
+        given = _by_name(texts) or given
     if isinstance(given, InputShapes):
         return given
     if isinstance(given, Mapping):
@@ -132,6 +140,41 @@ def parse_input_shapes(given: object) -> InputShapes:
         parts = tuple(_parse_part(value, entries, path=f"input_{place}") for place, value in enumerate(given))
         return InputShapes(named=entries, structure=CallStructure(positional=parts))
     return InputShapes(positional=(_parse_entry(given),))
+
+
+def _by_name(texts: Sequence[str]) -> dict[str, str]:
+    """Texts by the names in front of them; empty where none has one.
+
+    Raises:
+        UsageError: ``input.mixed``, ``input.repeated``.
+    """
+    split = [_split_name(text) for text in texts]
+    named = {name: rest for name, rest in split if name}
+    if named and not all(name for name, _ in split):
+        raise UsageError(
+            f"Either all inputs have a name or none has. Got {', '.join(texts)} instead.",
+            code="input.mixed",
+            cure="Name each, as ids=384:int64; what is no tensor as scale==0.5.",
+        )
+    if named and len(named) < len(split):
+        names = [name for name, _ in split]
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise UsageError(
+            f"The input '{twice}' is given twice.", code="input.repeated", cure="Give one shape for each input."
+        )
+    return named
+
+
+def _split_name(text: str) -> tuple[str, str]:
+    """Name, which may be empty, and shape or ``=`` with a value that is no tensor."""
+    if text.startswith(_VALUE_MARK):
+        return "", text
+    name, mark, value = text.partition(2 * _VALUE_MARK)
+    if mark:
+        return name, _VALUE_MARK + value
+    # Names of tensors may hold "=", and shapes do not, so that the last one ends the name.
+    name, _, shape = text.rpartition(_VALUE_MARK)
+    return name, shape
 
 
 def name_position(place: int, count: int) -> str:
@@ -328,12 +371,13 @@ def _make_entry(sizes: Sequence[object], words: Sequence[object], *, given: obje
 def _parse_sizes(parts: Sequence[object], *, given: object) -> tuple[int, ...]:
     sizes = []
     for part in parts:
-        is_number = (isinstance(part, int) and not isinstance(part, bool)) or (
-            isinstance(part, str) and part.isascii() and part.isdigit()
-        )
-        if not is_number or int(str(part)) <= 0 or int(str(part)) >= 2**40:
+        if isinstance(part, str) and part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS:
+            size = int(part)
+        else:
+            size = part if isinstance(part, int) and not isinstance(part, bool) else 0
+        if not 0 < size < _TOO_LARGE:
             raise _invalid(given)
-        sizes.append(int(str(part)))
+        sizes.append(size)
     return tuple(sizes)
 
 
@@ -355,7 +399,8 @@ def _parse_dtype(given: object) -> DType:
 
 def _invalid(given: object) -> UsageError:
     return UsageError(
-        f"An input shape must be positive sizes of one sample without the batch, such as 3,224,224. Got {given!r}.",
+        "An input shape must be positive sizes of one sample without the batch, such as 3,224,224. Got "
+        f"{quote(given)}.",
         code="input.invalid",
         cure="Name inputs as name=3,224,224, add an element type as 384:int64, and write what is no tensor as "
         "name==0.5 (in Python {'name': 0.5}).",

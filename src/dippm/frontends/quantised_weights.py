@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dippm.costs.packings import PACKED_BY
-from dippm.errors import UsageError
+from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
 from dippm.graph.linear_layers import find_multiplied_weights, find_output_layers, is_of_layer
@@ -217,12 +217,12 @@ def quantise_layers(graph: Graph, stored: WeightFormat) -> Graph:
         stored: How they are to be stored.
 
     Raises:
-        UsageError: ``weights.quantised`` where they are, ``weights.no_layers`` where there is no such layer.
+        UnsupportedError: ``weights.quantised`` where they are, ``weights.no_layers`` where there is no such layer.
     """
     refuse_quantised(graph)
     quantised = store_weights(graph, stored, kept=find_output_layers(graph))
     if quantised.tensors == graph.tensors:
-        raise UsageError(
+        raise UnsupportedError(
             f"'{graph.source}' has no linear layers but its last whose weights could be quantised.",
             code="weights.no_layers",
             cure="Leave the format of the weights out.",
@@ -234,7 +234,7 @@ def refuse_quantised(graph: Graph) -> None:
     """Refuse a model whose weights are quantised in its file: what they were before that is not known.
 
     Raises:
-        UsageError: ``weights.quantised``.
+        UnsupportedError: ``weights.quantised``.
     """
     multiplied = find_multiplied_weights(graph)
     packed = next(
@@ -246,7 +246,7 @@ def refuse_quantised(graph: Graph) -> None:
         None,
     )
     if packed is not None:
-        raise UsageError(
+        raise UnsupportedError(
             f"Weights of '{graph.source}' are quantised already: '{packed.name}' is {packed.dtype.value}.",
             code="weights.quantised",
             cure="Leave the format of the weights out.",

@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from dippm.errors import UsageError
+from dippm.errors import UsageError, quote
 
 __all__ = ["Fit", "FitVerdict", "fits"]
 
@@ -78,12 +78,13 @@ def _judge(interval_mb: tuple[float, float], capacity_mb: float) -> tuple[FitVer
         or not (0 <= interval_mb[0] <= interval_mb[1])
     ):
         raise UsageError(
-            f"A memory interval must be two finite numbers, 0 or more, the lower first. Got {interval_mb!r} instead.",
+            "A memory interval must be two finite numbers, 0 or more, the lower first. Got "
+            f"{quote(interval_mb)} instead.",
             code="placement.interval",
         )
     if not (math.isfinite(capacity_mb) and capacity_mb > 0):
         raise UsageError(
-            f"A capacity must be a finite number of MiB above 0. Got {capacity_mb!r} instead.",
+            f"A capacity must be a finite number of MiB above 0. Got {quote(capacity_mb)} instead.",
             code="placement.capacity",
         )
     low, high = interval_mb

@@ -20,7 +20,7 @@ import enum
 import math
 
 from dippm.devices import DeviceSpec
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 
 __all__ = ["MigPolicy", "choose_mig"]
 
@@ -75,7 +75,7 @@ def choose_mig(
     _check_memory(memory_mb, interval_high_mb)
     if not isinstance(policy, MigPolicy) and policy not in tuple(MigPolicy):
         raise UsageError(
-            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got {policy!r} instead.", code="placement.policy"
+            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got {quote(policy)} instead.", code="placement.policy"
         )
     if policy == MigPolicy.PAPER:
         return _apply_equation_2(memory_mb, device)
@@ -99,10 +99,12 @@ def _apply_equation_2(memory_mb: float, device: DeviceSpec) -> str | None:
 def _check_memory(memory_mb: float, interval_high_mb: float | None) -> None:
     if not (math.isfinite(memory_mb) and memory_mb > 0):
         raise UsageError(
-            f"memory_mb must be a finite number of MiB above 0. Got {memory_mb!r} instead.", code="placement.memory"
+            f"memory_mb must be a finite number of MiB above 0. Got {quote(memory_mb)} instead.",
+            code="placement.memory",
         )
     if interval_high_mb is not None and not (math.isfinite(interval_high_mb) and interval_high_mb >= memory_mb):
         raise UsageError(
-            f"interval_high_mb must be finite, at least memory_mb ({memory_mb:g}). Got {interval_high_mb!r} instead.",
+            f"interval_high_mb must be finite, at least memory_mb ({memory_mb:g}). Got {quote(interval_high_mb)} "
+            "instead.",
             code="placement.memory",
         )

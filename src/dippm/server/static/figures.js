@@ -16,7 +16,7 @@ export function formatWhole(value) {
 /** A large count with a prefix before its unit: "15.5 G". */
 export function formatCount(value) {
   for (const [size, prefix] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (value >= size) return `${Number((value / size).toPrecision(3))} ${prefix}`;
+    if (value >= size) return `${formatFigure(value / size)} ${prefix}`;
   }
   return `${Number(value.toPrecision(3))} `;
 }
