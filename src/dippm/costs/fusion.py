@@ -25,8 +25,8 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray, last_writes
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.loop_kernels import NOWHERE, Loops
-from dippm.costs.numbering import number_rows
-from dippm.costs.polynomial import FloatArray
+from dippm.costs.numbering import is_first, number_rows, number_values
+from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import TypePlan
 from dippm.costs.recomputation import Recomputation, Value
 from dippm.costs.sizes import GraphSizes
@@ -292,15 +292,18 @@ def _is_repeated(flow: _Flow) -> BoolArray:
     """Which reads are of what their kernel has read already, [E]: a tensor again, or part of one that it read whole."""
     sizes, tensor = flow.sizes, flow.sizes.edges.read_tensor
     kernel, count = flow.kernel[sizes.edges.read_node], len(sizes.arrays.storage)
-    elements = sizes.elements.sum(axis=1)
+    elements = evaluate(sizes.elements, np.ones(1))[0]
     is_whole = elements[tensor] >= elements[flow.owner]
     of_owner, of_tensor = kernel * count + flow.owner, kernel * count + tensor
     whole, part = np.flatnonzero(flow.is_read & is_whole), np.flatnonzero(flow.is_read & ~is_whole)
-    part = part[~np.isin(of_owner[part], of_owner[whole])]
-    is_first = np.zeros(len(tensor), dtype=np.bool_)
-    for chosen, keys in ((whole, of_owner), (part, of_tensor)):
-        is_first[chosen[np.unique(keys[chosen], return_index=True)[1]]] = True
-    return ~is_first
+    numbers = number_values(np.concatenate([of_owner[whole], of_owner[part]]))
+    of_whole, of_part = numbers[: len(whole)], numbers[len(whole) :]
+    # Those of what is read whole come first.
+    part = part[of_part > of_whole.max(initial=-1)]
+    is_repeated = np.ones(len(tensor), dtype=np.bool_)
+    is_repeated[whole[is_first(of_whole)]] = False
+    is_repeated[part[is_first(number_values(of_tensor[part]))]] = False
+    return is_repeated
 
 
 def _written_bytes(flow: _Flow) -> FloatArray:
@@ -319,39 +322,34 @@ def _written_bytes(flow: _Flow) -> FloatArray:
     seen = seen[last[storage[seen]] >= 0]
     is_read = flow.is_read & (flow.writer >= 0)
     kept = np.array([node * count + tensor for (node, tensor), _, _ in flow.kept], dtype=np.int64)
-    value, bytes_of = _sum_distinct(
-        np.concatenate(
-            [flow.writer[is_read] * count + flow.owner[is_read], kept, last[storage[seen]] * count + storage[seen]]
-        ),
-        np.concatenate([flow.element_bytes[is_read], [width for _, _, width in flow.kept], types.tensor_bytes[seen]]),
+    keys = np.concatenate(
+        [flow.writer[is_read] * count + flow.owner[is_read], kept, last[storage[seen]] * count + storage[seen]]
     )
-    result = np.where(is_write, types.tensor_bytes[edges.write_tensor], 0.0)
+    widths = np.concatenate(
+        [flow.element_bytes[is_read], [width for _, _, width in flow.kept], types.tensor_bytes[seen]]
+    )
     loops = np.flatnonzero(flow.is_loop[edges.write_node])
-    written = _find(value, edges.write_node[loops] * count + storage[edges.write_tensor[loops]])
-    result[loops] = np.append(bytes_of, 0.0)[written]
+    result = np.where(is_write, types.tensor_bytes[edges.write_tensor], 0.0)
+    result[loops] = _sum_distinct(keys, widths, edges.write_node[loops] * count + storage[edges.write_tensor[loops]])
     return result
 
 
-def _sum_distinct(keys: IndexArray, numbers: FloatArray) -> tuple[IndexArray, FloatArray]:
-    """The keys, ascending, and the sum of the numbers that come with each, equal ones once."""
-    key, place = np.unique(keys, return_inverse=True)
-    number, number_of = np.unique(numbers, return_inverse=True)
-    of_key, of_number = np.divmod(np.unique(place * len(number) + number_of), max(len(number), 1))
-    return key, np.bincount(of_key, number[of_number], minlength=len(key)).astype(np.float64)
+def _sum_distinct(keys: IndexArray, values: FloatArray, asked: IndexArray) -> FloatArray:
+    """The sum of the values that come with each key that is asked for, equal ones once; 0 for others."""
+    numbers = number_values(np.concatenate([keys, asked]))
+    of_keys, of_asked = numbers[: len(keys)], numbers[len(keys) :]
+    chosen = is_first(number_rows(np.stack([of_keys, values.view(np.int64)], axis=1)))
+    sums = np.bincount(of_keys[chosen], values[chosen], minlength=int(numbers.max(initial=-1)) + 1)
+    return np.asarray(sums[of_asked], dtype=np.float64)
 
 
 def _remaining_casts(flow: _Flow) -> BoolArray:
     """Casts of what no loop writes for what no loop reads, such as weights, [C]."""
     casts, edges, count = flow.types.casts, flow.sizes.edges, len(flow.sizes.arrays.storage)
-    pair, read = np.unique(edges.read_node * count + edges.read_tensor, return_index=True)
-    writer = np.append(flow.writer[read], NOWHERE)[_find(pair, casts.node * count + casts.tensor)]
+    reads, asked = edges.read_node * count + edges.read_tensor, casts.node * count + casts.tensor
+    numbers = number_values(np.concatenate([reads, asked]))
+    writer_of = np.full(len(numbers), NOWHERE)
+    writer_of[numbers[: len(reads)]] = flow.writer
+    writer = writer_of[numbers[len(reads) :]]
     result: BoolArray = ~flow.is_loop[casts.node] & ~((writer >= 0) & flow.is_loop[writer])
-    return result
-
-
-def _find(known: IndexArray, asked: IndexArray) -> IndexArray:
-    """Place of each number among ascending ones, -1 where it is not among them."""
-    place = np.searchsorted(known, asked)
-    is_known = np.append(known, NOWHERE)[place] == asked
-    result: IndexArray = np.where(is_known, place, NOWHERE)
     return result

@@ -19,7 +19,7 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["number_rows", "number_stretches"]
+__all__ = ["is_first", "number_rows", "number_stretches", "number_values"]
 
 
 def number_rows(rows: npt.NDArray[np.generic]) -> IndexArray:
@@ -29,6 +29,22 @@ def number_rows(rows: npt.NDArray[np.generic]) -> IndexArray:
         rows: [n, D], D at least 1; result: [n].
     """
     return _number(rows, np.arange(1, len(rows) + 1, dtype=np.int64) * (rows.itemsize * rows.shape[1]))
+
+
+def number_values(values: IndexArray) -> IndexArray:
+    """Numbers that are equal for equal values.
+
+    Shapes:
+        values and result: [n].
+    """
+    return number_rows(values[:, None])
+
+
+def is_first(numbers: IndexArray) -> npt.NDArray[np.bool_]:
+    """Which of some numbers, that follow the order in which they first appear, do so there, [n]."""
+    result = np.ones(len(numbers), dtype=np.bool_)
+    result[1:] = numbers[1:] > np.maximum.accumulate(numbers)[:-1]
+    return result
 
 
 def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:

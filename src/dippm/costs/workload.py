@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
@@ -115,17 +115,17 @@ class WorkloadAt:
     casts: CastWork
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Workload:
     """The work of one or several models with the batch left open, at one precision.
+
+    What it moves is worked out when it is asked for: of the eager form of a compiled model nothing does.
 
     Args:
         sizes: The graphs and their arrays.
         types: Number formats at the precision.
         macs: Multiply-accumulates of each node as polynomials of the batch, [n_nodes, D].
         flops: Floating-point operations, likewise.
-        reads: Bytes read.
-        bytes_written: Bytes written as polynomials.
         dropped: Bytes of outputs that the model never sees and that are dropped at once; part of the bytes written.
         scratch: Bytes of scratch memory while a node runs.
         cast_elements: Elements of each cast kernel, [C, D].
@@ -144,8 +144,6 @@ class Workload:
     types: TypePlan
     macs: FloatArray
     flops: FloatArray
-    reads: Reads
-    bytes_written: FloatArray
     dropped: FloatArray
     scratch: FloatArray
     cast_elements: FloatArray
@@ -191,8 +189,6 @@ class Workload:
         recurrent = table_of(RecurrentTable, WorkFamily.RECURRENT)
         row = table_of(RowTable, WorkFamily.ROW)
         dropped = dropped_outputs(sizes, types, row=row, attention=attention)
-        written = write_polynomials(sizes, types)
-        written = pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])
         tables = (gemm, convolution, attention, recurrent)
         width = max(table.macs.shape[1] for table in tables)
         macs = np.zeros((len(sizes.nodes), width))
@@ -205,8 +201,6 @@ class Workload:
             types=types,
             macs=_trim(macs),
             flops=_trim(multiplied + pad(_elementary_flops(sizes), width)),
-            reads=Reads.build(sizes, types),
-            bytes_written=_trim(written),
             dropped=_trim(dropped),
             scratch=_trim(scratch(sizes, types, recurrent=recurrent, gemm=gemm)),
             cast_elements=sizes.elements[types.casts.tensor],
@@ -229,14 +223,10 @@ class Workload:
         """
         sizes, fusion = self.sizes, Fusion.of(self.sizes, self.types, part, software=software)
         casts = self.types.casts.take(fusion.is_cast)
-        dropped = np.where(fusion.is_loop[:, None], 0.0, self.dropped)
-        written = write_polynomials(sizes, self.types, written_bytes=fusion.written_bytes)
         return replace(
             self,
             types=replace(self.types, casts=casts),
-            reads=Reads.build(sizes, self.types, read_bytes=fusion.read_bytes),
-            bytes_written=_trim(pad(written, dropped.shape[1]) + pad(dropped, written.shape[1])),
-            dropped=_trim(dropped),
+            dropped=_trim(np.where(fusion.is_loop[:, None], 0.0, self.dropped)),
             scratch=np.where(fusion.is_loop[:, None], 0.0, self.scratch),
             cast_elements=sizes.elements[casts.tensor],
             fusion=fusion,
@@ -246,6 +236,19 @@ class Workload:
     def family(self) -> tuple[WorkFamily, ...]:
         """Family of each node."""
         return tuple(FAMILY_OF_KIND[node.kind] for node in self.sizes.nodes)
+
+    @cached_property
+    def reads(self) -> Reads:
+        """Bytes read."""
+        return Reads.build(self.sizes, self.types, read_bytes=None if self.fusion is None else self.fusion.read_bytes)
+
+    @cached_property
+    def bytes_written(self) -> FloatArray:
+        """Bytes written by each node as polynomials of the batch, [n_nodes, D]."""
+        written = write_polynomials(
+            self.sizes, self.types, written_bytes=None if self.fusion is None else self.fusion.written_bytes
+        )
+        return _trim(pad(written, self.dropped.shape[1]) + pad(self.dropped, written.shape[1]))
 
     @property
     def bytes_read(self) -> FloatArray:
@@ -301,5 +304,8 @@ def _elementary_flops(sizes: GraphSizes) -> FloatArray:
 
 def _trim(polynomials: FloatArray) -> FloatArray:
     """The same polynomials without powers that none of them has."""
-    used = np.flatnonzero(polynomials.any(axis=0))
-    return polynomials[:, : int(used[-1]) + 1 if len(used) else 1]
+    width = polynomials.shape[1]
+    # Column by column: NumPy takes many times as long over rows that are as short.
+    while width > 1 and not polynomials[:, width - 1].any():
+        width -= 1
+    return polynomials[:, :width]
