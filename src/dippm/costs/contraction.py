@@ -105,7 +105,7 @@ class GemmTable:
         parts = np.where(is_complex, 2.0, 1.0)
         return cls(
             table=SizeTable.of(node, [batch, m, n * parts[:, None], k * parts[:, None]]),
-            macs=multiply(sizes.elements[out], k),
+            macs=multiply(sizes.elements_of(out), k),
             products=parts**2,
             has_bias=sizes.inputs(node, 2) >= 0,
             is_linear=is_linear,

@@ -112,7 +112,7 @@ class ConvolutionTable:
         out_channels = sizes.dimension(out, channel_axis)
         # A weight [Co, Ci / g, *k] meets every output element, [Ci, Co / g, *k] every input element.
         per_element = multiply(*(sizes.dimension(weight, axis) for axis in range(1, 5)))
-        macs = multiply(sizes.elements[np.where(is_transposed, source, out)], per_element)
+        macs = multiply(sizes.elements_of(np.where(is_transposed, source, out)), per_element)
         return cls(
             table=SizeTable.of(
                 node,

@@ -41,4 +41,4 @@ def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     has_orders = (sizes.rank(image) == _IMAGE_RANK) & channels & (height | width)
     node, image = node[has_orders], image[has_orders]
     element_bytes = plan.work.types.read_bytes[np.searchsorted(sizes.edges.read_node, node)]
-    return node, 2.0 * element_bytes * evaluate(sizes.elements[image], at.batches)
+    return node, 2.0 * element_bytes * evaluate(sizes.elements_of(image), at.batches)

@@ -283,7 +283,7 @@ def _kernels(sizes: GraphSizes, writer: IndexArray, is_loop: BoolArray, part: In
         reduces=is_reduction(sizes),
         part=part,
         # How many numbers there are of what is reduced.
-        stretch=number_rows(sizes.elements[sizes.inputs(np.arange(len(part), dtype=np.int64), 0)]),
+        stretch=number_rows(sizes.elements_of(sizes.inputs(np.arange(len(part), dtype=np.int64), 0))),
     )
     return loops.join()
 

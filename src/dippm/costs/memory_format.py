@@ -167,8 +167,8 @@ def _followed_input(sizes: GraphSizes, node: IndexArray) -> IndexArray:
     first, second = sizes.inputs(node, 0), sizes.inputs(node, 1)
     is_second = sizes.is_kind(*_ELEMENTWISE) & (second >= 0)
     chosen = np.flatnonzero(is_second)
-    elements = sizes.elements[sizes.outputs(node[chosen])]
-    is_whole, is_other = (np.all(sizes.elements[each[chosen]] == elements, axis=1) for each in (first, second))
+    elements = sizes.elements_of(sizes.outputs(node[chosen]))
+    is_whole, is_other = (np.all(sizes.elements_of(each[chosen]) == elements, axis=1) for each in (first, second))
     is_second[chosen] = ~is_whole & is_other
     is_second |= sizes.is_kind(*_GRADIENTS) & (second >= 0)
     result: IndexArray = np.where(is_second, second, first)

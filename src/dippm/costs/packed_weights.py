@@ -65,7 +65,7 @@ class PackedWeights:
         if not len(node):
             return None
         most_rows, host_us, unpacking_us = read_packings(sizes.read_attributes(node, number_of_packing))
-        elements = evaluate(sizes.elements[sizes.outputs(unpacking)], at.batches)
+        elements = evaluate(sizes.elements_of(sizes.outputs(unpacking)), at.batches)
         gemm = at.gemm
         of_products = gemm.b[:, column] * gemm.n[:, column] * gemm.k[:, column]
         # What is unpacked by a node of its own is read by an ordinary product.

@@ -55,7 +55,8 @@ class Replay:
         self._events = np.concatenate([first + 1, events[~is_end]])
         pieces = np.concatenate([first, piece[~is_end]])
         is_taken[timeline.weights] = True
-        self._bytes_of = np.where(is_taken[pieces, None], timeline.bytes_of[pieces], 0.0)
+        self._bytes_of = timeline.bytes_of.take(pieces, axis=0)
+        self._bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
         self._pieces = len(timeline.purpose)
         self._known: dict[tuple[float, int | None], int] = {}
 

@@ -43,6 +43,14 @@ class GraphSizes:
     edges: Edges
     elements: FloatArray
 
+    def elements_of(self, tensors: IndexArray) -> FloatArray:
+        """Number of elements of some tensors, as polynomials.
+
+        Shapes:
+            tensors: [n]; result: [n, D].
+        """
+        return self.elements.take(tensors, axis=0)
+
     @classmethod
     def from_graphs(cls, graphs: Sequence[Graph]) -> GraphSizes:
         """Collect the arrays of several graphs."""

@@ -70,9 +70,9 @@ class ElementwiseTable:
         first = np.full(len(node), -1)
         first[owner[~is_other]] = read[~is_other]
         others = np.zeros((len(node), sizes.elements.shape[1]))
-        np.add.at(others, owner[is_other], sizes.elements[read[is_other]])
+        np.add.at(others, owner[is_other], sizes.elements_of(read[is_other]))
         return cls(
-            table=SizeTable.of(node, [sizes.elements[sizes.outputs(node)], sizes.elements[first], others]),
+            table=SizeTable.of(node, [sizes.elements_of(sizes.outputs(node)), sizes.elements_of(first), others]),
             operator=_operators(sizes, node),
             input_count=np.bincount(owner, minlength=len(node)),
         )
@@ -133,7 +133,7 @@ class RowTable:
         width[has_size] = 0.0
         width[has_size, 0] = stated[has_size]
         rows[has_size] = 0.0
-        elements = sizes.elements[source]
+        elements = sizes.elements_of(source)
         rows[has_size, : elements.shape[1]] = (elements[has_size] / stated[has_size, None])[:, : rows.shape[1]]
         return cls(
             table=SizeTable.of(node, [rows, width]),
@@ -175,7 +175,7 @@ class ReductionTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> ReductionTable:
         """Count elements in and out."""
         return cls(
-            table=SizeTable.of(node, [sizes.elements[sizes.inputs(node, 0)], sizes.elements[sizes.outputs(node)]])
+            table=SizeTable.of(node, [sizes.elements_of(sizes.inputs(node, 0)), sizes.elements_of(sizes.outputs(node))])
         )
 
     def at(self, batches: FloatArray) -> ReductionSizes:
@@ -215,7 +215,9 @@ class PoolTable:
     def build(cls, sizes: GraphSizes, node: IndexArray) -> PoolTable:
         """Count elements in and out; a window of 0 stands for global pooling."""
         return cls(
-            table=SizeTable.of(node, [sizes.elements[sizes.inputs(node, 0)], sizes.elements[sizes.outputs(node)]]),
+            table=SizeTable.of(
+                node, [sizes.elements_of(sizes.inputs(node, 0)), sizes.elements_of(sizes.outputs(node))]
+            ),
             window=np.where(sizes.is_kind(OpKind.GLOBAL_POOL)[node], 0.0, sizes.read_attributes(node, window)),
         )
 

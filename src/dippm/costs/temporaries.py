@@ -26,7 +26,7 @@ import numpy as np
 from dippm.costs.contraction import AttentionTable, GemmTable, RecurrentTable
 from dippm.costs.edges import IndexArray
 from dippm.costs.packings import number_of_packing, read_packings
-from dippm.costs.polynomial import FloatArray, pad
+from dippm.costs.polynomial import FloatArray, pad, scale
 from dippm.costs.precision import Arithmetic, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.streaming import RowTable
@@ -58,7 +58,7 @@ def dropped_outputs(sizes: GraphSizes, types: TypePlan, *, row: RowTable, attent
     single = outputs[attention.table.node] == 1
     lse = attention.rows * (_STATISTIC_BYTES * (single & is_half))[:, None]
     pools: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.MAX_POOL) & (outputs == 1))
-    indices = sizes.elements[sizes.outputs(pools)] * _INDEX_BYTES
+    indices = sizes.elements_of(sizes.outputs(pools)) * _INDEX_BYTES
     return _spread(len(outputs), (row.table.node, statistics), (attention.table.node, lse), (pools, indices))
 
 
@@ -75,7 +75,7 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable, ge
     all_gates = recurrent.positions * (width * element)[:, None]
     sorts: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.SORT))
     keys = sizes.inputs(sorts, 0)
-    copies = sizes.elements[keys] * (types.tensor_bytes[keys] + _INDEX_BYTES)[:, None]
+    copies = scale(sizes.elements_of(keys), types.tensor_bytes[keys] + _INDEX_BYTES)
     products, weights = _unpacked(sizes, gemm)
     return _spread(len(sizes.nodes), (layers, all_gates), (sorts, copies), (products, weights))
 
@@ -86,7 +86,7 @@ def _unpacked(sizes: GraphSizes, gemm: GemmTable) -> tuple[IndexArray, FloatArra
     number = sizes.read_attributes(node, number_of_packing)
     most_rows, *_ = read_packings(number)
     node = node[(number >= 0.0) & np.isfinite(most_rows)]
-    return node, sizes.elements[sizes.inputs(node, 1)] * _UNPACKED_BYTES
+    return node, sizes.elements_of(sizes.inputs(node, 1)) * _UNPACKED_BYTES
 
 
 def _spread(count: int, *parts: tuple[IndexArray, FloatArray]) -> FloatArray:

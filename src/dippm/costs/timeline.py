@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dippm.costs.compiled_buffers import CompiledBuffers
 from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad
+from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad, scale
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.traffic import storage_polynomials
@@ -157,7 +157,7 @@ class MemoryTimeline:
             result.append(
                 cls(
                     purpose=purpose,
-                    bytes_of=pieces.bytes_of[own],
+                    bytes_of=pieces.bytes_of.take(own, axis=0),
                     is_taken=is_taken,
                     purposes=frozenset(map(Purpose, present.tolist())),
                     weights=np.flatnonzero((of_tensors == Purpose.WEIGHT) & is_owner),
@@ -251,7 +251,7 @@ class _Pieces:
         is_owner = arrays.storage == np.arange(len(arrays.storage))
         owned = storage_polynomials(workload.sizes, tensor_bytes, np.arange(len(is_owner)))
         owned[~is_owner] = 0.0
-        casts = workload.cast_elements * types.casts.to_bytes[:, None]
+        casts = scale(workload.cast_elements, types.casts.to_bytes)
         copies, is_grouped = _layout_copies(workload)
         parts = [owned, casts, workload.dropped, workload.scratch, copies]
         width = max(part.shape[1] for part in parts)
@@ -390,7 +390,7 @@ def _layout_copies(workload: Workload) -> tuple[FloatArray, npt.NDArray[np.bool_
     in_groups[convolutions] = is_grouped
     result = np.zeros((len(sizes.nodes), sizes.elements.shape[1]))
     read = np.flatnonzero(is_chosen[edges.read_node] & (edges.read_position < 2))
-    np.add.at(result, edges.read_node[read], sizes.elements[edges.read_tensor[read]] * types.read_bytes[read, None])
+    np.add.at(result, edges.read_node[read], scale(sizes.elements_of(edges.read_tensor[read]), types.read_bytes[read]))
     return result, in_groups
 
 

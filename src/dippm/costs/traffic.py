@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, evaluate, is_at_most, pad, scatter_add
+from dippm.costs.polynomial import FloatArray, evaluate, is_at_most, pad, scale, scatter_add
 from dippm.costs.precision import TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import OpKind
@@ -38,13 +38,13 @@ def storage_polynomials(sizes: GraphSizes, tensor_bytes: FloatArray, tensors: In
     """
     arrays = sizes.arrays
     owner = arrays.storage[tensors]
-    result = pad(sizes.elements[owner] * tensor_bytes[owner, None], 2)
+    result = pad(scale(sizes.elements_of(owner), tensor_bytes[owner]), 2)
     stated = np.flatnonzero(arrays.storage_per_sample[owner] >= 0)
     owner = owner[stated]
-    scale = tensor_bytes[owner] / np.maximum(arrays.bits[owner] / 8.0, 0.125)
+    larger = tensor_bytes[owner] / np.maximum(arrays.bits[owner] / 8.0, 0.125)
     result[stated] = 0.0
-    result[stated, 0] = arrays.storage_fixed[owner] * scale
-    result[stated, 1] = arrays.storage_per_sample[owner] * scale
+    result[stated, 0] = arrays.storage_fixed[owner] * larger
+    result[stated, 1] = arrays.storage_per_sample[owner] * larger
     return result
 
 
@@ -86,30 +86,31 @@ class Reads:
         edges = sizes.edges
         node, tensor = edges.read_node, edges.read_tensor
         read_bytes = types.read_bytes if read_bytes is None else read_bytes
-        whole = pad(sizes.elements[tensor] * read_bytes[:, None], 2)
+        whole = pad(scale(sizes.elements_of(tensor), read_bytes), 2)
         limit = np.full_like(whole, np.inf)
 
         # A tensor expanded over a dimension repeats its storage; one that is a piece of its storage does not.
         shared = np.flatnonzero(sizes.arrays.storage[tensor] != tensor)
         if len(shared):
-            scale = read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
-            limit[shared] = storage_polynomials(sizes, types.tensor_bytes, tensor[shared]) * scale[:, None]
+            larger = read_bytes[shared] / np.maximum(types.tensor_bytes[tensor[shared]], 0.125)
+            limit[shared] = scale(storage_polynomials(sizes, types.tensor_bytes, tensor[shared]), larger)
         is_fetching = sizes.is_kind(*_FETCHING_KINDS)
         fetched = np.flatnonzero(is_fetching[node] & (edges.read_position == 0))
         if len(fetched):
-            returned = sizes.elements[sizes.outputs(node[fetched])] * read_bytes[fetched, None]
+            returned = sizes.elements_of(sizes.outputs(node[fetched])) * read_bytes[fetched, None]
             limit[fetched] = pad(returned, whole.shape[1])
         expert = np.flatnonzero(_chooses_matrices(sizes)[node] & (edges.read_position == 1))
         if len(expert):
             width = sizes.dimension(sizes.inputs(node[expert], 0), -1)[:, :1]
-            chosen = sizes.elements[sizes.outputs(node[expert])] * width * read_bytes[expert, None]
+            chosen = sizes.elements_of(sizes.outputs(node[expert])) * width * read_bytes[expert, None]
             limit[expert] = pad(chosen, whole.shape[1])
         is_limited = np.zeros(len(node), dtype=np.bool_)
         for some in (shared, fetched, expert):
             is_limited[some] = True
         limited = np.flatnonzero(is_limited)
-        lower = limited[is_at_most(limit[limited], whole[limited])]
-        whole[lower] = limit[lower]
+        is_lower = is_at_most(limit.take(limited, axis=0), whole.take(limited, axis=0))
+        lower = limited[is_lower]
+        whole[lower] = limit.take(lower, axis=0)
 
         is_silent = sizes.is_kind(*_SILENT_KINDS)
         is_in_place = _scatters_in_place(sizes)
@@ -119,10 +120,10 @@ class Reads:
         is_twice &= (edges.read_position == 0) | sizes.is_kind(OpKind.NORM_GRAD)[node]
         whole[is_twice] *= 2.0
         limit[is_twice] *= 2.0
-        undecided = limited[is_read[limited] & ~is_at_most(whole[limited], limit[limited])]
+        undecided = limited[is_read[limited] & ~is_at_most(whole.take(limited, axis=0), limit.take(limited, axis=0))]
         is_read[undecided] = False
-        certain = polynomials = scatter_add(node[is_read], whole[is_read], count=len(sizes.nodes))
-        node, whole, limit = node[undecided], whole[undecided], limit[undecided]
+        certain = polynomials = scatter_add(node[is_read], whole.compress(is_read, axis=0), count=len(sizes.nodes))
+        node, whole, limit = node[undecided], whole.take(undecided, axis=0), limit.take(undecided, axis=0)
         if len(node):
             of_nodes, limits = (scatter_add(node, each, count=len(certain)) for each in (whole, limit))
             polynomials = np.concatenate([certain + of_nodes, limits], axis=1)
@@ -156,17 +157,17 @@ def write_polynomials(sizes: GraphSizes, types: TypePlan, *, written_bytes: Floa
     edges = sizes.edges
     node, tensor = edges.write_node, edges.write_tensor
     written_bytes = types.tensor_bytes[tensor] if written_bytes is None else written_bytes
-    written = pad(sizes.elements[tensor] * written_bytes[:, None], 2)
+    written = pad(scale(sizes.elements_of(tensor), written_bytes), 2)
     written[sizes.is_kind(OpKind.VIEW)[node]] = 0.0
     # Scattering in place touches as much as the updates hold.
     partial = np.flatnonzero(_scatters_in_place(sizes)[node] & (edges.write_position == 0))
     updates = edges.input_tensor[edges.input_start[node[partial] + 1] - 1]
-    written[partial] = pad(sizes.elements[updates] * types.tensor_bytes[tensor[partial], None], written.shape[1])
+    written[partial] = pad(sizes.elements_of(updates) * types.tensor_bytes[tensor[partial], None], written.shape[1])
     result = scatter_add(node, written, count=len(sizes.nodes))
     for position in np.flatnonzero(sizes.is_kind(OpKind.OPTIMIZER)).tolist():
         count, first = sizes.nodes[position].attributes.get("updated", 0), edges.input_start[position]
         updated = edges.input_tensor[first : edges.input_start[position + 1]][: count if isinstance(count, int) else 0]
-        moved = (sizes.elements[updated] * types.tensor_bytes[updated, None]).sum(axis=0)
+        moved = (sizes.elements_of(updated) * types.tensor_bytes[updated, None]).sum(axis=0)
         result[position, : len(moved)] += moved
     return result
 

@@ -22,7 +22,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.elementary import flops_per_element
 from dippm.costs.families import FAMILY_NUMBER_OF_KIND, FAMILY_OF_KIND, WorkFamily
 from dippm.costs.fusion import Fusion
-from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad
+from dippm.costs.polynomial import FloatArray, as_batches, evaluate, pad, scale
 from dippm.costs.precision import Precision, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
@@ -203,7 +203,7 @@ class Workload:
             flops=_trim(multiplied + pad(_elementary_flops(sizes), width)),
             dropped=_trim(dropped),
             scratch=_trim(scratch(sizes, types, recurrent=recurrent, gemm=gemm)),
-            cast_elements=sizes.elements[types.casts.tensor],
+            cast_elements=sizes.elements_of(types.casts.tensor),
             gemm=gemm,
             convolution=convolution,
             attention=attention,
@@ -228,7 +228,7 @@ class Workload:
             types=replace(self.types, casts=casts),
             dropped=_trim(np.where(fusion.is_loop[:, None], 0.0, self.dropped)),
             scratch=np.where(fusion.is_loop[:, None], 0.0, self.scratch),
-            cast_elements=sizes.elements[casts.tensor],
+            cast_elements=sizes.elements_of(casts.tensor),
             fusion=fusion,
         )
 
@@ -299,7 +299,7 @@ def _elementary_flops(sizes: GraphSizes) -> FloatArray:
     every = np.arange(len(sizes.arrays.kind), dtype=np.int64)
     source, out = sizes.inputs(every, 0), sizes.outputs(every)
     per_input, per_output = flops_per_element(sizes)
-    return sizes.elements[source] * per_input[:, None] + sizes.elements[out] * per_output[:, None]
+    return scale(sizes.elements_of(source), per_input) + scale(sizes.elements_of(out), per_output)
 
 
 def _trim(polynomials: FloatArray) -> FloatArray:

@@ -40,7 +40,7 @@ def interpolation_ms(sizes: GraphSizes, chosen: IndexArray, at: WorkloadAt, devi
     if len(chosen):
         out = sizes.outputs(chosen)
         pixels = evaluate(sizes.dimension(out, -1), at.batches) * evaluate(sizes.dimension(out, -2), at.batches)
-        images = evaluate(sizes.elements[out], at.batches) / np.maximum(pixels, 1.0)
+        images = evaluate(sizes.elements_of(out), at.batches) / np.maximum(pixels, 1.0)
         turns = np.ceil(pixels / (device.sm_count * _THREADS_PER_SM))
         result[:, chosen] = images * turns * _CYCLES_PER_IMAGE / (device.boost_clock_mhz * 1e3)
     return result

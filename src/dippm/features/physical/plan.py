@@ -170,9 +170,9 @@ class PhysicalPlan:
             static=static_features(work, kernels, links, phase, node=node),
             serial=serial_resizes(work.sizes, links, phase) if work.fusion is None else _NO_NODES,
             weight_bytes=held_bytes[node],
-            first_elements=work.sizes.elements[first_input],
+            first_elements=work.sizes.elements_of(first_input),
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
-            out_elements=work.sizes.elements[work.sizes.outputs(node)],
+            out_elements=work.sizes.elements_of(work.sizes.outputs(node)),
         )
 
     def at(
