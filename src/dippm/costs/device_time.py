@@ -110,7 +110,9 @@ def busy_ms(
             for chosen, on_tensor in _alike(devices, formats):
                 time_ms = _MS * seconds(timer_of(chosen, on_tensor), part)
                 for position, own_ms in zip(chosen, time_ms, strict=True):
-                    busy[position][:, part.node] = own_ms[:, part.inverse] + gap_ms * plan.is_launched[part.node]
+                    busy[position][:, part.node] = (
+                        own_ms.take(part.inverse, axis=1) + gap_ms * plan.is_launched[part.node]
+                    )
     if rates.row_cycles and plan.work.fusion is None:
         node, rows = rows_with_blocks(plan, at)
         for position, device in enumerate(devices):
@@ -153,7 +155,7 @@ class _Timer:
     def gemm(self, part: Distinct) -> FloatArray:
         sizes = self.at.gemm
         columns = part.index
-        b, m, n, k = (np.maximum(size[:, columns], 1.0) for size in (sizes.b, sizes.m, sizes.n, sizes.k))
+        b, m, n, k = (np.maximum(size.take(columns, axis=1), 1.0) for size in (sizes.b, sizes.m, sizes.n, sizes.k))
         node = part.node[columns]
         peak, is_tensor = self._peaks(node)
         result = self._empty(len(columns))
@@ -186,7 +188,7 @@ class _Timer:
         sizes, columns = self.at.convolution, part.index
         node = part.node[columns]
         batch, cin, cout, height, width = (
-            np.maximum(size[:, columns], 1.0)
+            np.maximum(size.take(columns, axis=1), 1.0)
             for size in (sizes.batch, sizes.in_channels, sizes.out_channels, sizes.out_height, sizes.out_width)
         )
         kernel = (sizes.kernel_height * sizes.kernel_width)[columns]
@@ -290,7 +292,7 @@ class _Timer:
         sizes, columns = self.at.attention, part.index
         node = part.node[columns]
         batch, heads, key_heads, queries = (
-            size[:, columns] for size in (sizes.batch, sizes.heads, sizes.key_heads, sizes.queries)
+            size.take(columns, axis=1) for size in (sizes.batch, sizes.heads, sizes.key_heads, sizes.queries)
         )
         # FlashAttention takes no mask. Of a single query the heads that share keys are the rows of one block.
         is_flash = np.isin(self.plan.arithmetic[node], _HALVES) & ~sizes.has_mask[columns]
@@ -298,7 +300,7 @@ class _Timer:
         blocks = batch * np.where(is_folded, key_heads, heads)
         queries = np.where(is_folded, heads / np.maximum(key_heads, 1.0), queries)
         keys, width, value_width = (
-            np.ceil(size[:, columns] / tile) * tile
+            np.ceil(size.take(columns, axis=1) / tile) * tile
             for size, tile in zip((sizes.keys, sizes.width, sizes.value_width), _ATTENTION_TILE[1:], strict=True)
         )
         peak, _ = self._peaks(node)
@@ -315,7 +317,7 @@ class _Timer:
     def recurrent(self, part: Distinct) -> FloatArray:
         sizes, columns = self.at.recurrent, part.index
         node = part.node[columns]
-        steps, batch, width = (size[:, columns] for size in (sizes.steps, sizes.batch, sizes.input_size))
+        steps, batch, width = (size.take(columns, axis=1) for size in (sizes.steps, sizes.batch, sizes.input_size))
         hidden, handed, layers, directions, gates = (
             size[columns]
             for size in (sizes.hidden_size, sizes.projection_size, sizes.layers, sizes.directions, sizes.gates)
@@ -373,7 +375,7 @@ class _Timer:
 
     def stream(self, part: Distinct) -> FloatArray:
         node = part.node[part.index]
-        moved = self.at.bytes_read[:, node] + self.at.bytes_written[:, node]
+        moved = self.at.bytes_read.take(node, axis=1) + self.at.bytes_written.take(node, axis=1)
         operators = self.plan.stream_operator[part.index]
         shares = np.array([getattr(self.rates, group) for group in self.plan.stream_group[part.index]])
         return np.asarray(self._stream_seconds(moved, operators=operators) / shares)
@@ -425,7 +427,7 @@ class _Timer:
 
     def _traffic_seconds(self, node: IndexArray) -> FloatArray:
         """Time of the least traffic of each node."""
-        return self._moving_seconds(self.at.bytes_read[:, node] + self.at.bytes_written[:, node])
+        return self._moving_seconds(self.at.bytes_read.take(node, axis=1) + self.at.bytes_written.take(node, axis=1))
 
     def _moving_seconds(self, moved: FloatArray) -> FloatArray:
         """Time to move bytes, part of them from the cache: [B, U] to [D, B, U]."""

@@ -174,6 +174,6 @@ def _at(values: IndexArray, start: IndexArray, nodes: IndexArray, position: int)
     """The value at one place of each node's stretch, -1 where the stretch is shorter."""
     if not len(values):
         return np.full(len(nodes), -1, dtype=np.int64)
-    place = start[nodes] + position
-    result: IndexArray = np.where(place < start[nodes + 1], values[np.minimum(place, len(values) - 1)], -1)
+    place = start.take(nodes) + position
+    result: IndexArray = np.where(place < start.take(nodes + 1), values.take(place, mode="clip"), -1)
     return result

@@ -295,8 +295,9 @@ class PhysicsPredictor:
             )
             for corrected in set(is_corrected.tolist())
         }
-        spread = np.select(
-            [is_corrected == corrected for corrected in grounds], [own.spread for own in grounds.values()]
+        spreads = [own.spread for own in grounds.values()]
+        spread = (
+            spreads[0] if len(spreads) == 1 else np.where(is_corrected, grounds[True].spread, grounds[False].spread)
         )
         latency_ends, energy_ends = time_and_energy_intervals(
             breakdown,
@@ -327,7 +328,9 @@ class PhysicsPredictor:
             for corrected, own in grounds.items()
         }
         # A model whose weights are of 16 bits runs in these, whatever of 32 bits was asked for.
-        conditions = replace(prepared.conditions, precision=compiled.runs_in)
+        conditions = prepared.conditions
+        if conditions.precision is not compiled.runs_in:
+            conditions = replace(conditions, precision=compiled.runs_in)
         rows = zip(
             prepared.batches,
             prepared.inputs[place],

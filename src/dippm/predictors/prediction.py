@@ -7,6 +7,8 @@ import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
@@ -17,6 +19,8 @@ from dippm.predictors.warning_order import order_warnings
 __all__ = ["ModelInfo", "NoSlice", "Prediction", "PredictorInfo"]
 
 Interval = tuple[float, float]
+
+_VIEW = tuple(OpKind).index(OpKind.VIEW)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +61,7 @@ class ModelInfo:
         return cls(
             source=graph.source,
             framework=graph.framework,
-            nodes=len(graph.nodes) - [node.kind for node in graph.nodes].count(OpKind.VIEW),
+            nodes=int(np.count_nonzero(graph.columns.kind != _VIEW)),
             parameters=graph.parameter_count if parameters is None else parameters,
             frozen_parameters=graph.parameter_count if has_adapters else 0,
             quantised_weights={dtype.value: count for dtype, count in quantised.items()},

@@ -222,13 +222,13 @@ class PhysicalPlan:
         changing[:, :, _AT["channels_last"]] = is_last
         changing[:, :, _AT["channels_last_convolution"]] = is_last & (self.static[:, AT["kernel"]] > 0)
         changing[:, :, _AT["training"]] = conditions.mode is Mode.TRAINING
-        return PhysicalSamples(static=self.static, changing=changing, kernel_ms=busy[:, self.node])
+        return PhysicalSamples(static=self.static, changing=changing, kernel_ms=busy.take(self.node, axis=1))
 
     def _fill_dynamic(self, changing: Float32Array, at: WorkloadAt, busy: FloatArray, device: DeviceSpec) -> None:
         node = self.node
-        own = np.maximum(busy[:, node], _TINY if self.kernels.work.fusion is None else _FUSED_MS)
+        own = np.maximum(busy.take(node, axis=1), _TINY if self.kernels.work.fusion is None else _FUSED_MS)
         peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])[self.kernels.arithmetic[node]]
-        read, written, flops = at.bytes_read[:, node], at.bytes_written[:, node], at.flops[:, node]
+        read, written, flops = (each.take(node, axis=1) for each in (at.bytes_read, at.bytes_written, at.flops))
         call_ms = self._sum_by_graph(busy)
         cast = np.zeros_like(read)
         if len(at.casts.node):

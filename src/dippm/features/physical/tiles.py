@@ -41,12 +41,12 @@ def tile_columns(at: WorkloadAt, node: IndexArray, device: DeviceSpec) -> dict[s
     sizes[1][:, recurrent.node] = recurrent.batch
     sizes[2][:, recurrent.node] = recurrent.hidden_size * recurrent.gates
     sizes[3][:, recurrent.node] = recurrent.input_size
-    sizes = np.maximum(sizes[:, :, node], 1.0)
+    sizes = np.maximum(sizes.take(node, axis=2), 1.0)
     tiles = sizes[0] * np.ceil(sizes[1] / _TILE) * np.ceil(sizes[2] / _TILE) / device.sm_count
     others = np.zeros((2, *shape))
     others[0][:, at.row.node] = np.log(np.maximum(at.row.width, 1.0))
     others[1][:, at.pool.node] = np.log(np.maximum(at.pool.window, 1.0))
-    row_width, window = others[:, :, node]
+    row_width, window = others.take(node, axis=2)
     return {
         **{name: np.log(values) for name, values in zip(SIZES, sizes, strict=True)},
         **{f"{name}_by_8": values % 8 == 0 for name, values in zip(SIZES[1:], sizes[1:], strict=True)},
