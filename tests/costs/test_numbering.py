@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.costs import numbering
-from dippm.costs.numbering import number_rows, number_stretches
+from dippm.costs.numbering import is_first, number_rows, number_stretches, number_values
 
 needs_compiled = pytest.mark.skipif(not numbering._IS_COMPILED, reason="dippm was installed without a C compiler")
 
@@ -25,6 +25,14 @@ def test_stretches_are_equal_where_all_their_values_are(stretches: list[list[int
     stops = np.cumsum([len(stretch) for stretch in stretches], dtype=np.int64)
     distinct = list(dict.fromkeys(map(tuple, stretches)))
     assert number_stretches(values, stops).tolist() == [distinct.index(tuple(stretch)) for stretch in stretches]
+
+
+@given(st.lists(st.integers(-3, 3)))
+def test_what_appears_first_is_found_by_the_numbers(values: list[int]) -> None:
+    numbers = number_values(np.array(values, dtype=np.int64))
+    firsts = [values.index(value) == place for place, value in enumerate(values)]
+    assert is_first(numbers).tolist() == firsts
+    assert numbers.tolist() == [list(dict.fromkeys(values)).index(value) for value in values]
 
 
 @needs_compiled

@@ -14,6 +14,7 @@ from dippm.costs.polynomial import (
     multiply,
     numel,
     pad,
+    scale,
     scatter_add,
 )
 from dippm.errors import UnsupportedError, UsageError
@@ -73,10 +74,11 @@ def test_at_most_by_every_coefficient():
     assert is_at_most(rows, np.array([[1.0, 6.0], [3.0, 1.0]])).tolist() == [True, False]
 
 
-def test_padding_and_summing_by_row():
+def test_padding_scaling_and_summing_by_row():
     rows = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     assert pad(rows, 3)[1].tolist() == [3.0, 4.0, 0.0]
     assert pad(rows, 1) is rows
+    assert scale(rows, np.array([2.0, 0.0, -1.0])).tolist() == [[2.0, 4.0], [0.0, 0.0], [-5.0, -6.0]]
     assert scatter_add(np.array([2, 0, 2]), rows, count=3).tolist() == [[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]]
 
 

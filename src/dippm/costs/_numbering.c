@@ -6,9 +6,10 @@
 
 #include <stdlib.h>
 
+/* Small, for the table is walked at random: half of it stays nearer. */
 typedef struct {
-    uint64_t hash;
-    int64_t piece; /* The first that is alike, counted from 1; 0 where the slot is free. */
+    uint32_t hash;
+    uint32_t piece; /* The first that is alike, counted from 1; 0 where the slot is free. */
 } Slot;
 
 static uint64_t hash_of(const unsigned char *bytes, size_t count)
@@ -28,6 +29,8 @@ static uint64_t hash_of(const unsigned char *bytes, size_t count)
 /* -1 where there is no memory, -2 where the stops do not ascend to the end, else 0. */
 static int run(const unsigned char *content, Py_ssize_t size, const int64_t *stops, int64_t *numbers, Py_ssize_t count)
 {
+    if ((uint64_t)count >= UINT32_MAX)
+        return -1;
     size_t slots = 16;
     while (slots < 2 * (size_t)count)
         slots *= 2;
@@ -42,16 +45,17 @@ static int run(const unsigned char *content, Py_ssize_t size, const int64_t *sto
             break;
         }
         size_t length = (size_t)(stops[i] - start);
-        uint64_t hash = hash_of(content + start, length);
-        size_t place = (size_t)hash & (slots - 1);
+        uint64_t whole = hash_of(content + start, length);
+        uint32_t hash = (uint32_t)(whole >> 32);
+        size_t place = (size_t)whole & (slots - 1);
         for (;; place = (place + 1) & (slots - 1)) {
             Slot *slot = &table[place];
             if (slot->piece == 0) {
-                *slot = (Slot){hash, i + 1};
+                *slot = (Slot){hash, (uint32_t)(i + 1)};
                 numbers[i] = found++;
                 break;
             }
-            int64_t other = slot->piece - 1, before = other ? stops[other - 1] : 0;
+            int64_t other = (int64_t)slot->piece - 1, before = other ? stops[other - 1] : 0;
             if (slot->hash == hash && stops[other] - before == (int64_t)length &&
                 !memcmp(content + before, content + start, length)) {
                 numbers[i] = numbers[other];

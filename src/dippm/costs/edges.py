@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.numbering import IndexArray, is_first, number_values
 from dippm.graph import Graph
 from dippm.graph.columns import NONE, IndexLists
 
 __all__ = ["Edges", "IndexArray", "last_writes"]
-
-IndexArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,13 +55,11 @@ class Edges:
         written = IndexLists.joined([graph.columns.outputs for graph in graphs], before)
         is_present = read.values != NONE
         node, tensor = read.owner[is_present], read.values[is_present]
-        is_first = np.zeros(len(node), dtype=np.bool_)
-        is_first[np.unique(node * tensors.sum() + tensor, return_index=True)[1]] = True
         return cls(
             read_node=node,
             read_position=read.position[is_present],
             read_tensor=tensor,
-            is_first=is_first,
+            is_first=is_first(number_values(node * tensors.sum() + tensor)),
             write_node=written.owner,
             write_position=written.position,
             write_tensor=written.values,

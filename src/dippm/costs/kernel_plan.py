@@ -15,7 +15,7 @@ from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, goes_through_cudnn, host_dispatch_us
 from dippm.costs.kernels.problems import Family
 from dippm.costs.memory_format import MemoryFormats
-from dippm.costs.numbering import number_rows
+from dippm.costs.numbering import is_first, number_rows
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.workload import Workload
@@ -96,7 +96,7 @@ class Distinct:
         rows = np.concatenate([np.asarray(key, dtype=np.float64).reshape(len(node), -1) for key in keys], axis=1)
         # Negative zeros become positive ones, so that equal rows are equal bytes.
         number = number_rows(rows + 0.0)
-        _, first = np.unique(number, return_index=True)
+        first = np.flatnonzero(is_first(number))
         order = np.lexsort(rows[first].T[::-1])
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))

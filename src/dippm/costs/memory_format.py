@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Layout
 from dippm.costs.edges import IndexArray
+from dippm.costs.numbering import is_first, number_values
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind, TensorRole
 from dippm.graph.codes import mark
@@ -117,8 +118,8 @@ class _Chains:
         is_computed[-1] = False
         image = _followed_input(sizes, every)
         # Of several writes of a tensor the first one stays.
-        tensor, first = np.unique(edges.write_tensor, return_index=True)
-        node = edges.write_node[first]
+        first = is_first(number_values(edges.write_tensor))
+        tensor, node = edges.write_tensor[first], edges.write_node[first]
         is_view = sizes.is_kind(OpKind.VIEW)
         is_turning = is_view & sizes.has_function(*_TURNING_VIEWS) & (arrays.rank[image] >= _SHORTEST_TOKENS)
         is_kept = sizes.is_kind(*_KEEPING)

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray
-
 try:
     from dippm.costs import _numbering
 except ImportError:  # there was no compiler
@@ -19,7 +17,9 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["is_first", "number_rows", "number_stretches", "number_values"]
+__all__ = ["IndexArray", "is_first", "number_rows", "number_stretches", "number_values"]
+
+IndexArray = npt.NDArray[np.int64]
 
 
 def number_rows(rows: npt.NDArray[np.generic]) -> IndexArray:

@@ -14,6 +14,7 @@ from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
+from dippm.costs.numbering import is_first, number_values
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
@@ -150,10 +151,10 @@ class PhysicalPlan:
         held_bytes = weight_bytes(work)
         colours = colours_of(kernels, links, phase, weight_bytes=held_bytes)
         operators = np.flatnonzero(~work.sizes.is_kind(OpKind.VIEW))
-        _, first, inverse = np.unique(colours[operators], return_index=True, return_inverse=True)
+        numbers = number_values(colours[operators])
         class_of = np.full(count, -1, dtype=np.int64)
-        class_of[operators] = inverse.reshape(-1)
-        node = operators[first]
+        class_of[operators] = numbers
+        node = operators[is_first(numbers)]
         launches = kernels.is_launched.astype(np.float64)
         np.add.at(launches, work.types.casts.node, 1.0)
         first_input = work.sizes.inputs(node, 0)
@@ -162,7 +163,7 @@ class PhysicalPlan:
             class_start=np.searchsorted(node, work.sizes.arrays.node_start),
             class_of=class_of,
             node=node,
-            count=np.bincount(inverse.reshape(-1), times[operators], minlength=len(node)).astype(np.float64),
+            count=np.bincount(numbers, times[operators], minlength=len(node)).astype(np.float64),
             times=times,
             launches=launches[node],
             producers=messages_of(node, class_of, links.consumer, links.producer),
