@@ -7,7 +7,7 @@ import pytest
 
 import dippm
 from dippm.frontends import named_checkpoints
-from dippm.frontends.named_checkpoints import Checkpoint, find_named, known_names, load_checkpoints
+from dippm.frontends.named_checkpoints import Checkpoint, find_named, known_names, load_checkpoints, published_format
 from dippm.graph import DType, Graph, TensorRole
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
@@ -59,6 +59,16 @@ def test_published_quantised_weights_take_what_their_files_do() -> None:
     assert _bytes_of(graph) - _bytes_of(graph, DType.FLOAT32) == 13_761_264_768
 
 
+def test_every_quantisation_can_be_followed() -> None:
+    quantised = {name: each for name, each in load_checkpoints("hf").items() if each.quantization}
+    assert len(quantised) > 40
+    assert [name for name, each in quantised.items() if each.weight_format is None] == []
+    bits = {name: published_format(f"hf:{name}#decode=9").bits for name in ("Qwen3-8B-FP8", "qwen2.5-7b-instruct-awq")}
+    assert bits == {"Qwen3-8B-FP8": pytest.approx(8.0, abs=0.01), "qwen2.5-7b-instruct-awq": 4 + 20 / 128}
+    for whole in ("hf:Qwen3-8B", "hf:bert", "timm:resnet18", "model.onnx", "diffusers:none"):
+        assert published_format(whole) is None
+
+
 @needs_transformers
 def test_published_quantised_weights_are_whole_where_they_are_trained_or_asked_to_be(
     monkeypatch: pytest.MonkeyPatch,
@@ -92,7 +102,7 @@ def test_what_was_trained_on_says_from_what_and_nothing_that_follows_from_it() -
     derived = {name: entry for name, entry in table.items() if "like" in entry}
     assert len(derived) > 30
     for name, entry in derived.items():
-        assert not entry.keys() - {"like", "dtype", "config", "absent"}, name
+        assert not entry.keys() - {"like", "dtype", "config", "absent", "quantization"}, name
         assert "like" not in table[entry["like"]], name
 
 

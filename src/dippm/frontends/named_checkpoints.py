@@ -92,7 +92,8 @@ def _read_entry(entry: Mapping[str, Any], table: Mapping[str, Any]) -> Checkpoin
         # It was trained on from another, with that one's class and as many weights.
         origin = _read_entry(table[entry["like"]], table)
         dtype = DType(entry["dtype"]) if "dtype" in entry else origin.dtype
-        return replace(origin, config={**origin.config, **config}, dtype=dtype)
+        quantization = entry.get("quantization", origin.quantization)
+        return replace(origin, config={**origin.config, **config}, dtype=dtype, quantization=quantization)
     return Checkpoint(
         architecture=entry["class"],
         parameters=entry["parameters"],
