@@ -63,8 +63,12 @@ def test_every_quantisation_can_be_followed() -> None:
     quantised = {name: each for name, each in load_checkpoints("hf").items() if each.quantization}
     assert len(quantised) > 40
     assert [name for name, each in quantised.items() if each.weight_format is None] == []
-    bits = {name: published_format(f"hf:{name}#decode=9").bits for name in ("Qwen3-8B-FP8", "qwen2.5-7b-instruct-awq")}
-    assert bits == {"Qwen3-8B-FP8": pytest.approx(8.0, abs=0.01), "qwen2.5-7b-instruct-awq": 4 + 20 / 128}
+    known = load_checkpoints("hf")
+    for name, whole_bits in (("Qwen3-8B-FP8", 8), ("Qwen2.5-7B-Instruct-AWQ", 4)):
+        stored = published_format(f"hf:{name.lower()}#decode=9")
+        assert stored is not None
+        assert stored == known[f"Qwen/{name}"].weight_format
+        assert stored.dtype.bits == whole_bits
     for whole in ("hf:Qwen3-8B", "hf:bert", "timm:resnet18", "model.onnx", "diffusers:none"):
         assert published_format(whole) is None
 
