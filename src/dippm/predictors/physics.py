@@ -148,8 +148,12 @@ class PhysicsPredictor:
         result = []
         for together in group_graphs(graphs, questions=len(batches) * len(devices)):
             with collection_paused():
-                prepared = self._prepare(together, batches=batches, conditions=conditions, software=software)
-                result += self._answer(prepared, devices, mig_policy=mig_policy)
+                # What was prepared is gone before the collector may look at all of it.
+                result += self._answer(
+                    self._prepare(together, batches=batches, conditions=conditions, software=software),
+                    devices,
+                    mig_policy=mig_policy,
+                )
         return result
 
     def _answer(
