@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -120,9 +121,9 @@ def test_a_reading_in_fp32_does_not_show_what_stays_so(
     value, weight = builder.input(builder.N, 8, dtype=stored), builder.weight(8, 8, dtype=stored)
     builder.node(OpKind.LINEAR, [value, weight], builder.N, 8, dtype=stored)
     graph = builder.graph()
-    for keeps, expected in ((True, is_said), (False, False)):
-        warnings = dippm.predict(replace(graph, keeps_fp32_parts=keeps), precision=precision).warnings
-        assert any("was read in float32" in warning for warning in warnings) is expected
+    for mode, keeps in product(("inference", "training"), (True, False)):
+        warnings = dippm.predict(replace(graph, keeps_fp32_parts=keeps), precision=precision, mode=mode).warnings
+        assert any("was read in float32" in warning for warning in warnings) is (keeps and is_said)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +239,18 @@ def test_a_mask_of_booleans_is_no_quantised_weight(builder: Any) -> None:
     x = builder.node(OpKind.MUL, [x, mask], n, 2048)
     graph = builder.graph(builder.node(OpKind.LINEAR, [x, builder.weight(1024, 2048)], n, 1024))
     assert _said(graph, "prepare_model_for_kbit_training", mode="training", precision="bf16", lora=4) == [False]
+
+
+@pytest.mark.parametrize("rank", [2, 256])
+def test_adapters_in_fp32_do_not_make_a_model_of_16_bits_one_of_32(builder: Any, rank: int) -> None:
+    x = builder.input(builder.N, 64, dtype=DType.BFLOAT16)
+    for width in (64, 8):
+        weight = builder.weight(width, 64, dtype=DType.BFLOAT16)
+        x = builder.node(OpKind.LINEAR, [x, weight], builder.N, width, dtype=DType.BFLOAT16)
+    packed = dippm.load(builder.graph(), weights="nf4")
+    step = dippm.predict(packed, mode="training", lora=rank, device="T4")
+    assert step.conditions.precision == "bf16"
+    assert any("runs in bfloat16" in warning for warning in step.warnings)
 
 
 def test_experts_without_adapters_are_told_where_all_layers_are_asked_for(builder: Any) -> None:

@@ -28,7 +28,7 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, OpKind
+from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, GraphArrays, OpKind
 from dippm.graph.linear_layers import count_quantised
 from dippm.predictors.prediction import ModelInfo
 from dippm.predictors.weight_reads import WeightReads
@@ -157,6 +157,8 @@ class CompiledGraphs:
             timed = work.fused(part, software=software)
         nodes_of = _by_kind(sizes.arrays.kind)
         keeps_formats = whole_model_type(conditions.precision) is None
+        # A step has the types that it runs in, and adapters in FP32 beside the model's own weights.
+        given = GraphArrays.from_graphs(graphs) if steps else sizes.arrays
         rows = zip(
             sources,
             graphs,
@@ -164,6 +166,7 @@ class CompiledGraphs:
             sizes.nodes_of_graphs,
             sizes.arrays.parameters(),
             sizes.arrays.kept(),
+            map(stored_half, given.kept()),
             strict=True,
         )
         return cls(
@@ -172,9 +175,9 @@ class CompiledGraphs:
                     source=source,
                     graph=graph,
                     timeline=timeline,
-                    runs_in=_runs_in(conditions.precision, stored_half(kept)),
-                    kept_half=stored_half(kept) if keeps_formats else None,
-                    is_halved=not keeps_formats and stored_half(kept) is None,
+                    runs_in=_runs_in(conditions.precision, half),
+                    kept_half=half if keeps_formats else None,
+                    is_halved=not keeps_formats and half is None,
                     stores_fp8=DType.FLOAT8 in kept,
                     stores_packed=_stores_packed(kept),
                     widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
@@ -187,7 +190,7 @@ class CompiledGraphs:
                         is_whole=not _stores_packed(kept),
                     ),
                 )
-                for source, graph, timeline, nodes, parameters, kept in rows
+                for source, graph, timeline, nodes, parameters, kept, half in rows
             ),
             conditions=conditions,
             software=software,
