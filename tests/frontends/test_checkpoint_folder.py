@@ -309,7 +309,7 @@ def test_quantised_weights_are_told(tmp_path: Path) -> None:
 def test_quantised_weights_are_whole_where_nothing_trains_beside_them_or_asked_for(tmp_path: Path) -> None:
     def packed(method: str, **given: str) -> list[bool]:
         settings = {"quant_method": method, "bits": 4, "group_size": 64}
-        folder = write(tmp_path / "-".join((method, *given)), {**_LLAMA, "quantization_config": settings})
+        folder = write(tmp_path / "-".join((method, *given.values())), {**_LLAMA, "quantization_config": settings})
         graph = dippm.load(folder, **given)
         return [
             DType.UINT4 in {tensor.dtype for tensor in graph.tensors},
@@ -319,6 +319,10 @@ def test_quantised_weights_are_whole_where_nothing_trains_beside_them_or_asked_f
     assert packed("awq") == packed("mxfp4") == packed("awq", mode="training") == [True, True]
     assert packed("mxfp4", mode="training") == [False, True]
     assert packed("awq", weights="dequantised") == [False, False]
+    # A format that cannot be followed is not taken as it is published, which nobody is told who asks for another.
+    assert packed("hqq") == [False, True]
+    assert packed("hqq", weights="dequantised") == [False, False]
+    assert packed("hqq", weights="nf4") == [True, False]
 
 
 @pytest.mark.parametrize("content", ['{"model_type": "bert",}', '{"model_type": "b\xe9rt"}', '{"model_type": "be'])

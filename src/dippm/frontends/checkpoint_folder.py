@@ -140,14 +140,15 @@ class StoredCheckpoint:
         quantization = self.settings.get("quantization_config")
         return parse_weight_format(quantization) if isinstance(quantization, Mapping) else None
 
-    def doubts(self, parameters: int) -> tuple[str, ...]:
+    def doubts(self, parameters: int, *, is_dequantised: bool = False) -> tuple[str, ...]:
         """What a prediction of the model as it is built cannot vouch for, its quantised weights apart.
 
         Args:
             parameters: Numbers in the weights of the model that was built.
+            is_dequantised: Whether it is asked for as it was before its weights were quantised.
         """
         quantization = self.settings.get("quantization_config")
-        if self.weight_format is not None:
+        if self.weight_format is not None or (is_dequantised and isinstance(quantization, Mapping)):
             return ()
         if isinstance(quantization, Mapping):
             return (predicted_as_before(quantization.get("quant_method", "a format of its own")),)

@@ -142,7 +142,8 @@ def _open_checkpoint(
     published = checkpoint.weight_format
     if published is not None and not is_dequantised:
         graph = _as_published(graph, published, is_whole=mode is Mode.TRAINING and not published.is_trainable)
-    doubts = checkpoint.doubts(sum(parameter.numel() for parameter in module.parameters()))
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    doubts = checkpoint.doubts(parameters, is_dequantised=is_dequantised)
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
 
 
