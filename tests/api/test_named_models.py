@@ -198,3 +198,14 @@ def test_shipped_graphs_are_for_one_version_of_the_library(read, graph, monkeypa
 
 def test_the_package_has_all_shipped_graphs():
     assert len(list(SHIPPED_FOLDER.glob("??/*.json.gz"))) == len(SHIPPED_NAMES) * len(Mode)
+
+
+def test_a_kept_graph_does_not_outlive_a_change_of_the_tables_of_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("dippm.frontends.__path__", [str(tmp_path)])
+    states = set()
+    for content in ("", "quantization = {}"):
+        (tmp_path / "hf_checkpoints.toml").write_text(content, encoding="utf-8")
+        states.add(named_models._state_of_readers.__wrapped__())
+    assert len(states) == 2

@@ -153,10 +153,14 @@ def _versions(library: str) -> dict[str, str]:
 
 @cache
 def _state_of_readers() -> str:
-    """Sizes and times of the files that read models, so that a kept graph never outlives a change of them."""
+    """Sizes and times of the files that read models, so that a kept graph never outlives a change of them.
+
+    The tables of checkpoints are among them.
+    """
     digest = hashlib.sha256()
     for package in (dippm.frontends, dippm.graph):
-        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+        folder = Path(package.__path__[0])
+        for path in sorted((*folder.rglob("*.py"), *folder.rglob("*.toml"))):
             state = path.stat()
             digest.update(f"{path.name} {state.st_size} {state.st_mtime_ns}\n".encode())
     return digest.hexdigest()
