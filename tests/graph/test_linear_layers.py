@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+import dippm
 from dippm.graph import DType, Graph, OpKind, TensorRole
 from dippm.graph.linear_layers import (
+    count_all_quantised,
     count_quantised,
     find_multiplied_weights,
     find_output_layers,
@@ -63,6 +65,17 @@ def test_quantised_weights_are_those_that_are_multiplied_with(builder: Any) -> N
     for weight in (whole, packed, packed, experts):
         x = builder.node(OpKind.MATMUL, [x, weight], n, 8, 16)
     assert count_quantised(builder.graph()) == {DType.UINT4: 256, DType.FLOAT8: 2048}
+
+
+def test_what_is_unpacked_before_it_is_multiplied_with_is_quantised_as_well(builder: Any) -> None:
+    n = builder.N
+    stored, packed = builder.weight(16, 16, dtype=DType.INT8), builder.weight(16, 16, dtype=DType.UINT4)
+    builder.weight(64, dtype=DType.UINT8, role=TensorRole.BUFFER)
+    whole = builder.node(OpKind.DEQUANTIZE, [stored], 16, 16)
+    x = builder.node(OpKind.MATMUL, [builder.input(n, 8, 16), whole], n, 8, 16)
+    builder.node(OpKind.MATMUL, [x, packed], n, 8, 16)
+    assert count_all_quantised(builder.graph()) == {DType.INT8: 256, DType.UINT4: 256}
+    assert dippm.predict(builder.graph()).model.quantised_weights == {"int8": 256, "uint4": 256}
 
 
 def test_the_layer_of_the_first_output_is_found_through_views_casts_and_softmax(builder: Any) -> None:

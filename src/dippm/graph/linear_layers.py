@@ -12,6 +12,7 @@ from dippm.graph.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
 
 __all__ = [
+    "count_all_quantised",
     "count_quantised",
     "find_multiplied_weights",
     "find_output_layers",
@@ -75,6 +76,17 @@ def count_quantised(graph: Graph) -> dict[DType, int]:
     for index in sorted(find_multiplied_weights(graph)):
         weight = graph.tensors[index]
         if is_quantised(weight):
+            counts[weight.dtype] += _elements(weight.shape)
+    return dict(counts)
+
+
+def count_all_quantised(graph: Graph) -> dict[DType, int]:
+    """The same of all quantised weights: those too that a node of their own unpacks, as in ONNX files, or looks up."""
+    multiplied = find_multiplied_weights(graph)
+    counts: Counter[DType] = Counter()
+    for index, weight in enumerate(graph.tensors):
+        is_own = weight.role is TensorRole.PARAMETER and weight.alias_of is None and weight.dtype is not DType.BOOL
+        if is_quantised(weight) and (is_own or index in multiplied):
             counts[weight.dtype] += _elements(weight.shape)
     return dict(counts)
 

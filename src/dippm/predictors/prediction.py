@@ -13,7 +13,7 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
-from dippm.graph.linear_layers import count_quantised
+from dippm.graph.linear_layers import count_all_quantised
 from dippm.predictors.warning_order import order_warnings
 
 __all__ = ["ModelInfo", "NoSlice", "Prediction", "PredictorInfo"]
@@ -57,7 +57,7 @@ class ModelInfo:
             has_adapters: Whether those are of adapters, and its own are frozen.
             is_whole: Whether it is known to have no quantised weights.
         """
-        quantised = {} if is_whole else count_quantised(graph)
+        quantised = {} if is_whole else count_all_quantised(graph)
         return cls(
             source=graph.source,
             framework=graph.framework,
