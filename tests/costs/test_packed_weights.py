@@ -87,6 +87,14 @@ def test_unpacking_is_bound_by_memory_or_by_the_multiprocessors(decoder: Graph) 
     )
 
 
+def test_of_a_stack_one_matrix_after_the_other_is_unpacked(builder: Any) -> None:
+    n = builder.N
+    x, experts = builder.input(n, 8, 64), builder.weight(8, 64, 32)
+    quantised = _quantised(builder.graph(builder.node(OpKind.MATMUL, [x, experts], n, 8, 32)), "int4")
+    timeline = MemoryTimeline.from_workload(Workload.from_graph(quantised, Precision.FP16))
+    assert live_memory(timeline, [1]).workspace_bytes.tolist() == [64 * 32 * 2]
+
+
 def test_an_unpacked_weight_is_scratch_of_its_product(decoder: Graph) -> None:
     def peak(graph: Graph) -> float:
         work = Workload.from_graph(graph, Precision.BF16)

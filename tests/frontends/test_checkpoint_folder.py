@@ -306,13 +306,30 @@ def test_quantised_weights_are_told(tmp_path: Path) -> None:
 
 
 @needs_transformers
+def test_a_text_that_is_longer_than_the_positions_is_told(folder: Path) -> None:
+    for length, is_told in ((256, False), (257, True)):
+        warnings = dippm.load(folder, input=f"input_ids={length}:int64").warnings
+        assert any("257 tokens is longer than the 256 positions" in warning for warning in warnings) == is_told
+
+
+@needs_transformers
+def test_weights_that_are_quantised_anew_are_told(tmp_path: Path) -> None:
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    quantised = write(tmp_path / "q", {**_LLAMA, "quantization_config": settings})
+    plain = write(tmp_path / "plain", _LLAMA)
+    for path, weights, count in ((quantised, "nf4", 1), (quantised, "dequantised", 0), (plain, "nf4", 0)):
+        graph = dippm.load(path, weights=weights)
+        assert len([warning for warning in graph.warnings if "published quantised (gptq)" in warning]) == count
+
+
+@needs_transformers
 def test_quantised_weights_are_whole_where_nothing_trains_beside_them_or_asked_for(tmp_path: Path) -> None:
     def packed(method: str, **given: str) -> list[bool]:
         settings = {"quant_method": method, "bits": 4, "group_size": 64}
         folder = write(tmp_path / "-".join((method, *given.values())), {**_LLAMA, "quantization_config": settings})
         graph = dippm.load(folder, **given)
         return [
-            DType.UINT4 in {tensor.dtype for tensor in graph.tensors},
+            not {DType.UINT4, DType.FLOAT4}.isdisjoint(tensor.dtype for tensor in graph.tensors),
             any(method in warning for warning in graph.warnings),
         ]
 

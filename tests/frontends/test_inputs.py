@@ -182,6 +182,7 @@ def test_of_many_inputs_some_are_listed() -> None:
     [
         (["ids=384:int64", "mask=384"], {"ids": "384:int64", "mask": "384"}),
         ("ids=384:int64", {"ids": "384:int64"}),
+        (("ids=384:int64", " mask = 384 "), {"ids": "384:int64", "mask": "384"}),
         (["a=b=3,4"], {"a=b": "3,4"}),
         (["a=b=384:int64", "b=:int64"], {"a=b": "384:int64", "b": ":int64"}),
         (

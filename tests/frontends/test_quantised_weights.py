@@ -57,7 +57,7 @@ def _targets(*targets: list[str]) -> dict[str, Any]:
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, DType.INT8, 8.0),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, DType.FLOAT8, 8 + 32 / 16384),
         ({"quant_method": "fp8"}, DType.FLOAT8, 8 + 32 / 16384),
-        ({"quant_method": "mxfp4"}, DType.UINT4, 4.25),
+        ({"quant_method": "mxfp4"}, DType.FLOAT4, 4.25),
         # A type to pack in changes nothing.
         ({**_BNB, "bnb_4bit_quant_storage": "bfloat16"}, DType.UINT4, 4.5),
         ({**_BNB, "load_in_8bit": False, "_load_in_4bit": True, "_load_in_8bit": False}, DType.UINT4, 4.5),

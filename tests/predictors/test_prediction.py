@@ -106,3 +106,10 @@ def test_figures_for_people(value: float, figure: str) -> None:
 
 def test_rounding_keeps_four_digits() -> None:
     assert [round_figures(value) for value in (123456.0, 0.00123456, 0.0)] == [123500.0, 0.001235, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("device", "why"), [("T4", NoSlice.NO_MIG), ("B200", NoSlice.UNKNOWN), ("A100", NoSlice.TOO_LARGE)]
+)
+def test_a_card_whose_slices_are_not_listed_has_slices(device: str, why: NoSlice) -> None:
+    assert NoSlice.why(find_device(device)) is why

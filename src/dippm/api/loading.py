@@ -10,10 +10,16 @@ from dippm.api.arguments import parse_batches
 from dippm.costs.conditions import Conditions
 from dippm.costs.precision import whole_model_type
 from dippm.errors import UsageError
-from dippm.frontends.checkpoint_folder import find_checkpoint
+from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.inputs import parse_input_shapes
+from dippm.frontends.named_checkpoints import published_format
 from dippm.frontends.open_model import open_model
-from dippm.frontends.quantised_weights import find_weight_format, quantise_layers, refuse_quantised
+from dippm.frontends.quantised_weights import (
+    find_weight_format,
+    quantise_layers,
+    quantised_anew,
+    refuse_quantised,
+)
 from dippm.frontends.zoo import is_zoo_name
 from dippm.graph import Graph
 
@@ -134,4 +140,7 @@ def load(
     if stored is None:
         refuse_quantised(graph)
         return graph
+    published = source.weight_format if isinstance(source, StoredCheckpoint) else published_format(name or "")
+    if published is not None:
+        graph = replace(graph, warnings=(quantised_anew(published), *graph.warnings))
     return quantise_layers(graph, stored)

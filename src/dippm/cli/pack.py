@@ -203,7 +203,9 @@ def _rows(packing: ModelPacking) -> Iterator[list[object]]:
 def _summary(packing: ModelPacking) -> str:
     """How good the packing is."""
     count, result = len(packing.gpus), packing.packing
-    text = f"{count} {'GPU' if count == 1 else 'GPUs'}, {result.compute_slices} compute slices"
+    text = f"{count} {'GPU' if count == 1 else 'GPUs'}"
+    if any(each.profile is not None for gpu in packing.gpus for each in gpu.slices):
+        text += f", {result.compute_slices} compute slices"
     if packing.is_optimal:
         return f"{text}: proved to be the fewest."
     return (

@@ -31,6 +31,8 @@ _COPIES = {
 }
 _CHANNELS_FIRST_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _ALL_COPIES = frozenset().union(*_COPIES.values())
+# How often what a device lacks is halved before it is told: to a 64th.
+_HALVINGS = 6
 _WORKSPACES = [Purpose.SCRATCH, *sorted(_ALL_COPIES)]
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
@@ -229,7 +231,8 @@ def _squeeze(
     """What the allocator holds on a device of limited memory, and whether that suffices.
 
     PyTorch gives segments that are wholly free back to the device before it fails. Where it gets through with some
-    memory left free, that is what counts: cached memory that can be given back is no reason to doubt a fit.
+    memory left free, that is what counts: cached memory that can be given back is no reason to doubt a fit. Where it
+    does not, what counts is about the least that would do.
     """
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
     capacity = int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
@@ -249,7 +252,31 @@ def _squeeze(
         squeezed = replay.reserve(live.batches[rows], capacity)
         fits[rows] = squeezed >= 0
         held[rows] = np.where(fits[rows], squeezed, held[rows])
+    for row in np.flatnonzero(~fits).tolist():
+        least = max(capacity, int(live.peak_bytes[row]))
+        held[row] = _least_held(replay, live.batches[[row]], least, int(held[row]))
     return held, fits
+
+
+def _least_held(replay: Replay, batch: FloatArray, too_few: int, enough: int) -> int:
+    """About the least bytes with which the allocator gets through.
+
+    Args:
+        replay: What it is asked for.
+        batch: The batch size, [1].
+        too_few: Bytes that do not suffice, or barely.
+        enough: Bytes that do.
+    """
+    for _ in range(_HALVINGS):
+        middle = (too_few + enough) // 2
+        if middle - too_few < BYTES_PER_MIB:
+            break
+        held = int(replay.reserve(batch, middle)[0])
+        if held < 0:
+            too_few = middle
+        else:
+            enough = held
+    return enough
 
 
 def _blas_bytes(timeline: MemoryTimeline, device: DeviceSpec, software: Software) -> tuple[int, int]:

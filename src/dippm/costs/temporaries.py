@@ -26,7 +26,7 @@ import numpy as np
 from dippm.costs.contraction import AttentionTable, GemmTable, RecurrentTable
 from dippm.costs.edges import IndexArray
 from dippm.costs.packings import number_of_packing, read_packings
-from dippm.costs.polynomial import FloatArray, pad, scale
+from dippm.costs.polynomial import FloatArray, multiply, pad, scale
 from dippm.costs.precision import Arithmetic, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.streaming import RowTable
@@ -86,7 +86,9 @@ def _unpacked(sizes: GraphSizes, gemm: GemmTable) -> tuple[IndexArray, FloatArra
     number = sizes.read_attributes(node, number_of_packing)
     most_rows, *_ = read_packings(number)
     node = node[(number >= 0.0) & np.isfinite(most_rows)]
-    return node, sizes.elements_of(sizes.inputs(node, 1)) * _UNPACKED_BYTES
+    # Of a stack, such as experts are, one matrix after the other.
+    matrix = (sizes.dimension(sizes.inputs(node, 1), place) for place in (-2, -1))
+    return node, multiply(*matrix) * _UNPACKED_BYTES
 
 
 def _spread(count: int, *parts: tuple[IndexArray, FloatArray]) -> FloatArray:

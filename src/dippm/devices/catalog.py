@@ -259,6 +259,7 @@ def _make_spec(
         mig_profiles=tuple(
             MigProfile(**{**profile, "placements": tuple(profile.get("placements", ()))}) for profile in profiles
         ),
+        has_unlisted_slices=table.get("has_unlisted_slices", False),
         sources=dict(sources),
     )
 

@@ -104,6 +104,7 @@ class DeviceSpec:
         aliases: Other names that mean this device.
         mig_profiles: MIG slices by memory, then compute slices, smallest first; empty where the card has none, or
             where the memory that they really offer is not known.
+        has_unlisted_slices: Whether the card has MIG slices of which it is not known what memory they really offer.
         parent: For a MIG slice, the name of the whole card; otherwise None.
         sources: Where each figure comes from: field name (for peak rates ``"peak_tflops.fp32"``) to citation.
 
@@ -129,6 +130,7 @@ class DeviceSpec:
     context_mb: float | None = None
     aliases: tuple[str, ...] = ()
     mig_profiles: tuple[MigProfile, ...] = ()
+    has_unlisted_slices: bool = False
     parent: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -121,7 +121,7 @@ def parse_input_shapes(given: object) -> InputShapes:
     if given is None:
         return InputShapes()
     texts = [given] if isinstance(given, str) else given
-    if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
+    if isinstance(texts, list | tuple) and all(isinstance(each, str) for each in texts):
         given = _by_name(texts) or given
     if isinstance(given, InputShapes):
         return given
@@ -171,10 +171,10 @@ def _split_name(text: str) -> tuple[str, str]:
         return "", text
     name, mark, value = text.partition(2 * _VALUE_MARK)
     if mark:
-        return name, _VALUE_MARK + value
+        return name.strip(), _VALUE_MARK + value
     # Names of tensors may hold "=", and shapes do not, so that the last one ends the name.
     name, _, shape = text.rpartition(_VALUE_MARK)
-    return name, shape
+    return name.strip(), shape
 
 
 def name_position(place: int, count: int) -> str:

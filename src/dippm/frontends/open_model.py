@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["open_model"]
 
 _ERRORS_OF_INPUTS = frozenset({"input.dtype_wrong", "input.name_unknown", "input.shape_wrong"})
+_TEXT = "input_ids"
 _PLAIN_TEXT_WARNING = "The text is taken to have no padding and no other tokens with a meaning of their own."
 _ZOOS = ("timm:", "torchvision:", "hf:", "diffusers:")
 # Names of these may say behind a "#" what the model takes.
@@ -181,7 +182,7 @@ def _read_built(
     read = partial(read_module, module, source=source, mode=mode, batch_hint=batch_hint)
     try:
         try:
-            return read(input=given)
+            return _warn_of_positions(read(input=given), module, given)
         except UnsupportedError as exc:
             if exc.code != "torch.data_dependent" or (text := with_plain_text(given)) is None:
                 raise
@@ -205,6 +206,20 @@ def _read_built(
             cure=f"Give the inputs ({', '.join(_inputs_of(module))}), or sizes that go together: a checkpoint's folder "
             "or its config.json.",
         ) from exc
+
+
+def _warn_of_positions(graph: Graph, module: nn.Module, given: InputShapes) -> Graph:
+    """The graph with a warning where a text is longer than the model is made for, which rotations let run."""
+    config = getattr(module, "config", None)
+    text = getattr(config, "text_config", None) or config
+    most, asked = getattr(text, "max_position_embeddings", None), (given.named or {}).get(_TEXT)
+    if not isinstance(most, int) or asked is None or asked.shape[-1:] <= (most,):
+        return graph
+    longer = (
+        f"The text of {asked.shape[-1]:,} tokens is longer than the {most:,} positions that {type(module).__name__} is "
+        "made for."
+    )
+    return replace(graph, warnings=(longer, *graph.warnings))
 
 
 def _inputs_of(module: nn.Module) -> list[str]:

@@ -26,6 +26,7 @@ __all__ = [
     "parse_weight_format",
     "predicted_as_before",
     "quantise_layers",
+    "quantised_anew",
     "refuse_quantised",
     "store_weights",
     "trained_as_before",
@@ -201,6 +202,14 @@ def predicted_as_before(method: object) -> str:
     )
 
 
+def quantised_anew(published: WeightFormat) -> str:
+    """What is told of a checkpoint that is published quantised and predicted with its weights stored in another way."""
+    return (
+        f"The checkpoint's weights are published quantised ({published.method}): they are taken as they were before "
+        "that, and then stored as asked. No library does both by itself."
+    )
+
+
 def trained_as_before(published: WeightFormat) -> str:
     """What is told of a training step of a checkpoint that is published quantised."""
     return (
@@ -300,7 +309,7 @@ def _read_fp8(settings: Mapping[str, Any]) -> tuple[DType, float]:
 
 
 def _read_mxfp4(_: Mapping[str, Any]) -> tuple[DType, float]:
-    return DType.UINT4, _MX_SCALES
+    return DType.FLOAT4, _MX_SCALES
 
 
 def _read_compressed(settings: Mapping[str, Any]) -> tuple[DType, float]:
@@ -373,7 +382,7 @@ def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = 
     warnings = graph.warnings
     if whole:
         warnings += (
-            f"Of its weights {len(whole)} are stacks of matrices, such as experts, and stay as they are: bitsandbytes "
+            f"Of its weights {len(whole)} are stacks of matrices, such as experts, and are not quantised: bitsandbytes "
             "quantises linear layers alone.",
         )
     return replace(graph, tensors=tuple(tensors), nodes=tuple(map(add_scales, graph.nodes)), warnings=warnings)

@@ -127,6 +127,8 @@ class NoSlice(enum.StrEnum):
         """
         if device.is_mig_slice:
             return cls.IS_SLICE
+        if device.has_unlisted_slices:
+            return cls.UNKNOWN
         if not device.mig_profiles:
             return cls.NO_MIG
         return cls.TOO_LARGE if is_known else cls.UNKNOWN

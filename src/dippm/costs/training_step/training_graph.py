@@ -228,8 +228,8 @@ def _refuse_quantised(graph: Graph) -> None:
                 f"The weights of '{graph.source}' are quantised ('{tensor.name}' is {tensor.dtype.value}): nothing can "
                 "train them.",
                 code="training.quantised",
-                cure="Train adapters beside them, by lora or --lora, or what a checkpoint was quantised from, by "
-                'weights="dequantised" or --weights dequantised.',
+                cure="Train adapters beside them, by lora or --lora, leave out how weights are to be stored, or train "
+                'what a checkpoint was quantised from, by weights="dequantised" or --weights dequantised.',
             )
 
 
