@@ -11,6 +11,7 @@ import dippm
 from dippm.graph import DType, Graph, OpKind, TensorRole
 from dippm.graph.linear_layers import (
     count_all_quantised,
+    count_frozen,
     count_quantised,
     find_multiplied_weights,
     find_output_layers,
@@ -55,6 +56,16 @@ def test_a_whole_weight_is_found_behind_a_view_and_a_copy(builder: Any) -> None:
     graph = builder.graph()
     assert _weights(graph) == [-1, -1, weight, -1]
     assert find_weight(graph.tensors, graph.nodes[-1], cast_from={copy: weight}) == weight
+
+
+def test_layers_that_were_frozen_before_stay_as_they_are_too(builder: Any) -> None:
+    trained, frozen = builder.weight(16, 16), builder.weight(8, 16, role=TensorRole.BUFFER)
+    builder.weight(5, role=TensorRole.BUFFER)
+    x = builder.node(OpKind.LINEAR, [builder.input(builder.N, 16), trained], builder.N, 16)
+    graph = builder.graph(builder.node(OpKind.LINEAR, [x, frozen], builder.N, 8))
+    tensors = list(graph.tensors)
+    tensors[frozen] = replace(tensors[frozen], name="head.weight")
+    assert count_frozen(replace(graph, tensors=tuple(tensors))) == 16 * 16 + 8 * 16
 
 
 def test_quantised_weights_are_those_that_are_multiplied_with(builder: Any) -> None:

@@ -195,5 +195,5 @@ def parse_mig_policy(name: str) -> MigPolicy:
         return MigPolicy(name)
     except ValueError as exc:
         raise UsageError(
-            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got '{name}' instead.", code="placement.policy"
+            f"A MIG policy must be one of {', '.join(MigPolicy)}. Got {quote(name)} instead.", code="placement.policy"
         ) from exc

@@ -158,7 +158,9 @@ class Conditions:
 
 def _choose(choices: type[_Choice], given: str, *, what: str) -> _Choice:
     try:
-        return choices(str(given).strip().lower())
+        return choices(given.strip().lower() if isinstance(given, str) else given)
     except ValueError as exc:
         names = ", ".join(choice.value for choice in choices)
-        raise UsageError(f"The {what} must be one of {names}. Got '{given}' instead.", code=f"{what}.unknown") from exc
+        raise UsageError(
+            f"The {what} must be one of {names}. Got {quote(given)} instead.", code=f"{what}.unknown"
+        ) from exc

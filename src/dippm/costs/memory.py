@@ -31,8 +31,8 @@ _COPIES = {
 }
 _CHANNELS_FIRST_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _ALL_COPIES = frozenset().union(*_COPIES.values())
-# How often what a device lacks is halved before it is told: to a 64th.
-_HALVINGS = 6
+# How far what a device lacks is looked for.
+_CLOSE = 1.0 / 256.0
 _WORKSPACES = [Purpose.SCRATCH, *sorted(_ALL_COPIES)]
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
@@ -267,10 +267,8 @@ def _least_held(replay: Replay, batch: FloatArray, too_few: int, enough: int) ->
         too_few: Bytes that do not suffice, or barely.
         enough: Bytes that do.
     """
-    for _ in range(_HALVINGS):
+    while enough - too_few > enough * _CLOSE:
         middle = (too_few + enough) // 2
-        if middle - too_few < BYTES_PER_MIB:
-            break
         held = int(replay.reserve(batch, middle)[0])
         if held < 0:
             too_few = middle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dippm.errors import UsageError
+from dippm.errors import UsageError, quote
 
 __all__ = ["DEFAULT_SOFTWARE", "Release", "Software"]
 
@@ -50,7 +50,7 @@ class Software:
         Raises:
             UsageError: ``software.unknown`` where it is none of these.
         """
-        text = str(given).strip()
+        text = given.strip() if isinstance(given, str) else quote(given)
         other = _NO_CUDA.search(text)
         if other is not None:
             raise UsageError(
@@ -62,7 +62,7 @@ class Software:
         found = _PATTERN.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"The software must be a release of PyTorch, with that of CUDA if it is known. Got '{given}' "
+                f"The software must be a release of PyTorch, with that of CUDA if it is known. Got '{text}' "
                 f"instead{_what_lacks(text)}.",
                 code="software.unknown",
                 cure="Write it as 'torch 1.12+cu113' or 'pytorch 2.4'.",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dippm.costs.packings import PACKED_BY
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
 from dippm.graph.linear_layers import find_multiplied_weights, find_output_layers, is_of_layer
@@ -176,15 +176,15 @@ def find_weight_format(name: str) -> WeightFormat | None:
     Raises:
         UsageError: ``weights.unknown``.
     """
-    asked = str(name).strip().lower()
+    asked = name.strip().lower() if isinstance(name, str) else quote(name)
     if asked == DEQUANTISED:
         return None
     found = WEIGHT_FORMATS.get(asked)
     stored = None if found is None else parse_weight_format(found)
     if stored is None:
         raise UsageError(
-            f"The weights must be stored as one of {', '.join(WEIGHT_FORMATS)}, or be {DEQUANTISED}. Got '{name}' "
-            "instead.",
+            f"The weights must be stored as one of {', '.join(WEIGHT_FORMATS)}, or be {DEQUANTISED}. Got "
+            f"{quote(name)} instead.",
             code="weights.unknown",
         )
     return stored

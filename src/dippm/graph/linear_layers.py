@@ -13,6 +13,7 @@ from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, OpKind
 
 __all__ = [
     "count_all_quantised",
+    "count_frozen",
     "count_quantised",
     "find_multiplied_weights",
     "find_output_layers",
@@ -29,6 +30,7 @@ _WEIGHT = 1
 _MATRIX = 2
 _WHOLE_BITS = 16
 _WEIGHT_SUFFIX = ".weight"
+_LAYER = (_WEIGHT_SUFFIX, ".bias")
 # What hands on the numbers of a model's last layer where it reads nothing else that moves: its results are the outputs
 # in another form, in probabilities, scaled or capped.
 _PASSING = (
@@ -89,6 +91,16 @@ def count_all_quantised(graph: Graph) -> dict[DType, int]:
         if is_quantised(weight) and (is_own or index in multiplied):
             counts[weight.dtype] += _elements(weight.shape)
     return dict(counts)
+
+
+def count_frozen(graph: Graph) -> int:
+    """Number of weights and biases that stay as they are where adapters are trained, also of layers frozen before."""
+    return sum(
+        _elements(tensor.shape)
+        for tensor in graph.tensors
+        if tensor.alias_of is None
+        and (tensor.role is TensorRole.PARAMETER or (tensor.role is TensorRole.BUFFER and tensor.name.endswith(_LAYER)))
+    )
 
 
 def find_stacks(graph: Graph) -> frozenset[int]:

@@ -13,7 +13,7 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import Graph, OpKind
-from dippm.graph.linear_layers import count_all_quantised
+from dippm.graph.linear_layers import count_all_quantised, count_frozen
 from dippm.predictors.warning_order import order_warnings
 
 __all__ = ["ModelInfo", "NoSlice", "Prediction", "PredictorInfo"]
@@ -63,7 +63,7 @@ class ModelInfo:
             framework=graph.framework,
             nodes=int(np.count_nonzero(graph.columns.kind != _VIEW)),
             parameters=graph.parameter_count if parameters is None else parameters,
-            frozen_parameters=graph.parameter_count if has_adapters else 0,
+            frozen_parameters=count_frozen(graph) if has_adapters else 0,
             quantised_weights={dtype.value: count for dtype, count in quantised.items()},
             unsupported_ops=graph.unsupported_ops,
         )
