@@ -216,6 +216,17 @@ def test_packed_weights_are_told_with_what_their_time_rests_on(builder: Any) -> 
     assert _said(store_weights(graph, awq), *words, mode="training", lora=4) == [False, False, True]
 
 
+def test_a_cache_that_grows_beside_unpacked_weights_is_told(builder: Any, new_builder: Any) -> None:
+    n = builder.N
+    assert _said(_layers(new_builder()), "The memory is that of one token", weights="nf4") == [False]
+    _layers(builder)
+    cache = builder.weight(n, 7, 64, role=TensorRole.CACHE)
+    builder.node(OpKind.CONCAT, [cache, builder.input(n, 1, 64)], n, 8, 64)
+    graph = builder.graph()
+    for weights, is_told in (("nf4", True), (None, False), ("fp8", False)):
+        assert _said(graph, "The memory is that of one token", weights=weights) == [is_told]
+
+
 def test_a_step_of_adapters_says_what_it_takes_for_granted(builder: Any) -> None:
     graph = _layers(builder)
     # The last layer, 2 Mi weights, has 16 bits and would have 32.
