@@ -26,6 +26,8 @@ from dippm.graph.passes.held_batch import find_held_batch
 
 __all__ = ["is_exported_archive", "read_exported_file"]
 
+# A size that was left open, in an example.
+_EXAMPLE = 128
 _LEGACY = "serialized_exported_program.json"
 
 
@@ -195,14 +197,13 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
                 raise unknown_input(name, module.input_names, of=f"'{path}'")
         # What stands in the argument batch under the name ids is batch_ids to the program.
         renamed = {name if name in module.input_names else name.replace(".", "_"): name for name in given.named}
-        if len(renamed) == len(given.named):
-            given = InputShapes(named={own: given.named[name] for own, name in renamed.items()})
-    if given.named and set(given.named) != set(module.input_names):
-        raise UsageError(
-            f"'{path}' takes the inputs {', '.join(module.input_names)}. Got {', '.join(sorted(given.named))}.",
-            code="input.name_unknown",
-            cure="Name all of them, or give the shapes by position.",
-        )
+        if len(renamed) < len(given.named):
+            raise UsageError(
+                f"'{path}' takes the inputs {', '.join(module.input_names)}. Got one of them twice: "
+                f"{', '.join(sorted(given.named))}.",
+                code="input.name_unknown",
+            )
+        given = InputShapes(named={own: given.named[name] for own, name in renamed.items()})
     if given.positional and len(given.positional) != len(module.input_names):
         raise UsageError(
             f"'{path}' takes {len(module.input_names)} inputs ({', '.join(module.input_names)}). "
@@ -221,11 +222,12 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
         is_batched = _is_batched(meta["sizes"], batch)
         sizes = meta["sizes"][1:] if is_batched else meta["sizes"]
         if not all("as_int" in size for size in sizes):
+            example = ",".join(str(size.get("as_int", _EXAMPLE)) for size in sizes)
             raise UsageError(
                 f"Input '{name}' of '{path}' has sizes that were left open when it was exported.",
                 code="input.shape_needed",
-                cure=f'Give its shape without the batch, for example input={{"{name}": "3,224,224"}} '
-                f"(--input {name}=3,224,224).",
+                cure=f'Give its shape without the batch, for example input={{"{name}": "{example}"}} '
+                f"(--input {name}={example}).",
             )
         entries[name] = InputEntry(
             shape=tuple(int(size["as_int"]) for size in sizes), dtype=dtype, is_batched=is_batched
