@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from dippm.costs import MemoryTimeline, Workload, allocator, reserved_bytes
 from dippm.errors import UnsupportedError
-from dippm.graph import OpKind
+from dippm.graph import OpKind, TensorRole
 
 _MIB = 2**20
 _UNLIMITED = 2**51
@@ -173,3 +174,28 @@ def test_absurd_batches_are_counted_as_far_as_64_bits_reach(builder, replayed, m
     with pytest.raises(UnsupportedError) as caught:
         reserved_bytes(timeline, [10**12])
     assert caught.value.code == "graph.too_large"
+
+
+def _decoder(builder, tokens):
+    """Four layers, whose caches of 256 bytes a token grow by one each."""
+    n, outputs = builder.N, []
+    token = builder.input(n, 1, 64)
+    for _ in range(4):
+        cache = builder.tensor(n, tokens, 64, role=TensorRole.CACHE)
+        outputs.append(builder.node(OpKind.CONCAT, [cache, token], n, tokens + 1, 64, releases=[cache]))
+    graph = builder.graph(*outputs, has_lifetimes=True)
+    tensors = [
+        replace(each, role=TensorRole.CACHE) if place in outputs else each for place, each in enumerate(graph.tensors)
+    ]
+    return MemoryTimeline.from_workload(Workload.from_graph(replace(graph, tensors=tuple(tensors))))
+
+
+def test_a_cache_that_fills_its_blocks_needs_no_more_than_one_that_nearly_does(new_builder):
+    # 81,920 tokens are 20 MiB, which the allocator takes as they are.
+    before, at, behind = (
+        reserved_bytes(_decoder(new_builder(), tokens), [1], capacity_bytes=None)[0] / _MIB
+        for tokens in (81_919, 81_920, 81_921)
+    )
+    # Each old cache with the token that it gets, the first layer's new one, and the small block of the token.
+    assert before == 4 * 20 + 20 + 2
+    assert at == behind == 4 * 22 + 22 + 2

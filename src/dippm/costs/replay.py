@@ -53,9 +53,9 @@ class Replay:
         # Weights and inputs are there first.
         first = np.concatenate([timeline.weights, timeline.inputs])
         self._events = np.concatenate([first + 1, events[~is_end]])
-        pieces = np.concatenate([first, piece[~is_end]])
         is_taken[timeline.weights] = True
-        self._bytes_of = timeline.bytes_of.take(pieces, axis=0)
+        sizes = np.concatenate([timeline.weights, timeline.room, piece[~is_end]])
+        self._bytes_of = timeline.bytes_of.take(sizes, axis=0)
         self._bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
         self._pieces = len(timeline.purpose)
         self._known: dict[tuple[float, int | None], int] = {}

@@ -85,6 +85,8 @@ class MemoryTimeline:
         purposes: What pieces that have any are for.
         weights: Pieces that hold weights and buffers, there from the start, in the order in which they are loaded.
         inputs: Pieces that hold the model's inputs and what its cache held before, there from the start.
+        room: Pieces as large as the blocks that the inputs lie in: their own, of a cache that which it grows to. Blocks
+            are larger than what they hold, and few tokens need new ones; which do would be chance.
         event_piece: Piece of each event.
         event_sign: 1 where it is taken, -1 where it is given back, 0 for the mark that begins a node's events.
         event_node: Node of each event.
@@ -93,8 +95,8 @@ class MemoryTimeline:
         runs_blas: Whether any node calls cuBLAS.
 
     Shapes:
-        P pieces, E events. purpose, is_taken: [P]; bytes_of: [P, D]; weights, inputs: indices into P; event_*: [E];
-        node_start: [steps * n_nodes].
+        P pieces, E events. purpose, is_taken: [P]; bytes_of: [P, D]; weights, inputs, room: indices into P, the last
+        two of a length; event_*: [E]; node_start: [steps * n_nodes].
     """
 
     purpose: npt.NDArray[np.int8]
@@ -103,6 +105,7 @@ class MemoryTimeline:
     purposes: frozenset[Purpose]
     weights: IndexArray
     inputs: IndexArray
+    room: IndexArray
     event_piece: IndexArray
     event_sign: IndexArray
     event_node: IndexArray
@@ -131,6 +134,7 @@ class MemoryTimeline:
         arrays, runs_blas = workload.sizes.arrays, workload.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
         is_early = _is_role(arrays, TensorRole.CACHE)
         is_early[workload.sizes.edges.write_tensor] = False
+        grown = _grown(workload, is_early)
         events, steps = _events_of(workload, pieces, buffers)
         owned = [pieces.of_graph(graph) for graph in range(len(steps))]
         local = np.empty(len(pieces.purpose), dtype=np.int64)
@@ -154,6 +158,7 @@ class MemoryTimeline:
             is_taken = pieces.is_taken[own]
             (present,) = np.nonzero(np.bincount(purpose[is_taken]))
             of_tensors = purpose[: len(is_owner)]
+            inputs = np.flatnonzero(((of_tensors == Purpose.INPUT) | is_early[tensors]) & is_owner)
             result.append(
                 cls(
                     purpose=purpose,
@@ -161,7 +166,8 @@ class MemoryTimeline:
                     is_taken=is_taken,
                     purposes=frozenset(map(Purpose, present.tolist())),
                     weights=np.flatnonzero((of_tensors == Purpose.WEIGHT) & is_owner),
-                    inputs=np.flatnonzero(((of_tensors == Purpose.INPUT) | is_early[tensors]) & is_owner),
+                    inputs=inputs,
+                    room=grown[tensors][inputs] - tensors.start,
                     event_piece=in_steps.piece,
                     event_sign=in_steps.sign,
                     event_node=in_steps.node,
@@ -284,6 +290,19 @@ class _Pieces:
         tensors, casts, nodes = ((int(start[graph]), int(start[graph + 1])) for start in self.starts)
         spans = zip(self.firsts, (tensors, casts, nodes, nodes, nodes), strict=True)
         return np.concatenate([np.arange(first + start, first + stop) for first, (start, stop) in spans])
+
+
+def _grown(workload: Workload, is_early: npt.NDArray[np.bool_]) -> IndexArray:
+    """What each tensor grows to: the cache that it is joined to, or itself, [T]."""
+    sizes, edges, storage = workload.sizes, workload.sizes.edges, workload.sizes.arrays.storage
+    grown = np.arange(len(storage))
+    if not is_early.any():
+        return grown
+    joined = np.flatnonzero(is_early[storage[edges.read_tensor]] & sizes.is_kind(OpKind.CONCAT)[edges.read_node])
+    old, new = storage[edges.read_tensor[joined]], storage[sizes.outputs(edges.read_node[joined])]
+    is_cache = _is_role(sizes.arrays, TensorRole.CACHE)[new]
+    grown[old[is_cache]] = new[is_cache]
+    return grown
 
 
 def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | None) -> tuple[_Events, list[int]]:
