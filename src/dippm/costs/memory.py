@@ -33,6 +33,8 @@ _CHANNELS_FIRST_COPIES = frozenset({Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF})
 _ALL_COPIES = frozenset().union(*_COPIES.values())
 # How far what a device lacks is looked for.
 _CLOSE = 1.0 / 256.0
+# So many times its memory is far from what a device has.
+_FAR = 4.0
 _WORKSPACES = [Purpose.SCRATCH, *sorted(_ALL_COPIES)]
 # A petabyte of live tensors fits no device and is more likely a slip.
 _LARGEST_BYTES = 2.0**50
@@ -232,7 +234,8 @@ def _squeeze(
 
     PyTorch gives segments that are wholly free back to the device before it fails. Where it gets through with some
     memory left free, that is what counts: cached memory that can be given back is no reason to doubt a fit. Where it
-    does not, what counts is about the least that would do.
+    does not, what counts is about the least that would do, or where the device is far from enough, what is taken where
+    nothing is ever given back.
     """
     usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
     capacity = int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
@@ -252,7 +255,7 @@ def _squeeze(
         squeezed = replay.reserve(live.batches[rows], capacity)
         fits[rows] = squeezed >= 0
         held[rows] = np.where(fits[rows], squeezed, held[rows])
-    for row in np.flatnonzero(~fits).tolist():
+    for row in np.flatnonzero(~fits & (live.peak_bytes <= _FAR * capacity)).tolist():
         least = max(capacity, int(live.peak_bytes[row]))
         held[row] = _least_held(replay, live.batches[[row]], least, int(held[row]))
     return held, fits
