@@ -81,7 +81,8 @@ def load(
         weights: How the weights of linear layers are stored, the last layer's apart, as quantising them leaves them:
             ``nf4`` (4 bits of bitsandbytes), ``nf4-double`` (with scales in 8 bits), ``int8``, ``int4`` (GPTQ and AWQ,
             groups of 128), ``fp8`` or ``mxfp4``. A checkpoint that is published quantised is read so where nothing is
-            given, at inference; ``dequantised`` reads it as it was before that.
+            given, in training only a folder beside whose weights adapters can be trained; ``dequantised`` reads it as
+            it was before that.
 
     Raises:
         DippmError: Whatever keeps the model from being read; see :mod:`dippm.errors`.

@@ -16,7 +16,7 @@ from dippm.costs.packings import PACKED_BY
 from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.frontends.module_patterns import check_patterns, is_of_module
 from dippm.graph import DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
-from dippm.graph.linear_layers import find_multiplied_weights, find_output_layers, is_of_layer
+from dippm.graph.linear_layers import find_multiplied_weights, find_output_layers, find_stacks, is_of_layer
 
 __all__ = [
     "DEQUANTISED",
@@ -76,7 +76,6 @@ _NOT_FOLLOWED = (
 )
 _PRODUCTS = (OpKind.LINEAR, OpKind.MATMUL)
 _WEIGHT, _SCALES = 1, 3
-_MATRIX = 2
 _PACKED = frozenset({DType.UINT2, DType.UINT4, DType.UINT8, DType.INT8, DType.FLOAT8, DType.FLOAT4})
 
 
@@ -119,9 +118,11 @@ class WeightFormat:
             if self.method == "mxfp4"
             else ""
         )
+        # What products with packed weights do is said where their time is.
+        read = "" if self.packing else ", and read so by every product. No such model was measured"
         return (
             f"The checkpoint's weights are quantised ({self.method}): they are counted as stored, in {self.bits:.3g} "
-            f"bits each, and read so by every product. No such model was measured.{kernels}"
+            f"bits each{read}.{kernels}"
         )
 
     @property
@@ -358,7 +359,7 @@ def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = 
         - embedded
         - kept
     )
-    whole = {owner for owner in chosen if _is_stack(graph.tensors[owner])} if stored.is_of_bitsandbytes else set()
+    whole = chosen & find_stacks(graph) if stored.is_of_bitsandbytes else frozenset()
     chosen -= whole
     tensors = [
         replace(tensor, dtype=stored.dtype) if owner in chosen else tensor
@@ -386,10 +387,6 @@ def store_weights(graph: Graph, stored: WeightFormat, *, kept: frozenset[int] = 
             "quantises linear layers alone.",
         )
     return replace(graph, tensors=tuple(tensors), nodes=tuple(map(add_scales, graph.nodes)), warnings=warnings)
-
-
-def _is_stack(tensor: TensorSpec) -> bool:
-    return len(tensor.shape) > _MATRIX
 
 
 def _is_quantised(tensor: TensorSpec, stored: WeightFormat) -> bool:

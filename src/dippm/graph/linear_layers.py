@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
@@ -67,6 +67,11 @@ def find_multiplied_weights(graph: Graph) -> frozenset[int]:
     return frozenset(index for index in owners if index is not None and tensors[index].role in _STORED)
 
 
+def find_stacks(graph: Graph) -> frozenset[int]:
+    """Those of them that are more than one matrix, as experts of transformers have their weights: no linear layer's."""
+    return frozenset(index for index in find_multiplied_weights(graph) if len(graph.tensors[index].shape) > _MATRIX)
+
+
 def is_quantised(weight: TensorSpec) -> bool:
     """Whether a weight is stored in fewer than 16 bits."""
     return weight.dtype.bits < _WHOLE_BITS and weight.role in _STORED
@@ -74,21 +79,24 @@ def is_quantised(weight: TensorSpec) -> bool:
 
 def count_quantised(graph: Graph) -> dict[DType, int]:
     """Number of quantised weights of products by their type; a mask or a table of bytes beside them is none."""
-    counts: Counter[DType] = Counter()
-    for index in sorted(find_multiplied_weights(graph)):
-        weight = graph.tensors[index]
-        if is_quantised(weight):
-            counts[weight.dtype] += _elements(weight.shape)
-    return dict(counts)
+    return _count_quantised(graph, find_multiplied_weights(graph))
 
 
 def count_all_quantised(graph: Graph) -> dict[DType, int]:
     """The same of all quantised weights: those too that a node of their own unpacks, as in ONNX files, or looks up."""
-    multiplied = find_multiplied_weights(graph)
+    own = {
+        index
+        for index, weight in enumerate(graph.tensors)
+        if weight.role is TensorRole.PARAMETER and weight.alias_of is None and weight.dtype is not DType.BOOL
+    }
+    return _count_quantised(graph, find_multiplied_weights(graph) | own)
+
+
+def _count_quantised(graph: Graph, chosen: Iterable[int]) -> dict[DType, int]:
     counts: Counter[DType] = Counter()
-    for index, weight in enumerate(graph.tensors):
-        is_own = weight.role is TensorRole.PARAMETER and weight.alias_of is None and weight.dtype is not DType.BOOL
-        if is_quantised(weight) and (is_own or index in multiplied):
+    for index in sorted(chosen):
+        weight = graph.tensors[index]
+        if is_quantised(weight):
             counts[weight.dtype] += _elements(weight.shape)
     return dict(counts)
 
@@ -101,11 +109,6 @@ def count_frozen(graph: Graph) -> int:
         if tensor.alias_of is None
         and (tensor.role is TensorRole.PARAMETER or (tensor.role is TensorRole.BUFFER and tensor.name.endswith(_LAYER)))
     )
-
-
-def find_stacks(graph: Graph) -> frozenset[int]:
-    """Those of them that are more than one matrix, as experts of transformers have their weights: no linear layer's."""
-    return frozenset(index for index in find_multiplied_weights(graph) if len(graph.tensors[index].shape) > _MATRIX)
 
 
 def is_of_layer(weight: TensorSpec) -> bool:
