@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,33 @@ def test_without_proc_there_is_the_peak_of_the_whole_life(tmp_path: Path) -> Non
     peak = memory.peak_mb()
     assert peak is not None
     assert peak > 5
+
+
+# Pages that are new to the process in five rounds of four blocks of 16 MiB, after a first round.
+_ROUNDS = """
+import ctypes, resource, sys
+from dippm.measuring.process_memory import keep_freed_memory
+if sys.argv[1] == "kept":
+    keep_freed_memory()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+def work():
+    blocks = [library.malloc(16 << 20) for _ in range(4)]
+    for block in blocks:
+        ctypes.memset(block, 1, 16 << 20)
+    for block in reversed(blocks):
+        library.free(block)
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    work()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() >> 20)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+@pytest.mark.parametrize(("how", "least_mb", "most_mb"), [("kept", 0, 4), ("left alone", 160, 320)])
+def test_what_a_call_frees_is_there_for_the_next(how: str, least_mb: int, most_mb: int) -> None:
+    done = subprocess.run([sys.executable, "-c", _ROUNDS, how], capture_output=True, text=True, check=True)
+    assert least_mb <= int(done.stdout) <= most_mb

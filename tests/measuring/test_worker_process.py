@@ -6,7 +6,7 @@ import os
 import pickle
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,13 @@ class Process:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.bench = Bench()
         self.limits_mb: list[float] = []
+        self.kept: list[bool] = []
         self.parents: list[int] = []
         self.score = folder / "oom_score_adj"
         self.score.touch()
         monkeypatch.setattr(bench_module, "Bench", self.make_bench)
         monkeypatch.setattr(process_memory, "limit_address_space", self.limits_mb.append)
+        monkeypatch.setattr(process_memory, "keep_freed_memory", lambda: self.kept.append(True))
         monkeypatch.setattr(worker_process, "_die_with", self.parents.append)
         monkeypatch.setattr(worker_process, "_OOM_SCORE", self.score)
 
@@ -120,6 +122,12 @@ def test_every_configuration_is_answered_in_order_with_the_time_that_it_took(pro
 def test_the_bench_is_the_one_asked_for_and_has_the_process_to_itself(process: Process) -> None:
     process.answer(SETUP)
     assert process.bench.made_with == (("cpu", SETUP.plan), {"owns_process": True})
+
+
+@pytest.mark.parametrize(("device", "kept"), [("cpu", [True]), ("cuda", []), ("cuda:1", [])])
+def test_freed_memory_is_kept_where_the_processor_is_measured(process: Process, device: str, kept: list[bool]) -> None:
+    process.answer(replace(SETUP, device=device))
+    assert process.kept == kept
 
 
 def test_it_ends_where_no_more_is_asked(process: Process) -> None:

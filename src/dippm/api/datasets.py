@@ -107,6 +107,7 @@ def measure_collection(
     engines: Sequence[str] = ("torch",),
     optimizers: Sequence[str] = ("momentum",),
     limit: int | None = None,
+    pass_number: int = 1,
     seed: int = 0,
     graphs: bool = True,
     fleet: OpenFleet | None = None,
@@ -136,6 +137,8 @@ def measure_collection(
         optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
             ``adamw``, ``adamw-fused``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
+        pass_number: 2 and more measure every configuration once more, far from the time before. The store tells the
+            passes apart, and training takes the median of them: what a machine's neighbours do changes by the minute.
         seed: Seed of the recipes.
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.
         fleet: Opens several devices to measure on, such as those of a cluster
@@ -168,7 +171,9 @@ def measure_collection(
     with ExitStack() as stack:
         devices = None if fleet is None else stack.enter_context(fleet(make_worker))
         device_name = describe_device(device) if devices is None else devices.device_name
-        plan = make_plan(recipes, requests, device=device_name, row_limit_s=row_limit_s)
+        plan = make_plan(
+            recipes, requests, device=device_name, row_limit_s=row_limit_s, repeat=_check_pass(pass_number) - 1
+        )
         labels = stack.enter_context(LabelStore.open(_target(store)))
         found = len(labels.keys() & set(plan.label_keys()))
         if found and not resume:
@@ -439,6 +444,12 @@ def _check_limit(limit: int | None) -> int | None:
     if limit is not None and limit < 1:
         raise UsageError(f"The limit must be 1 or more. Got {limit} instead.", code="limit.invalid")
     return limit
+
+
+def _check_pass(number: int) -> int:
+    if number < 1:
+        raise UsageError(f"The number of a pass must be 1 or more. Got {number} instead.", code="pass.invalid")
+    return number
 
 
 def _target(store: str | os.PathLike[str]) -> str | Path:

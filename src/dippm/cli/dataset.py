@@ -108,6 +108,12 @@ def measure(
         ),
     ] = "momentum",
     limit: LimitOption = None,
+    pass_number: Annotated[
+        int,
+        typer.Option(
+            "--pass", metavar="N", help="Measure every configuration for the N-th time; training takes medians."
+        ),
+    ] = 1,
     seed: SeedOption = 0,
     cluster: options.ClusterOption = None,
     kind: Annotated[
@@ -152,6 +158,7 @@ def measure(
                 engines=_split(engine),
                 optimizers=_split(optimizer),
                 limit=limit,
+                pass_number=pass_number,
                 seed=seed,
                 graphs=not no_graphs,
                 fleet=None if cluster is None else _open_fleet(cluster, device=device, kind=kind),

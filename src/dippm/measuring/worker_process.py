@@ -108,9 +108,11 @@ def main(requests_fd: int, replies_fd: int, parent_id: int) -> None:
     except DippmError as exc:
         replies.send(Refusal(code=exc.code, message=str(exc)))
         return
-    if setup.memory_limit_mb is not None:
-        from dippm.measuring.process_memory import limit_address_space
+    from dippm.measuring.process_memory import keep_freed_memory, limit_address_space
 
+    if setup.device == "cpu":
+        keep_freed_memory()
+    if setup.memory_limit_mb is not None:
         limit_address_space(setup.memory_limit_mb)
     replies.send(Ready(device_name=bench.device_name, software=bench.software))
     with suppress(EOFError, BrokenPipeError):  # the parent has no more work, or is gone

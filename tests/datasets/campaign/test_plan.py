@@ -47,6 +47,24 @@ def test_two_percent_are_chosen_for_a_repeat_whatever_the_plan_around_them(recip
     assert {task.key for task in prefix if task.repeat_key} & chosen == chosen & {task.key for task in prefix}
 
 
+def test_a_further_pass_has_every_configuration_once_more(recipes: Any, inference: Any) -> None:
+    first, second, third = (make_plan(recipes(400), [inference()], device="D", repeat=repeat) for repeat in range(3))
+    tasks = list(second.tasks())
+    assert [(task.recipe, task.configuration) for task in tasks] == [
+        (task.recipe, task.configuration) for task in first.tasks()
+    ]
+    assert all(task.repeat_key is None for task in tasks)
+    measurement = Measurement(outcome=Outcome.OK, device="D", measured_at="now")
+    assert tasks[0].key == (
+        Label(recipe=tasks[0].recipe, configuration=tasks[0].configuration, measurement=measurement, repeat=1).key
+    )
+    # What the first pass has measured a second time already is a part of the second.
+    repeats = {task.repeat_key for task in first.tasks()} - {None}
+    assert repeats
+    assert set(first.label_keys()) & set(second.label_keys()) == repeats
+    assert not set(third.label_keys()) & (set(first.label_keys()) | set(second.label_keys()))
+
+
 def test_another_device_is_another_plan_and_doubles_count_once(recipes: Any, inference: Any) -> None:
     once = recipes(3)
     plan = make_plan(once + once, [inference(), inference()], device="D")

@@ -205,6 +205,20 @@ def test_rows_of_an_earlier_run_are_not_measured_again(recipes: Any, inference: 
     assert report.measured == report.planned - first.measured == len(later.measured)
 
 
+def test_a_second_pass_measures_what_the_first_has_measured_once(
+    recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    plans = [make_plan(recipes(200), [inference()], device=DEVICE, repeat=repeat) for repeat in range(2)]
+    first = run(plans[0], device, store)
+    later = type(device)()
+    report = run(plans[1], later, store)
+    assert report.found == first.repeats
+    assert report.remaining == 0
+    assert report.measured == report.repeats == len(later.measured)
+    assert set(store.rows) == set(plans[0].label_keys()) | set(plans[1].label_keys())
+    assert {noise.pairs for noise in report.noise} == {report.planned}
+
+
 def test_repeats_that_an_earlier_run_left_are_made(recipes: Any, inference: Any, device: Any, store: Any) -> None:
     plan = make_plan(recipes(200), [inference()], device=DEVICE)
     run(plan, device, store)

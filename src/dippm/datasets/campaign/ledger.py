@@ -225,13 +225,19 @@ class Ledger:
         return True
 
     def keep(self, task: Task, measurement: Measurement, *, repeat: int) -> None:
-        """Store a row, and remember what follows from it."""
+        """Store a row, and remember what follows from it.
+
+        Args:
+            task: What was measured.
+            measurement: What came out.
+            repeat: 0 for the plan's own measurement of it, 1 for the second one.
+        """
         label = Label(
             recipe=task.recipe,
             configuration=task.configuration,
             # A process that died could not name the device; the key goes by the name that was planned with.
             measurement=replace(measurement, device=self._plan.device),
-            repeat=repeat,
+            repeat=self._plan.repeat + repeat,
             graph_hash=self._graph_hashes.get(task.recipe.model_key, ""),
         )
         # Another campaign on the same store may have been first.
@@ -275,11 +281,11 @@ class Ledger:
         """Remember of a stored label what later decisions and the report need."""
         key = label.key
         self._outcomes[key] = label.measurement.outcome
-        if label.repeat == 0:
+        if label.repeat in (0, self._plan.repeat):
             self._out_of_reach.note(label)
         if label.graph_hash:
             self._graph_hashes[label.recipe.model_key] = label.graph_hash
-        if label.repeat > 0 or is_chosen_for_repeat(key):
+        if label.repeat > 0 or self._plan.repeat > 0 or is_chosen_for_repeat(key):
             self._measured_twice.append(label)
 
     def _distance(self, repeat: Repeat) -> int:

@@ -75,11 +75,13 @@ class Plan:
         models: The models in the order of their collection, of which every prefix is a balanced sample. A model comes
             again where the collection comes back to it with another batch.
         row_limit_s: Wall time after which a row is given up, s; infinite for none.
+        repeat: Repeat that its labels have: 0 for the first measurement of every configuration.
     """
 
     device: str
     models: tuple[ModelPlan, ...]
     row_limit_s: float = math.inf
+    repeat: int = 0
 
     def tasks(self) -> Iterator[Task]:
         """All first measurements in order."""
@@ -95,7 +97,12 @@ class Plan:
 
 
 def make_plan(
-    recipes: Iterable[Recipe], requests: Sequence[Request], *, device: str, row_limit_s: float = math.inf
+    recipes: Iterable[Recipe],
+    requests: Sequence[Request],
+    *,
+    device: str,
+    row_limit_s: float = math.inf,
+    repeat: int = 0,
 ) -> Plan:
     """Cross recipes with conditions.
 
@@ -104,6 +111,8 @@ def make_plan(
         requests: How to run each of them.
         device: The device's name, as its labels will carry it.
         row_limit_s: Wall time after which a row is given up, s; infinite for none.
+        repeat: Repeat that the labels are to have. Where it is not 0, every configuration is measured once more, and
+            none a second time for the noise.
     """
     seen: set[str] = set()
     models = []
@@ -112,13 +121,13 @@ def make_plan(
         tasks = []
         for request in requests:
             for recipe in members:
-                task = _make_task(recipe, request, device=device)
+                task = _make_task(recipe, request, device=device, repeat=repeat)
                 if task.key not in seen:
                     seen.add(task.key)
                     tasks.append(task)
         if tasks:
             models.append(ModelPlan(recipe=members[0], tasks=tuple(tasks)))
-    return Plan(device=device, models=tuple(models), row_limit_s=row_limit_s)
+    return Plan(device=device, models=tuple(models), row_limit_s=row_limit_s, repeat=repeat)
 
 
 def series_of(recipe: Recipe, configuration: Configuration) -> tuple[str, Request]:
@@ -131,12 +140,12 @@ def is_chosen_for_repeat(key: str) -> bool:
     return int(key, 16) % _ONE_IN == 0
 
 
-def _make_task(recipe: Recipe, request: Request, *, device: str) -> Task:
+def _make_task(recipe: Recipe, request: Request, *, device: str, repeat: int) -> Task:
     configuration = Configuration(batch=recipe.batch, conditions=request.conditions, engine=request.engine)
     # A label's key asks nothing of its measurement but the device's name.
     nothing = Measurement(outcome=Outcome.FAILED, device=device, measured_at="")
-    key = Label(recipe=recipe, configuration=configuration, measurement=nothing).key
+    key = Label(recipe=recipe, configuration=configuration, measurement=nothing, repeat=repeat).key
     repeat_key = None
-    if is_chosen_for_repeat(key):
+    if repeat == 0 and is_chosen_for_repeat(key):
         repeat_key = Label(recipe=recipe, configuration=configuration, measurement=nothing, repeat=1).key
     return Task(recipe=recipe, configuration=configuration, key=key, repeat_key=repeat_key)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 
-from dippm.datasets.recipes import adaptation, dippm_zoo, dnnperf_hpo, dnnperf_nas, small, standard, transformers
+from dippm.datasets.recipes import (
+    adaptation,
+    dippm_small,
+    dippm_zoo,
+    dnnperf_hpo,
+    dnnperf_nas,
+    small,
+    standard,
+    transformers,
+)
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import UsageError
 
@@ -17,6 +26,7 @@ _COLLECTIONS: Mapping[str, Callable[[int], tuple[Recipe, ...]]] = {
     "dnnperf-hpo": dnnperf_hpo.recipes,
     "dnnperf-nas": dnnperf_nas.recipes,
     "transformers": transformers.recipes,
+    "dippm-small": dippm_small.recipes,
     "cpu-small": small.recipes,
     "cpu-standard": standard.recipes,
     "adapt-50": adaptation.recipes,
