@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Conditions
-from dippm.datasets.selection import LabelSelection, even_out_contexts, merge_repeats, read_targets
-from dippm.datasets.store.label import Label
+from dippm.datasets.selection import LabelSelection, merge_repeats, read_targets
 from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 from dippm.measuring.measurement import Outcome
@@ -67,19 +66,6 @@ def test_of_two_measurements_the_mean_is_taken(make_label) -> None:
 def test_of_three_measurements_the_middle_one_is_taken(make_label) -> None:
     rows = [make_label(0, repeat=repeat, latency_ms=ms) for repeat, ms in enumerate((2.0, 9.0, 2.5))]
     assert merge_repeats(rows)[0].measurement.latency_ms == 2.5
-
-
-def test_contexts_are_evened_out_and_what_the_model_added_stays(make_label) -> None:
-    def with_context(label: Label, context_mb: float | None) -> Label:
-        return replace(label, measurement=replace(label.measurement, context_mb=context_mb))
-
-    held = [(700.0, 400.0), (900.0, 500.0), (650.0, 600.0), (800.0, None)]
-    labels = [with_context(make_label(row, memory_mb=memory), context) for row, (memory, context) in enumerate(held)]
-    even = [label.measurement for label in even_out_contexts(labels)]
-    assert [measurement.memory_mb for measurement in even] == [800.0, 900.0, 550.0, 800.0]
-    assert [measurement.context_mb for measurement in even] == [500.0, 500.0, 500.0, None]
-    assert even_out_contexts(labels[3:]) == labels[3:]
-    assert even_out_contexts([]) == []
 
 
 def test_what_was_not_measured_is_nan(make_label) -> None:

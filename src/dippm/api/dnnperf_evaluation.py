@@ -96,7 +96,8 @@ def evaluate_dnnperf(
         MissingExtraError: A package for training or plots is not installed.
         DippmError: The labels cannot be read, or a training diverged.
     """
-    from dippm.datasets.selection import LabelSelection, even_out_contexts, merge_repeats
+    from dippm.datasets.disturbances import take_out_disturbances
+    from dippm.datasets.selection import LabelSelection, merge_repeats
     from dippm.datasets.training_samples import build_training_samples
     from dippm.evaluation.dnnperf_protocol import evaluate_dnnperf as run_protocol
     from dippm.evaluation.dnnperf_report import DnnperfSettings
@@ -117,7 +118,7 @@ def evaluate_dnnperf(
     folder = Path(out)
     with open_labels(data) as rows:
         labels = list(rows)
-    chosen = even_out_contexts(LabelSelection(conditions=conditions, device=device, source=source).choose(labels))
+    chosen = take_out_disturbances(LabelSelection(conditions=conditions, device=device, source=source).choose(labels))
     samples = build_training_samples(
         merge_repeats(chosen),
         Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),

@@ -17,7 +17,7 @@ from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 from dippm.measuring.measurement import Outcome
 
-__all__ = ["METRICS", "LabelSelection", "even_out_contexts", "merge_repeats", "read_targets"]
+__all__ = ["METRICS", "LabelSelection", "merge_repeats", "read_targets"]
 
 METRICS = ("memory_mb", "latency_ms", "energy_j")
 """Figures that a network learns, in the order of the DIPPM paper's outputs."""
@@ -82,22 +82,6 @@ class LabelSelection:
         return same or [label for label in labels if wanted in label.measurement.device.casefold()]
 
 
-def even_out_contexts(labels: Sequence[Label]) -> list[Label]:
-    """Labels as if all processes had held equally much before their model: the median of what they did.
-
-    What a process holds before a model hangs on what it has run before, kernels that it loaded and libraries that it
-    imported: no property of the row. What the model added stays as it was measured.
-
-    Args:
-        labels: Labels of one selection; those without ``context_mb`` are left as they are.
-    """
-    contexts = [c for label in labels if (c := label.measurement.context_mb) is not None]
-    if not contexts:
-        return list(labels)
-    usual_mb = statistics.median(contexts)
-    return [_with_context(label, usual_mb) for label in labels]
-
-
 def merge_repeats(labels: Iterable[Label]) -> list[Label]:
     """One label of each recipe: the first, with the medians of all its measurements, in the order of the first ones."""
     repeats: dict[str, list[Label]] = defaultdict(list)
@@ -117,14 +101,6 @@ def read_targets(labels: Sequence[Label]) -> npt.NDArray[np.float64]:
     # A counter that did not tick says 0: it is no measurement, and has no logarithm.
     targets[~(targets > 0)] = np.nan
     return targets
-
-
-def _with_context(label: Label, context_mb: float) -> Label:
-    measurement = label.measurement
-    if measurement.context_mb is None or measurement.memory_mb is None:
-        return label
-    memory_mb = measurement.memory_mb - measurement.context_mb + context_mb
-    return replace(label, measurement=replace(measurement, memory_mb=memory_mb, context_mb=context_mb))
 
 
 def _middle(labels: list[Label]) -> Label:

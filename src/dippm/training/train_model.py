@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.datasets.disturbances import take_out_disturbances
 from dippm.datasets.graph_samples import GraphSamples, OnProgress, Part, assign_parts, build_samples
-from dippm.datasets.selection import METRICS, LabelSelection, even_out_contexts, merge_repeats
+from dippm.datasets.selection import METRICS, LabelSelection, merge_repeats
 from dippm.datasets.store.label import Label
 from dippm.errors import MissingExtraError, UsageError
 from dippm.evaluation.relative_errors import mape_percent
@@ -94,12 +95,12 @@ def load_samples(
     jobs: int = 1,
     on_progress: OnProgress | None = None,
 ) -> GraphSamples:
-    """Samples of the labels of a selection, contexts evened out and repeats merged.
+    """Samples of the labels of a selection, disturbances taken out and repeats merged.
 
     Raises:
         UsageError: As :meth:`LabelSelection.choose` and :func:`build_samples`.
     """
-    chosen = merge_repeats(even_out_contexts(selection.choose(labels)))
+    chosen = merge_repeats(take_out_disturbances(selection.choose(labels)))
     return build_samples(chosen, cache, edges=edges, jobs=jobs, on_progress=on_progress)
 
 

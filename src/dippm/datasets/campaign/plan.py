@@ -9,6 +9,7 @@ from itertools import groupby
 
 from dippm.costs.conditions import Conditions
 from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.recipes.sampling import seeded
 from dippm.datasets.store.label import Label
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.measurement import Measurement, Outcome
@@ -112,7 +113,8 @@ def make_plan(
         device: The device's name, as its labels will carry it.
         row_limit_s: Wall time after which a row is given up, s; infinite for none.
         repeat: Repeat that the labels are to have. Where it is not 0, every configuration is measured once more, and
-            none a second time for the noise.
+            none a second time for the noise; models come in another order then, so that no two share a moment in which
+            the machine was disturbed twice.
     """
     seen: set[str] = set()
     models = []
@@ -127,6 +129,8 @@ def make_plan(
                     tasks.append(task)
         if tasks:
             models.append(ModelPlan(recipe=members[0], tasks=tuple(tasks)))
+    if repeat:
+        seeded("pass", repeat).shuffle(models)
     return Plan(device=device, models=tuple(models), row_limit_s=row_limit_s, repeat=repeat)
 
 
