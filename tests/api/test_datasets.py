@@ -100,6 +100,20 @@ def test_rows_of_other_campaigns_are_not_retried(store: Path, monkeypatch: pytes
         assert len(labels) == training.measured + 1
 
 
+def test_a_second_pass_measures_everything_once_more(store: Path) -> None:
+    first = api.measure_collection("cpu-small", store=store, limit=20)
+    with pytest.raises(UsageError) as caught:
+        api.measure_collection("cpu-small", store=store, limit=20, pass_number=0)
+    assert caught.value.code == "pass.invalid"
+    second = api.measure_collection("cpu-small", store=store, limit=20, pass_number=2, resume=True)
+    assert second.measured == 20 - first.repeats
+    third = api.measure_collection("cpu-small", store=store, limit=20, pass_number=3)
+    assert third.measured == 20
+    with LabelStore.open(store) as labels:
+        repeats = [label.repeat for label in labels.labels()]
+    assert [repeats.count(number) for number in range(3)] == [20, 20, 20]
+
+
 def test_the_limit_of_a_row_sets_the_time_of_its_calls(store: Path) -> None:
     api.measure_collection("cpu-small", store=store, limit=1)
     api.measure_collection("cpu-small", store=store, limit=1, resume=True, row_limit_s=20.0)

@@ -35,6 +35,7 @@ REPORT = DippmReport(
     networks=(score("pmgns", 12.5), score("gbdt", 6.25)),
     long_run=score("pmgns", 3.5),
     baseline=score("gbdt", 6.25),
+    constant=score("constant", 99.0),
     by_novelty=(score("pmgns", 22.5, Novelty.UNSEEN),),
     rows=(), families=(), sizes=(), spreads=(), mig=(), mig_examples=(),
     left_out=(GroupScore(name="bert", rows=4, errors={"mean": 31.5}, baseline_errors={}),),

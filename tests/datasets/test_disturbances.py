@@ -46,7 +46,7 @@ def measure_in_passes(
                 row, repeat=repeat, latency_ms=row * slowness(seconds) * (1 + float(rng.normal(scale=noise)))
             )
             at = (_BEGIN + timedelta(seconds=int(seconds))).isoformat()
-            labels.append(replace(label, measurement=replace(label.measurement, measured_at=at)))
+            labels.append(replace(label, measurement=replace(label.measurement, measured_at=at, duration_s=0.0)))
             seconds += _ROW_S
         seconds += 100
     return labels
@@ -103,6 +103,57 @@ def test_labels_without_a_time_stay(make_label) -> None:
     labels = measure_in_passes(make_label, busy, passes=2)
     labels[5] = replace(labels[5], measurement=replace(labels[5].measurement, latency_ms=None))
     assert even_out_pace(labels)[5] == labels[5]
+
+
+def test_of_a_row_that_does_not_say_when_it_was_measured_nothing_is_known(make_label) -> None:
+    labels = measure_in_passes(make_label, busy, passes=2)
+    for place, said in ((5, ""), (6, "yesterday")):
+        labels[place] = replace(labels[place], measurement=replace(labels[place].measurement, measured_at=said))
+    even = even_out_pace(labels)
+    assert even[5:7] == labels[5:7]
+    assert even[7] != labels[7]
+
+
+def test_a_time_without_a_zone_is_that_of_greenwich(make_label) -> None:
+    labels = measure_in_passes(make_label, busy, passes=2)
+    naive = [
+        replace(label, measurement=replace(label.measurement, measured_at=label.measurement.measured_at[:19]))
+        if place % 2
+        else label
+        for place, label in enumerate(labels)
+    ]
+    assert times_of(even_out_pace(naive)) == times_of(even_out_pace(labels))
+
+
+def test_machines_that_measured_side_by_side_are_left_alone(make_label) -> None:
+    labels = measure_in_passes(make_label, busy, passes=2)
+
+    def lasting(seconds: float) -> list[Label]:
+        return [replace(label, measurement=replace(label.measurement, duration_s=seconds)) for label in labels]
+
+    assert even_out_pace(lasting(3 * _ROW_S)) == lasting(3 * _ROW_S)
+    assert times_of(even_out_pace(lasting(0.9 * _ROW_S))) == times_of(even_out_pace(labels))
+
+
+def test_noise_alone_is_hardly_made_worse(make_label) -> None:
+    labels = measure_in_passes(make_label, lambda _: 1.0, passes=2, noise=0.03)
+    assert error_of(even_out_pace(labels)) < 1.12 * error_of(labels)
+
+
+def test_what_passes_differ_by_afterwards_is_their_noise(make_label) -> None:
+    labels = measure_in_passes(make_label, busy, passes=2, noise=0.03)
+    first, second = (np.log(each) for each in np.split(np.array(times_of(even_out_pace(labels))), 2))
+    rows = [label.recipe.key for label in labels[_ROWS:]]
+    place = {label.recipe.key: place for place, label in enumerate(labels[:_ROWS])}
+    difference = second - first[[place[row] for row in rows]]
+    # Not less than two measurements of 3 % differ by: no row has a part in its own pace.
+    assert float(np.std(difference)) > 0.03 * 2**0.5
+
+
+def test_no_memory_is_no_measurement(make_label) -> None:
+    labels = [make_label(0, memory_mb=0.0), make_label(1, memory_mb=900.0)]
+    labels = [replace(label, measurement=replace(label.measurement, context_mb=400.0)) for label in labels]
+    assert [label.measurement.memory_mb for label in even_out_contexts(labels)] == [0.0, 900.0]
 
 
 def test_both_are_taken_out_together(make_label) -> None:

@@ -35,6 +35,22 @@ def test_second_measurements_are_pairs_too(make_label: Callable[..., Label]) -> 
     assert latency.difference_percent == pytest.approx(0.0)
 
 
+def test_second_measurements_are_compared_with_and_without_what_their_process_held(
+    make_label: Callable[..., Label],
+) -> None:
+    labels = [
+        replace(label, measurement=replace(label.measurement, context_mb=400.0 + 100 * label.repeat))
+        for repeat in range(2)
+        for label in [make_label(row, repeat=repeat, memory_mb=500.0 + 100 * repeat) for row in range(3)]
+    ]
+    memory = [noise for noise in find_noise(labels, labels) if noise.metric == "memory_mb"]
+    assert [noise.other for noise in memory] == [
+        "second measurement",
+        "second measurement, the machine's state taken out",
+    ]
+    assert [noise.shift_percent for noise in memory] == pytest.approx([20.0, 0.0])
+
+
 def test_other_devices_and_conditions_are_no_noise(make_label: Callable[..., Label]) -> None:
     first = [make_label(0)]
     others = [

@@ -60,10 +60,13 @@ def test_without_proc_there_is_the_peak_of_the_whole_life(tmp_path: Path) -> Non
 # Pages that are new to the process in five rounds of four blocks of 16 MiB, after a first round.
 _ROUNDS = """
 import ctypes, resource, sys
-from dippm.measuring.process_memory import keep_freed_memory
+from dippm.measuring.process_memory import KEPT, describe_allocator, keep_freed_memory
+assert describe_allocator() == ""
 if sys.argv[1] == "kept":
     keep_freed_memory()
+    assert describe_allocator() == KEPT
 library = ctypes.CDLL(None)
+library.prctl(41, 1, 0, 0, 0)  # no huge pages, which come many at a time
 library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 library.free.argtypes = [ctypes.c_void_p]
 def work():

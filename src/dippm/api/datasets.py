@@ -137,8 +137,8 @@ def measure_collection(
         optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
             ``adamw``, ``adamw-fused``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
-        pass_number: 2 and more measure every configuration once more, far from the time before. The store tells the
-            passes apart, and training takes the median of them: what a machine's neighbours do changes by the minute.
+        pass_number: 2 and more measure every configuration once more, in another order. The store tells the passes
+            apart, and training takes the median of them. What was out of reach in the first stays so.
         seed: Seed of the recipes.
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.
         fleet: Opens several devices to measure on, such as those of a cluster
@@ -165,15 +165,13 @@ def measure_collection(
     began_s = time.monotonic()
     retried = _parse_retried(retry)
     requests = _make_requests(modes, precisions, layouts, engines, optimizers)
-    recipes = load_collection(collection, seed)[: _check_limit(limit)]
+    recipes, repeat = load_collection(collection, seed)[: _check_limit(limit)], _check_pass(pass_number) - 1
     call_plan = CallPlan(budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S)
     make_worker = WorkerFactory(device=device, row_limit_s=row_limit_s, plan=call_plan)
     with ExitStack() as stack:
         devices = None if fleet is None else stack.enter_context(fleet(make_worker))
         device_name = describe_device(device) if devices is None else devices.device_name
-        plan = make_plan(
-            recipes, requests, device=device_name, row_limit_s=row_limit_s, repeat=_check_pass(pass_number) - 1
-        )
+        plan = make_plan(recipes, requests, device=device_name, row_limit_s=row_limit_s, repeat=repeat)
         labels = stack.enter_context(LabelStore.open(_target(store)))
         found = len(labels.keys() & set(plan.label_keys()))
         if found and not resume:

@@ -102,7 +102,6 @@ def evaluate_dippm(
         MissingExtraError: A package for training or plots is not installed.
         DippmError: The labels cannot be read, or a training diverged.
     """
-    from dippm.datasets.disturbances import take_out_disturbances
     from dippm.datasets.selection import LabelSelection
     from dippm.evaluation.dippm_protocol import evaluate_dippm as run_protocol
     from dippm.evaluation.dippm_report import ProtocolSettings
@@ -148,7 +147,7 @@ def evaluate_dippm(
         ProtocolSettings(
             epochs=epochs, long_epochs=long_epochs, seed=seed, seeds=seeds, family_groups=leave_families_out
         ),
-        noise=find_noise(take_out_disturbances(selection.choose(labels)), labels),
+        noise=find_noise(selection.choose(labels), labels),
         provenance={
             "command": command or "dippm.evaluate_dippm",
             "labels": describe_file(data),

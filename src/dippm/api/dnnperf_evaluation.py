@@ -118,9 +118,9 @@ def evaluate_dnnperf(
     folder = Path(out)
     with open_labels(data) as rows:
         labels = list(rows)
-    chosen = take_out_disturbances(LabelSelection(conditions=conditions, device=device, source=source).choose(labels))
+    chosen = LabelSelection(conditions=conditions, device=device, source=source).choose(labels)
     samples = build_training_samples(
-        merge_repeats(chosen),
+        merge_repeats(take_out_disturbances(chosen)),
         Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
         jobs=jobs,
         on_progress=on_graph,

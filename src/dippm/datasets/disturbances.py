@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,19 @@ __all__ = ["even_out_contexts", "even_out_pace", "take_out_disturbances"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
-# Rows before and after one that tell of its moment, a second each way where a row takes a quarter of one. Of 3, 5, 8,
-# 12 and 20 the fewest made the passes of ``data/labels/cpu-dippm-small`` agree best, by a little; fewer are noisy.
-_NEIGHBOURS = 4
+# Rows before and after one that tell of its moment.
+_NEIGHBOURS = 8
 # A machine that was left alone for so long may be another one afterwards, s.
 _BREAK_S = 30.0
+# The pace of a configuration's rows is found without it, and without what was found with it, by parts of all of them.
+_FOLDS = 5
 _ROUNDS = 10
 # Fewer tell of the labels' noise, and not of the machine's pace.
 _LEAST_SHARE = 0.5
+# Rows that took more time together than went by were measured on several machines, each with a pace of its own.
+_MOST_BUSY = 1.2
 
 
 def take_out_disturbances(labels: Sequence[Label]) -> list[Label]:
@@ -55,28 +59,38 @@ def even_out_pace(labels: Sequence[Label]) -> list[Label]:
     Neighbours on the same host, and its clocks, make all models faster and slower alike, for seconds or for minutes.
     Where a configuration was measured in several passes, each in an order of its own, that can be told from the model:
     ``ln(time) = configuration + pace(moment) + noise``. The two are found in turn, the time of a configuration as the
-    median of its measurements, the pace of a moment as that of the rows measured just before and after.
+    median of its measurements, the pace of a moment as that of the rows measured just before and after. A
+    configuration has no part in the pace that its own rows are given, so that what its passes differ by afterwards is
+    their noise.
 
     Args:
         labels: Labels of one selection. They are returned as they are where less than half of their configurations were
-            measured twice.
+            measured twice, and where several devices measured side by side, whose paces cannot be told apart.
 
     Returns:
         The labels in their order with other ``latency_ms``.
     """
-    known = [place for place, label in enumerate(labels) if label.measurement.latency_ms]
+    moments = [_seconds(label) for label in labels]
+    known = np.array([place for place, moment in enumerate(moments) if _is_timed(labels[place]) and moment is not None])
     row_of: dict[str, int] = {}
     row = np.array([row_of.setdefault(labels[place].recipe.key, len(row_of)) for place in known], dtype=np.int64)
     is_repeated = np.bincount(row, minlength=len(row_of)) > 1
     if not row_of or is_repeated.mean() < _LEAST_SHARE:
         return list(labels)
-    moments = np.array([_seconds(labels[place]) for place in known])
-    order = np.argsort(moments, kind="stable")
+    known = known[np.argsort([moments[place] for place in known], kind="stable")]
+    row = np.array([row_of[labels[place].recipe.key] for place in known], dtype=np.int64)
+    at_s = np.array([moments[place] for place in known], dtype=np.float64)
+    runs = np.split(np.arange(len(row)), np.flatnonzero(np.diff(at_s) > _BREAK_S) + 1)
+    took_s = np.array([labels[place].measurement.duration_s + labels[place].measurement.build_s for place in known])
+    if any(took_s[run[1:]].sum() > _MOST_BUSY * (at_s[run[-1]] - at_s[run[0]] + 1.0) for run in runs):
+        return list(labels)
     log_ms = np.log([labels[place].measurement.latency_ms or 1.0 for place in known])
-    pace = np.zeros(len(known))
-    pace[order] = _find_pace(log_ms[order], row[order], is_repeated[row[order]], moments[order])
+    pace = np.zeros(len(row))
+    for fold in range(_FOLDS):
+        is_own = row % _FOLDS == fold
+        pace[is_own] = _find_pace(log_ms, row, is_repeated[row] & ~is_own, runs)[is_own]
     result = list(labels)
-    for place, value in zip(known, np.exp(log_ms - pace).tolist(), strict=True):
+    for place, value in zip(known.tolist(), np.exp(log_ms - pace).tolist(), strict=True):
         measurement = labels[place].measurement
         result[place] = replace(labels[place], measurement=replace(measurement, latency_ms=value))
     return result
@@ -84,36 +98,34 @@ def even_out_pace(labels: Sequence[Label]) -> list[Label]:
 
 def _with_context(label: Label, context_mb: float) -> Label:
     measurement = label.measurement
-    if measurement.context_mb is None or measurement.memory_mb is None:
+    if measurement.context_mb is None or not measurement.memory_mb:
         return label
     memory_mb = measurement.memory_mb - measurement.context_mb + context_mb
     return replace(label, measurement=replace(measurement, memory_mb=memory_mb, context_mb=context_mb))
 
 
-def _find_pace(log_ms: FloatArray, row: IntArray, tells: npt.NDArray[np.bool_], moments: FloatArray) -> FloatArray:
-    """Logarithm of how much slower than usual the machine was, in the order of measuring, [N]."""
-    members: dict[int, list[int]] = defaultdict(list)
-    for place, its_row in enumerate(row.tolist()):
-        members[its_row].append(place)
-    places = [np.array(each) for each in members.values()]
-    runs = np.split(np.arange(len(row)), np.flatnonzero(np.diff(moments) > _BREAK_S) + 1)
+def _find_pace(log_ms: FloatArray, row: IntArray, tells: BoolArray, runs: Sequence[IntArray]) -> FloatArray:
+    """Logarithm of how much slower than usual the machine was, told by some of the rows, in the order of measuring."""
+    order = np.argsort(row, kind="stable")
+    counts = np.bincount(row)
+    column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    measured = np.full((len(counts), int(counts.max())), np.nan)
     pace = np.zeros(len(row))
     for _ in range(_ROUNDS):
-        usual = np.empty(len(row))
-        for each in places:
-            usual[each] = np.median(log_ms[each] - pace[each])
-        rest = log_ms - usual
+        measured[row[order], column] = (log_ms - pace)[order]
+        rest = np.where(tells, log_ms - np.nanmedian(measured, axis=1)[row], np.nan)
         for run in runs:
-            pace[run] = _smooth(rest[run], tells[run])
+            pace[run] = _smooth(rest[run])
         pace -= np.median(pace)
     return pace
 
 
-def _smooth(rest: FloatArray, tells: npt.NDArray[np.bool_]) -> FloatArray:
+def _smooth(rest: FloatArray) -> FloatArray:
     """Median of what the rows around each one tell, itself left out; 0 where none does."""
-    values = np.where(tells, rest, np.nan)
-    padded = np.concatenate([np.full(_NEIGHBOURS, np.nan), values, np.full(_NEIGHBOURS, np.nan)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOURS + 1).copy()
+    beyond = np.full(_NEIGHBOURS, np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(
+        np.concatenate([beyond, rest, beyond]), 2 * _NEIGHBOURS + 1
+    ).copy()
     windows[:, _NEIGHBOURS] = np.nan
     has_any = np.isfinite(windows).any(axis=1)
     result = np.zeros(len(rest))
@@ -121,5 +133,15 @@ def _smooth(rest: FloatArray, tells: npt.NDArray[np.bool_]) -> FloatArray:
     return result
 
 
-def _seconds(label: Label) -> float:
-    return datetime.fromisoformat(label.measurement.measured_at).timestamp()
+def _is_timed(label: Label) -> bool:
+    latency_ms = label.measurement.latency_ms
+    return latency_ms is not None and 0.0 < latency_ms < math.inf
+
+
+def _seconds(label: Label) -> float | None:
+    """When a label was measured, s; None where it does not say. A time without a zone is taken to be UTC."""
+    try:
+        moment = datetime.fromisoformat(label.measurement.measured_at)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

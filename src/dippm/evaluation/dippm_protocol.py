@@ -38,13 +38,16 @@ from dippm.evaluation.relative_errors import absolute_errors, mape_percent
 from dippm.models.registry import NETWORKS
 from dippm.placement import MigPolicy, choose_mig
 
-__all__ = ["BASELINE", "MIG_DEVICE", "MODELS", "Predict", "apply_equation_2", "evaluate_dippm"]
+__all__ = ["BASELINE", "CONSTANT", "MIG_DEVICE", "MODELS", "Predict", "apply_equation_2", "evaluate_dippm"]
 
 BASELINE = "gbdt"
 MODELS = (*NETWORKS, BASELINE)
 """What is compared: the networks, the default one first, and boosted trees."""
 MIG_DEVICE = "A100-SXM4-40GB"
 """Eq. 2 of the paper is for this device."""
+
+CONSTANT = "constant"
+"""The medians of the training rows, whatever the model."""
 
 _DEFAULT = MODELS[0]
 _SCORED = {"training": Part.TRAINING, "validation": Part.VALIDATION, "test": Part.TEST}
@@ -175,6 +178,7 @@ def evaluate_dippm(
         networks=tuple(_score(samples, run) for run in networks),
         long_run=_score(samples, long_run),
         baseline=_score(samples, baseline),
+        constant=_score(samples, _constant(samples, baseline)),
         by_novelty=tuple(
             _score(samples, run, test=tests[novelty], novelty=novelty) for novelty in order for run in runs[novelty]
         ),
@@ -191,6 +195,16 @@ def evaluate_dippm(
         ),
         left_out=tuple(sorted(families_left_out, key=lambda each: -each.errors["mean"])),
         provenance=dict(provenance or {}),
+    )
+
+
+def _constant(samples: GraphSamples, run: _Run) -> _Run:
+    training = samples.targets[run.parts == Part.TRAINING]
+    medians = [
+        float(np.median(known)) if (known := column[np.isfinite(column)]).size else np.nan for column in training.T
+    ]
+    return _Run(
+        model=CONSTANT, seed=run.seed, parts=run.parts, predicted=np.broadcast_to(medians, samples.targets.shape)
     )
 
 

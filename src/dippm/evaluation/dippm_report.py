@@ -210,6 +210,7 @@ class DippmReport:
         networks: Table 4: every network and the trees, for every seed.
         long_run: The default network, trained long.
         baseline: The trees on the same split.
+        constant: Medians of the training rows for every model, on the same split: what knowing nothing gives.
         by_novelty: Long runs of the default network, and the trees, under the three splits.
         rows: Test rows of the long run.
         families: Errors of the long run by family, the largest first.
@@ -226,6 +227,7 @@ class DippmReport:
     networks: tuple[NetworkScore, ...]
     long_run: NetworkScore
     baseline: NetworkScore
+    constant: NetworkScore
     by_novelty: tuple[NetworkScore, ...]
     rows: tuple[ComparedRow, ...]
     families: tuple[GroupScore, ...]

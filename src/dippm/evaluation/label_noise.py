@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from dippm.datasets.disturbances import take_out_disturbances
 from dippm.datasets.graph_samples import SampleTable
 from dippm.datasets.selection import METRICS, merge_repeats, read_targets
 from dippm.datasets.store.label import Label
@@ -17,10 +18,14 @@ from dippm.measuring.measurement import Outcome
 __all__ = ["find_noise", "summarize_dataset"]
 
 _SECOND = "second measurement"
+_EVENED = "second measurement, the machine's state taken out"
 
 
 def find_noise(chosen: Sequence[Label], every: Iterable[Label]) -> tuple[SourceNoise, ...]:
     """Compare labels with their second measurements, and with other sources on the same device and conditions.
+
+    Second measurements are compared as they were taken and, where that is something else, after
+    :func:`~dippm.datasets.disturbances.take_out_disturbances`; other sources after it.
 
     A constant factor between two measurements, such as a faster release of the framework, is taken out: what stays
     cannot be predicted from a model alone.
@@ -29,8 +34,11 @@ def find_noise(chosen: Sequence[Label], every: Iterable[Label]) -> tuple[SourceN
         chosen: Labels of one selection, second measurements among them.
         every: All labels that there are.
     """
-    first = [label for label in chosen if label.repeat == 0]
-    found = _compare(first, [label for label in chosen if label.repeat == 1], name=_SECOND)
+    evened = take_out_disturbances(chosen)
+    found = _compare_repeats(chosen, name=_SECOND)
+    if evened != list(chosen):
+        found += _compare_repeats(evened, name=_EVENED)
+    first = [label for label in evened if label.repeat == 0]
     example = first[0] if first else None
     others: dict[str, list[Label]] = defaultdict(list)
     for label in every:
@@ -44,8 +52,13 @@ def find_noise(chosen: Sequence[Label], every: Iterable[Label]) -> tuple[SourceN
         ):
             others[label.source].append(label)
     for source, labels in sorted(others.items()):
-        found += _compare(first, merge_repeats(labels), name=source)
+        found += _compare(first, merge_repeats(take_out_disturbances(labels)), name=source)
     return tuple(found)
+
+
+def _compare_repeats(labels: Sequence[Label], *, name: str) -> list[SourceNoise]:
+    first, second = ([label for label in labels if label.repeat == repeat] for repeat in (0, 1))
+    return _compare(first, second, name=name)
 
 
 def _compare(first: Sequence[Label], second: Sequence[Label], *, name: str) -> list[SourceNoise]:

@@ -6,12 +6,13 @@ import gc
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 
 from dippm.measuring.device_names import cpu_name
 from dippm.measuring.measurement import DeviceState, SoftwareStack
 from dippm.measuring.meter import CallTime, EnergyCounter, MemoryReading
-from dippm.measuring.process_memory import ResidentMemory, trim_heap
+from dippm.measuring.process_memory import ResidentMemory, describe_allocator, trim_heap
 from dippm.measuring.rapl import RaplCounter
 
 __all__ = ["CpuMeter", "host_software"]
@@ -93,7 +94,9 @@ class CpuMeter:
 
     def software(self, framework: str) -> SoftwareStack:
         """Versions, with the given framework."""
-        return host_software(framework)
+        software = host_software(framework)
+        allocator = describe_allocator()
+        return replace(software, platform=f"{software.platform}, {allocator}") if allocator else software
 
 
 def host_software(framework: str, *, driver: str = "", cuda: str = "", cudnn: str = "") -> SoftwareStack:

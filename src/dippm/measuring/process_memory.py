@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dippm.processes.peak_memory import peak_memory_mb
 
-__all__ = ["ResidentMemory", "keep_freed_memory", "limit_address_space", "trim_heap"]
+__all__ = ["KEPT", "ResidentMemory", "describe_allocator", "keep_freed_memory", "limit_address_space", "trim_heap"]
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -21,8 +21,13 @@ _KIB_PER_MIB = 1024.0
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _NEVER = -1
-# DEFAULT_MMAP_THRESHOLD_MAX of glibc on 64 bits: where a process ends that has freed one block of each size.
+# DEFAULT_MMAP_THRESHOLD_MAX of glibc on 64 bits: what larger blocks cost stays what it is.
 _LARGEST_KEPT_BYTES = 32 << 20
+
+KEPT = "freed memory kept"
+"""How :func:`describe_allocator` names what :func:`keep_freed_memory` has done."""
+
+_allocator: list[str] = []
 
 
 class ResidentMemory:
@@ -87,15 +92,19 @@ def keep_freed_memory() -> None:
     """Let the C library keep what a call frees for the next one; does nothing where it is not glibc.
 
     Left alone, glibc gives large blocks back to the system until it has learnt from what was freed before to keep them,
-    and gives the heap's end back where enough of it is free. Whether the same call then writes to memory that it has or
-    to pages that the system has to clear first, which takes twice as long where little is computed, hangs on what else
-    the process has run. Blocks up to 32 MiB are kept from the start, as glibc itself ends by keeping them, and
-    the heap is trimmed by :func:`trim_heap` alone.
+    and gives the heap's end back where more of it is free than twice the largest such block. Whether the same call
+    then writes to memory that it has or to pages that the system has to clear first, which takes twice as long where
+    little is computed, hangs on what else the process has run. Blocks up to 32 MiB are kept, and the heap is trimmed by
+    :func:`trim_heap` alone: what a process gets from an allocator made for such work, as tcmalloc and jemalloc are.
     """
     mallopt = _of_c_library("mallopt")
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    if mallopt is not None and mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, _NEVER):
+        _allocator.append(KEPT)
+
+
+def describe_allocator() -> str:
+    """What is unusual of the process's allocator, ``""`` where nothing is."""
+    return _allocator[0] if _allocator else ""
 
 
 def trim_heap() -> None:

@@ -14,8 +14,9 @@ from dippm.costs.cpu_time import CpuRates, CpuWork
 from dippm.costs.memory import live_memory
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
+from dippm.datasets.disturbances import even_out_pace
 from dippm.datasets.graph_cache import GraphCache, build_graphs
-from dippm.datasets.selection import LabelSelection
+from dippm.datasets.selection import LabelSelection, merge_repeats
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.errors import DippmError, UsageError
@@ -228,7 +229,7 @@ def read_table(path: Path, graphs: Path) -> CpuTable:
             labels.
         DippmError: ``graphs.unread`` where the graph of a model cannot be read.
     """
-    labels = LabelSelection().choose(read_parquet(path))
+    labels = merge_repeats(even_out_pace(LabelSelection().choose(read_parquet(path))))
     measured = MeasuredRates.read(path.with_name(RATES_FILE))
     threads = {label.measurement.software.threads for label in labels}
     if threads != {measured.rates.threads}:

@@ -16,6 +16,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
+from dippm.datasets.disturbances import even_out_pace
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.selection import merge_repeats
 from dippm.datasets.software_graphs import as_measured, software_of
@@ -121,7 +122,7 @@ def choose_labels(labels: Iterable[Label], device: DeviceSpec, shipped: Additive
             groups[label.configuration.conditions, label.source].append(label)
     by_regime: dict[Regime, list[Label]] = defaultdict(list)
     for (conditions, _), members in groups.items():
-        by_regime[Regime(mode=conditions.mode, runtime=conditions.runtime)] += merge_repeats(members)
+        by_regime[Regime(mode=conditions.mode, runtime=conditions.runtime)] += merge_repeats(even_out_pace(members))
     return DeviceLabels(by_regime=dict(by_regime), left_out=dict(left_out))
 
 

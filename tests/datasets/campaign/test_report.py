@@ -61,7 +61,7 @@ def test_it_is_said_in_words_and_as_json() -> None:
     text = str(REPORT)
     for part in (
         "H200: budget spent after 200 s, 0 s of the budget left",
-        "60 measured (2 for the second time), 100 there before, 7 not tried, 833 of 1000 to go",
+        "60 measured (2 again), 100 there before, 7 not tried, 833 of 1000 to go",
         "nothing was measured twice yet",
         "12 read, 1 failed, 3 to go",
         "resnet 40, vgg 20",

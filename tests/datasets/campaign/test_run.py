@@ -219,6 +219,18 @@ def test_a_second_pass_measures_what_the_first_has_measured_once(
     assert {noise.pairs for noise in report.noise} == {report.planned}
 
 
+def test_a_second_pass_that_came_before_the_first_is_not_measured_again(
+    recipes: Any, inference: Any, device: Any, store: Any
+) -> None:
+    plans = [make_plan(recipes(200), [inference()], device=DEVICE, repeat=repeat) for repeat in range(2)]
+    run(plans[1], device, store)
+    assert set(store.rows) == set(plans[1].label_keys())
+    first = type(device)()
+    report = run(plans[0], first, store)
+    assert len(first.measured) == report.measured == len(list(plans[0].tasks()))
+    assert report.repeats == report.remaining == 0
+
+
 def test_repeats_that_an_earlier_run_left_are_made(recipes: Any, inference: Any, device: Any, store: Any) -> None:
     plan = make_plan(recipes(200), [inference()], device=DEVICE)
     run(plan, device, store)

@@ -243,7 +243,7 @@ class Ledger:
         # Another campaign on the same store may have been first.
         is_new = self._store.add(label)
         self._note(label)
-        if repeat == 0 and _is_repeatable(task, measurement.outcome):
+        if repeat == 0 and _is_repeatable(task, measurement.outcome) and task.repeat_key not in self._outcomes:
             self.repeats.append(Repeat(task=task, position=self._tally.rows))
         if is_new:
             self._tally.add(label)

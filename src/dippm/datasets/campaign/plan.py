@@ -73,8 +73,8 @@ class Plan:
 
     Args:
         device: The device's name, as its labels carry it.
-        models: The models in the order of their collection, of which every prefix is a balanced sample. A model comes
-            again where the collection comes back to it with another batch.
+        models: The models; in a first pass in the order of their collection, of which every prefix is a balanced
+            sample. A model comes again where the collection comes back to it with another batch.
         row_limit_s: Wall time after which a row is given up, s; infinite for none.
         repeat: Repeat that its labels have: 0 for the first measurement of every configuration.
     """
@@ -113,8 +113,8 @@ def make_plan(
         device: The device's name, as its labels will carry it.
         row_limit_s: Wall time after which a row is given up, s; infinite for none.
         repeat: Repeat that the labels are to have. Where it is not 0, every configuration is measured once more, and
-            none a second time for the noise; models come in another order then, so that no two share a moment in which
-            the machine was disturbed twice.
+            none a second time for the noise; models come in another order then, so that those which shared a moment of
+            the machine in one pass do not in the next.
     """
     seen: set[str] = set()
     models = []

@@ -175,7 +175,7 @@ class CampaignReport:
         lines = [
             f"{self.device}: {self.stopped.value} after {self.wall_s:.0f} s"
             + ("" if left is None else f", {left:.0f} s of the budget left"),
-            f"  rows       {self.measured} measured ({self.repeats} for the second time), {self.found} there before, "
+            f"  rows       {self.measured} measured ({self.repeats} again), {self.found} there before, "
             f"{self.not_tried} not tried, {self.remaining} of {self.planned} to go",
             f"  speed      {self.rows_per_minute:.1f} results a minute, measuring {100 * self.busy_share:.0f} % of "
             f"{self.measuring_s:.0f} s",

@@ -23,7 +23,8 @@ class Label:
         recipe: The model and its batch.
         configuration: How it was run; its batch is the recipe's.
         measurement: What came out.
-        repeat: 0 for the first measurement of a configuration, 1 for the second that tells the machine's own noise.
+        repeat: 0 for the first measurement of a configuration, 1 for the second, which tells the machine's own
+            noise, and so on with every pass.
         graph_hash: Hash of the model's graph, ``""`` where it was not built.
         source: Who measured: ``"dippm"``, or the table that it was imported from.
     """
