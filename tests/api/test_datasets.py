@@ -24,9 +24,11 @@ class FakeWorker:
     busy_s = 0.0
     failing: ClassVar[set[int]] = set()
     limits: ClassVar[list[tuple[float, float]]] = []
+    energy_shares: ClassVar[list[float]] = []
 
     def __init__(self, device: str, *, configuration_limit_s: float, plan: CallPlan) -> None:
         self.limits.append((configuration_limit_s, plan.budget_s))
+        self.energy_shares.append(plan.energy_share)
 
     def __enter__(self) -> Self:
         return self
@@ -50,6 +52,7 @@ def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "Worker", FakeWorker)
     monkeypatch.setattr(FakeWorker, "failing", set())
     monkeypatch.setattr(FakeWorker, "limits", [])
+    monkeypatch.setattr(FakeWorker, "energy_shares", [])
     monkeypatch.setattr(graph_hashes.GraphHashes, "add", lambda self, recipe: None)
 
 
@@ -71,6 +74,15 @@ def test_a_campaign_is_resumed_only_when_asked(store: Path) -> None:
     assert other.found == 0
     with LabelStore.open(store) as labels:
         assert len(labels) == first.measured + second.measured + other.measured
+
+
+def test_energy_of_a_share_of_the_rows(store: Path) -> None:
+    api.measure_collection("cpu-small", store=store, limit=1)
+    api.measure_collection("cpu-small", store=store, limit=2, resume=True, energy_share=0.2)
+    assert FakeWorker.energy_shares == [1.0, 0.2]
+    with pytest.raises(UsageError, match=r"from 0 to 1\. Got 1\.5") as caught:
+        api.measure_collection("cpu-small", store=store, limit=3, resume=True, energy_share=1.5)
+    assert caught.value.code == "share.invalid"
 
 
 def test_rows_that_failed_are_measured_again_when_asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

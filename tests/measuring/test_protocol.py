@@ -169,6 +169,22 @@ def test_a_gpu_is_under_load_before_its_energy_counts(
     assert (run.warmup_runs, len(run.times)) == (5, 30)
 
 
+def test_without_energy_a_gpu_runs_no_more_than_it_is_timed(make_meter: Callable[..., FakeMeter]) -> None:
+    meter = make_meter(call_s=0.001, device="cuda:0")
+    run = run_protocol(lambda: None, meter, Plan(), takes_energy=False)
+    assert (run.energy_j, run.energy_window_s) == (None, None)
+    assert meter.log.count("call") == 35
+    assert "start" not in meter.log
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_energy_is_taken_of_a_share_of_configurations_always_the_same(share: float) -> None:
+    plan = Plan(energy_share=share)
+    chosen = [plan.takes_energy(f"model {number}") for number in range(4000)]
+    assert sum(chosen) == pytest.approx(4000 * share, abs=100 if 0 < share < 1 else 0)
+    assert chosen == [plan.takes_energy(f"model {number}") for number in range(4000)]
+
+
 def test_energy_of_long_calls_costs_no_more_calls(make_meter: Callable[..., FakeMeter]) -> None:
     meter = make_meter(call_s=0.5)
     run = run_protocol(lambda: None, meter, Plan())

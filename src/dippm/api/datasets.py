@@ -108,6 +108,7 @@ def measure_collection(
     optimizers: Sequence[str] = ("momentum",),
     limit: int | None = None,
     pass_number: int = 1,
+    energy_share: float = 1.0,
     seed: int = 0,
     graphs: bool = True,
     fleet: OpenFleet | None = None,
@@ -139,6 +140,8 @@ def measure_collection(
         limit: At most so many recipes, from the start of the collection; any prefix is a balanced sample.
         pass_number: 2 and more measure every configuration once more, in another order. The store tells the passes
             apart, and training takes the median of them. What was out of reach in the first stays so.
+        energy_share: Share of the configurations whose energy is taken, 0 to 1, chosen by a hash: an energy takes a
+            second, the times of a small model a fifth of that.
         seed: Seed of the recipes.
         graphs: Whether the models' graphs are read too, for the hash that goes with each row.
         fleet: Opens several devices to measure on, such as those of a cluster
@@ -166,7 +169,9 @@ def measure_collection(
     retried = _parse_retried(retry)
     requests = _make_requests(modes, precisions, layouts, engines, optimizers)
     recipes, repeat = load_collection(collection, seed)[: _check_limit(limit)], _check_pass(pass_number) - 1
-    call_plan = CallPlan(budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S)
+    call_plan = CallPlan(
+        budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S, energy_share=_check_share(energy_share)
+    )
     make_worker = WorkerFactory(device=device, row_limit_s=row_limit_s, plan=call_plan)
     with ExitStack() as stack:
         devices = None if fleet is None else stack.enter_context(fleet(make_worker))
@@ -448,6 +453,12 @@ def _check_pass(number: int) -> int:
     if number < 1:
         raise UsageError(f"The number of a pass must be 1 or more. Got {number} instead.", code="pass.invalid")
     return number
+
+
+def _check_share(share: float) -> float:
+    if not 0.0 <= share <= 1.0:
+        raise UsageError(f"The share of energies must be from 0 to 1. Got {share:g} instead.", code="share.invalid")
+    return share
 
 
 def _target(store: str | os.PathLike[str]) -> str | Path:

@@ -114,6 +114,10 @@ def measure(
             "--pass", metavar="N", help="Measure every configuration for the N-th time; training takes medians."
         ),
     ] = 1,
+    energy_share: Annotated[
+        float,
+        typer.Option("--energy-share", metavar="SHARE", help="Take the energy of this share of the rows, 0 to 1."),
+    ] = 1.0,
     seed: SeedOption = 0,
     cluster: options.ClusterOption = None,
     kind: Annotated[
@@ -159,6 +163,7 @@ def measure(
                 optimizers=_split(optimizer),
                 limit=limit,
                 pass_number=pass_number,
+                energy_share=energy_share,
                 seed=seed,
                 graphs=not no_graphs,
                 fleet=None if cluster is None else _open_fleet(cluster, device=device, kind=kind),

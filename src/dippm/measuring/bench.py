@@ -155,7 +155,13 @@ class Bench:
         with backend_switches(configuration.conditions.precision), self._call(source, configuration) as call:
             started = time.perf_counter()
             try:
-                run = run_protocol(call, self._meter, self._plan, deadline_s=deadline_s)
+                run = run_protocol(
+                    call,
+                    self._meter,
+                    self._plan,
+                    takes_energy=self._plan.takes_energy(f"{source.model_key} {configuration}"),
+                    deadline_s=deadline_s,
+                )
             finally:
                 self._busy_s += time.perf_counter() - started
             # The output ends here: kept to the end of the row, it would be part of the next one's memory.

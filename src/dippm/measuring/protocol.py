@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ class Plan:
         timed_runs: Calls that are timed; fewer, at least 3, where they would take more than is left of the budget.
         budget_s: Time for all calls but the first, which compiles and chooses algorithms, s.
         energy_window_s: Shortest window for energy, s; calls go on until it is full.
+        energy_share: Share of the configurations whose energy is taken, 0 to 1.
         limit_s: Time in which the fewest calls have to end, all that comes before them included, s.
     """
 
@@ -42,7 +44,16 @@ class Plan:
     timed_runs: int = 30
     budget_s: float = 30.0
     energy_window_s: float = 0.6
+    energy_share: float = 1.0
     limit_s: float = math.inf
+
+    def takes_energy(self, key: str) -> bool:
+        """Whether the energy of a configuration is taken: by a hash, so that every run chooses the same.
+
+        Args:
+            key: What names the configuration of the model.
+        """
+        return zlib.crc32(key.encode()) < self.energy_share * 2**32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +83,9 @@ class TooSlowError(Exception):
     """The fewest calls do not end in time."""
 
 
-def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan, *, deadline_s: float = math.inf) -> Run:
+def run_protocol(
+    call: Callable[[], object], meter: Meter, plan: Plan, *, takes_energy: bool = True, deadline_s: float = math.inf
+) -> Run:
     """Run a call as the plan says.
 
     Each timed call is waited for, so that its time is that of one call alone; those that follow to fill the window of
@@ -83,6 +96,7 @@ def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan, *, deadli
         call: Runs the model once.
         meter: The device.
         plan: How often.
+        takes_energy: Whether the energy is taken, where the device counts it.
         deadline_s: When the calls are to have ended, as :func:`time.perf_counter` tells it.
 
     Raises:
@@ -93,7 +107,7 @@ def run_protocol(call: Callable[[], object], meter: Meter, plan: Plan, *, deadli
     meter.reset_peaks()
     left = int((plan.budget_s - spent_s) / max(call_s, 1e-9))
     timed_runs = min(plan.timed_runs, max(_FEWEST_TIMED, left))
-    counter = meter.energy
+    counter = meter.energy if takes_energy else None
     window = None if counter is None else _Window(counter, runner, expected_s=timed_runs * call_s)
     try:
         if window is not None:
