@@ -6,13 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dippm.costs.conditions import Conditions, Layout
+from dippm.costs.conditions import Conditions, Layout, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.kernels.problems import Family, GemmProblem
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
+from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.workload import Workload
 from dippm.devices import DeviceSpec, find_device, load_catalog
 from dippm.graph import DType, Graph, OpKind
@@ -183,6 +184,62 @@ def test_a_narrow_row_of_a_layer_norm_takes_a_block_of_its_own(builder: Any, pre
         for each in (rates, replace(rates, row_cycles=0.0))
     ]
     assert wide[0] == wide[1] > block_ms
+
+
+def pooling(builder: Any, window: int) -> Graph:
+    n = builder.N
+    x = builder.input(n, 64, 56, 56)
+    around = (window - 1) // 2
+    at = {"kernel": (window, window), "stride": (1, 1), "padding": (around, around)}
+    builder.node(OpKind.AVG_POOL, [x], n, 64, 56, 56, **at)
+    return builder.graph()
+
+
+@pytest.mark.parametrize("window", [3, 7])
+def test_windows_of_pooling_take_the_reads_that_they_make(builder: Any, window: int) -> None:
+    rates, device = Rates(pool_tap_cycles=2.0, gap_us=0.0), find_device("A100")
+    time_ms = time_of(pooling(builder, window), batches=[32], rates=rates)[0, -1]
+    taps = 32 * 64 * 56 * 56 * window**2
+    assert time_ms == pytest.approx(2.0 * taps / (device.sm_count * device.boost_clock_mhz * 1e3))
+    assert time_ms > time_of(pooling(builder, window), batches=[32], rates=replace(rates, pool_tap_cycles=0.0))[0, -1]
+
+
+@pytest.mark.parametrize(("batch", "groups", "waves"), [(4, 1, 1), (64, 4, 2)])
+def test_a_group_norm_has_one_block_for_a_group(builder: Any, batch: int, groups: int, waves: int) -> None:
+    n, device = builder.N, find_device("A100")
+    x = builder.input(n, 64, 56, 56)
+    weight = builder.weight(64)
+    builder.node(OpKind.GROUP_NORM, [x, weight, weight], n, 64, 56, 56, groups=groups, axes_size=64 * 56 * 56 // groups)
+    plain, own = (
+        time_of(builder.graph(), batches=[batch], rates=Rates(group_norm_cycles=cycles))[0, -1] for cycles in (0.0, 3.0)
+    )
+    # 108 multiprocessors run 216 blocks at a time.
+    block_ms = 3.0 * 64 * 56 * 56 / groups / (device.boost_clock_mhz * 1e3)
+    assert own - plain == pytest.approx(waves * block_ms)
+
+
+def test_rates_of_an_architecture_hold_for_eager_nchw_of_todays_libraries_alone(builder: Any) -> None:
+    graph, rates = every_family(builder), Rates(measured={"9.0": {"tensor_conv": 0.01, "stream": 0.01}})
+    kernels = load_kernel_model()
+
+    def seconds(given: Rates, device: str, software: Software = DEFAULT_SOFTWARE, **conditions: Any) -> FloatArray:
+        plan = KernelPlan.from_workload(Workload.from_graph(graph, Precision.AMP), software=software)
+        asked, card = Conditions(precision=Precision.AMP, **conditions), find_device(device)
+        return busy_ms(
+            plan, plan.work.at([8]), devices=[find_device("T4"), card], conditions=asked, rates=given, kernels=kernels
+        )
+
+    without = seconds(Rates(), "H200")
+    own = seconds(rates, "H200")
+    assert own[1].sum() > 1.3 * without[1].sum()
+    assert np.array_equal(own[0], without[0])
+    for device, changed in (
+        ("A100", {}),
+        ("H200", {"software": Software(torch=(2, 3))}),
+        ("H200", {"layout": Layout.NHWC}),
+        ("H200", {"runtime": Runtime.COMPILE}),
+    ):
+        assert np.array_equal(seconds(rates, device, **changed), seconds(Rates(), device, **changed))
 
 
 def decoding(builder: Any, *, heads: int = 32, key_heads: int = 32, keys: int = 8192, has_mask: bool = False) -> Graph:

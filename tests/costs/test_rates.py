@@ -1,6 +1,7 @@
 import pytest
 
 from dippm.costs.rates import Rates
+from dippm.devices import find_device
 from dippm.errors import DippmError
 
 
@@ -8,3 +9,16 @@ from dippm.errors import DippmError
 def test_a_rate_that_cannot_be_is_refused(value: float) -> None:
     with pytest.raises(DippmError, match="tensor_gemm"):
         Rates(tensor_gemm=value)
+
+
+def test_rates_of_an_architecture_stand_for_the_others_on_its_cards() -> None:
+    rates = Rates(stream=0.5, measured={"9.0": {"pool": 0.1}})
+    on_hopper = rates.on(find_device("H200"))
+    assert (on_hopper.pool, on_hopper.stream, on_hopper.measured) == (0.1, 0.5, {})
+    assert rates.on(find_device("A100")) is rates
+
+
+@pytest.mark.parametrize("own", [{"pool": -1.0}, {"tensor_gemm": float("nan")}, {"no_such_rate": 1.0}])
+def test_a_rate_of_an_architecture_that_cannot_be_is_refused(own: dict[str, float]) -> None:
+    with pytest.raises(DippmError, match=next(iter(own))):
+        Rates(measured={"9.0": own})

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Conditions
-from dippm.datasets.selection import LabelSelection, merge_repeats, read_targets
+from dippm.datasets.selection import LabelSelection, is_steady, merge_repeats, read_targets
 from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
-from dippm.measuring.measurement import Outcome
+from dippm.measuring.measurement import Measurement, Outcome
 
 _TRAINING = Conditions.parse(mode="training", optimizer="adam")
 
@@ -72,3 +72,16 @@ def test_what_was_not_measured_is_nan(make_label) -> None:
     targets = read_targets([make_label(0), make_label(1, energy_j=None, memory_mb=0.0)])
     np.testing.assert_array_equal(targets, [[1240.0, 7.25, 1.5], [np.nan, 7.25, np.nan]])
     assert read_targets([]).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "std_ms", "expected"),
+    [(10.0, 0.05, True), (10.0, 0.07, False), (10.0, None, None), (None, 0.1, None)],
+)
+def test_calls_that_scatter_little_did_not_wait_for_the_host(
+    latency_ms: float | None, std_ms: float | None, expected: bool | None
+) -> None:
+    measurement = Measurement(
+        outcome=Outcome.OK, device="H200", measured_at="", latency_ms=latency_ms, latency_std_ms=std_ms
+    )
+    assert is_steady(measurement) is expected

@@ -64,8 +64,7 @@ def test_fp32_peak_agrees_with_arithmetic(name: str) -> None:
 def test_every_figure_has_a_source(name: str) -> None:
     spec = find_device(name)
     expected = {*FIGURE_FIELDS, *(f"peak_tflops.{key}" for key in spec.peak_tflops)}
-    if spec.usable_memory_mb is not None:
-        expected.add("usable_memory_mb")
+    expected |= {name for name in ("usable_memory_mb", "context_mb") if getattr(spec, name) is not None}
     if spec.mig_profiles:
         expected.add("mig_profiles")
 

@@ -1,4 +1,4 @@
-"""What some nodes do beside their kernel: a block for each row, and copies of images to another order."""
+"""What some nodes do beside moving bytes: a block for each row or group, windows, copies of images to another order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.workload import WorkloadAt
 from dippm.graph import OpKind
 
-__all__ = ["reordered_images", "rows_with_blocks"]
+__all__ = ["group_norm_blocks", "pool_taps", "reordered_images", "rows_with_blocks"]
 
 _IMAGE_RANK = 4
 
@@ -23,6 +23,24 @@ def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     is_norm |= (sizes.is_kind(OpKind.NORM_GRAD) & sizes.has_function(OpKind.LAYER_NORM.value))[node]
     is_norm &= at.row.is_last
     return node[is_norm], at.row.rows[:, is_norm]
+
+
+def pool_taps(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
+    """Nodes that pool over windows, and the elements that all windows read, [n] and [B, n]."""
+    node = at.pool.node
+    has_window = ~plan.work.sizes.is_kind(OpKind.GLOBAL_POOL)[node]
+    return node[has_window], (at.pool.out_elements * at.pool.window)[:, has_window]
+
+
+def group_norm_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray, FloatArray]:
+    """Group norms, whose statistics take a block for each group of a sample: groups, and elements of one.
+
+    Shapes:
+        [n], and twice [B, n].
+    """
+    node = at.row.node
+    is_norm = plan.work.sizes.is_kind(OpKind.GROUP_NORM)[node]
+    return node[is_norm], at.row.rows[:, is_norm], np.broadcast_to(at.row.width, at.row.rows.shape)[:, is_norm]
 
 
 def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:

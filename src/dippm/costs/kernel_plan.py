@@ -125,6 +125,7 @@ class KernelPlan:
         is_backward: Whether autograd launches each node and not the model's Python code.
         is_turned: Whether a compiler runs the convolutions of each graph with channels last, [G].
         feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
+        has_cudnn_9: See :attr:`~dippm.costs.software.Software.has_cudnn_9`.
     """
 
     work: Workload
@@ -144,6 +145,7 @@ class KernelPlan:
     is_backward: npt.NDArray[np.bool_]
     is_turned: npt.NDArray[np.bool_]
     feeds_slowly: bool
+    has_cudnn_9: bool
 
     @classmethod
     def from_workload(
@@ -218,6 +220,7 @@ class KernelPlan:
             is_backward=is_backward,
             is_turned=is_turned,
             feeds_slowly=software.feeds_slowly,
+            has_cudnn_9=software.has_cudnn_9,
         )
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
+from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
 
-__all__ = ["Rates"]
+__all__ = ["Rates", "architecture_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
-    """Sustained rates and overheads, the same for every device; fitted on measured whole models.
+    """Sustained rates and overheads, the same for every device that is not named; fitted on measured whole models.
 
     Shares are of the device's peak.
 
@@ -37,6 +39,10 @@ class Rates:
         pool: The same of pooling and reductions.
         gap_us: Least time between the starts of two dependent kernels, microseconds.
         cache_gain: How many times peak bandwidth the L2 cache delivers.
+        pool_tap_cycles: Cycles of a multiprocessor for each element that a pooling window reads; 0 where bytes alone
+            count.
+        group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
+            multiprocessor runs two blocks at a time. 0 where bytes alone count.
         step_us: Least time of one step of a recurrent layer, microseconds.
         row_cycles: Cycles for which a row of a layer norm, however narrow, keeps a multiprocessor busy; 0 where
             networks learn what narrow rows take.
@@ -46,6 +52,8 @@ class Rates:
         backward_host: Host time of an operator of the backward pass over that of the same operator called from Python.
         weight_gradient: Time of the gradient of a convolution's weight over that of the convolution.
         direct_weight_gradient: The same of depthwise and thinly grouped convolutions.
+        measured: By compute capability, such as ``"9.0"``, rates that were measured on cards of that architecture and
+            stand for those above there.
     """
 
     tensor_gemm: float = 0.75
@@ -63,6 +71,8 @@ class Rates:
     pool: float = 0.6
     gap_us: float = 2.0
     cache_gain: float = 2.5
+    pool_tap_cycles: float = 0.0
+    group_norm_cycles: float = 0.0
     step_us: float = 8.0
     row_cycles: float = 0.0
     host_scale: float = 1.0
@@ -70,9 +80,36 @@ class Rates:
     backward_host: float = 0.5
     weight_gradient: float = 1.2
     direct_weight_gradient: float = 2.0
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in _NAMES:
+            value = getattr(self, name)
             if not 0.0 <= value < 1e4:
-                raise DippmError(f"The rate {field.name} is {value}, which cannot be.", code="artefact.invalid")
+                raise DippmError(f"The rate {name} is {value}, which cannot be.", code="artefact.invalid")
+        for own in self.measured.values():
+            replace(self, measured={}).changed(own)
+
+    def on(self, device: DeviceSpec) -> Rates:
+        """The rates that hold on a device."""
+        own = self.measured.get(architecture_of(device))
+        return self if own is None else replace(self, measured={}).changed(own)
+
+    def changed(self, values: Mapping[str, float]) -> Rates:
+        """These with other values of some rates.
+
+        Raises:
+            DippmError: ``artefact.invalid`` where a value cannot be, or names no rate.
+        """
+        unknown = values.keys() - set(_NAMES)
+        if unknown:
+            raise DippmError(f"There is no rate named {min(unknown)}.", code="artefact.invalid")
+        return replace(self, **dict(values))  # type: ignore[arg-type]
+
+
+def architecture_of(device: DeviceSpec) -> str:
+    """Compute capability as text, such as ``"9.0"``."""
+    return "{}.{}".format(*device.compute_capability)
+
+
+_NAMES = tuple(each.name for each in fields(Rates) if each.name != "measured")

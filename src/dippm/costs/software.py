@@ -127,6 +127,15 @@ class Software:
         return self.torch != (1, 14) if self.cuda is None else self.cuda < (11, 8)
 
     @property
+    def has_cudnn_9(self) -> bool:
+        """Whether convolutions are cuDNN 9's, which PyTorch is shipped with since 2.4.
+
+        That rates which were measured with PyTorch 2.11 hold from here on is assumed; steps of ResNet-50 on an H100
+        with cuDNN 8.6 (data/published, lambda-ngc2209) contradict them.
+        """
+        return self.torch >= (2, 4)
+
+    @property
     def turns_images(self) -> bool:
         """Whether ``torch.compile`` may run convolutions with channels last that are called with channels first.
 

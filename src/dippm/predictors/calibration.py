@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dippm.costs.context import eager_margin_mb
 from dippm.costs.energy import PowerModel
@@ -55,6 +56,8 @@ class Calibration:
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
         power_devices: Devices whose own energy the power model was brought to; none where it is that of other boards.
+        architectures: By compute capability, where ``rates`` has rates that were measured on an architecture: the
+            ``device``, the ``half_width`` of the interval on families that were left out of the fit, and its report.
     """
 
     version: str
@@ -72,6 +75,7 @@ class Calibration:
     labels: str
     provenance: Mapping[str, object]
     power_devices: tuple[str, ...] = ()
+    architectures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def context_margins_mb(self, device: DeviceSpec, software: Software) -> tuple[float, float]:
         """By how much less and by how much more than estimated a process may hold beside tensors, MiB."""

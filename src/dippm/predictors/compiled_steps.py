@@ -90,6 +90,8 @@ def _correction(
     compiled = prepared.compiled
     plan = compiled.eager or compiled.plan
     at = plan.work.at(list(prepared.batches))
+    # What the networks correct is the sum of other cards' rates.
+    rates = replace(rates, measured={})
     (summed,) = busy_ms(plan, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)
     corrected = networks.break_down_kernels(
         plan, at, device, conditions, phase=compiled.phase, times=compiled.times, host=rates

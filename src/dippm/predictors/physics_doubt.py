@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Runtime
+from dippm.costs.device_time import has_own_rates
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import MemoryEstimate
+from dippm.costs.rates import architecture_of
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
@@ -100,6 +102,11 @@ class TimeGrounds:
             spread = np.full(
                 len(breakdown.latency_ms), sums.latency_spread if is_measured else sums.latency_spread_elsewhere
             )
+            own = sums.architectures.get(architecture_of(device))
+            if own is not None and has_own_rates(prepared.compiled.plan, conditions):
+                labels = f"time: {own['device']}, the project's own labels; {labels}"
+                spread = np.maximum(spread, own["half_width"])
+                is_measured |= own["device"] == device.name
             if prepared.compiled.eager is not None:
                 labels = _with_labels_of_eager_steps(labels, prepared, compiled, device, networks)
             if conditions.runtime is Runtime.COMPILE:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.selection import is_steady
 from dippm.datasets.splits import split_by_graph
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec
@@ -82,8 +83,10 @@ class _Rows:
     launched_ms: FloatArray
 
     def busy(self, host_ratio: float) -> IndexArray:
-        """Rows that do not wait for the host."""
-        return np.flatnonzero(self.launched_ms * host_ratio <= self.before_ms)
+        """Rows that do not wait for the host, as their scatter tells, or else the networks' time."""
+        is_busy = self.launched_ms * host_ratio <= self.before_ms
+        steady = [is_steady(label.measurement) for label in self.samples.labels]
+        return np.flatnonzero([own if seen is None else seen for own, seen in zip(is_busy, steady, strict=True)])
 
 
 def adapt_device(

@@ -24,7 +24,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,7 +171,7 @@ def fit_rates(
 
     def rates_of(logarithms: FloatArray) -> Rates:
         values = {name: float(np.exp(value)) for name, value in zip(names, logarithms, strict=True)}
-        return replace(fixed, **values)
+        return fixed.changed(values)
 
     def residuals(logarithms: FloatArray) -> FloatArray:
         errors = log_errors(items, rates_of(logarithms), kernels)
@@ -182,12 +182,12 @@ def fit_rates(
         residuals, start, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=evaluations, diff_step=0.05
     )
     fitted = rates_of(solution.x)
-    return replace(fitted, **{name: float(f"{getattr(fitted, name):.4g}") for name in names})
+    return fitted.changed({name: float(f"{getattr(fitted, name):.4g}") for name in names})
 
 
 def _fit_all(items: Sequence[Item], kernels: KernelModel, *, evaluations: int) -> Rates:
     rates = fit_rates(items, kernels, evaluations=evaluations)
-    without = replace(rates, **dict.fromkeys(_DEPTHWISE_BOUNDS, 1.0))
+    without = rates.changed(dict.fromkeys(_DEPTHWISE_BOUNDS, 1.0))
     share = 1.0 - predict_ms(items, without, kernels) / predict_ms(items, rates, kernels)
     chosen = [item for item, own in zip(items, share.tolist(), strict=True) if own >= _DEPTHWISE_SHARE]
     if not chosen:

@@ -1,0 +1,419 @@
+"""The shipped predictor on the labels of one GPU: how far time, energy, power and memory are off.
+
+    python -m dippm.evaluation.own_labels --labels data/labels/h200/labels.parquet --cache build/graphs \
+        --report docs/reports/h200.md
+
+Rows in which the device never waits for its host stand apart from the others, whose time is that of the host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dippm.costs.conditions import Mode
+from dippm.costs.precision import Precision
+from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.selection import is_steady
+from dippm.datasets.software_graphs import as_measured, software_of
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.parquet import read_parquet
+from dippm.devices import find_device
+from dippm.errors import UsageError
+from dippm.evaluation.report_page import Section, Table, render_markdown
+from dippm.graph import Graph
+from dippm.measuring.measurement import Outcome
+from dippm.predictors.physics import PhysicsPredictor
+
+__all__ = [
+    "Figure",
+    "LabelReport",
+    "LabelScore",
+    "choose_labels",
+    "evaluate_labels",
+    "main",
+    "score_label",
+    "sections_of",
+]
+
+_WORST = 20
+_CONTEXT = "context"
+_UNKNOWN = "-"
+_ERRORS = ("rows", "mean absolute error, %", "median, %", "bias, %")
+_HEADER = (*_ERRORS, "in interval, %")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """One figure, measured and predicted.
+
+    Args:
+        measured: What was measured.
+        predicted: What is predicted.
+        low: Lower end of the 90 % interval; None where the figure has none.
+        high: Upper end.
+    """
+
+    measured: float
+    predicted: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def error_percent(self) -> float:
+        """Signed relative error, %."""
+        return 100.0 * (self.predicted / self.measured - 1.0)
+
+    @property
+    def is_covered(self) -> bool | None:
+        """Whether the interval holds the measurement; None without an interval."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low <= self.measured <= self.high
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelScore:
+    """One label, measured and predicted.
+
+    Args:
+        device: Device, as the label names it.
+        family: Family of the model.
+        batch: Samples per call.
+        input_size: Size of a sample of each input, such as ``"3x224x224"``.
+        mode: Inference or training.
+        precision: Arithmetic.
+        is_steady: Whether the device never waits for the host; None where the scatter of the calls is not known.
+        latency: Time of a call, ms.
+        energy: Energy of a call, J; None where it was not measured or is not predicted.
+        memory: Device memory of the process, MiB; None alike.
+        reserved: The same without the context, MiB: what PyTorch's allocator reserved. It has no interval.
+    """
+
+    device: str
+    family: str
+    batch: int
+    input_size: str
+    mode: Mode
+    precision: Precision
+    is_steady: bool | None
+    latency: Figure
+    energy: Figure | None = None
+    memory: Figure | None = None
+    reserved: Figure | None = None
+
+    @property
+    def power(self) -> Figure | None:
+        """Mean power over a call, W; its error is that of the energy at the measured time."""
+        if self.energy is None:
+            return None
+        return Figure(
+            measured=1e3 * self.energy.measured / self.latency.measured,
+            predicted=1e3 * self.energy.predicted / self.latency.predicted,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelReport:
+    """All labels of a file.
+
+    Args:
+        scores: All that were predicted.
+        left_out: Why the others could not be, one line each.
+    """
+
+    scores: tuple[LabelScore, ...]
+    left_out: tuple[str, ...] = ()
+
+    def chosen(
+        self, *, steady: bool | None = None, mode: Mode | None = None, precision: Precision | None = None
+    ) -> list[LabelScore]:
+        """Scores of one kind of rows, mode and precision; None for all. What is not known to be steady is not."""
+        return [
+            score
+            for score in self.scores
+            if steady in (None, bool(score.is_steady))
+            and mode in (None, score.mode)
+            and precision in (None, score.precision)
+        ]
+
+    @property
+    def worst(self) -> list[LabelScore]:
+        """The steady rows whose time is furthest off, by as many times, the worst first."""
+        return sorted(self.chosen(steady=True), key=_distance, reverse=True)[:_WORST]
+
+
+def choose_labels(labels: Iterable[Label]) -> list[Label]:
+    """First measurements that ended well, with a time.
+
+    Raises:
+        UsageError: ``labels.none`` where there is none, ``labels.ambiguous`` where they are of several devices.
+    """
+    chosen = [
+        label
+        for label in labels
+        if label.repeat == 0 and label.measurement.outcome is Outcome.OK and label.measurement.latency_ms
+    ]
+    devices = sorted({label.measurement.device for label in chosen})
+    if not devices:
+        raise UsageError("No label is a first measurement that ended well.", code="labels.none")
+    if len(devices) > 1:
+        raise UsageError(
+            f"The labels are of {len(devices)} devices: {', '.join(devices)}. The report is of one.",
+            code="labels.ambiguous",
+        )
+    return chosen
+
+
+def evaluate_labels(labels: Sequence[Label], cache: GraphCache, *, jobs: int = 1) -> LabelReport:
+    """Predict every label.
+
+    Args:
+        labels: Labels that ended well, see :func:`choose_labels`.
+        cache: Graphs by recipe; those that it lacks are built.
+        jobs: Processes that build graphs at the same time.
+
+    Raises:
+        UsageError: As :func:`dippm.datasets.graph_cache.build_graphs`.
+        UnsupportedError: As :meth:`dippm.predictors.physics.PhysicsPredictor.predict`.
+    """
+    failures = build_graphs([label.recipe for label in labels], cache, jobs=jobs)
+    reasons = {failure.recipe.model_key: failure.reason for failure in failures}
+    predictor = PhysicsPredictor.load()
+    scores, left_out = [], []
+    for label in labels:
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        if cached is None:
+            reason = reasons.get(label.recipe.model_key, "Its graph is not in the cache.")
+            left_out.append(f"{label.recipe.family}, batch {label.recipe.batch}: {reason}")
+        else:
+            scores.append(score_label(predictor, cached.graph, label))
+    return LabelReport(scores=tuple(scores), left_out=tuple(left_out))
+
+
+def score_label(predictor: PhysicsPredictor, graph: Graph, label: Label) -> LabelScore:
+    """Predict one label that ended well.
+
+    Args:
+        predictor: The predictor.
+        graph: The model's graph, as it is read today.
+        label: The measurement.
+
+    Raises:
+        UnsupportedError: As :meth:`dippm.predictors.physics.PhysicsPredictor.predict`.
+    """
+    conditions, measurement = label.configuration.conditions, label.measurement
+    (prediction,) = predictor.predict(
+        as_measured(graph, label),
+        batches=[label.recipe.batch],
+        devices=[find_device(measurement.device)],
+        conditions=conditions,
+        software=software_of(measurement.software.framework),
+    )
+    intervals, memory_mb = prediction.intervals, prediction.memory_mb
+    context_mb = prediction.memory_parts_mb.get(_CONTEXT)
+    without_context = None if memory_mb is None or context_mb is None else memory_mb - context_mb
+    low, high = intervals["latency_ms"]
+    return LabelScore(
+        device=measurement.device,
+        family=label.recipe.family,
+        batch=label.recipe.batch,
+        input_size=_input_size(label.recipe),
+        mode=conditions.mode,
+        precision=conditions.precision,
+        is_steady=is_steady(measurement),
+        latency=Figure(
+            measured=measurement.latency_ms or float("nan"), predicted=prediction.latency_ms, low=low, high=high
+        ),
+        energy=_figure(measurement.energy_j, prediction.energy_j, intervals.get("energy_j")),
+        memory=_figure(measurement.memory_mb, memory_mb, intervals.get("memory_mb")),
+        reserved=_figure(measurement.reserved_peak_mb, without_context, None),
+    )
+
+
+def sections_of(report: LabelReport, *, command: str) -> list[Section]:
+    """The report's parts.
+
+    Args:
+        report: The labels, at least one.
+        command: The command that makes the report.
+    """
+    device = report.scores[0].device
+    steady, others = len(report.chosen(steady=True)), len(report.chosen(steady=False))
+    text = [
+        f"Every first measurement of {device} that ended well, {len(report.scores)} in number, beside what the shipped "
+        f"predictor says of it under the software of that run. In {steady} rows the device is what counts: the calls "
+        f"scatter so little that it cannot have waited for the host. In the {others} others it may have waited, or "
+        "nothing says so. No figure here answers a question about another host: calls of small batches wait for the "
+        "host of the machine that was measured, and the errors of the others are errors about that host too.",
+        "Errors are in percent of the measured figure; the bias is the median of the signed errors, and the interval "
+        "the one that should hold 90 % of the measurements. The artefacts in `src/dippm/predictors/artefact` name the "
+        "labels that the predictor's coefficients were chosen on: where these are among them, the errors are not "
+        f"those of rows that it has not seen. Made by `{command}`.",
+    ]
+    if report.left_out:
+        text.append(f"{len(report.left_out)} labels could not be predicted. {' '.join(report.left_out)}")
+    return [
+        Section(title="What this is", text=text),
+        Section(title="Time", tables=[_by_kind(report, _latency)]),
+        Section(
+            title="Energy",
+            text=[
+                "Energy was measured for a part of the rows. That of power, which is energy over time, is the error "
+                "that the energy would have at the measured time; it has no interval of its own."
+            ],
+            tables=[
+                _by_kind(report, _energy, caption="Energy of a call"),
+                _by_kind(report, _power, caption="Power: energy at the measured time", has_interval=False),
+            ],
+        ),
+        Section(
+            title="Memory",
+            text=[
+                "A process that has run other models before holds a larger context. Without the context, what "
+                "PyTorch's allocator reserved at its peak is compared with the prediction less its context, "
+                "which has no interval of its own."
+            ],
+            tables=[
+                _by_kind(report, _memory, caption="Memory of the process"),
+                _by_kind(report, _reserved, caption="Memory without the context", has_interval=False),
+            ],
+        ),
+        Section(title="Time by family, where the device is what counts", tables=[_by_family(report)]),
+        Section(title=f"The worst {_WORST} rows in which the device is what counts", tables=[_worst_table(report)]),
+    ]
+
+
+def _latency(score: LabelScore) -> Figure | None:
+    return score.latency
+
+
+def _energy(score: LabelScore) -> Figure | None:
+    return score.energy
+
+
+def _power(score: LabelScore) -> Figure | None:
+    return score.power
+
+
+def _memory(score: LabelScore) -> Figure | None:
+    return score.memory
+
+
+def _reserved(score: LabelScore) -> Figure | None:
+    return score.reserved
+
+
+def _by_kind(
+    report: LabelReport, read: Callable[[LabelScore], Figure | None], *, caption: str = "", has_interval: bool = True
+) -> Table:
+    """Errors of a figure in all rows, then by mode and precision, each split by whether the device is what counts."""
+    kinds: list[tuple[str, Mode | None, Precision | None]] = [
+        ("all", None, None),
+        *((f"{mode}, {precision}", mode, precision) for mode in Mode for precision in Precision),
+    ]
+    rows = []
+    for name, mode, precision in kinds:
+        for steady, part in ((True, "device counts"), (False, "others")):
+            chosen = report.chosen(steady=steady, mode=mode, precision=precision)
+            figures = [figure for score in chosen if (figure := read(score)) is not None]
+            if figures:
+                cells = _summarize(figures)
+                rows.append([f"{name}: {part}", *(cells if has_interval else cells[: len(_ERRORS)])])
+    return Table(header=["rows of", *(_HEADER if has_interval else _ERRORS)], rows=rows, caption=caption)
+
+
+def _by_family(report: LabelReport) -> Table:
+    steady = report.chosen(steady=True)
+    families = sorted({score.family for score in steady})
+    return Table(
+        header=["family", *_HEADER],
+        rows=[
+            [family, *_summarize([score.latency for score in steady if score.family == family])] for family in families
+        ],
+    )
+
+
+def _worst_table(report: LabelReport) -> Table:
+    return Table(
+        header=["family", "batch", "input", "mode", "precision", "measured, ms", "predicted, ms", "error, %"],
+        rows=[
+            [
+                score.family,
+                str(score.batch),
+                score.input_size,
+                score.mode.value,
+                score.precision.value,
+                f"{score.latency.measured:.4g}",
+                f"{score.latency.predicted:.4g}",
+                f"{score.latency.error_percent:+.1f}",
+            ]
+            for score in report.worst
+        ],
+    )
+
+
+def _summarize(figures: Sequence[Figure]) -> list[str]:
+    """Cells under :data:`_HEADER`."""
+    errors = np.array([figure.error_percent for figure in figures])
+    covered = [figure.is_covered for figure in figures if figure.is_covered is not None]
+    return [
+        str(len(figures)),
+        f"{np.abs(errors).mean():.1f}",
+        f"{np.median(np.abs(errors)):.1f}",
+        f"{np.median(errors):+.1f}",
+        f"{100 * np.mean(covered):.0f}" if covered else _UNKNOWN,
+    ]
+
+
+def _distance(score: LabelScore) -> float:
+    """Half the time is as far off as twice the time."""
+    return float(abs(np.log(score.latency.predicted / score.latency.measured)))
+
+
+def _figure(measured: float | None, predicted: float | None, interval: Sequence[float] | None) -> Figure | None:
+    # A counter that did not tick says 0: it is no measurement.
+    if not measured or predicted is None:
+        return None
+    low, high = (None, None) if interval is None else interval
+    return Figure(measured=measured, predicted=predicted, low=low, high=high)
+
+
+def _input_size(recipe: Recipe) -> str:
+    named = recipe.inputs.named
+    entries = recipe.inputs.positional if named is None else tuple(named.values())
+    return ", ".join("x".join(str(size) for size in entry.shape) for entry in entries)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the report."""
+    parser = argparse.ArgumentParser(description="The shipped predictor beside the labels of one GPU.")
+    parser.add_argument("--labels", type=Path, required=True, help="Parquet file of labels of one GPU")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of graphs, see dippm.datasets.graph_cache")
+    parser.add_argument("--report", type=Path, required=True, help="Markdown file to write")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that build missing graphs at the same time")
+    options = parser.parse_args(arguments)
+    labels = choose_labels(read_parquet(options.labels))
+    report = evaluate_labels(labels, GraphCache(options.cache), jobs=options.jobs)
+    if not report.scores:
+        raise UsageError(f"No label could be predicted. {' '.join(report.left_out[:1])}", code="labels.none")
+    command = (
+        f"python -m dippm.evaluation.own_labels --labels {options.labels} --cache {options.cache} "
+        f"--report {options.report}"
+    )
+    text = render_markdown(
+        f"Predictions beside labels of {labels[0].measurement.device}", sections_of(report, command=command), {}
+    )
+    options.report.parent.mkdir(parents=True, exist_ok=True)
+    options.report.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{len(report.scores)} labels predicted, {len(report.left_out)} left out: {options.report}\n")
+
+
+if __name__ == "__main__":
+    main()

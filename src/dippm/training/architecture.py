@@ -1,0 +1,213 @@
+"""What kernels of images reach on an architecture that the project measured itself.
+
+``python -m dippm.training.architecture --labels data/labels/h200/labels.parquet --cache graphs``, after all other
+trainings, fits some of the shares of :class:`~dippm.costs.rates.Rates` on labels of one GPU, and writes them into the
+shipped calibrations as the rates of its compute capability:
+
+1. *Rows*: inference in amp and FP32, those whose calls scatter so little that the device never waits for the host.
+2. *Fit*: the plain sum's errors of the logarithm, those beyond a tenth by their size, not by its square; weakly drawn
+   to where the search begins.
+3. *Test*: models, and families, in five parts, each predicted by rates that were fitted on the others. The half-width
+   that holds 90 % of the families' rows is the interval's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.device_time import busy_ms
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.kernels.model import KernelModel, load_kernel_model
+from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates, architecture_of
+from dippm.costs.workload import Workload, WorkloadAt
+from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.selection import is_steady
+from dippm.datasets.software_graphs import as_measured, software_of
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.parquet import read_parquet
+from dippm.devices import DeviceSpec, find_device
+from dippm.measuring.measurement import Outcome
+from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
+from dippm.training.additive import describe_errors
+
+__all__ = ["FITTED", "Row", "fit_architecture", "main", "predict_ms", "read_rows"]
+
+_LOG = logging.getLogger(__name__)
+
+FloatArray = npt.NDArray[np.float64]
+NameArray = npt.NDArray[np.str_]
+
+#: Shares that the labels tell of, with where the search for each begins.
+FITTED = {
+    "tensor_conv": 0.6,
+    "nchw_shuffle": 3.0,
+    "direct_conv": 0.5,
+    "own_depthwise": 0.03,
+    "pool_tap_cycles": 0.1,
+    "group_norm_cycles": 0.5,
+}
+# Architectures that are taken to do as one that was measured: the one after Hopper for servers, whose tensor cores
+# outrun memory as far. With rates of older cards a B200 would be three times as fast as an H200; of it nothing was
+# measured.
+_HEIRS = {"9.0": ("10.0", "10.3")}
+_PRECISIONS = (Precision.AMP, Precision.AMP_BF16, Precision.FP32)
+_PARTS = 5
+_PULL = 0.02
+_LARGE_ERROR = 0.1
+_EVALUATIONS = 14
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Row:
+    """One configuration that tells of the device alone.
+
+    Args:
+        label: What was measured.
+        plan: The kernels that ran.
+        at: Their work at the batch.
+    """
+
+    label: Label
+    plan: KernelPlan
+    at: WorkloadAt
+
+    @property
+    def conditions(self) -> Conditions:
+        """How it was run."""
+        return self.label.configuration.conditions
+
+    @property
+    def measured_ms(self) -> float:
+        """Its time."""
+        return self.label.measurement.latency_ms or float("nan")
+
+
+def read_rows(labels: Sequence[Label], cache: GraphCache) -> list[Row]:
+    """Rows to fit on, each configuration once."""
+    rows = []
+    for label in labels:
+        conditions, measurement = label.configuration.conditions, label.measurement
+        is_chosen = (
+            label.repeat == 0
+            and measurement.outcome is Outcome.OK
+            and conditions.mode is Mode.INFERENCE
+            and conditions.runtime is Runtime.EAGER
+            and conditions.precision in _PRECISIONS
+            and is_steady(measurement)
+        )
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch) if is_chosen else None
+        if cached is not None:
+            work = Workload.from_graph(as_measured(cached.graph, label), conditions.precision)
+            plan = KernelPlan.from_workload(work, software=software_of(measurement.software.framework))
+            rows.append(Row(label=label, plan=plan, at=plan.work.at([label.recipe.batch])))
+    return rows
+
+
+def predict_ms(rows: Sequence[Row], device: DeviceSpec, rates: Rates, kernels: KernelModel) -> FloatArray:
+    """Time for which the plain sum says that each row keeps the device busy, [len(rows)]."""
+    return np.array(
+        [
+            busy_ms(row.plan, row.at, devices=[device], conditions=row.conditions, rates=rates, kernels=kernels).sum()
+            for row in rows
+        ]
+    )
+
+
+def fit_architecture(rows: Sequence[Row], device: DeviceSpec, rates: Rates, kernels: KernelModel) -> dict[str, float]:
+    """Fit the rates of an architecture.
+
+    Args:
+        rows: Rows of one device.
+        device: The device.
+        rates: Rates whose other shares stay as they are.
+        kernels: Learned kernel times.
+    """
+    measured = np.log([row.measured_ms for row in rows])
+    start = np.log(list(FITTED.values()))
+    pull = _PULL * np.sqrt(len(rows))
+
+    def errors(point: FloatArray) -> FloatArray:
+        own = replace(rates, measured={}).changed(dict(zip(FITTED, np.exp(point).tolist(), strict=True)))
+        return np.concatenate([np.log(predict_ms(rows, device, own, kernels)) - measured, pull * (point - start)])
+
+    found = least_squares(errors, start, loss="soft_l1", f_scale=_LARGE_ERROR, diff_step=0.05, max_nfev=_EVALUATIONS)
+    return {name: float(f"{value:.4g}") for name, value in zip(FITTED, np.exp(found.x).tolist(), strict=True)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: fit, test, write the calibrations, print errors."""
+    parser = argparse.ArgumentParser(description="Fit rates of an architecture on labels of the project's own.")
+    parser.add_argument("--labels", type=Path, required=True, help="Parquet file of labels of one GPU")
+    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    labels, cache = list(read_parquet(options.labels)), GraphCache(options.cache)
+    device = find_device(labels[0].measurement.device)
+    build_graphs((label.recipe for label in labels), cache, jobs=options.jobs)
+    rows, kernels = read_rows(labels, cache), load_kernel_model()
+    plain = Calibration.read().rates
+    before = replace(plain, measured={})
+    measured = np.array([row.measured_ms for row in rows])
+    report: dict[str, object] = {
+        "labels": str(options.labels),
+        "labels_sha256": hashlib.sha256(options.labels.read_bytes()).hexdigest(),
+        "device": device.name,
+        "before": describe_errors(predict_ms(rows, device, before, kernels), measured),
+    }
+    splits = {
+        "models left out": np.array([row.label.recipe.model_key for row in rows]),
+        "families left out": np.array([row.label.recipe.family for row in rows]),
+    }
+    scores = np.zeros(len(rows))
+    for split, names in splits.items():
+        held = _predict_left_out(rows, names, device, before, kernels)
+        report[split] = describe_errors(held, measured)
+        _LOG.info("%s: %s", split, report[split])
+        scores = np.abs(np.log(held / measured))
+    rank = min(int(np.ceil(0.9 * (len(scores) + 1))), len(scores))
+    half_width = round(float(np.sort(scores)[rank - 1]), 4)
+    own = fit_architecture(rows, device, before, kernels)
+    report |= {"half_width": half_width, "rates": own}
+    name = architecture_of(device)
+    holds_for = (name, *_HEIRS.get(name, ()))
+    for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
+        calibration = Calibration.read(path)
+        replace(
+            calibration,
+            rates=replace(calibration.rates, measured={**calibration.rates.measured, **dict.fromkeys(holds_for, own)}),
+            architectures={**calibration.architectures, **dict.fromkeys(holds_for, report)},
+        ).write(path)
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+
+
+def _predict_left_out(
+    rows: Sequence[Row], names: NameArray, device: DeviceSpec, rates: Rates, kernels: KernelModel
+) -> FloatArray:
+    """Each row by rates that were fitted without its name, in five parts of about equally many names."""
+    drawn = sorted(set(names.tolist()), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    part = np.array([drawn.index(name) % _PARTS for name in names.tolist()])
+    result = np.zeros(len(rows))
+    for number in range(_PARTS):
+        known = [row for row, own in zip(rows, part.tolist(), strict=True) if own != number]
+        unknown = [row for row, own in zip(rows, part.tolist(), strict=True) if own == number]
+        own_rates = rates.changed(fit_architecture(known, device, rates, kernels))
+        result[part == number] = predict_ms(unknown, device, own_rates, kernels)
+    return result
+
+
+if __name__ == "__main__":
+    main()
