@@ -104,6 +104,9 @@ def test_an_architecture_with_rates_of_its_own_is_answered_by_the_sum(network: G
     _, high = own.intervals["latency_ms"]
     half_width = Calibration.read().architectures["9.0"]["half_width"]
     assert high / own.latency_ms >= 0.999 * math.exp(half_width)
+    for changed in ({"precision": Precision.TF32}, {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}):
+        (answer,) = predict(network, batches=[512], devices=["H200"], **{"precision": Precision.AMP, **changed})
+        assert any("No whole model was measured on H200" in warning for warning in answer.warnings)
     for changed in ({"layout": Layout.NHWC}, {"runtime": Runtime.COMPILE}, {"software": Software(torch=(2, 3))}):
         (answer,) = predict(network, batches=[512], devices=["H200"], precision=Precision.AMP, **changed)
         assert "the project's own" not in answer.predictor.labels

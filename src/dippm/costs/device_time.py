@@ -11,15 +11,15 @@ The learned times are those of one eager call on an idle device; what they say o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Runtime
+from dippm.costs.conditions import Conditions, Layout
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
-from dippm.costs.extra_work import group_norm_blocks, pool_taps, reordered_images, rows_with_blocks
+from dippm.costs.extra_work import add_windows_and_groups, reordered_images, rows_with_blocks
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
@@ -35,13 +35,13 @@ from dippm.costs.kernels.problems import (
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
-from dippm.costs.rates import Rates
+from dippm.costs.rates import Rates, group_by_rates
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.units import MEGA
 
-__all__ = ["busy_ms", "has_own_rates"]
+__all__ = ["busy_ms"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -54,8 +54,6 @@ _TF32 = _ARITHMETICS.index(Arithmetic.TF32)
 _WIDEST_FILTER = 7.0
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
-# Blocks of a group norm's statistics that a multiprocessor runs at the same time.
-_BLOCKS_PER_SM = 2
 # Rows of queries, keys, and width of values.
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
 # Formats in which fused attention is FlashAttention.
@@ -84,38 +82,12 @@ def busy_ms(
     Shapes:
         Result: [D, B, n_nodes].
     """
-    result = np.zeros((len(devices), *at.flops.shape))
-    if not has_own_rates(plan, conditions):
-        rates = replace(rates, measured={})
-    for own, positions in _by_rates(devices, rates):
-        chosen = [devices[position] for position in positions]
-        result[positions] = _busy_ms(plan, at, devices=chosen, conditions=conditions, rates=own, kernels=kernels)
-    return result
-
-
-def has_own_rates(plan: KernelPlan, conditions: Conditions) -> bool:
-    """Whether rates that were measured on an architecture hold: those of eager kernels, NCHW, today's libraries."""
-    return plan.has_cudnn_9 and conditions.layout is Layout.NCHW and conditions.runtime is not Runtime.COMPILE
-
-
-def _by_rates(devices: Sequence[DeviceSpec], rates: Rates) -> list[tuple[Rates, list[int]]]:
-    """Rates, and the positions of the devices that they hold on."""
-    groups: dict[tuple[int, int] | None, list[int]] = {}
-    for position, device in enumerate(devices):
-        is_named = rates.on(device) is not rates
-        groups.setdefault(device.compute_capability if is_named else None, []).append(position)
-    return [(rates.on(devices[positions[0]]), positions) for positions in groups.values()]
-
-
-def _busy_ms(
-    plan: KernelPlan,
-    at: WorkloadAt,
-    *,
-    devices: Sequence[DeviceSpec],
-    conditions: Conditions,
-    rates: Rates,
-    kernels: KernelModel,
-) -> FloatArray:
+    if rates.measured and plan.has_own_rates(conditions):
+        result = np.zeros((len(devices), *at.flops.shape))
+        for measured, places in group_by_rates(devices, rates):
+            cards = [devices[place] for place in places]
+            result[places] = busy_ms(plan, at, devices=cards, conditions=conditions, rates=measured, kernels=kernels)
+        return result
     gap_ms = rates.gap_us / _MS
     busy = np.zeros((len(devices), *at.flops.shape))
     timers: dict[tuple[tuple[int, ...], frozenset[Arithmetic]], _Timer] = {}
@@ -153,7 +125,8 @@ def _busy_ms(
             row_ms = rates.row_cycles / (device.sm_count * device.boost_clock_mhz * MEGA) * _MS
             busy[position][:, node] = np.maximum(busy[position][:, node], gap_ms + row_ms * rows)
     if plan.work.fusion is None and (rates.pool_tap_cycles or rates.group_norm_cycles):
-        _add_blocks(busy, plan, at, devices=devices, rates=rates)
+        for own, device in zip(busy, devices, strict=True):
+            add_windows_and_groups(own, plan, at, device=device, rates=rates)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = reordered_images(plan, at)
         if len(node):
@@ -165,22 +138,6 @@ def _busy_ms(
         cast_s = timer_of(tuple(range(len(devices))), frozenset()).casts()
         np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(gap_ms + _MS * cast_s, -1, 0))
     return busy
-
-
-def _add_blocks(
-    busy: FloatArray, plan: KernelPlan, at: WorkloadAt, *, devices: Sequence[DeviceSpec], rates: Rates
-) -> None:
-    """Let windows of pooling take the reads that they make, and group norms the one block that each group has."""
-    windows, taps = pool_taps(plan, at)
-    norms, groups, elements = group_norm_blocks(plan, at)
-    for own, device in zip(busy, devices, strict=True):
-        cycles_per_ms = device.boost_clock_mhz * MEGA / _MS
-        if rates.pool_tap_cycles:
-            taps_ms = rates.pool_tap_cycles * taps / (device.sm_count * cycles_per_ms)
-            own[:, windows] = np.maximum(own[:, windows], rates.gap_us / _MS + taps_ms)
-        if rates.group_norm_cycles:
-            waves = np.ceil(groups / (_BLOCKS_PER_SM * device.sm_count))
-            own[:, norms] += rates.group_norm_cycles * waves * elements / cycles_per_ms
 
 
 def _alike(

@@ -8,12 +8,17 @@ from dippm.costs.conditions import Layout
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
+from dippm.costs.rates import Rates
 from dippm.costs.workload import WorkloadAt
+from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
+from dippm.units import MEGA, MILLI
 
-__all__ = ["group_norm_blocks", "pool_taps", "reordered_images", "rows_with_blocks"]
+__all__ = ["add_windows_and_groups", "reordered_images", "rows_with_blocks"]
 
 _IMAGE_RANK = 4
+# Blocks of a group norm's statistics that a multiprocessor runs at the same time.
+_BLOCKS_PER_SM = 2
 
 
 def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
@@ -25,22 +30,30 @@ def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     return node[is_norm], at.row.rows[:, is_norm]
 
 
-def pool_taps(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
-    """Nodes that pool over windows, and the elements that all windows read, [n] and [B, n]."""
-    node = at.pool.node
-    has_window = ~plan.work.sizes.is_kind(OpKind.GLOBAL_POOL)[node]
-    return node[has_window], (at.pool.out_elements * at.pool.window)[:, has_window]
+def add_windows_and_groups(
+    busy_ms: FloatArray, plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, rates: Rates
+) -> None:
+    """Let pooling take the reads that its windows make, and group norms the one block that each group of a sample has.
 
-
-def group_norm_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray, FloatArray]:
-    """Group norms, whose statistics take a block for each group of a sample: groups, and elements of one.
+    Args:
+        busy_ms: Time for which each node keeps the device busy by its bytes alone; changed in place.
+        plan: The kernels.
+        at: Their work.
+        device: The device.
+        rates: Cycles of a read and of an element of a group.
 
     Shapes:
-        [n], and twice [B, n].
+        busy_ms: [B, n_nodes].
     """
-    node = at.row.node
-    is_norm = plan.work.sizes.is_kind(OpKind.GROUP_NORM)[node]
-    return node[is_norm], at.row.rows[:, is_norm], np.broadcast_to(at.row.width, at.row.rows.shape)[:, is_norm]
+    sizes, cycles_per_ms = plan.work.sizes, device.boost_clock_mhz * MEGA * MILLI
+    has_window = ~sizes.is_kind(OpKind.GLOBAL_POOL)[at.pool.node]
+    windows, taps = at.pool.node[has_window], (at.pool.out_elements * at.pool.window)[:, has_window]
+    taps_ms = rates.pool_tap_cycles * taps / (device.sm_count * cycles_per_ms)
+    busy_ms[:, windows] = np.maximum(busy_ms[:, windows], rates.gap_us * MILLI + taps_ms)
+    is_norm = sizes.is_kind(OpKind.GROUP_NORM)[at.row.node]
+    elements = np.broadcast_to(at.row.width, at.row.rows.shape)[:, is_norm]
+    waves = np.ceil(at.row.rows[:, is_norm] / (_BLOCKS_PER_SM * device.sm_count))
+    busy_ms[:, at.row.node[is_norm]] += rates.group_norm_cycles * waves * elements / cycles_per_ms
 
 
 def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.compiled_layout import runs_channels_last
-from dippm.costs.conditions import Layout
+from dippm.costs.conditions import Conditions, Layout, Runtime
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, goes_through_cudnn, host_dispatch_us
 from dippm.costs.kernels.problems import Family
@@ -146,6 +146,10 @@ class KernelPlan:
     is_turned: npt.NDArray[np.bool_]
     feeds_slowly: bool
     has_cudnn_9: bool
+
+    def has_own_rates(self, conditions: Conditions) -> bool:
+        """Whether rates that were measured on an architecture hold: those of eager kernels, NCHW, today's libraries."""
+        return self.has_cudnn_9 and conditions.layout is Layout.NCHW and conditions.runtime is not Runtime.COMPILE
 
     @classmethod
     def from_workload(

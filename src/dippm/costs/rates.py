@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
 
-__all__ = ["Rates", "architecture_of"]
+__all__ = ["Rates", "architecture_of", "group_by_rates"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +105,15 @@ class Rates:
         if unknown:
             raise DippmError(f"There is no rate named {min(unknown)}.", code="artefact.invalid")
         return replace(self, **dict(values))  # type: ignore[arg-type]
+
+
+def group_by_rates(devices: Sequence[DeviceSpec], rates: Rates) -> list[tuple[Rates, list[int]]]:
+    """Rates, none of them by architecture any more, and the positions of the devices that they hold on."""
+    groups: dict[str, list[int]] = {}
+    for position, device in enumerate(devices):
+        name = architecture_of(device)
+        groups.setdefault(name if name in rates.measured else "", []).append(position)
+    return [(replace(rates.on(devices[positions[0]]), measured={}), positions) for positions in groups.values()]
 
 
 def architecture_of(device: DeviceSpec) -> str:

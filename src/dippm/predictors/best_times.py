@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dippm.costs.conditions import Conditions, Layout, Mode
-from dippm.costs.device_time import has_own_rates
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.packed_weights import PackedWeights
@@ -112,7 +111,7 @@ class BestTimes:
         """
         conditions = prepared.conditions
         return (
-            has_own_rates(prepared.compiled.plan, conditions)
+            prepared.compiled.plan.has_own_rates(conditions)
             and architecture_of(device) in self.calibrations[conditions.mode].rates.measured
             and not self.additive.is_measured(device, conditions)
         )

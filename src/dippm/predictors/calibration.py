@@ -57,7 +57,8 @@ class Calibration:
         provenance: Seed, data hash, errors and the command that makes the artefact.
         power_devices: Devices whose own energy the power model was brought to; none where it is that of other boards.
         architectures: By compute capability, where ``rates`` has rates that were measured on an architecture: the
-            ``device``, the ``half_width`` of the interval on families that were left out of the fit, and its report.
+            ``device`` and ``precisions`` of the labels, at inference, the ``half_width`` of the interval on families
+            that were left out of the fit, and its errors.
     """
 
     version: str

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Runtime
-from dippm.costs.device_time import has_own_rates
+from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import MemoryEstimate
 from dippm.costs.rates import architecture_of
@@ -103,10 +102,11 @@ class TimeGrounds:
                 len(breakdown.latency_ms), sums.latency_spread if is_measured else sums.latency_spread_elsewhere
             )
             own = sums.architectures.get(architecture_of(device))
-            if own is not None and has_own_rates(prepared.compiled.plan, conditions):
+            if own is not None and prepared.compiled.plan.has_own_rates(conditions):
                 labels = f"time: {own['device']}, the project's own labels; {labels}"
                 spread = np.maximum(spread, own["half_width"])
-                is_measured |= own["device"] == device.name
+                is_own = own["device"] == device.name and conditions.precision.value in own["precisions"]
+                is_measured |= is_own and is_eager and conditions.mode is Mode.INFERENCE
             if prepared.compiled.eager is not None:
                 labels = _with_labels_of_eager_steps(labels, prepared, compiled, device, networks)
             if conditions.runtime is Runtime.COMPILE:

@@ -39,6 +39,7 @@ from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.devices import DeviceSpec, find_device
+from dippm.evaluation.own_labels import choose_labels
 from dippm.measuring.measurement import Outcome
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.training.additive import describe_errors
@@ -155,17 +156,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    labels, cache = list(read_parquet(options.labels)), GraphCache(options.cache)
+    labels, cache = choose_labels(read_parquet(options.labels)), GraphCache(options.cache)
     device = find_device(labels[0].measurement.device)
     build_graphs((label.recipe for label in labels), cache, jobs=options.jobs)
     rows, kernels = read_rows(labels, cache), load_kernel_model()
-    plain = Calibration.read().rates
-    before = replace(plain, measured={})
+    before = replace(Calibration.read().rates, measured={})
     measured = np.array([row.measured_ms for row in rows])
     report: dict[str, object] = {
         "labels": str(options.labels),
         "labels_sha256": hashlib.sha256(options.labels.read_bytes()).hexdigest(),
         "device": device.name,
+        "precisions": sorted({row.conditions.precision.value for row in rows}),
         "before": describe_errors(predict_ms(rows, device, before, kernels), measured),
     }
     splits = {
