@@ -4,18 +4,26 @@ The FLOP counter runs on meta tensors, where attention is decomposed into matrix
 are halved. The memory tracker's ``Total`` is the peak of all live tensors: parameters, buffers, inputs, activations
 and temporaries, unrounded; ours is the peak of :func:`live_memory` without the scratch memory and layout copies of
 CUDA libraries, which no tracker of tensors sees.
+
+Which casts autocast makes, and which copies it keeps, is seen on a processor, where its cache is the same.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
+import weakref
 
+import numpy as np
 import pytest
 
-from dippm.costs import MemoryTimeline, Purpose, Workload, live_memory
+from dippm.costs import MemoryTimeline, Precision, Purpose, Workload, live_memory
+from dippm.costs.software import Software
 from dippm.frontends.inputs import parse_input_shapes
 
 torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 _BATCH = 4
 _NO_LIBRARIES = frozenset(
@@ -142,3 +150,49 @@ def test_recurrent_models(kind, options):
 )
 def test_single_layers(layer, shape):
     _check(_make(layer), shape)
+
+
+class _Casts(TorchDispatchMode):
+    """Bytes of the casts that are made, and of those whose copies are alive."""
+
+    _CASTS = frozenset({torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default})
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+        self.alive = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in self._CASTS:
+            storage = result.untyped_storage()
+            self.made.append(storage.nbytes())
+            self.alive += storage.nbytes()
+            weakref.finalize(storage, self._drop, storage.nbytes())
+        return result
+
+    def _drop(self, size):
+        self.alive -= size
+
+
+@pytest.mark.parametrize("guard", [torch.inference_mode, torch.no_grad])
+def test_casts_of_autocast(guard):
+    """A network of which one layer runs twice."""
+    tied = torch.nn.Linear(8, 8)
+    module = torch.nn.Sequential(torch.nn.Conv1d(4, 4, 1), tied, torch.nn.ReLU(), torch.nn.Linear(8, 8), tied).eval()
+    casts = _Casts()
+    with guard(), torch.autocast("cpu", torch.bfloat16), casts:
+        module(torch.zeros(_BATCH, 4, 8))
+        kept = casts.alive
+    assert not casts.alive
+
+    major, minor = re.findall(r"\d+", torch.__version__)[:2]
+    keeps_casts = guard is torch.no_grad or Software(torch=(int(major), int(minor))).keeps_casts
+    graph = _read(module, (4, 8)).sizes.graph
+    work = Workload.from_graph(graph, Precision.AMP_BF16, keeps_casts=keeps_casts)
+    assert sorted(work.at(_BATCH).casts.bytes_written[0].tolist()) == sorted(casts.made)
+    timeline = MemoryTimeline.from_workload(work)
+    (pieces,) = timeline.piece_bytes(np.array([float(_BATCH)]))
+    output = 2 * _BATCH * 4 * 8
+    assert pieces[timeline.event_piece] @ timeline.event_sign == kept + output
+    assert (kept > 0) is keeps_casts

@@ -129,3 +129,8 @@ def test_a_model_is_followed_in_either_language(builder, monkeypatch, is_compile
     assert casts.tensor.tolist() == [x, weight, y, norm]
     assert casts.is_cached.tolist() == [False, True, False, False]
     assert (casts.from_bytes.tolist(), casts.to_bytes.tolist()) == ([4.0, 4.0, 2.0, 4.0], [2.0, 2.0, 4.0, 2.0])
+    # Without autocast's cache it is made for each of both, and nothing else changes.
+    held_too, reads_too, casts = follow_autocast(sizes, DType.FLOAT16, keeps_casts=False)
+    assert (held_too.tolist(), reads_too.tolist()) == (held.tolist(), reads.tolist())
+    assert casts.tensor.tolist() == [x, weight, y, norm, weight]
+    assert not casts.is_cached.any()

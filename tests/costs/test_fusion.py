@@ -213,3 +213,15 @@ def test_graphs_that_are_laid_out_together_fuse_as_each_does(new_builder: Any) -
     assert np.array_equal(
         together.at([4]).bytes_written, np.concatenate([work.at([4]).bytes_written for work in alone], axis=1)
     )
+
+
+@pytest.mark.parametrize("keeps_casts", [True, False])
+def test_a_weight_of_several_layers_is_cast_once(builder: Any, keeps_casts: bool) -> None:
+    """With autocast's cache or without it: a compiler finds casts that are the same."""
+    n, tied = builder.N, builder.weight(8, 8)
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 8), tied], n, 8)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], n, 8)
+    builder.node(OpKind.LINEAR, [x, tied], n, 8)
+    work = Workload.from_graph(builder.graph(), Precision.AMP, keeps_casts=keeps_casts)
+    assert work.types.casts.node.tolist() == ([0, 0, 1] if keeps_casts else [0, 0, 1, 2])
+    assert work.fused().types.casts.node.tolist() == [0, 0, 1]

@@ -158,6 +158,11 @@ def test_the_workspace_of_cublas_comes_from_the_allocator_since(given, has):
     assert Software.parse(given).has_blas_workspace is has
 
 
+@pytest.mark.parametrize(("given", "keeps"), [("torch 1.12", True), ("torch 2.10", True), ("torch 2.11", False)])
+def test_autocast_keeps_no_copies_of_weights_under_inference_mode_since(given, keeps):
+    assert Software.parse(given).keeps_casts is keeps
+
+
 @pytest.mark.parametrize(("given", "is_unknown"), [("torch 2.13", False), ("torch 2.14", True), ("torch 9.9", True)])
 def test_a_release_that_is_still_to_come_is_told(given, is_unknown):
     assert Software.parse(given).is_unknown is is_unknown

@@ -16,12 +16,12 @@ from dippm.graph import DType, OpKind
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
 
 
-def _timeline(graph, precision=Precision.FP32):
-    return MemoryTimeline.from_workload(Workload.from_graph(graph, precision))
+def _timeline(graph, precision=Precision.FP32, **options):
+    return MemoryTimeline.from_workload(Workload.from_graph(graph, precision, **options))
 
 
-def _live(graph, precision=Precision.FP32, batch=1):
-    return live_memory(_timeline(graph, precision), [batch]).live_bytes[0].tolist()
+def _live(graph, precision=Precision.FP32, batch=1, **options):
+    return live_memory(_timeline(graph, precision, **options), [batch]).live_bytes[0].tolist()
 
 
 def test_a_residual_connection_keeps_its_source(builder):
@@ -98,6 +98,18 @@ def test_casts_of_weights_stay_and_casts_of_activations_go(builder):
     resident, copy = 400 + 40_000, 20_000
     # First node: the input's fp16 copy (200), the weight's, and an fp16 result. Second node: no new cast.
     assert _live(builder.graph(), Precision.AMP) == [resident + 200 + copy + 200, resident + copy + 200 + 200]
+
+
+def test_casts_of_weights_go_where_autocast_keeps_none(builder):
+    x = builder.input(builder.N, 100)
+    w = builder.weight(100, 100)
+    a = builder.node(OpKind.LINEAR, [x, w], builder.N, 100)
+    b = builder.node(OpKind.RELU, [a], builder.N, 100)
+    builder.node(OpKind.LINEAR, [b, w], builder.N, 100)
+    resident, copy = 400 + 40_000, 20_000
+    # As above, but that the weight's copy is gone beside the rectifier and made again for the second layer.
+    expected = [resident + 200 + copy + 200, resident + 200 + 200, resident + copy + 200 + 200]
+    assert _live(builder.graph(), Precision.AMP, keeps_casts=False) == expected
 
 
 def test_dropped_outputs_live_while_their_node_runs(builder):

@@ -82,7 +82,7 @@ def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
         )
         spreads = calibration.memory_spread_low, calibration.memory_spread
         low, high = memory_interval(
-            memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads, widened_mb=0.0
+            memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads, more_mb=0.0
         )
         return float(low[0]), float(high[0])
 

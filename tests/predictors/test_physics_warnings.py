@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -241,6 +242,33 @@ def test_a_step_of_adapters_says_what_it_takes_for_granted(builder: Any) -> None
         for each in ("nf4", None)
     ]
     assert ends[0][1] - ends[0][0] == pytest.approx(ends[1][1] - ends[1][0] + 4.0, abs=1.0)
+
+
+def test_copies_of_weights_are_no_longer_kept_under_inference_mode(builder: Any) -> None:
+    x = builder.input(builder.N, 2048)
+    for _ in range(8):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(2048, 2048)], builder.N, 2048)
+    graph = builder.graph()
+    # A copy takes 8 MiB in 16 bits.
+    words = ("Memory is that under torch.inference_mode", "takes up to 64 MiB more")
+    before, since = (dippm.predict(graph, precision="amp", software=each) for each in ("torch 2.10", "torch 2.11"))
+    assert before.memory_parts_mb["activations"] - since.memory_parts_mb["activations"] == pytest.approx(7 * 8, abs=0.1)
+    assert before.memory_mb - since.memory_mb >= 40
+    calibration = Calibration.read()
+    loose = sum(since.memory_parts_mb[part] for part in ("activations", "workspace", "slack"))
+    above_mb = calibration.context_margins_mb(find_device(since.device), since.software)[1] + loose * (
+        math.exp(calibration.memory_spread) - 1.0
+    )
+    assert since.intervals["memory_mb"][1] == pytest.approx(since.memory_mb + above_mb + 64.0)
+    assert _said(graph, *words, precision="amp") == [True, True]
+    for options in (
+        {"precision": "amp", "software": "torch 2.10"},
+        {"precision": "amp", "mode": "training"},
+        {"precision": "amp", "runtime": "compile"},
+        {"precision": "fp16"},
+        {},
+    ):
+        assert _said(graph, *words, **options) == [False, False]
 
 
 def test_a_mask_of_booleans_is_no_quantised_weight(builder: Any) -> None:

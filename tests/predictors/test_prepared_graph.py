@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Conditions
+from dippm.costs.host import CAST_DISPATCH_US
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device
 from dippm.graph import CONTRACTION_KINDS, DType, Graph, OpKind
@@ -74,6 +75,31 @@ def test_each_weight_of_a_product_is_read_once_and_nothing_else_is(builder: Any)
         prepared = PreparedGraphs.of(compiled, batches=[1, 8], conditions=conditions)
         for weight_bytes in prepared.weights.bytes_of_graphs:
             assert weight_bytes.tolist() == [element_bytes * (64 * 64 + 10 * 64 + 10)] * 2
+
+
+def test_what_autocast_keeps_no_copies_of_counts_once_for_each_graph(new_builder: Any, graph: Graph) -> None:
+    builder = new_builder()
+    n = builder.N
+    tied, half = builder.weight(64, 64), builder.weight(64, 64, dtype=DType.FLOAT16)
+    turned = builder.node(OpKind.VIEW, [tied], 64, 64, alias_of=tied)
+    x = builder.input(n, 64)
+    for weight in (tied, half, turned, tied):
+        x = builder.node(OpKind.LINEAR, [x, weight], n, 64)
+    # A norm reads its weights in FP32.
+    builder.node(OpKind.LAYER_NORM, [x, builder.weight(64)], n, 64)
+    other = builder.graph()
+    for precision, software, expected in (
+        ("amp", Software(torch=(2, 11)), [2 * 640, 2 * 64 * 64]),
+        ("amp", Software(torch=(2, 10)), [0, 0]),
+        ("fp16", Software(torch=(2, 11)), [0, 0]),
+    ):
+        compiled = CompiledGraphs.of([graph, other], Conditions.parse(precision=precision), software)
+        assert [member.uncached_mb * 2**20 for member in compiled.members] == expected
+    # The tied weight is cast for each of its three readers, and each cast is a kernel.
+    today, before = (
+        CompiledGraphs.of([other], Conditions.parse(precision="amp"), Software(torch=(2, minor))) for minor in (11, 10)
+    )
+    assert today.plan.dispatch_us.sum() == pytest.approx(before.plan.dispatch_us.sum() + 2 * CAST_DISPATCH_US)
 
 
 def test_each_of_several_graphs_has_figures_of_its_own(graph: Graph) -> None:

@@ -7,7 +7,7 @@
 
 /* Stand-ins for a format, and bits of what is known of a tensor, as in dippm.costs.autocast. */
 enum { STATED = -1, WIDEST = -2, FIRST = -3 };
-enum { IS_VIEW = 1, IS_FREE = 2, HAS_SHAPE = 4, IS_OF_PARAMETER = 8, IS_CACHED = 16 };
+enum { IS_VIEW = 1, IS_FREE = 2, HAS_SHAPE = 4, IS_CACHEABLE = 8, IS_CACHED = 16 };
 enum { TARGET, RESULT, READ_START, READ_TENSOR, WRITE_START, WRITE_TENSOR, OWNER, FLAGS, HELD, READS, CASTS, ARRAYS };
 enum { CAST_COLUMNS = 5, FORMATS = 63 };
 
@@ -70,7 +70,7 @@ static Py_ssize_t cast(Walk *w, Py_ssize_t node, int64_t first, int64_t stop, in
         if (source == target || !is_castable(w, source))
             continue;
         w->of[READS][i] = target;
-        int64_t is_cached = source == w->float32 && (w->of[FLAGS][index] & IS_OF_PARAMETER);
+        int64_t is_cached = source == w->float32 && (w->of[FLAGS][index] & IS_CACHEABLE);
         if (is_cached) {
             int64_t *flags = &w->of[FLAGS][w->of[OWNER][index]];
             is_known = *flags & IS_CACHED;

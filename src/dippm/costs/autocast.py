@@ -1,7 +1,8 @@
 """The number formats that PyTorch's autocast for CUDA gives the tensors of a graph, and the casts that it adds.
 
 After its lists (``ATen/autocast_mode.h``, PyTorch 2.13) by kind of operator, its type promotion, its extra cast
-kernels, and its cache, which casts each parameter once per forward and keeps the copy until the forward ends.
+kernels, and its cache, which casts each parameter once per forward and keeps the copy until the forward ends. Without
+it, see :attr:`~dippm.costs.software.Software.keeps_casts`, a parameter is cast for each node that reads it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ _TARGET_OF_KIND = tabulate(OpKind, _target_of).astype(np.int64)
 _RESULT_OF_KIND = tabulate(OpKind, _result_of).astype(np.int64)
 
 # What the walk knows of a tensor, in bits.
-_IS_VIEW, _IS_FREE, _HAS_SHAPE, _IS_OF_PARAMETER, _IS_CACHED = 1, 2, 4, 8, 16
+_IS_VIEW, _IS_FREE, _HAS_SHAPE, _IS_CACHEABLE, _IS_CACHED = 1, 2, 4, 8, 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -181,8 +182,8 @@ class Walk:
     held: IndexArray
 
     @classmethod
-    def of(cls, sizes: GraphSizes, lower: DType) -> Walk:
-        """Lay out a graph; ``lower`` is autocast's 16-bit format."""
+    def of(cls, sizes: GraphSizes, lower: DType, *, keeps_casts: bool) -> Walk:
+        """Lay out a graph; the arguments are those of :func:`follow_autocast`."""
         arrays, edges = sizes.arrays, sizes.edges
         target, result = _rules(sizes)
         lower_number = tuple(DType).index(lower)
@@ -193,7 +194,7 @@ class Walk:
             (_IS_VIEW, is_view),
             (_IS_FREE, _IS_CASTABLE[arrays.dtype] & ~is_view),
             (_HAS_SHAPE, arrays.rank > 0),
-            (_IS_OF_PARAMETER, is_parameter[arrays.storage]),
+            (_IS_CACHEABLE, is_parameter[arrays.storage] & keeps_casts),
         )
         return cls(
             target=np.where(target == _LOWER, lower_number, target),
@@ -220,14 +221,17 @@ class Walk:
         return reads, casts[:made]
 
 
-def follow_autocast(sizes: GraphSizes, lower: DType) -> tuple[IndexArray, IndexArray, Casts]:
+def follow_autocast(
+    sizes: GraphSizes, lower: DType, *, keeps_casts: bool = True
+) -> tuple[IndexArray, IndexArray, Casts]:
     """Format of each tensor, [T], and of each read of the edges, [E], as its place in ``DType``; and the casts.
 
     Args:
         sizes: The graph.
         lower: Autocast's 16-bit format.
+        keeps_casts: Whether copies of parameters are kept until the forward ends.
     """
-    walk = Walk.of(sizes, lower)
+    walk = Walk.of(sizes, lower, keeps_casts=keeps_casts)
     reads, casts = walk.run()
     return walk.held, reads, Casts.of(casts)
 
@@ -283,7 +287,7 @@ def _follow(walk: Walk, reads: IndexArray, casts: IndexArray) -> int:
                 if source == target or source not in _CASTABLE_NUMBERS:
                     continue
                 read[place] = target
-                is_cached = source == _FLOAT32 and bool(flags[index] & _IS_OF_PARAMETER)
+                is_cached = source == _FLOAT32 and bool(flags[index] & _IS_CACHEABLE)
                 if flags[owner[index]] & _IS_CACHED if is_cached else index in inputs[:place]:
                     continue
                 if is_cached:

@@ -344,7 +344,7 @@ def _sum_distinct(keys: IndexArray, values: FloatArray, asked: IndexArray) -> Fl
 
 
 def _remaining_casts(flow: _Flow) -> BoolArray:
-    """Casts of what no loop writes for what no loop reads, such as weights, [C]."""
+    """Casts of what no loop writes for what no loop reads, such as weights, [C]: of equal ones the first."""
     casts, edges, count = flow.types.casts, flow.sizes.edges, len(flow.sizes.arrays.storage)
     reads, asked = edges.read_node * count + edges.read_tensor, casts.node * count + casts.tensor
     numbers = number_values(np.concatenate([reads, asked]))
@@ -352,4 +352,6 @@ def _remaining_casts(flow: _Flow) -> BoolArray:
     writer_of[numbers[: len(reads)]] = flow.writer
     writer = writer_of[numbers[len(reads) :]]
     result: BoolArray = ~flow.is_loop[casts.node] & ~((writer >= 0) & flow.is_loop[writer])
+    (left,) = np.nonzero(result)
+    result[left] = is_first(number_rows(np.stack([casts.tensor, casts.to_format, writer], axis=1)[left]))
     return result

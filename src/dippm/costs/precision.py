@@ -124,10 +124,16 @@ class TypePlan:
         object.__setattr__(self, "read_bytes", _BYTES[self.read_format])
 
     @classmethod
-    def from_sizes(cls, sizes: GraphSizes, precision: Precision) -> TypePlan:
-        """Assign a number format to every tensor, read and node; it holds for every batch size."""
+    def from_sizes(cls, sizes: GraphSizes, precision: Precision, *, keeps_casts: bool = True) -> TypePlan:
+        """Assign a number format to every tensor, read and node; it holds for every batch size.
+
+        Args:
+            sizes: The graphs.
+            precision: The precision.
+            keeps_casts: See :func:`~dippm.costs.autocast.follow_autocast`.
+        """
         if precision in _AUTOCAST:
-            held, read, casts = follow_autocast(sizes, _AUTOCAST[precision])
+            held, read, casts = follow_autocast(sizes, _AUTOCAST[precision], keeps_casts=keeps_casts)
         else:
             held, casts = sizes.arrays.dtype, Casts.none()
             if precision in _WHOLE_MODEL:

@@ -177,6 +177,15 @@ class Software:
         return self.torch < (2, 0)
 
     @property
+    def keeps_casts(self) -> bool:
+        """Whether autocast keeps its 16-bit copies of weights until a pass under ``torch.inference_mode`` ends.
+
+        Not since 2.11 (github.com/pytorch/pytorch, pull request 165068): each operator has its weights cast anew. Under
+        ``torch.no_grad``, and in training, they are kept in any release.
+        """
+        return self.torch < (2, 11)
+
+    @property
     def is_unknown(self) -> bool:
         """Whether PyTorch is newer than any release that is known here; it is then taken for the newest."""
         return self.torch > DEFAULT_SOFTWARE.torch

@@ -159,7 +159,12 @@ class Workload:
 
     @classmethod
     def from_graph(
-        cls, graph: Graph, precision: Precision = Precision.FP32, *, sizes: GraphSizes | None = None
+        cls,
+        graph: Graph,
+        precision: Precision = Precision.FP32,
+        *,
+        sizes: GraphSizes | None = None,
+        keeps_casts: bool = True,
     ) -> Workload:
         """Work out everything that does not depend on the batch size.
 
@@ -167,16 +172,19 @@ class Workload:
             graph: The model.
             precision: Arithmetic of the run; it decides the bytes and the casts, never FLOPs and MACs.
             sizes: The graph's arrays, where they are at hand.
+            keeps_casts: Whether autocast keeps copies of weights, see
+                :attr:`~dippm.costs.software.Software.keeps_casts`.
 
         Returns:
             The workload; its cost grows linearly with the graph.
         """
-        return cls.from_sizes(GraphSizes.from_graph(graph) if sizes is None else sizes, precision)
+        sizes = GraphSizes.from_graph(graph) if sizes is None else sizes
+        return cls.from_sizes(sizes, precision, keeps_casts=keeps_casts)
 
     @classmethod
-    def from_sizes(cls, sizes: GraphSizes, precision: Precision) -> Workload:
+    def from_sizes(cls, sizes: GraphSizes, precision: Precision, *, keeps_casts: bool = True) -> Workload:
         """The same for all graphs of some sizes at once."""
-        types = TypePlan.from_sizes(sizes, precision)
+        types = TypePlan.from_sizes(sizes, precision, keeps_casts=keeps_casts)
         family = FAMILY_NUMBER_OF_KIND[sizes.arrays.kind]
 
         def table_of(kind: type[_Table], name: WorkFamily) -> _Table:

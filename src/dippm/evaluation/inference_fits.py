@@ -113,8 +113,8 @@ def _timeline(border: Border, cache: GraphCache) -> MemoryTimeline:
     cached = cache.load(border.label.recipe.model_key, batch=border.label.recipe.batch)
     if cached is None:
         raise UsageError(f"The graph of {border.model} is not in the cache.", code="graph_cache.missing")
-    graph = as_measured(cached.graph, border.label)
-    return MemoryTimeline.from_workload(Workload.from_graph(graph, Precision.AMP))
+    graph, keeps_casts = as_measured(cached.graph, border.label), software_of_border(border).keeps_casts
+    return MemoryTimeline.from_workload(Workload.from_graph(graph, Precision.AMP, keeps_casts=keeps_casts))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -317,7 +317,7 @@ class PhysicsPredictor:
             software,
             calibration=calibration,
             spreads=memory_spreads(prepared, calibration),
-            widened_mb=compiled.widened_mb,
+            more_mb=compiled.more_mb,
         )
         warnings = {
             corrected: warn_of_question(

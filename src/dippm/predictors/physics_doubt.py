@@ -211,7 +211,7 @@ def memory_interval(
     *,
     calibration: Calibration,
     spreads: tuple[float, float],
-    widened_mb: float,
+    more_mb: float,
 ) -> Ends:
     """Ends of the 90 % interval of the memory, MiB.
 
@@ -223,7 +223,7 @@ def memory_interval(
         software: What the process loads.
         calibration: How far off the context may be.
         spreads: See :func:`memory_spreads`.
-        widened_mb: See :class:`~dippm.predictors.prepared_graph.CompiledGraph`.
+        more_mb: See :attr:`~dippm.predictors.prepared_graph.CompiledGraph.more_mb`.
 
     Shapes:
         The ends: [B].
@@ -233,6 +233,6 @@ def memory_interval(
     loose = memory.memory_mb - parts["context"] - certain
     margin_low, margin_high = calibration.context_margins_mb(device, software)
     low = loose * (1.0 - math.exp(-spreads[0])) + margin_low
-    high = loose * (math.exp(spreads[1]) - 1.0) + margin_high + widened_mb
+    high = loose * (math.exp(spreads[1]) - 1.0) + margin_high + more_mb
     least = certain + _LEAST_CONTEXT * parts["context"]
     return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high

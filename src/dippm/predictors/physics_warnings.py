@@ -39,6 +39,8 @@ _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 _BUSY = 0.8
 # From this share on copies of a cache are worth a word.
 _COPYING = 0.05
+# Less memory than this is not, MiB.
+_WORTH_A_WORD_MB = 1.0
 
 
 def warn_of_question(
@@ -145,6 +147,12 @@ def warn_of_question(
         warnings.append(
             "Weights that are not quantised are taken to have 16 bits: prepare_model_for_kbit_training of PEFT makes "
             f"them float32, which takes {compiled.widened_mb:,.0f} MiB more. The memory interval holds that."
+        )
+    if compiled.uncached_mb >= _WORTH_A_WORD_MB:
+        warnings.append(
+            "Memory is that under torch.inference_mode, where autocast keeps no copies of weights since PyTorch 2.11: "
+            f"under torch.no_grad it keeps them, which takes up to {compiled.uncached_mb:,.0f} MiB more. The memory "
+            "interval holds that."
         )
     if conditions.accumulation > 1 or conditions.is_checkpointed:
         warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")

@@ -18,6 +18,7 @@ from dippm.costs.device_sheets import formats_on_tensor_cores
 from dippm.costs.edges import IndexArray
 from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.numbering import is_first, number_values
 from dippm.costs.packed_weights import PackedWeights
 from dippm.costs.precision import Arithmetic, Precision, precision_of_weights, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
@@ -28,7 +29,8 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, GraphArrays, OpKind
+from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, GraphArrays, OpKind, TensorRole
+from dippm.graph.codes import mark
 from dippm.graph.linear_layers import count_quantised
 from dippm.predictors.prediction import ModelInfo
 from dippm.predictors.weight_reads import WeightReads
@@ -48,6 +50,8 @@ _KINDS = tuple(OpKind)
 # Which phases are compiled, each by itself: the update is not the model's.
 _PART_OF_PHASE = np.array([{Phase.FORWARD: 0, Phase.BACKWARD: 1}.get(phase, -1) for phase in Phase])
 _UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
+_IS_PARAMETER = mark(TensorRole, [TensorRole.PARAMETER])
+_IS_FLOAT32 = mark(DType, [DType.FLOAT32])
 _HALF_BITS = 16
 _FORMATS = {
     Precision.BF16: ("bf16_tensor",),
@@ -75,6 +79,8 @@ class CompiledGraph:
         stores_packed: Whether something of what it stores takes fewer than 16 bits.
         widened_mb: What its frozen weights of 16 bits would take more in FP32, MiB, where adapters beside quantised
             ones are trained: PEFT may make them so. 0 elsewhere.
+        uncached_mb: What autocast would keep of its casts of weights at inference under ``torch.no_grad``, MiB, where
+            it keeps nothing under ``torch.inference_mode``, which is predicted. 0 elsewhere.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
         model: What is said of the model.
@@ -89,9 +95,15 @@ class CompiledGraph:
     stores_fp8: bool
     stores_packed: bool
     widened_mb: float
+    uncached_mb: float
     nodes: slice
     kinds: frozenset[OpKind]
     model: ModelInfo
+
+    @property
+    def more_mb(self) -> float:
+        """What code that is not known may take beside what is predicted, MiB."""
+        return self.widened_mb + self.uncached_mb
 
     def has_format(self, device: DeviceSpec) -> bool:
         """Whether the device has units for the 16-bit format that it is run in, if there is one."""
@@ -147,7 +159,7 @@ class CompiledGraphs:
         sizes = GraphSizes.from_graphs([step.graph for step in steps] or graphs)
         count = len(sizes.nodes)
         phase = np.concatenate([step.phase for step in steps] or [np.full(count, Phase.FORWARD, dtype=np.int8)])
-        work = Workload.from_sizes(sizes, precision)
+        work = Workload.from_sizes(sizes, precision, keeps_casts=software.keeps_casts)
         is_compiled, is_backward = conditions.runtime is Runtime.COMPILE, phase == Phase.BACKWARD
         timed = work
         if is_compiled:
@@ -167,6 +179,8 @@ class CompiledGraphs:
             sizes.arrays.parameters(),
             sizes.arrays.kept(),
             map(stored_half, given.kept()),
+            # A compiled model has its casts among its own operators, and no cache.
+            [0.0] * len(graphs) if is_compiled else _uncached_mb(work),
             strict=True,
         )
         return cls(
@@ -181,6 +195,7 @@ class CompiledGraphs:
                     stores_fp8=DType.FLOAT8 in kept,
                     stores_packed=_stores_packed(kept),
                     widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
+                    uncached_mb=uncached_mb,
                     nodes=nodes,
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(
@@ -190,7 +205,7 @@ class CompiledGraphs:
                         is_whole=not _stores_packed(kept),
                     ),
                 )
-                for source, graph, timeline, nodes, parameters, kept, half in rows
+                for source, graph, timeline, nodes, parameters, kept, half, uncached_mb in rows
             ),
             conditions=conditions,
             software=software,
@@ -301,6 +316,21 @@ def _widened_mb(graph: Graph, kept: Mapping[DType, int]) -> float:
     more_bytes = (DType.FLOAT32.bits - _HALF_BITS) / 8
     count = sum(kept.get(dtype, 0) for dtype in (DType.FLOAT16, DType.BFLOAT16))
     return count * more_bytes / BYTES_PER_MIB
+
+
+def _uncached_mb(work: Workload) -> list[float]:
+    """What copies of all FP32 weights that autocast casts and keeps no copies of would take, of each graph, MiB."""
+    casts, arrays = work.types.casts, work.sizes.arrays
+    owner = arrays.storage[casts.tensor]
+    is_of_weight = _IS_PARAMETER[arrays.role[owner]] & _IS_FLOAT32[arrays.dtype[owner]]
+    (chosen,) = np.nonzero(is_of_weight & ~casts.is_cached)
+    chosen = chosen[is_first(number_values(owner[chosen]))]
+    # A weight has as many elements at any batch.
+    kept_bytes = np.zeros(len(casts) + 1)
+    kept_bytes[chosen + 1] = work.cast_elements[chosen, 0] * casts.to_bytes[chosen]
+    ends = np.cumsum(kept_bytes)[np.searchsorted(casts.node, arrays.node_start)]
+    result: list[float] = (np.diff(ends) / BYTES_PER_MIB).tolist()
+    return result
 
 
 def _runs_in(precision: Precision, stored: DType | None) -> Precision:

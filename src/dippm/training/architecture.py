@@ -111,8 +111,9 @@ def read_rows(labels: Sequence[Label], cache: GraphCache) -> list[Row]:
         )
         cached = cache.load(label.recipe.model_key, batch=label.recipe.batch) if is_chosen else None
         if cached is not None:
-            work = Workload.from_graph(as_measured(cached.graph, label), conditions.precision)
-            plan = KernelPlan.from_workload(work, software=software_of(measurement.software.framework))
+            software, graph = software_of(measurement.software.framework), as_measured(cached.graph, label)
+            work = Workload.from_graph(graph, conditions.precision, keeps_casts=software.keeps_casts)
+            plan = KernelPlan.from_workload(work, software=software)
             rows.append(Row(label=label, plan=plan, at=plan.work.at([label.recipe.batch])))
     return rows
 

@@ -185,7 +185,8 @@ def _why_not(label: Label, device: DeviceSpec, shipped: AdditivePredictor) -> st
 
 def _kernel_plan(graph: Graph, conditions: Conditions, software: Software) -> KernelPlan:
     if conditions.mode is Mode.INFERENCE:
-        return KernelPlan.from_workload(Workload.from_graph(graph, conditions.precision), software=software)
+        work = Workload.from_graph(graph, conditions.precision, keeps_casts=software.keeps_casts)
+        return KernelPlan.from_workload(work, software=software)
     settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.MOMENTUM, precision=conditions.precision)
     step = make_training_graph(graph, settings)
     return KernelPlan.from_workload(

@@ -245,10 +245,9 @@ def read_items(
 
 
 def _lay_out(graph: Graph, label: Label) -> KernelPlan:
-    return KernelPlan.from_workload(
-        Workload.from_graph(graph, label.configuration.conditions.precision),
-        software=software_of(label.measurement.software.framework),
-    )
+    software, precision = software_of(label.measurement.software.framework), label.configuration.conditions.precision
+    work = Workload.from_graph(graph, precision, keeps_casts=software.keeps_casts)
+    return KernelPlan.from_workload(work, software=software)
 
 
 def describe_errors(errors: FloatArray) -> dict[str, float]:
