@@ -21,10 +21,12 @@ from dippm.measuring.arithmetic import backend_switches, whole_model_dtype
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.failures import describe, is_out_of_memory
 from dippm.measuring.inference import inference_call
+from dippm.measuring.kernel_trace import trace_operators
 from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 from dippm.measuring.meter import open_meter
 from dippm.measuring.model_files import FileSource
 from dippm.measuring.model_source import ModelSource
+from dippm.measuring.operator_run import OperatorRun
 from dippm.measuring.outputs import is_finite
 from dippm.measuring.protocol import Plan, Run, TooSlowError, run_protocol
 from dippm.measuring.sample_inputs import make_inputs
@@ -93,6 +95,30 @@ class Bench:
         """Measure a model in each configuration, in order; whatever happens in one is its outcome."""
         for configuration in configurations:
             yield self._measure(source, configuration)
+
+    def trace(self, source: ModelSource, configuration: Configuration) -> tuple[OperatorRun, ...]:
+        """The kernels of one eager call, after one that makes libraries choose them.
+
+        Args:
+            source: The model.
+            configuration: How it is run; a runtime other than eager is passed over, for its kernels belong to no one
+                operator.
+
+        Raises:
+            DippmError: As in building the model, and in running it.
+        """
+        conditions = replace(configuration.conditions, runtime=Runtime.EAGER)
+        configuration = replace(configuration, conditions=conditions)
+        if self._needs_build(source, configuration):
+            self._build(source, configuration)
+        try:
+            with backend_switches(conditions.precision), self._call(source, configuration) as call:
+                call()
+                return trace_operators(call, self._meter.synchronise)
+        finally:
+            if _converts(configuration):
+                self._built = None
+            self._meter.release_memory()
 
     def _measure(self, source: ModelSource, configuration: Configuration) -> Measurement:
         started, build_s, has_raised = time.perf_counter(), 0.0, False

@@ -1,0 +1,168 @@
+"""A campaign that also asks where the time goes: every row is measured, and its kernels are traced.
+
+``python -m dippm.datasets.campaign.traced --out FOLDER --budget 500`` measures on the first CUDA device. Inference of
+images runs as captured CUDA graphs, so that no row waits for the host. Models come in the stratified order of
+their collection and each in amp; every few of them in other conditions too, so that whatever is reached is balanced.
+
+Rows are appended to ``FOLDER/rows.jsonl``, one line each, and a line before each says that it was begun: started
+again, the command goes on behind the row in which it ended, however that was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
+from dippm.costs.precision import Precision
+from dippm.datasets.recipes.building import RecipeSource
+from dippm.datasets.recipes.collections import load_collection
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.row import label_to_row
+from dippm.measuring.bench import Bench
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Outcome
+from dippm.measuring.operator_run import OperatorRun
+from dippm.measuring.protocol import Plan
+
+__all__ = ["list_tasks", "main"]
+
+_LOG = logging.getLogger(__name__)
+
+_CAPTURED = Conditions(precision=Precision.AMP, runtime=Runtime.CUDA_GRAPH)
+_STEP = Conditions(precision=Precision.AMP, mode=Mode.TRAINING, optimizer=Optimizer.MOMENTUM)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Share:
+    """Conditions for every so many models.
+
+    Args:
+        conditions: How they are run.
+        every: One in so many.
+        offset: Which of them, so that shares do not fall on the same models.
+    """
+
+    conditions: Conditions
+    every: int = 1
+    offset: int = 0
+
+
+_SHARES = (
+    _Share(conditions=_CAPTURED),
+    _Share(conditions=replace(_CAPTURED, precision=Precision.FP32), every=5, offset=1),
+    _Share(conditions=replace(_CAPTURED, layout=Layout.NHWC), every=5, offset=3),
+    _Share(conditions=_STEP, every=7, offset=2),
+    _Share(conditions=replace(_STEP, precision=Precision.FP32), every=21, offset=4),
+)
+_TRANSFORMERS_EVERY = 12
+_TRANSFORMERS = (
+    Conditions(precision=Precision.AMP_BF16),
+    replace(_STEP, precision=Precision.AMP_BF16, optimizer=Optimizer.ADAMW),
+)
+
+
+def list_tasks(first: int = 0) -> Iterator[tuple[Recipe, Conditions]]:
+    """What to measure, in order.
+
+    Args:
+        first: Recipes of ``dippm-zoo`` to pass over.
+    """
+    texts = iter(load_collection("transformers"))
+    for number, recipe in enumerate(load_collection("dippm-zoo")[first:]):
+        for share in _SHARES:
+            if number % share.every == share.offset:
+                yield recipe, share.conditions
+        if number % _TRANSFORMERS_EVERY == 0 and (text := next(texts, None)) is not None:
+            for conditions in _TRANSFORMERS:
+                yield text, conditions
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: measure and trace until the budget ends."""
+    parser = argparse.ArgumentParser(description="Measure and trace models on a CUDA device.")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--budget", type=float, required=True, help="time to end within, s")
+    parser.add_argument("--first", type=int, default=0, help="recipes of dippm-zoo to pass over")
+    parser.add_argument("--energy-share", type=float, default=0.3, help="share of the rows whose energy is taken")
+    parser.add_argument("--device", default="cuda")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    deadline_s = time.monotonic() + options.budget
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "rows.jsonl"
+    done, uncapturable = _read_begun(path), _read_uncapturable(path)
+    plan = Plan(warmup_runs=3, timed_runs=12, budget_s=1.0, energy_window_s=0.4, energy_share=options.energy_share)
+    bench = Bench(options.device, plan, owns_process=True)
+    with path.open("a", encoding="utf-8") as stream:
+        for number, (recipe, conditions) in enumerate(list_tasks(options.first)):
+            if number in done:
+                continue
+            if recipe.architecture in uncapturable:
+                conditions = replace(conditions, runtime=Runtime.EAGER)
+            if time.monotonic() > deadline_s:
+                return
+            _write(stream, {"begun": number})
+            _write(stream, {"row": number, **_measure(bench, recipe, conditions)})
+            if number % 50 == 0:
+                _LOG.info("%d rows, %.0f s left", number, deadline_s - time.monotonic())
+            if not bench.is_usable:
+                raise SystemExit("The device takes no more work from this process: start again.")
+
+
+def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, Any]:
+    source = RecipeSource(recipe)
+    configuration = Configuration(batch=recipe.batch, conditions=conditions)
+    (measurement,) = bench.measure(source, (configuration,))
+    row: dict[str, Any] = label_to_row(Label(recipe=recipe, configuration=configuration, measurement=measurement))
+    if not measurement.fits:
+        return row
+    began_s = time.perf_counter()
+    try:
+        row["trace"] = [_to_list(run) for run in bench.trace(source, configuration) if run.kernels]
+    except Exception as exc:  # noqa: BLE001 - a row without a trace is a row
+        row["trace_error"] = repr(exc)
+    row["trace_s"] = time.perf_counter() - began_s
+    return row
+
+
+def _to_list(run: OperatorRun) -> list[Any]:
+    kernels = [[k.name, k.launched_by, round(k.start_us, 3), round(k.duration_us, 3)] for k in run.kernels]
+    return [run.name, run.input_shapes, run.scalars, run.is_backward, kernels]
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.exists():
+        with path.open(encoding="utf-8") as stream:
+            for line in stream:
+                with suppress(ValueError):  # the line in which it ended
+                    yield json.loads(line)
+
+
+def _read_begun(path: Path) -> set[int]:
+    """Numbers of the rows that were begun, whether or not they ended."""
+    return {line["begun"] for line in _read_lines(path) if "begun" in line}
+
+
+def _read_uncapturable(path: Path) -> set[str]:
+    """Architectures that could not be captured; each attempt costs the process."""
+    rows = (line for line in _read_lines(path) if line.get("runtime") == Runtime.CUDA_GRAPH)
+    return {row["architecture"] for row in rows if row["outcome"] == Outcome.FAILED}
+
+
+def _write(stream: TextIO, values: dict[str, Any]) -> None:
+    stream.write(json.dumps(values, separators=(",", ":")) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()
