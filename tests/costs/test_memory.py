@@ -264,3 +264,29 @@ def test_cached_memory_that_can_be_given_back_is_no_reason_to_doubt_a_fit(builde
     assert freely.fits.all()
     assert (careful.memory_mb[is_above] < freely.memory_mb[is_above]).all()
     assert (careful.memory_mb <= device.memory_mb).all()
+
+
+def test_a_captured_graph_has_a_pool_and_a_blas_workspace_of_its_own(builder):
+    x = builder.input(builder.N, 8)
+    for _ in range(3):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(96, 2**14)], builder.N, 8)  # 6 MiB each
+    x = builder.node(OpKind.TANH, [x], builder.N, 2**18)  # 1 MiB, for which the weights' segment of 20 MiB has room
+    builder.node(OpKind.TANH, [x], builder.N, 2**20)  # 4 MiB
+    timeline, devices = _timeline(builder.graph()), [find_device("H200")]
+    (eager,), (captured,) = (estimate_memory(timeline, [1], devices, is_captured=own) for own in (False, True))
+    assert captured.parts_mb["workspace"] - eager.parts_mb["workspace"] == pytest.approx(32)
+    held = {
+        name: float((each.memory_mb - each.parts_mb["context"]).item())
+        for name, each in zip(("eager", "captured"), (eager, captured), strict=True)
+    }
+    # Eager: 20 MiB of weights, 2 of small tensors, 20 for the 4 MiB, 32 of cuBLAS. Captured: 2 more of small tensors, 32
+    # more of cuBLAS.
+    assert held == {"eager": 74.0, "captured": 108.0}
+
+
+def test_a_captured_graph_fits_where_both_pools_do(builder):
+    device, timeline = find_device("T4"), _timeline(_network(builder))
+    (estimate,) = estimate_memory(timeline, [1, 64, 2**20], [device], is_captured=True)
+    (eager,) = estimate_memory(timeline, [1, 64, 2**20], [device])
+    assert estimate.fits.tolist() == [True, True, False]
+    assert np.all(estimate.memory_mb >= eager.memory_mb)

@@ -50,8 +50,7 @@ def score(
         family=family,
         batch=4,
         input_size="3x8x8",
-        mode=mode,
-        precision=precision,
+        conditions=Conditions(mode=mode, precision=precision),
         is_steady=steady,
         latency=Figure(measured=measured, predicted=predicted, low=0.8 * predicted, high=1.25 * predicted),
         energy=energy,
@@ -146,9 +145,9 @@ def test_families_and_worst_rows_are_of_steady_rows() -> None:
         line for line in part_of(page, "## The worst", "# end").splitlines() if line.startswith(("| vgg", "| res"))
     ]
     # Less than half the time is further off than less than twice the time.
-    assert worst[0] == "| vgg | 4 | 3x8x8 | inference | amp | 10 | 4 | -60.0 |"
-    assert worst[1] == "| vgg | 4 | 3x8x8 | inference | amp | 10 | 18 | +80.0 |"
-    assert worst[2] == "| resnet | 4 | 3x8x8 | inference | amp | 10 | 12.9 | +29.0 |"
+    assert worst[0] == "| vgg | 4 | 3x8x8 | inference | amp | nchw | eager | 10 | 4 | -60.0 |"
+    assert worst[1] == "| vgg | 4 | 3x8x8 | inference | amp | nchw | eager | 10 | 18 | +80.0 |"
+    assert worst[2] == "| resnet | 4 | 3x8x8 | inference | amp | nchw | eager | 10 | 12.9 | +29.0 |"
     assert len(worst) == 20
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
+from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
@@ -25,7 +27,13 @@ _DEVICE = find_device("RTX 3090")
 _COMPILED = Regime(mode=Mode.INFERENCE, runtime=Runtime.COMPILE)
 
 
-def _make(*regimes: Mode | Regime, members: int = 2, correction: float = 0.3, **changes: Any) -> AdditivePredictor:
+def _make(
+    *regimes: Mode | Regime,
+    members: int = 2,
+    correction: float = 0.3,
+    own: dict[str, AdditivePredictor] | None = None,
+    **changes: Any,
+) -> AdditivePredictor:
     tensors = {
         "scale.mean": np.zeros(len(COLUMNS), np.float32),
         "scale.factor": np.ones(len(COLUMNS), np.float32),
@@ -55,7 +63,7 @@ def _make(*regimes: Mode | Regime, members: int = 2, correction: float = 0.3, **
             "provenance": {},
         }
         artefacts.append((AdditiveArtefact(**{**values, **changes}), tensors))
-    return AdditivePredictor(artefacts, load_kernel_model())
+    return AdditivePredictor(artefacts, load_kernel_model(), own=own or {})
 
 
 @pytest.fixture(name="network")
@@ -208,3 +216,32 @@ def test_complex_numbers_keep_the_time_of_their_kernels(builder: Any, dtype: DTy
         _make(Mode.INFERENCE, correction=size).break_down(graph, [64], _DEVICE, conditions) for size in (0.0, 0.3)
     )
     assert corrected.busy_ms.tolist() == plain.busy_ms.tolist()
+
+
+def test_an_architecture_is_answered_by_its_own_networks_where_they_were_trained(network: Graph) -> None:
+    hopper = _make(Mode.INFERENCE)
+    predictor = _make(Mode.INFERENCE, Mode.TRAINING, own={"9.0": hopper})
+    amp, step = Conditions(precision=Precision.AMP), Conditions(precision=Precision.AMP, mode=Mode.TRAINING)
+    work = Workload.from_graph(network, Precision.AMP)
+    today, before = KernelPlan.from_workload(work), KernelPlan.from_workload(work, software=Software.parse("torch 2.3"))
+    h200 = find_device("H200")
+    assert predictor.on(h200, amp, today) is hopper
+    assert predictor.on(h200, replace(amp, runtime=Runtime.CUDA_GRAPH), today) is hopper
+    for device, conditions, kernels in (
+        (_DEVICE, amp, today),
+        (h200, step, today),
+        (h200, Conditions(precision=Precision.TF32), today),
+        (h200, replace(amp, layout=Layout.NHWC), today),
+        (h200, replace(amp, runtime=Runtime.COMPILE), today),
+        (h200, amp, before),
+    ):
+        assert predictor.on(device, conditions, kernels) is predictor
+
+
+@pytest.mark.parametrize("runtimes", [[], ["eager", "cuda-graph"]])
+def test_captured_calls_count_as_measured_where_they_were(runtimes: list[str]) -> None:
+    measured = {"devices": [_DEVICE.name], "precisions": ["amp"], "layouts": ["nchw"], "runtimes": runtimes}
+    predictor = _make(Mode.INFERENCE, measured=measured)
+    captured = Conditions(precision=Precision.AMP, runtime=Runtime.CUDA_GRAPH)
+    assert predictor.is_measured(_DEVICE, captured) is bool(runtimes)
+    assert predictor.is_measured(_DEVICE, replace(captured, runtime=Runtime.EAGER))

@@ -10,6 +10,7 @@ from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import Rates
 from dippm.errors import DippmError
 from dippm.predictors.additive_artefact import (
+    OWN_REGIMES,
     REGIMES,
     AdditiveArtefact,
     Regime,
@@ -47,7 +48,17 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_each_regime_has_a_file_of_its_own() -> None:
-    assert len({manifest_path(regime) for regime in REGIMES}) == len(REGIMES) == 3
+    regimes = (*REGIMES, *OWN_REGIMES)
+    assert len({manifest_path(regime) for regime in regimes}) == len(regimes) == 4
+
+
+def test_networks_of_an_architecture_say_so(tmp_path: Path) -> None:
+    written = _artefact(mode=Mode.INFERENCE, architectures=("9.0", "10.0"))
+    assert written.regime == OWN_REGIMES[0]
+    path = manifest_path(written.regime, tmp_path)
+    assert path.name == "additive_inference-9.0.json"
+    written.write(path)
+    assert AdditiveArtefact.read(path).architectures == ("9.0", "10.0")
 
 
 def test_weights_are_safetensors(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def estimate_memory(
     layout: Layout = Layout.NCHW,
     software: Software = DEFAULT_SOFTWARE,
     headrooms: Sequence[Headroom] | None = None,
+    is_captured: bool = False,
 ) -> list[MemoryEstimate]:
     """Estimate the memory of an inference, or of training, on each device.
 
@@ -179,6 +180,8 @@ def estimate_memory(
         layout: Memory order of images.
         software: What the process loads beside the model.
         headrooms: What is to stay free on each device; None for nothing.
+        is_captured: Whether the pass is a captured CUDA graph: it has a pool of memory of its own, and a stream with
+            another workspace of cuBLAS.
 
     Returns:
         One estimate per device.
@@ -196,11 +199,17 @@ def estimate_memory(
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
             _refuse_beyond_any_device(live)
-            replays[without] = (live, _replay_of(timeline, without).reserve(sizes, None))
+            replays[without] = (live, _replay_of(timeline, without, is_captured).reserve(sizes, None))
         live, reserved = replays[without]
-        headroom = None if headrooms is None else headrooms[place]
-        held, fits = _squeeze(timeline, reserved, without, device, live=live, software=software, headroom=headroom)
-        result.append(_assemble(timeline, live, held, fits, device, software))
+        blas = _blas_bytes(timeline, device, software, is_captured=is_captured)
+        held, fits = _squeeze(
+            _replay_of(timeline, without, is_captured),
+            reserved,
+            _capacity_bytes(device, software) - blas[1],
+            live=live,
+            headroom=None if headrooms is None else headrooms[place],
+        )
+        result.append(_assemble(timeline, live, held, fits, device, software, blas=blas))
     return result
 
 
@@ -220,14 +229,18 @@ def absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
     return absent.union(*(copies for unit, copies in _COPIES.items() if unit not in device.peak_tflops))
 
 
+def _capacity_bytes(device: DeviceSpec, software: Software) -> int:
+    """Bytes of a device beside the context."""
+    usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
+    return int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
+
+
 def _squeeze(
-    timeline: MemoryTimeline,
+    replay: Replay,
     reserved: npt.NDArray[np.int64],
-    without: frozenset[Purpose],
-    device: DeviceSpec,
+    capacity: int,
     *,
     live: LiveMemory,
-    software: Software,
     headroom: Headroom | None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """What the allocator holds on a device of limited memory, and whether that suffices.
@@ -237,11 +250,7 @@ def _squeeze(
     does not, what counts is about the least that would do, or where the device is far from enough, what is taken where
     nothing is ever given back.
     """
-    usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
-    capacity = int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
-    capacity -= _blas_bytes(timeline, device, software)[1]
     held, fits = reserved.copy(), reserved <= capacity
-    replay = _replay_of(timeline, without)
     if headroom is not None:
         certain = live.weight_bytes + live.gradient_bytes + live.state_bytes + live.cache_bytes
         for place, room in enumerate(headroom.room_bytes(capacity, certain).tolist()):
@@ -280,16 +289,19 @@ def _least_held(replay: Replay, batch: FloatArray, too_few: int, enough: int) ->
     return enough
 
 
-def _blas_bytes(timeline: MemoryTimeline, device: DeviceSpec, software: Software) -> tuple[int, int]:
+def _blas_bytes(
+    timeline: MemoryTimeline, device: DeviceSpec, software: Software, *, is_captured: bool
+) -> tuple[int, int]:
     """Bytes of cuBLAS's workspaces, and of the segments that hold them.
 
     PyTorch keeps one for each thread and stream that calls cuBLAS, and runs the backward pass in a thread of its own.
-    It takes them at the first matrix product of each; nearly always from memory that activations do not need.
+    It takes them at the first matrix product of each; nearly always from memory that activations do not need. Before a
+    capture the model runs on another stream.
     """
     workspace = blas_workspace_bytes(device, software)
     if not (timeline.runs_blas and workspace):
         return 0, 0
-    threads = 2 if timeline.has_gradients else 1
+    threads = 2 if timeline.has_gradients or is_captured else 1
     segment = segment_bytes(workspace)
     return threads * workspace, -(-threads // (segment // workspace)) * segment
 
@@ -301,10 +313,12 @@ def _assemble(
     fits: npt.NDArray[np.bool_],
     device: DeviceSpec,
     software: Software,
+    *,
+    blas: tuple[int, int],
 ) -> MemoryEstimate:
-    blas, segments = _blas_bytes(timeline, device, software)
+    blas_bytes, segments = blas
     held = reserved + segments
-    workspace = live.workspace_bytes + blas
+    workspace = live.workspace_bytes + blas_bytes
     context = np.full(len(live.batches), context_mb(device, software))
     kept = {}
     if timeline.has_gradients:
@@ -317,7 +331,7 @@ def _assemble(
         **kept,
         "activations": live.activation_bytes / BYTES_PER_MIB,
         "workspace": workspace / BYTES_PER_MIB,
-        "slack": (held - live.peak_bytes - blas) / BYTES_PER_MIB,
+        "slack": (held - live.peak_bytes - blas_bytes) / BYTES_PER_MIB,
     }
     assumptions = ["The size of the CUDA context is estimated from the device's number of resident threads."]
     if (live.workspace_bytes > 0).any():
@@ -386,6 +400,6 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)
-def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose]) -> Replay:
+def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose], is_captured: bool = False) -> Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
-    return Replay(timeline, without)
+    return Replay(timeline, without, is_captured=is_captured)

@@ -36,9 +36,11 @@ class Replay:
     Args:
         timeline: The model's memory events.
         without: Kinds of memory that are left out.
+        is_captured: Whether the pass is a captured CUDA graph. It has a pool of its own, which shares no segment with
+            the weights and inputs that were there before, and never gives inputs back.
     """
 
-    def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose]) -> None:
+    def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose], *, is_captured: bool = False) -> None:
         is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
         is_left_out[list(without)] = True
         is_taken = timeline.is_taken & ~is_left_out[timeline.purpose]
@@ -52,7 +54,13 @@ class Replay:
         events[:-1][is_end[1:]] = 0
         # Weights and inputs are there first.
         first = np.concatenate([timeline.weights, timeline.inputs])
-        self._events = np.concatenate([first + 1, events[~is_end]])
+        in_order = np.concatenate([first + 1, events[~is_end]])
+        is_before = np.arange(len(in_order)) < len(first)
+        # Events of each pool of memory, and where they stand among all.
+        pools = [np.ones_like(is_before)]
+        if is_captured:
+            pools = [is_before, ~is_before & ~np.isin(np.abs(in_order) - 1, first)]
+        self._pools = [(in_order[is_own], np.flatnonzero(is_own)) for is_own in pools]
         is_taken[timeline.weights] = True
         sizes = np.concatenate([timeline.weights, timeline.room, piece[~is_end]])
         self._bytes_of = timeline.bytes_of.take(sizes, axis=0)
@@ -81,12 +89,17 @@ class Replay:
         (piece_bytes,) = evaluate(self._bytes_of, np.array([batch]))
         sizes = np.ceil(np.minimum(piece_bytes, _MOST_BYTES) / BLOCK_BYTES).astype(np.int64)
         capacity = _UNLIMITED_BLOCKS if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
+        held = 0
         try:
-            held = peak_blocks(self._events, sizes, self._pieces, capacity)
+            for events, places in self._pools:
+                own = peak_blocks(events, sizes.take(places), self._pieces, capacity - held)
+                if own < 0:
+                    return -1
+                held += own
         except OverflowError as exc:
             raise UnsupportedError(
                 f"The model needs more memory at batch {batch:.0f} than 64 bits can count.",
                 code="graph.too_large",
                 cure="Give a smaller batch or smaller inputs.",
             ) from exc
-        return held * BLOCK_BYTES if held >= 0 else -1
+        return held * BLOCK_BYTES

@@ -3,7 +3,8 @@
     python -m dippm.evaluation.own_labels --labels data/labels/h200/labels.parquet --cache build/graphs \
         --report docs/reports/h200.md
 
-Rows in which the device never waits for its host stand apart from the others, whose time is that of the host.
+Rows in which the device never waits for its host stand apart from the others, whose time is that of the host. Captured
+graphs never wait for it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dippm.costs.conditions import Mode
-from dippm.costs.precision import Precision
+from dippm.costs.conditions import Conditions, Layout, Runtime
 from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.selection import is_steady
@@ -45,6 +45,9 @@ __all__ = [
 _WORST = 20
 _CONTEXT = "context"
 _UNKNOWN = "-"
+_ALL = "all"
+_OWN_SOURCE = "dippm"
+_CONDITIONS = ("mode", "precision", "layout", "runtime")
 _ERRORS = ("rows", "mean absolute error, %", "median, %", "bias, %")
 _HEADER = (*_ERRORS, "in interval, %")
 
@@ -87,8 +90,7 @@ class LabelScore:
         family: Family of the model.
         batch: Samples per call.
         input_size: Size of a sample of each input, such as ``"3x224x224"``.
-        mode: Inference or training.
-        precision: Arithmetic.
+        conditions: How it was run.
         is_steady: Whether the device never waits for the host; None where the scatter of the calls is not known.
         latency: Time of a call, ms.
         energy: Energy of a call, J; None where it was not measured or is not predicted.
@@ -100,8 +102,7 @@ class LabelScore:
     family: str
     batch: int
     input_size: str
-    mode: Mode
-    precision: Precision
+    conditions: Conditions
     is_steady: bool | None
     latency: Figure
     energy: Figure | None = None
@@ -131,17 +132,18 @@ class LabelReport:
     scores: tuple[LabelScore, ...]
     left_out: tuple[str, ...] = ()
 
-    def chosen(
-        self, *, steady: bool | None = None, mode: Mode | None = None, precision: Precision | None = None
-    ) -> list[LabelScore]:
-        """Scores of one kind of rows, mode and precision; None for all. What is not known to be steady is not."""
+    def chosen(self, *, steady: bool | None = None, kind: str | None = None) -> list[LabelScore]:
+        """Scores of one kind of rows; None for all. What is not known to be steady is not."""
         return [
             score
             for score in self.scores
-            if steady in (None, bool(score.is_steady))
-            and mode in (None, score.mode)
-            and precision in (None, score.precision)
+            if steady in (None, bool(score.is_steady)) and kind in (None, _ALL, *_kinds_of(score))
         ]
+
+    @property
+    def kinds(self) -> list[str]:
+        """Names of the kinds of rows that there are, that of all first."""
+        return [_ALL, *sorted({kind for score in self.scores for kind in _kinds_of(score)})]
 
     @property
     def worst(self) -> list[LabelScore]:
@@ -150,7 +152,7 @@ class LabelReport:
 
 
 def choose_labels(labels: Iterable[Label]) -> list[Label]:
-    """First measurements that ended well, with a time.
+    """First measurements of our own that ended well, with a time that no tracer made longer.
 
     Raises:
         UsageError: ``labels.none`` where there is none, ``labels.ambiguous`` where they are of several devices.
@@ -158,7 +160,10 @@ def choose_labels(labels: Iterable[Label]) -> list[Label]:
     chosen = [
         label
         for label in labels
-        if label.repeat == 0 and label.measurement.outcome is Outcome.OK and label.measurement.latency_ms
+        if label.repeat == 0
+        and label.source == _OWN_SOURCE
+        and label.measurement.outcome is Outcome.OK
+        and label.measurement.latency_ms
     ]
     devices = sorted({label.measurement.device for label in chosen})
     if not devices:
@@ -225,9 +230,8 @@ def score_label(predictor: PhysicsPredictor, graph: Graph, label: Label) -> Labe
         family=label.recipe.family,
         batch=label.recipe.batch,
         input_size=_input_size(label.recipe),
-        mode=conditions.mode,
-        precision=conditions.precision,
-        is_steady=is_steady(measurement),
+        conditions=conditions,
+        is_steady=conditions.runtime is Runtime.CUDA_GRAPH or is_steady(measurement),
         latency=Figure(
             measured=measurement.latency_ms or float("nan"), predicted=prediction.latency_ms, low=low, high=high
         ),
@@ -248,8 +252,9 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
     steady, others = len(report.chosen(steady=True)), len(report.chosen(steady=False))
     text = [
         f"Every first measurement of {device} that ended well, {len(report.scores)} in number, beside what the shipped "
-        f"predictor says of it under the software of that run. In {steady} rows the device is what counts: the calls "
-        f"scatter so little that it cannot have waited for the host. In the {others} others it may have waited, or "
+        f"predictor says of it under the software of that run. In {steady} rows the device is what counts: they were "
+        "captured, or their calls scatter so little that it cannot have waited for the host. In the "
+        f"{others} others it may have waited, or "
         "nothing says so. No figure here answers a question about another host: calls of small batches wait for the "
         "host of the machine that was measured, and the errors of the others are errors about that host too.",
         "Errors are in percent of the measured figure; the bias is the median of the signed errors, and the interval "
@@ -285,9 +290,25 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
                 _by_kind(report, _reserved, caption="Memory without the context", has_interval=False),
             ],
         ),
-        Section(title="Time by family, where the device is what counts", tables=[_by_family(report)]),
+        Section(
+            title="Time by family, where the device is what counts",
+            tables=[_by_family(report, runtime) for runtime in Runtime if _has_steady(report, runtime)],
+        ),
         Section(title=f"The worst {_WORST} rows in which the device is what counts", tables=[_worst_table(report)]),
     ]
+
+
+def _kinds_of(score: LabelScore) -> tuple[str, str]:
+    """All of its mode and runtime, and its conditions."""
+    conditions = score.conditions
+    words = [conditions.mode.value, conditions.precision.value]
+    words += [] if conditions.layout is Layout.NCHW else [conditions.layout.value]
+    words += [] if conditions.runtime is Runtime.EAGER else [conditions.runtime.value]
+    return f"{_ALL} {conditions.mode}, {conditions.runtime}", ", ".join(words)
+
+
+def _has_steady(report: LabelReport, runtime: Runtime) -> bool:
+    return any(score.conditions.runtime is runtime for score in report.chosen(steady=True))
 
 
 def _latency(score: LabelScore) -> Figure | None:
@@ -313,15 +334,11 @@ def _reserved(score: LabelScore) -> Figure | None:
 def _by_kind(
     report: LabelReport, read: Callable[[LabelScore], Figure | None], *, caption: str = "", has_interval: bool = True
 ) -> Table:
-    """Errors of a figure in all rows, then by mode and precision, each split by whether the device is what counts."""
-    kinds: list[tuple[str, Mode | None, Precision | None]] = [
-        ("all", None, None),
-        *((f"{mode}, {precision}", mode, precision) for mode in Mode for precision in Precision),
-    ]
+    """Errors of a figure in all rows, then by conditions, each split by whether the device is what counts."""
     rows = []
-    for name, mode, precision in kinds:
+    for name in report.kinds:
         for steady, part in ((True, "device counts"), (False, "others")):
-            chosen = report.chosen(steady=steady, mode=mode, precision=precision)
+            chosen = report.chosen(steady=steady, kind=name)
             figures = [figure for score in chosen if (figure := read(score)) is not None]
             if figures:
                 cells = _summarize(figures)
@@ -329,10 +346,11 @@ def _by_kind(
     return Table(header=["rows of", *(_HEADER if has_interval else _ERRORS)], rows=rows, caption=caption)
 
 
-def _by_family(report: LabelReport) -> Table:
-    steady = report.chosen(steady=True)
+def _by_family(report: LabelReport, runtime: Runtime) -> Table:
+    steady = [score for score in report.chosen(steady=True) if score.conditions.runtime is runtime]
     families = sorted({score.family for score in steady})
     return Table(
+        caption=f"Runtime {runtime}",
         header=["family", *_HEADER],
         rows=[
             [family, *_summarize([score.latency for score in steady if score.family == family])] for family in families
@@ -342,14 +360,24 @@ def _by_family(report: LabelReport) -> Table:
 
 def _worst_table(report: LabelReport) -> Table:
     return Table(
-        header=["family", "batch", "input", "mode", "precision", "measured, ms", "predicted, ms", "error, %"],
+        header=[
+            "family",
+            "batch",
+            "input",
+            "mode",
+            "precision",
+            "layout",
+            "runtime",
+            "measured, ms",
+            "predicted, ms",
+            "error, %",
+        ],
         rows=[
             [
                 score.family,
                 str(score.batch),
                 score.input_size,
-                score.mode.value,
-                score.precision.value,
+                *(str(getattr(score.conditions, name)) for name in _CONDITIONS),
                 f"{score.latency.measured:.4g}",
                 f"{score.latency.predicted:.4g}",
                 f"{score.latency.error_percent:+.1f}",

@@ -109,16 +109,21 @@ class Bench:
         """
         conditions = replace(configuration.conditions, runtime=Runtime.EAGER)
         configuration = replace(configuration, conditions=conditions)
-        if self._needs_build(source, configuration):
-            self._build(source, configuration)
         try:
+            if self._needs_build(source, configuration):
+                self._build(source, configuration)
             with backend_switches(conditions.precision), self._call(source, configuration) as call:
                 call()
                 return trace_operators(call, self._meter.synchronise)
+        except Exception:
+            self._built = None
+            self._is_usable = self._meter.is_usable()
+            raise
         finally:
             if _converts(configuration):
                 self._built = None
-            self._meter.release_memory()
+            if self._is_usable:
+                self._meter.release_memory()
 
     def _measure(self, source: ModelSource, configuration: Configuration) -> Measurement:
         started, build_s, has_raised = time.perf_counter(), 0.0, False

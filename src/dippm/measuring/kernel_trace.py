@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from dippm.measuring.operator_run import KernelRun, OperatorRun
@@ -14,7 +15,7 @@ from dippm.measuring.operator_run import KernelRun, OperatorRun
 __all__ = ["trace_operators"]
 
 _MICRO = 1e-3  # from the profiler's nanoseconds
-_ON_HOST = torch.autograd.DeviceType.CPU
+_ON_HOST = DeviceType.CPU
 # Autograd's nodes stand around the operators of a way back and have no shapes of their own.
 _AUTOGRAD = re.compile(r"(torch::)?autograd::|\w+Backward\d*$")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.precision import Precision
-from dippm.costs.rates import Rates
+from dippm.costs.rates import Rates, architecture_of
 from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, load_catalog
@@ -26,6 +27,7 @@ from dippm.graph import DType, Graph, OpKind
 from dippm.graph.codes import mark
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
+    OWN_REGIMES,
     REGIMES,
     AdditiveArtefact,
     Regime,
@@ -172,16 +174,25 @@ class AdditivePredictor:
     Args:
         artefacts: What the networks of each mode were trained on, with their weights and the scale of their features.
         kernels: Learned kernel times.
+        own: Networks of single architectures by compute capability, which answer there where they were trained.
 
     Raises:
         UnsupportedError: ``artefact.columns`` where they were trained on other features than this version computes.
     """
 
     def __init__(
-        self, artefacts: Sequence[tuple[AdditiveArtefact, Mapping[str, Float32Array]]], kernels: KernelModel
+        self,
+        artefacts: Sequence[tuple[AdditiveArtefact, Mapping[str, Float32Array]]],
+        kernels: KernelModel,
+        *,
+        own: Mapping[str, AdditivePredictor] = MappingProxyType({}),
     ) -> None:
         self._kernels = kernels
-        self._correctors = {artefact.regime: _Corrector(artefact, tensors) for artefact, tensors in artefacts}
+        self._correctors = {
+            Regime(mode=artefact.mode, runtime=artefact.runtime): _Corrector(artefact, tensors)
+            for artefact, tensors in artefacts
+        }
+        self._own = own
         self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _AdditivePlan]] = []
 
     @staticmethod
@@ -193,10 +204,23 @@ class AdditivePredictor:
             DippmError: ``artefact.unreadable``.
             UnsupportedError: ``artefact.columns``.
         """
-        paths = [path for regime in REGIMES if (path := manifest_path(regime, folder)).exists()]
-        return AdditivePredictor(
-            [(AdditiveArtefact.read(path), read_tensors(path)) for path in paths], load_kernel_model()
-        )
+        kernels = load_kernel_model()
+        own: dict[str, AdditivePredictor] = {}
+        for artefact, tensors in _read_all(OWN_REGIMES, folder):
+            own |= dict.fromkeys(artefact.architectures, AdditivePredictor([(artefact, tensors)], kernels))
+        return AdditivePredictor(_read_all(REGIMES, folder), kernels, own=own)
+
+    def on(self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan) -> AdditivePredictor:
+        """The networks that answer for a device: those of its architecture where they were trained, else these.
+
+        Args:
+            device: The device.
+            conditions: Precision, layout, mode and runtime.
+            kernels: The kernels; networks of an architecture were trained on those of cuDNN 9.
+        """
+        own = self._own.get(architecture_of(device))
+        is_own = own is not None and kernels.has_cudnn_9 and own.covers(device, conditions)
+        return own if own is not None and is_own else self
 
     def artefact(self, conditions: Conditions) -> AdditiveArtefact:
         """What the networks for these conditions were trained on.
@@ -237,9 +261,11 @@ class AdditivePredictor:
 
     def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether the networks were trained on this device under these conditions."""
-        if not self.covers(device, conditions) or conditions.runtime is Runtime.CUDA_GRAPH:
+        if not self.covers(device, conditions):
             return False
         measured = self.artefact(conditions).measured
+        if conditions.runtime is Runtime.CUDA_GRAPH and conditions.runtime.value not in measured.get("runtimes", ()):
+            return False
         return device.name in measured["devices"] and conditions.precision.value in measured["precisions"]
 
     def is_sibling(self, device: DeviceSpec, conditions: Conditions) -> bool:
@@ -362,6 +388,11 @@ class AdditivePredictor:
         if len(plan.physical.classes_of_graphs) == 1:
             self._recent = [(asked, conditions.precision, corrector, plan), *self._recent[: _KEPT_PLANS - 1]]
         return plan
+
+
+def _read_all(regimes: Sequence[Regime], folder: Path) -> list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]:
+    paths = [path for regime in regimes if (path := manifest_path(regime, folder)).exists()]
+    return [(AdditiveArtefact.read(path), read_tensors(path)) for path in paths]
 
 
 def _is_complex(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:

@@ -15,7 +15,16 @@ from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import Rates
 from dippm.errors import DippmError
 
-__all__ = ["ARTEFACT_FOLDER", "REGIMES", "AdditiveArtefact", "Regime", "manifest_path", "read_tensors", "write_tensors"]
+__all__ = [
+    "ARTEFACT_FOLDER",
+    "OWN_REGIMES",
+    "REGIMES",
+    "AdditiveArtefact",
+    "Regime",
+    "manifest_path",
+    "read_tensors",
+    "write_tensors",
+]
 
 #: Where the shipped artefacts lie.
 ARTEFACT_FOLDER = Path(__file__).with_name("artefact")
@@ -34,13 +43,16 @@ class Regime:
     Args:
         mode: Inference or training.
         runtime: Eager or compiled.
+        architecture: Compute capability that has networks of its own, such as ``"9.0"``; ``""`` for all others.
     """
 
     mode: Mode
     runtime: Runtime = Runtime.EAGER
+    architecture: str = ""
 
     def __str__(self) -> str:
-        return self.mode.value if self.runtime is Runtime.EAGER else f"{self.mode.value}-{self.runtime.value}"
+        words = [self.mode.value] + ([] if self.runtime is Runtime.EAGER else [self.runtime.value])
+        return "-".join(words + ([self.architecture] if self.architecture else []))
 
 
 #: What networks are trained for: no training step was measured compiled.
@@ -49,6 +61,9 @@ REGIMES = (
     Regime(mode=Mode.TRAINING),
     Regime(mode=Mode.INFERENCE, runtime=Runtime.COMPILE),
 )
+
+#: What networks of one architecture are trained for: kernels were traced on Hopper alone.
+OWN_REGIMES = (Regime(mode=Mode.INFERENCE, architecture="9.0"),)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -68,6 +83,8 @@ class AdditiveArtefact:
         test: Errors and coverage on models held out.
         settings: Settings of the training.
         provenance: Seed, hash of the data, versions, command.
+        architectures: Compute capabilities that the networks are for, that on which they were measured first; none
+            for those that are for every other device.
     """
 
     mode: Mode
@@ -78,14 +95,15 @@ class AdditiveArtefact:
     distances: tuple[float, ...]
     half_widths: tuple[float, ...]
     measured: Mapping[str, Any]
-    test: Mapping[str, float]
+    test: Mapping[str, Any]
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
+    architectures: tuple[str, ...] = ()
 
     @property
     def regime(self) -> Regime:
         """What the networks are for."""
-        return Regime(mode=self.mode, runtime=self.runtime)
+        return Regime(mode=self.mode, runtime=self.runtime, architecture=(*self.architectures, "")[0])
 
     @property
     def labels(self) -> str:
@@ -115,6 +133,7 @@ class AdditiveArtefact:
                 rates=Rates(**held.pop("rates")),
                 distances=tuple(held.pop("distances")),
                 half_widths=tuple(held.pop("half_widths")),
+                architectures=tuple(held.pop("architectures", ())),
                 **held,
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:

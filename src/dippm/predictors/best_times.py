@@ -82,7 +82,7 @@ class BestTimes:
             )
         is_settled = [self._is_settled(prepared, device) for device in devices]
         is_covered = [
-            self.additive.covers(device, prepared.conditions) and not settled
+            not settled and self._networks(prepared, device, prepared.conditions).covers(device, prepared.conditions)
             for device, settled in zip(devices, is_settled, strict=True)
         ]
         summed = break_down_each(
@@ -113,8 +113,13 @@ class BestTimes:
         return (
             prepared.compiled.plan.has_own_rates(conditions)
             and architecture_of(device) in self.calibrations[conditions.mode].rates.measured
+            and self._networks(prepared, device, conditions) is self.additive
             and not self.additive.is_measured(device, conditions)
         )
+
+    def _networks(self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions) -> AdditivePredictor:
+        """The networks that answer for a device."""
+        return self.additive.on(device, conditions, prepared.compiled.plan)
 
     def _corrected_where_alike(
         self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
@@ -170,7 +175,7 @@ class BestTimes:
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions
     ) -> list[LatencyBreakdown]:
         compiled = prepared.compiled
-        return self.additive.break_down_kernels(
+        return self._networks(prepared, device, conditions).break_down_kernels(
             compiled.plan,
             prepared.at,
             device,

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
@@ -260,6 +260,7 @@ class PhysicsPredictor:
                 layout=prepared.conditions.layout,
                 software=prepared.compiled.software,
                 headrooms=headrooms,
+                is_captured=prepared.conditions.runtime is Runtime.CUDA_GRAPH,
             )
             for member in prepared.compiled.members
         ]
@@ -294,7 +295,7 @@ class PhysicsPredictor:
                 device,
                 breakdown,
                 sums=calibration,
-                networks=self._additive,
+                networks=self._additive.on(device, prepared.conditions, prepared.compiled.plan),
                 is_corrected=corrected,
             )
             for corrected in set(is_corrected.tolist())

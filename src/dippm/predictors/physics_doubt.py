@@ -122,7 +122,7 @@ class TimeGrounds:
                 spread = np.maximum(spread, _UNSEEN_DEVICE if is_sibling else sums.latency_spread_elsewhere)
         doubt = _doubt_of_operators(prepared, compiled, breakdown, unseen)
         doubt += 0.0 if compiled.has_format(device) else _DOUBT_OF_EMULATION
-        doubt += _DOUBT_OF_CAPTURE if conditions.runtime is Runtime.CUDA_GRAPH else 0.0
+        doubt += _DOUBT_OF_CAPTURE if conditions.runtime is Runtime.CUDA_GRAPH and not is_measured else 0.0
         return cls(predictor=predictor, labels=labels, is_measured=is_measured, unseen=unseen, spread=spread + doubt)
 
 

@@ -112,7 +112,7 @@ def pooled(
 def train_additive(
     samples: AdditiveSamples,
     settings: AdditiveSettings,
-    families: Sequence[HeldOut],
+    left_out: Sequence[HeldOut],
     *,
     data_sha256: str,
     command: str,
@@ -122,7 +122,7 @@ def train_additive(
     Args:
         samples: All samples.
         settings: Settings; their seed also draws the parts.
-        families: Predictions of families that were left out, which the interval is calibrated on.
+        left_out: Predictions of families or models that were left out, which the interval is calibrated on.
         data_sha256: Hash of the measured tables.
         command: The command line, for the record.
 
@@ -134,7 +134,7 @@ def train_additive(
     descriptors = describe_samples(samples, fitted.scale)
     neighbours = find_neighbours(descriptors, training)
     validation_score = np.abs(np.log(fitted.predict_ms(samples, validation) / samples.measured_ms[validation]))
-    distance, score = pooled(samples, families, without=test)
+    distance, score = pooled(samples, left_out, without=test)
     curve = fit_half_widths(
         np.concatenate([distance, neighbours.distance(descriptors[validation])]),
         np.concatenate([score, validation_score]),

@@ -101,7 +101,8 @@ def _adapt_member(
     averaged = 0
     for step in range(settings.steps):
         part = random.choice(chosen, size=min(settings.batch_size, len(chosen)), replace=False)
-        loss = (tensors.batch(part).log_ms(network) - measured[part]).abs().mean()
+        batch = tensors.batch(part)
+        loss = (batch.log_ms(batch.class_ms(network)) - measured[part]).abs().mean()
         for values, before in zip(network.parameters(), start, strict=True):
             loss = loss + settings.pull * (values - before).square().sum()
         optimizer.zero_grad()

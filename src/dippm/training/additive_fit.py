@@ -15,8 +15,9 @@ from dippm.errors import UsageError
 from dippm.features.physical import COLUMNS, LAUNCH_MS
 from dippm.models.additive import AdditiveNetwork, MessageTensors
 from dippm.training.additive_samples import AdditiveSamples
+from dippm.training.traced_operators import TracedOperators
 
-__all__ = ["AdditiveSettings", "FeatureScale", "FittedAdditive", "SampleTensors", "fit_additive"]
+__all__ = ["AdditiveSettings", "FeatureScale", "FittedAdditive", "SampleTensors", "TracedBatch", "fit_additive"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class AdditiveSettings:
         width: Width of the embeddings.
         dropout: Share of values dropped.
         average: Memory of the running mean of the weights, which is what is kept.
+        operator_weight: Weight of the errors of traced operators beside that of the whole, where there are traces.
         seed: Seed of the first member.
     """
 
@@ -57,6 +59,7 @@ class AdditiveSettings:
     width: int = 64
     dropout: float = 0.0
     average: float = 0.995
+    operator_weight: float = 3.0
     seed: int = 0
 
 
@@ -90,6 +93,43 @@ class FeatureScale:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TracedBatch:
+    """Traced times of some samples.
+
+    Args:
+        operator: Class of an operator, counted through the batch, for each member of each group.
+        group: The group, likewise.
+        log_ms: Logarithm of the measured time of each group.
+        share: Share of its sample's time.
+    """
+
+    operator: Tensor
+    group: Tensor
+    log_ms: Tensor
+    share: Tensor
+
+    @classmethod
+    def of(cls, traced: TracedOperators, chosen: IndexArray, starts: IndexArray) -> TracedBatch:
+        """Join the groups of some samples, whose classes begin at ``starts``."""
+        members = [slice(int(traced.member_offsets[i]), int(traced.member_offsets[i + 1])) for i in chosen]
+        groups = [slice(int(traced.group_offsets[i]), int(traced.group_offsets[i + 1])) for i in chosen]
+        first = np.concatenate([[0], np.cumsum([own.stop - own.start for own in groups])[:-1]])
+        operator = [traced.operator[own] + start for own, start in zip(members, starts.tolist(), strict=True)]
+        group = [traced.group[own] + start for own, start in zip(members, first.tolist(), strict=True)]
+        return cls(
+            operator=torch.from_numpy(np.concatenate(operator).astype(np.int64)),
+            group=torch.from_numpy(np.concatenate(group).astype(np.int64)),
+            log_ms=torch.from_numpy(np.concatenate([traced.log_ms[own] for own in groups])),
+            share=torch.from_numpy(np.concatenate([traced.share[own] for own in groups])),
+        )
+
+    def error(self, operator_ms: Tensor) -> Tensor:
+        """Sum of the absolute logarithmic errors by share, given the time of one operator of each class."""
+        summed = torch.zeros(len(self.log_ms)).index_add(0, self.group, operator_ms[self.operator])
+        return ((torch.log(summed) - self.log_ms).abs() * self.share).sum()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Batch:
     features: Tensor
     kernel_ms: Tensor
@@ -98,12 +138,24 @@ class _Batch:
     graphs: int
     producers: MessageTensors
     consumers: MessageTensors
+    count: Tensor
+    traced: TracedBatch | None
 
-    def log_ms(self, network: nn.Module) -> Tensor:
-        """Logarithm of the time of each graph, [G]."""
+    def class_ms(self, network: nn.Module) -> Tensor:
+        """Time of all operators of each class, [C]."""
         factors = torch.exp(network(self.features, self.producers, self.consumers))
-        time_ms = self.kernel_ms * factors[:, 0] + self.launch_ms * factors[:, 1]
-        return torch.log(torch.zeros(self.graphs).index_add(0, self.graph, time_ms))
+        result: Tensor = self.kernel_ms * factors[:, 0] + self.launch_ms * factors[:, 1]
+        return result
+
+    def log_ms(self, class_ms: Tensor) -> Tensor:
+        """Logarithm of the time of each graph, [G]."""
+        return torch.log(torch.zeros(self.graphs).index_add(0, self.graph, class_ms))
+
+    def operator_error(self, class_ms: Tensor) -> Tensor:
+        """Mean over the graphs of the absolute logarithmic error of traced operators, by their share of the time."""
+        if self.traced is None:
+            return torch.zeros(())
+        return self.traced.error(class_ms / self.count) / self.graphs
 
 
 class SampleTensors:
@@ -119,6 +171,8 @@ class SampleTensors:
         self._features = torch.from_numpy(scale.apply(arrays.node_features))
         self._kernel_ms = torch.from_numpy(arrays.kernel_ms * arrays.count)
         self._launch_ms = torch.from_numpy(arrays.launches * arrays.count * np.float32(LAUNCH_MS))
+        self._count = torch.from_numpy(arrays.count)
+        self._traced = samples.traced
         self._nodes = arrays.node_offsets
         self._producers = _Flat.of(
             arrays.producer_source, arrays.producer_target, arrays.producer_weight, arrays.producer_offsets
@@ -140,6 +194,8 @@ class SampleTensors:
             graphs=len(chosen),
             producers=self._producers.join(chosen, starts),
             consumers=self._consumers.join(chosen, starts),
+            count=torch.cat([self._count[span] for span in spans]),
+            traced=None if self._traced is None else TracedBatch.of(self._traced, chosen, starts),
         )
 
 
@@ -189,7 +245,7 @@ class FittedAdditive:
                 part = slice(first, first + _PREDICTION_BATCH)
                 batch = tensors.batch(chosen[part])
                 for network in self.members:
-                    total[part] += np.exp(batch.log_ms(network).numpy())
+                    total[part] += np.exp(batch.log_ms(batch.class_ms(network)).numpy())
         return total / len(self.members)
 
 
@@ -236,7 +292,11 @@ def _fit_member(
         order = random.permutation(chosen)
         for first in range(0, len(order), settings.batch_size):
             part = order[first : first + settings.batch_size]
-            loss = (tensors.batch(part).log_ms(network) - measured[part]).abs().mean()
+            batch = tensors.batch(part)
+            class_ms = batch.class_ms(network)
+            loss = (batch.log_ms(class_ms) - measured[part]).abs().mean()
+            if batch.traced is not None:
+                loss = loss + settings.operator_weight * batch.operator_error(class_ms)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(network.parameters(), _GRADIENT_NORM)
@@ -246,7 +306,7 @@ def _fit_member(
             _follow(mean, network, memory=min(settings.average, step / (step + 10)))
             total += float(loss.detach()) * len(part)
         if epoch % 5 == 4 or epoch == settings.epochs - 1:
-            _LOG.info("seed %d, epoch %d: mean |log error| %.4f", seed, epoch + 1, total / len(order))
+            _LOG.info("seed %d, epoch %d: loss %.4f", seed, epoch + 1, total / len(order))
     return mean
 
 

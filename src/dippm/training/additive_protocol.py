@@ -16,7 +16,7 @@ from dippm.training.additive_labels import family_folds, random_parts
 from dippm.training.additive_novelty import describe_samples, find_neighbours
 from dippm.training.additive_samples import AdditiveSamples
 
-__all__ = ["HeldOut", "predict_families", "predict_random"]
+__all__ = ["HeldOut", "predict_families", "predict_models", "predict_random"]
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
@@ -72,6 +72,20 @@ def predict_families(
         _predict(samples, training, _NONE, test, settings, folder=folder)
         for training, test in family_folds(samples, folds=folds)
     ]
+
+
+def predict_models(samples: AdditiveSamples, settings: AdditiveSettings, *, folds: int, folder: Path) -> list[HeldOut]:
+    """Leave models out, fold by fold, until each was left out once.
+
+    Args:
+        samples: All samples.
+        settings: Settings; each fold is a training of its own.
+        folds: Groups of models.
+        folder: Where predictions are kept.
+    """
+    fold = np.array([int(label.recipe.model_key, 16) % folds for label in samples.labels])
+    parts = [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in range(folds)]
+    return [_predict(samples, training, _NONE, test, settings, folder=folder) for training, test in parts]
 
 
 def _predict(

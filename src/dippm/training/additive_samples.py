@@ -34,8 +34,9 @@ from dippm.errors import DippmError, UsageError
 from dippm.features.physical import COLUMNS, PhysicalPlan
 from dippm.graph import Graph
 from dippm.predictors.calibration import Calibration
+from dippm.training.traced_operators import TracedOperators
 
-__all__ = ["AdditiveSamples", "build_additive_samples"]
+__all__ = ["AdditiveSamples", "build_additive_samples", "plan_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class AdditiveSamples:
             a library, and the number of weights tells.
         rates: Sustained rates of the plain sum.
         key: Hash of all that made them.
+        traced: Times of their operators where calls were traced, else None.
     """
 
     labels: tuple[Label, ...]
@@ -112,6 +114,7 @@ class AdditiveSamples:
     usable: IndexArray
     rates: Rates
     key: str
+    traced: TracedOperators | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -220,7 +223,7 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
                 kind = f"{cached.fingerprint} {label.measurement.software.framework[:8]}"
                 plan = graphs.get(kind)
                 if plan is None:
-                    plan = graphs[kind] = _plan(cached.graph, label)
+                    plan = graphs[kind] = plan_of(cached.graph, label)
                 sample = plan.at(
                     [label.recipe.batch],
                     device=device or find_device(label.measurement.device),
@@ -253,7 +256,7 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
     return SampleArrays(**joined)
 
 
-def _plan(graph: Graph, label: Label) -> PhysicalPlan:
+def plan_of(graph: Graph, label: Label) -> PhysicalPlan:
     """The graph that ran: that of the label's software, and a training step is a graph of its own."""
     conditions = label.configuration.conditions
     graph = as_measured(graph, label)

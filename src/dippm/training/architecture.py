@@ -44,7 +44,7 @@ from dippm.measuring.measurement import Outcome
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.training.additive import describe_errors
 
-__all__ = ["FITTED", "Row", "fit_architecture", "main", "predict_ms", "read_rows"]
+__all__ = ["FITTED", "HEIRS", "Row", "fit_architecture", "main", "predict_ms", "read_rows"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ FITTED = {
 # Architectures that are taken to do as one that was measured: the one after Hopper for servers, whose tensor cores
 # outrun memory as far. With rates of older cards a B200 would be three times as fast as an H200; of it nothing was
 # measured.
-_HEIRS = {"9.0": ("10.0", "10.3")}
+HEIRS = {"9.0": ("10.0", "10.3")}
 _PRECISIONS = (Precision.AMP, Precision.AMP_BF16, Precision.FP32)
 _PARTS = 5
 _PULL = 0.02
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own = fit_architecture(rows, device, before, kernels)
     report |= {"half_width": half_width, "rates": own}
     name = architecture_of(device)
-    holds_for = (name, *_HEIRS.get(name, ()))
+    holds_for = (name, *HEIRS.get(name, ()))
     for path in (ARTEFACT_PATH, TRAINING_ARTEFACT_PATH):
         calibration = Calibration.read(path)
         replace(

@@ -43,9 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8") as stream:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as stream:
         for line in stream:
-            values = json.loads(line)
+            try:
+                values = json.loads(line)
+            except ValueError:  # the line in which a campaign ended
+                continue
             if "row" in values:
                 yield values
 
@@ -62,10 +65,10 @@ def _run(name: str, shapes: Any, scalars: Any, is_backward: Any, kernels: Any) -
         input_shapes=tuple(tuple(shape) for shape in shapes),
         scalars=tuple(scalars),
         is_backward=is_backward,
-        kernels=[
+        kernels=tuple(
             KernelRun(name=kernel, launched_by=by, start_us=start_us, duration_us=duration_us)
             for kernel, by, start_us, duration_us in kernels
-        ],
+        ),
     )
 
 

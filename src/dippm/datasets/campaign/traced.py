@@ -1,8 +1,9 @@
 """A campaign that also asks where the time goes: every row is measured, and its kernels are traced.
 
 ``python -m dippm.datasets.campaign.traced --out FOLDER --budget 500`` measures on the first CUDA device. Inference of
-images runs as captured CUDA graphs, so that no row waits for the host. Models come in the stratified order of
-their collection and each in amp; every few of them in other conditions too, so that whatever is reached is balanced.
+images runs as captured CUDA graphs, so that no row waits for the host; labels of the others are of a source of their
+own, ``dippm-traced``. Models come in the stratified order of their collection and each in amp; every few of them in
+other conditions too, so that whatever is reached is balanced.
 
 Rows are appended to ``FOLDER/rows.jsonl``, one line each, and a line before each says that it was begun: started
 again, the command goes on behind the row in which it ended, however that was.
@@ -34,9 +35,12 @@ from dippm.measuring.measurement import Outcome
 from dippm.measuring.operator_run import OperatorRun
 from dippm.measuring.protocol import Plan
 
-__all__ = ["list_tasks", "main"]
+__all__ = ["TRACED_SOURCE", "list_tasks", "main"]
 
 _LOG = logging.getLogger(__name__)
+
+TRACED_SOURCE = "dippm-traced"
+"""Source of labels that wait for the host of a process which traces, which tell nothing of other processes' hosts."""
 
 _CAPTURED = Conditions(precision=Precision.AMP, runtime=Runtime.CUDA_GRAPH)
 _STEP = Conditions(precision=Precision.AMP, mode=Mode.TRAINING, optimizer=Optimizer.MOMENTUM)
@@ -104,6 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = Plan(warmup_runs=3, timed_runs=12, budget_s=1.0, energy_window_s=0.4, energy_share=options.energy_share)
     bench = Bench(options.device, plan, owns_process=True)
     with path.open("a", encoding="utf-8") as stream:
+        if _is_cut(path):
+            stream.write("\n")  # or the next line would be a part of it, and lost too
         for number, (recipe, conditions) in enumerate(list_tasks(options.first)):
             if number in done:
                 continue
@@ -123,7 +129,11 @@ def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, 
     source = RecipeSource(recipe)
     configuration = Configuration(batch=recipe.batch, conditions=conditions)
     (measurement,) = bench.measure(source, (configuration,))
-    row: dict[str, Any] = label_to_row(Label(recipe=recipe, configuration=configuration, measurement=measurement))
+    # PyTorch's tracer stays with a process that used it once: from then on its host launches up to three times slower.
+    label = Label(recipe=recipe, configuration=configuration, measurement=measurement)
+    if conditions.runtime is not Runtime.CUDA_GRAPH:
+        label = replace(label, source=TRACED_SOURCE)
+    row: dict[str, Any] = label_to_row(label)
     if not measurement.fits:
         return row
     began_s = time.perf_counter()
@@ -146,6 +156,13 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
             for line in stream:
                 with suppress(ValueError):  # the line in which it ended
                     yield json.loads(line)
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the last line has no end."""
+    with path.open("rb") as stream:
+        stream.seek(max(path.stat().st_size - 1, 0))
+        return stream.read() not in (b"", b"\n")
 
 
 def _read_begun(path: Path) -> set[int]:

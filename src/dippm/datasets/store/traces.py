@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dippm.measuring.operator_run import KernelRun, OperatorRun
 
 __all__ = ["read_traces", "write_traces"]
 
+_VERSION_KEY, _VERSION = b"dippm.traces.schema", b"1"
 _SCHEMA = pyarrow.schema(
     [
         ("key", pyarrow.string()),
@@ -28,7 +30,7 @@ _SCHEMA = pyarrow.schema(
         ("start_us", pyarrow.float32()),
         ("duration_us", pyarrow.float32()),
     ],
-    metadata={b"dippm.traces.schema": b"1"},
+    metadata={_VERSION_KEY: _VERSION},
 )
 _TEXTS = [field.name for field in _SCHEMA if field.type == pyarrow.string()]
 
@@ -57,29 +59,31 @@ def read_traces(path: Path) -> Mapping[str, tuple[OperatorRun, ...]]:
         UsageError: ``traces.unreadable`` where the file is missing, damaged, or holds something else.
     """
     try:
+        # Asked first: a column that is missing would be read as one of nulls.
+        if (pyarrow.parquet.read_schema(path).metadata or {}).get(_VERSION_KEY) != _VERSION:
+            raise UsageError(f"The file '{path}' holds no traces of this version.", code="traces.unreadable")
         columns: dict[str, list[Any]] = pyarrow.parquet.read_table(path, schema=_SCHEMA).to_pydict()
     except (pyarrow.ArrowException, OSError) as exc:
         raise UsageError(f"No traces can be read from '{path}': {exc}", code="traces.unreadable") from exc
     found: dict[str, list[OperatorRun]] = {}
-    kernels: list[KernelRun] = []
-    last = (None, -1)
     # A text that stands in thousands of rows is parsed once.
     shapes = {text: tuple(tuple(shape) for shape in json.loads(text)) for text in set(columns["input_shapes"])}
     scalars = {text: tuple(json.loads(text)) for text in set(columns["scalars"])}
-    for row in zip(*(columns[field.name] for field in _SCHEMA), strict=True):
-        key, operator, name, own_shapes, own_scalars, is_backward, kernel, launched_by, start_us, duration_us = row
-        if (key, operator) != last:
-            kernels, last = [], (key, operator)
-            found.setdefault(key, []).append(
-                OperatorRun(
-                    name=name,
-                    input_shapes=shapes[own_shapes],
-                    scalars=scalars[own_scalars],
-                    is_backward=is_backward,
-                    kernels=kernels,
-                )
+    for (key, _), rows in groupby(zip(*columns.values(), strict=True), key=lambda row: row[:2]):
+        of_operator = list(rows)
+        _, _, name, own_shapes, own_scalars, is_backward, *_ = of_operator[0]
+        found.setdefault(key, []).append(
+            OperatorRun(
+                name=name,
+                input_shapes=shapes[own_shapes],
+                scalars=scalars[own_scalars],
+                is_backward=is_backward,
+                kernels=tuple(
+                    KernelRun(name=kernel, launched_by=launched_by, start_us=start_us, duration_us=duration_us)
+                    for *_, kernel, launched_by, start_us, duration_us in of_operator
+                ),
             )
-        kernels.append(KernelRun(name=kernel, launched_by=launched_by, start_us=start_us, duration_us=duration_us))
+        )
     return {key: tuple(runs) for key, runs in found.items()}
 
 

@@ -1,0 +1,210 @@
+"""Train networks of one architecture on captured and traced calls.
+
+``python -m dippm.training.architecture_networks --labels data/labels/h200/labels.parquet
+--traces data/labels/h200/traces.parquet --cache graphs`` fits the additive networks on inference of one GPU, in all
+precisions and layouts that were traced:
+
+1. *Rows*: every traced call. Captured ones have their measured time; of eager ones, which wait for the host, the time
+   of their kernels counts, with the least gap between two of them.
+2. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
+   captured call is spread over them.
+3. *Parts, networks*: as in :mod:`dippm.training.additive`.
+4. *Interval*: the same, on families that were left out in turn, and on models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.rates import architecture_of
+from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.software_graphs import as_measured
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.parquet import read_parquet
+from dippm.datasets.store.traces import read_traces
+from dippm.devices import find_device
+from dippm.features.physical import PhysicalPlan
+from dippm.measuring.operator_run import OperatorRun
+from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, manifest_path, write_tensors
+from dippm.predictors.calibration import Calibration
+from dippm.training.additive import FOLDS, describe_errors, train_additive
+from dippm.training.additive_fit import AdditiveSettings
+from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
+from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, plan_of
+from dippm.training.architecture import HEIRS
+from dippm.training.traced_operators import TracedOperators, match_operators
+
+__all__ = ["load_traced_samples", "main", "traced_operators"]
+
+_LOG = logging.getLogger(__name__)
+
+_EAGER_GAP_MS = 1e-3
+_EPOCHS = 50
+
+
+def load_traced_samples(
+    labels: Sequence[Label], traces: Mapping[str, Sequence[OperatorRun]], *, cache: Path, folder: Path, jobs: int = 1
+) -> AdditiveSamples:
+    """Traced calls of inference as samples.
+
+    Args:
+        labels: All labels.
+        traces: The operators of each traced label, by its key.
+        cache: Folder of the graph cache; graphs that it lacks are read.
+        folder: Where the arrays are kept.
+        jobs: Processes that read graphs.
+    """
+    chosen = [
+        _as_busy(label, traces[label.key])
+        for label in labels
+        if traces.get(label.key)
+        and label.measurement.latency_ms is not None
+        and label.configuration.conditions.mode is Mode.INFERENCE
+    ]
+    for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
+        _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
+    rates = replace(Calibration.read().rates, row_cycles=0.0, measured={})
+    samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
+    graphs = GraphCache(cache)
+    operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
+    return replace(samples, traced=_join(operators))
+
+
+def traced_operators(
+    label: Label, runs: Sequence[OperatorRun], graphs: GraphCache
+) -> dict[tuple[int, ...], tuple[float, int]]:
+    """Of each group of operators, by their classes: the mean time, ms, and how many groups are like it.
+
+    Args:
+        label: The call.
+        runs: Its trace.
+        graphs: Cache that holds its graph.
+    """
+    cached = graphs.load(label.recipe.model_key, batch=label.recipe.batch)
+    if cached is None:
+        return {}
+    plan: PhysicalPlan = plan_of(cached.graph, label)
+    kernels_ms = sum(run.duration_us for run in runs) / 1e3
+    call_ms, launched = label.measurement.latency_ms or kernels_ms, sum(len(run.kernels) for run in runs)
+    # A call that is shorter than its kernels were under the tracer ran them faster.
+    scale, gap_ms = min(call_ms / kernels_ms, 1.0), max(call_ms - kernels_ms, 0.0) / launched
+    total_ms: dict[tuple[int, ...], float] = defaultdict(float)
+    count: dict[tuple[int, ...], int] = defaultdict(int)
+    for matched in match_operators(as_measured(cached.graph, label), label.recipe.batch, runs):
+        classes = tuple(sorted(own for node in matched.nodes if (own := int(plan.class_of[node])) >= 0))
+        for position in matched.runs:
+            run = runs[position]
+            total_ms[classes] += run.duration_us / 1e3 * scale + len(run.kernels) * gap_ms
+        count[classes] += 1
+    return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
+
+
+def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
+    """The label with the time for which the device is busy, where the host made the call longer."""
+    if label.configuration.conditions.runtime is Runtime.CUDA_GRAPH:
+        return label
+    busy_ms = sum(run.duration_us / 1e3 + len(run.kernels) * _EAGER_GAP_MS for run in runs)
+    return replace(label, measurement=replace(label.measurement, latency_ms=busy_ms))
+
+
+def _join(samples: Sequence[Mapping[tuple[int, ...], tuple[float, int]]]) -> TracedOperators:
+    operator: list[int] = []
+    group: list[int] = []
+    log_ms: list[float] = []
+    share: list[float] = []
+    members, groups = [0], [0]
+    for sample in samples:
+        call_ms = sum(mean_ms * count for mean_ms, count in sample.values())
+        known = {classes: own for classes, own in sample.items() if own[0] > 0.0}
+        for number, (classes, (mean_ms, count)) in enumerate(known.items()):
+            operator += classes
+            group += [number] * len(classes)
+            log_ms.append(np.log(mean_ms))
+            share.append(mean_ms * count / call_ms)
+        members.append(len(operator))
+        groups.append(len(log_ms))
+    return TracedOperators(
+        operator=np.array(operator, dtype=np.int64),
+        group=np.array(group, dtype=np.int64),
+        member_offsets=np.array(members, dtype=np.int64),
+        log_ms=np.array(log_ms, dtype=np.float32),
+        share=np.array(share, dtype=np.float32),
+        group_offsets=np.array(groups, dtype=np.int64),
+    )
+
+
+def _errors_of(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, float]:
+    """Errors over the captured rows of all parts."""
+    test = np.concatenate([part.test for part in held])
+    predicted_ms = np.concatenate([part.test_ms for part in held])
+    is_captured = np.array([samples.labels[row].configuration.conditions.runtime is Runtime.CUDA_GRAPH for row in test])
+    return describe_errors(predicted_ms[is_captured], samples.measured_ms[test[is_captured]])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: fit, write the artefact, print its errors."""
+    defaults = AdditiveSettings(epochs=_EPOCHS)
+    parser = argparse.ArgumentParser(description="Train networks of one architecture on traced calls.")
+    parser.add_argument("--labels", type=Path, required=True, help="Parquet file of labels of one GPU")
+    parser.add_argument("--traces", type=Path, required=True, help="Parquet file of their traces")
+    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
+    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
+    parser.add_argument("--members", type=int, default=defaults.members)
+    parser.add_argument("--epochs", type=int, default=defaults.epochs)
+    parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefact")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    samples = load_traced_samples(
+        list(read_parquet(options.labels)),
+        read_traces(options.traces),
+        cache=options.cache,
+        folder=options.folder,
+        jobs=options.jobs,
+    )
+    settings = AdditiveSettings(members=options.members, epochs=options.epochs)
+    single = replace(settings, members=1)
+    families = predict_families(samples, single, folds=FOLDS, folder=options.folder)
+    models = predict_models(samples, single, folds=FOLDS, folder=options.folder)
+    artefact, tensors = train_additive(
+        samples,
+        settings,
+        [*families, *models],
+        data_sha256=hashlib.sha256(options.labels.read_bytes() + options.traces.read_bytes()).hexdigest(),
+        command=(
+            f"python -m dippm.training.architecture_networks --labels {options.labels} --traces {options.traces} "
+            f"--members {options.members} --epochs {options.epochs}"
+        ),
+    )
+    own = architecture_of(find_device(samples.labels[0].measurement.device))
+    runtimes = sorted({label.configuration.conditions.runtime.value for label in samples.labels})
+    artefact = replace(
+        artefact,
+        runtime=Runtime.EAGER,  # whose kernels a captured graph runs
+        architectures=(own, *HEIRS.get(own, ())),
+        measured={**artefact.measured, "runtimes": runtimes},
+        test={
+            **artefact.test,
+            "models_left_out": _errors_of(samples, models),
+            "families_left_out": _errors_of(samples, families),
+        },
+    )
+    path = manifest_path(artefact.regime, options.out)
+    artefact.write(path)
+    write_tensors(path, tensors)
+    sys.stdout.write(json.dumps({"test": artefact.test, "half_widths": artefact.half_widths}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
