@@ -168,6 +168,19 @@ def test_every_combination_with_a_meaning_is_measured(store: Path) -> None:
     assert found == expected
 
 
+def test_steps_are_not_captured(store: Path) -> None:
+    api.measure_collection(
+        "cpu-small", store=store, limit=1, modes=["inference", "training"], runtimes=["eager", "cuda-graph"]
+    )
+    with LabelStore.open(store) as labels:
+        rows = [(label.configuration.conditions, label.measurement) for label in labels.labels()]
+    assert {(str(conditions.mode), str(conditions.runtime)) for conditions, _ in rows} == {
+        ("inference", "eager"),
+        ("inference", "cuda-graph"),
+        ("training", "eager"),
+    }
+
+
 def test_onnxruntime_alone_does_not_train(store: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         api.measure_collection("cpu-small", store=store, limit=1, modes=["training"], engines=["onnxruntime"])

@@ -279,8 +279,8 @@ def test_a_captured_graph_has_a_pool_and_a_blas_workspace_of_its_own(builder):
         name: float((each.memory_mb - each.parts_mb["context"]).item())
         for name, each in zip(("eager", "captured"), (eager, captured), strict=True)
     }
-    # Eager: 20 MiB of weights, 2 of small tensors, 20 for the 4 MiB, 32 of cuBLAS. Captured: 2 more of small tensors, 32
-    # more of cuBLAS.
+    # Eager: 20 MiB of weights, 2 of small tensors, 20 for the 4 MiB, 32 of cuBLAS. Captured: 2 and 32 more, of small
+    # tensors and of cuBLAS.
     assert held == {"eager": 74.0, "captured": 108.0}
 
 

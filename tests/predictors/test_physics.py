@@ -94,22 +94,40 @@ def test_operators_explain_exactly_the_latency(network: Graph) -> None:
     assert same == explanation.prediction
 
 
-def test_an_architecture_with_rates_of_its_own_is_answered_by_the_sum(network: Graph) -> None:
-    """Labels of an H200 are behind eager NCHW calls of today's libraries on its architecture, and behind no others."""
-    own, other = predict(network, batches=[512], devices=["H200", "H100"], precision=Precision.AMP)
-    assert {own.predictor.name, other.predictor.name} == {"physics-0"}
-    assert all("H200, the project's own labels" in answer.predictor.labels for answer in (own, other))
-    assert not any("No whole model" in warning for warning in own.warnings)
+def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: Graph) -> None:
+    """Traces of an H200 are behind calls of today's libraries on its architecture."""
+
+    def answer(device: str = "H200", **changed: Any) -> Prediction:
+        (found,) = predict(network, batches=[512], devices=[device], **{"precision": Precision.AMP, **changed})
+        return found
+
+    own, other = answer(), answer("H100")
+    assert {own.predictor.name, other.predictor.name} == {"additive-1"}
+    assert all("dippm-traced on H200" in found.predictor.labels for found in (own, other))
     assert any("No whole model was measured on H100" in warning for warning in other.warnings)
-    _, high = own.intervals["latency_ms"]
+    for changed in ({}, {"layout": Layout.NHWC}, {"runtime": Runtime.CUDA_GRAPH}, {"precision": Precision.FP32}):
+        assert not any("No whole model" in warning for warning in answer(**changed).warnings)
+    for changed in ({"runtime": Runtime.COMPILE}, {"software": Software(torch=(2, 3))}):
+        assert "dippm" not in answer(**changed).predictor.labels
+
+
+def test_an_architecture_with_rates_of_its_own_is_answered_by_the_sum_where_it_has_no_networks(
+    network: Graph,
+) -> None:
+    """Labels of an H200 are behind eager NCHW calls of today's libraries on its architecture, and behind no others."""
     half_width = Calibration.read().architectures["9.0"]["half_width"]
-    assert high / own.latency_ms >= 0.999 * math.exp(half_width)
     for changed in ({"precision": Precision.TF32}, {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}):
-        (answer,) = predict(network, batches=[512], devices=["H200"], **{"precision": Precision.AMP, **changed})
-        assert any("No whole model was measured on H200" in warning for warning in answer.warnings)
-    for changed in ({"layout": Layout.NHWC}, {"runtime": Runtime.COMPILE}, {"software": Software(torch=(2, 3))}):
-        (answer,) = predict(network, batches=[512], devices=["H200"], precision=Precision.AMP, **changed)
-        assert "the project's own" not in answer.predictor.labels
+        for device in ("H200", "H100"):
+            (answer,) = predict(network, batches=[512], devices=[device], **{"precision": Precision.AMP, **changed})
+            assert answer.predictor.name == "physics-0"
+            assert "H200, the project's own labels" in answer.predictor.labels
+            assert any(f"No whole model was measured on {device}" in warning for warning in answer.warnings)
+            _, high = answer.intervals["latency_ms"]
+            assert high / answer.latency_ms >= 0.999 * math.exp(half_width)
+    (answer,) = predict(
+        network, batches=[512], devices=["H200"], precision=Precision.TF32, software=Software(torch=(2, 3))
+    )
+    assert "the project's own" not in answer.predictor.labels
 
 
 def test_a_device_without_labels_gets_a_wider_interval_and_a_warning(network: Graph) -> None:

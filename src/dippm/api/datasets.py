@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dippm.api.measuring import parse_engine
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.datasets.location import data_folder
 from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
@@ -104,6 +105,7 @@ def measure_collection(
     modes: Sequence[str] = ("inference",),
     precisions: Sequence[str] = ("fp32",),
     layouts: Sequence[str] = ("nchw",),
+    runtimes: Sequence[str] = ("eager",),
     engines: Sequence[str] = ("torch",),
     optimizers: Sequence[str] = ("momentum",),
     limit: int | None = None,
@@ -134,6 +136,8 @@ def measure_collection(
         modes: ``inference``, ``training``.
         precisions: See :func:`dippm.predict`.
         layouts: ``nchw``, ``nhwc``.
+        runtimes: ``eager``, ``compile``, ``cuda-graph``; the latter for inference alone. A captured graph does not wait
+            for the host.
         engines: ``torch``, ``onnxruntime``; the latter for inference alone.
         optimizers: For training: ``sgd``, ``momentum`` (as predictions assume when nothing is said), ``adam``,
             ``adamw``, ``adamw-fused``, ``adamw-8bit``, ``adafactor``, ``rmsprop``, ``none``.
@@ -167,7 +171,7 @@ def measure_collection(
 
     began_s = time.monotonic()
     retried = _parse_retried(retry)
-    requests = _make_requests(modes, precisions, layouts, engines, optimizers)
+    requests = _make_requests(modes, precisions, layouts, runtimes, engines, optimizers)
     recipes, repeat = load_collection(collection, seed)[: _check_limit(limit)], _check_pass(pass_number) - 1
     call_plan = CallPlan(
         budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S, energy_share=_check_share(energy_share)
@@ -401,10 +405,11 @@ def _make_requests(
     modes: Sequence[str],
     precisions: Sequence[str],
     layouts: Sequence[str],
+    runtimes: Sequence[str],
     engines: Sequence[str],
     optimizers: Sequence[str],
 ) -> list[Request]:
-    """Every combination that has a meaning: training has optimizers and no onnxruntime."""
+    """Every combination that has a meaning: training has optimizers, no onnxruntime and no captured graphs."""
     from dippm.datasets.campaign.plan import Request
 
     requests = []
@@ -414,12 +419,13 @@ def _make_requests(
             is_training = Conditions.parse(mode=mode).mode is Mode.TRAINING
             if is_training and engine is Engine.ONNXRUNTIME and len(modes) + len(engines) > 2:
                 continue
-            for precision in precisions:
-                for layout in layouts:
-                    for optimizer in optimizers if is_training else (None,):
-                        conditions = Conditions.parse(
-                            precision=precision, mode=mode, layout=layout, optimizer=optimizer
-                        )
+            for precision, layout, runtime in product(precisions, layouts, runtimes):
+                for optimizer in optimizers if is_training else (None,):
+                    conditions = Conditions.parse(
+                        precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer
+                    )
+                    is_captured_step = is_training and conditions.runtime is Runtime.CUDA_GRAPH
+                    if not is_captured_step or len(modes) * len(runtimes) == 1:
                         requests.append(Request(conditions=conditions, engine=engine))
     return requests
 

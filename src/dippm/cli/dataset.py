@@ -99,6 +99,9 @@ def measure(
         str, typer.Option("--precision", "-p", help="fp32, fp32-strict, tf32, amp, amp-bf16, fp16, bf16.")
     ] = "fp32",
     layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc.")] = "nchw",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="eager, compile, cuda-graph (inference alone, without the host).")
+    ] = "eager",
     engine: Annotated[str, typer.Option("--engine", help="torch, onnxruntime (inference alone).")] = "torch",
     optimizer: Annotated[
         str,
@@ -159,6 +162,7 @@ def measure(
                 modes=_split(mode),
                 precisions=_split(precision),
                 layouts=_split(layout),
+                runtimes=_split(runtime),
                 engines=_split(engine),
                 optimizers=_split(optimizer),
                 limit=limit,
