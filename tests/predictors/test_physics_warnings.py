@@ -76,7 +76,8 @@ def test_copies_of_a_cache_are_told_from_other_concatenations(builder: Any) -> N
 )  # fmt: skip
 def test_a_board_that_is_said_to_be_always_at_its_limit_says_so(builder: Any, device: str, is_said: bool) -> None:
     answer = dippm.predict(_linear(builder, width=4096), batch=65536, device=device)
-    said = f"Energy takes {answer.device} to draw its power limit in every kernel: no measurement confirms that."
+    said = f"Energy takes {answer.device} to draw its power limit in every kernel that fills it: no measurement "
+    said += "confirms that."
     assert (said in answer.warnings) is is_said
     # What the power rests on is said beside it, and first.
     if is_said:

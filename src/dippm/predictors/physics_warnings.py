@@ -164,7 +164,8 @@ def warn_of_question(
         # None of the seven is such a board.
         if is_always_limited(power, device):
             warnings.append(
-                f"Energy takes {device.name} to draw its power limit in every kernel: no measurement confirms that."
+                f"Energy takes {device.name} to draw its power limit in every kernel that fills it: no measurement "
+                "confirms that."
             )
     return tuple(warnings)
 
