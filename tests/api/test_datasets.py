@@ -181,6 +181,16 @@ def test_steps_are_not_captured(store: Path) -> None:
     }
 
 
+def test_onnxruntime_takes_no_runtime_of_pytorch(store: Path) -> None:
+    api.measure_collection(
+        "cpu-small", store=store, limit=1, engines=["torch", "onnxruntime"], runtimes=["eager", "cuda-graph"]
+    )
+    with LabelStore.open(store) as labels:
+        every = [label.configuration for label in labels.labels()]
+    found = {(str(each.engine), str(each.conditions.runtime)) for each in every}
+    assert found == {("torch", "eager"), ("torch", "cuda-graph"), ("onnxruntime", "eager")}
+
+
 def test_onnxruntime_alone_does_not_train(store: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         api.measure_collection("cpu-small", store=store, limit=1, modes=["training"], engines=["onnxruntime"])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dippm.api.measuring import parse_engine
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.datasets.location import data_folder
+from dippm.datasets.store.label import OWN_SOURCE
 from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 
@@ -45,7 +46,6 @@ __all__ = [
 _ROW_LIMIT_S = 120.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h)?")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-_SOURCE = "dippm"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +199,7 @@ def measure_collection(
         campaign = start(
             plan,
             store=labels,
-            known=labels.labels(device=plan.device, source=_SOURCE),
+            known=labels.labels(device=plan.device, source=OWN_SOURCE),
             graphs=stack.enter_context(GraphHashes()) if graphs else None,
             # A processor that is being measured must not read graphs beside.
             graphs_beside=device != "cpu",
@@ -409,25 +409,27 @@ def _make_requests(
     engines: Sequence[str],
     optimizers: Sequence[str],
 ) -> list[Request]:
-    """Every combination that has a meaning: training has optimizers, no onnxruntime and no captured graphs."""
+    """Every combination that has a meaning; all of them where none has one, to be refused.
+
+    Training has optimizers and no captured graphs, and onnxruntime neither training nor a runtime of PyTorch's.
+    """
     from dippm.datasets.campaign.plan import Request
 
-    requests = []
-    for name in engines:
-        engine = parse_engine(name)
-        for mode in modes:
-            is_training = Conditions.parse(mode=mode).mode is Mode.TRAINING
-            if is_training and engine is Engine.ONNXRUNTIME and len(modes) + len(engines) > 2:
-                continue
-            for precision, layout, runtime in product(precisions, layouts, runtimes):
-                for optimizer in optimizers if is_training else (None,):
-                    conditions = Conditions.parse(
-                        precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer
-                    )
-                    is_captured_step = is_training and conditions.runtime is Runtime.CUDA_GRAPH
-                    if not is_captured_step or len(modes) * len(runtimes) == 1:
-                        requests.append(Request(conditions=conditions, engine=engine))
-    return requests
+    requests, meant = [], []
+    for engine, mode in product(map(parse_engine, engines), modes):
+        is_training = Conditions.parse(mode=mode).mode is Mode.TRAINING
+        for precision, layout, runtime in product(precisions, layouts, runtimes):
+            for optimizer in optimizers if is_training else (None,):
+                conditions = Conditions.parse(
+                    precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer
+                )
+                request = Request(conditions=conditions, engine=engine)
+                requests.append(request)
+                is_other_runtime = conditions.runtime is not Runtime.EAGER
+                is_captured_step = is_training and conditions.runtime is Runtime.CUDA_GRAPH
+                if not (is_captured_step or (engine is Engine.ONNXRUNTIME and (is_training or is_other_runtime))):
+                    meant.append(request)
+    return meant or requests
 
 
 def _parse_retried(names: Sequence[str]) -> frozenset[Outcome]:
@@ -445,7 +447,7 @@ def _parse_retried(names: Sequence[str]) -> frozenset[Outcome]:
 def _remove_rows(labels: LabelStore, plan: Plan, outcomes: frozenset[Outcome]) -> None:
     """Make rows of a campaign that ended so rows to be measured."""
     keys = frozenset(plan.label_keys())
-    found = labels.labels(device=plan.device, source=_SOURCE)
+    found = labels.labels(device=plan.device, source=OWN_SOURCE)
     labels.remove([row.key for row in found if row.measurement.outcome in outcomes and row.key in keys])
 
 

@@ -22,7 +22,7 @@ from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.selection import is_steady
 from dippm.datasets.software_graphs import as_measured, software_of
-from dippm.datasets.store.label import Label
+from dippm.datasets.store.label import OWN_SOURCE, Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.devices import find_device
 from dippm.errors import UsageError
@@ -46,7 +46,6 @@ _WORST = 20
 _CONTEXT = "context"
 _UNKNOWN = "-"
 _ALL = "all"
-_OWN_SOURCE = "dippm"
 _CONDITIONS = ("mode", "precision", "layout", "runtime")
 _ERRORS = ("rows", "mean absolute error, %", "median, %", "bias, %")
 _HEADER = (*_ERRORS, "in interval, %")
@@ -161,7 +160,7 @@ def choose_labels(labels: Iterable[Label]) -> list[Label]:
         label
         for label in labels
         if label.repeat == 0
-        and label.source == _OWN_SOURCE
+        and label.source == OWN_SOURCE
         and label.measurement.outcome is Outcome.OK
         and label.measurement.latency_ms
     ]
@@ -360,18 +359,7 @@ def _by_family(report: LabelReport, runtime: Runtime) -> Table:
 
 def _worst_table(report: LabelReport) -> Table:
     return Table(
-        header=[
-            "family",
-            "batch",
-            "input",
-            "mode",
-            "precision",
-            "layout",
-            "runtime",
-            "measured, ms",
-            "predicted, ms",
-            "error, %",
-        ],
+        header=["family", "batch", "input", *_CONDITIONS, "measured, ms", "predicted, ms", "error, %"],
         rows=[
             [
                 score.family,

@@ -55,8 +55,9 @@ def _read_operators(events: Sequence[Any]) -> tuple[OperatorRun, ...]:
         thread, end_ns = event.start_thread_id(), event.start_ns() + event.duration_ns()
         if _AUTOGRAD.match(event.name()):
             backward_until[thread] = max(end_ns, backward_until.get(thread, 0))
-        if "::" not in event.name() or _AUTOGRAD.match(event.name()):
-            continue  # calls of CUDA's own among them
+            continue
+        if "::" not in event.name():  # a call of CUDA's own
+            continue
         position, until_ns = current.get(thread, (-1, -1))
         if event.start_ns() >= until_ns:
             position = len(outermost)

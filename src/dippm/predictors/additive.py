@@ -219,8 +219,9 @@ class AdditivePredictor:
             kernels: The kernels; networks of an architecture were trained on those of cuDNN 9.
         """
         own = self._own.get(architecture_of(device))
-        is_own = own is not None and kernels.has_cudnn_9 and own.covers(device, conditions)
-        return own if own is not None and is_own else self
+        if own is not None and kernels.has_cudnn_9 and own.covers(device, conditions):
+            return own
+        return self
 
     def artefact(self, conditions: Conditions) -> AdditiveArtefact:
         """What the networks for these conditions were trained on.

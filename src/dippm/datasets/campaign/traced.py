@@ -129,7 +129,7 @@ def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, 
     source = RecipeSource(recipe)
     configuration = Configuration(batch=recipe.batch, conditions=conditions)
     (measurement,) = bench.measure(source, (configuration,))
-    # PyTorch's tracer stays with a process that used it once: from then on its host launches up to three times slower.
+    # PyTorch's tracer stays with a process that used it once: from then on its host launches up to 3.6 times slower.
     label = Label(recipe=recipe, configuration=configuration, measurement=measurement)
     if conditions.runtime is not Runtime.CUDA_GRAPH:
         label = replace(label, source=TRACED_SOURCE)

@@ -10,7 +10,10 @@ from dippm.datasets.recipes.recipe import Recipe
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement
 
-__all__ = ["Label"]
+__all__ = ["OWN_SOURCE", "Label"]
+
+OWN_SOURCE = "dippm"
+"""Source of what the project measures itself."""
 
 _KEY_DIGITS = 16
 
@@ -34,7 +37,7 @@ class Label:
     measurement: Measurement
     repeat: int = 0
     graph_hash: str = ""
-    source: str = "dippm"
+    source: str = OWN_SOURCE
 
     @property
     def key(self) -> str:

@@ -1,0 +1,153 @@
+"""Networks of an architecture, trained on captured and traced calls that are made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.kernels.model import load_kernel_model
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.parquet import export_parquet
+from dippm.datasets.store.traces import write_traces
+from dippm.devices import find_device
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.graph import Graph, OpKind
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
+from dippm.measuring.operator_run import KernelRun, OperatorRun
+from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, manifest_path, read_tensors
+from dippm.training import architecture_networks
+from dippm.training.architecture_networks import load_traced_samples, traced_operators
+
+_WIDTHS = tuple(range(16, 336, 16))
+
+
+def _graph(builder: Any, width: int) -> Graph:
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 3, 32, 32)
+    x = builder.node(OpKind.CONV, [x, builder.weight(width, 3, 3, 3)], n, width, 32, 32, **square)
+    x = builder.node(OpKind.RELU, [x], n, width, 32, 32)
+    x = builder.node(OpKind.RELU, [x], n, width, 32, 32)
+    return builder.graph(builder.node(OpKind.GLOBAL_POOL, [x], n, width, 1, 1, output_size=(1, 1)))  # type: ignore[no-any-return]
+
+
+def _label(width: int, latency_ms: float, **conditions: Any) -> Label:
+    recipe = Recipe(
+        collection="made-up",
+        family=f"family{width // 16 % 5}",
+        architecture="timm:resnet",
+        arguments={"width": width},
+        inputs=InputShapes(positional=(InputEntry(shape=(3, 32, 32)),)),
+        batch=8,
+    )
+    asked = {"precision": "amp", "runtime": "cuda-graph", **conditions}
+    measurement = Measurement(
+        outcome=Outcome.OK,
+        device="H200",
+        measured_at="",
+        latency_ms=latency_ms,
+        software=SoftwareStack(framework="torch 2.11.0"),
+    )
+    configuration = Configuration(batch=8, conditions=Conditions.parse(**asked))
+    return Label(recipe=recipe, configuration=configuration, measurement=measurement)
+
+
+def _runs(width: int, *, us: float) -> list[OperatorRun]:
+    """A convolution of two kernels, and three operators of one."""
+
+    def run(name: str, shape: tuple[int, ...], *durations_us: float) -> OperatorRun:
+        kernels = [KernelRun(name="k", launched_by=name, start_us=0.0, duration_us=each) for each in durations_us]
+        return OperatorRun(name=name, input_shapes=(shape,), scalars=("",), is_backward=False, kernels=kernels)
+
+    image = (8, width, 32, 32)
+    return [
+        run("aten::conv2d", (8, 3, 32, 32), 3 * us, 4 * us),
+        run("aten::relu_", image, us),
+        run("aten::relu_", image, us),
+        run("aten::adaptive_avg_pool2d", image, us),
+    ]
+
+
+@pytest.fixture(name="cache")
+def _cache(tmp_path: Path, new_builder: Callable[[], Any]) -> GraphCache:
+    cache = GraphCache(tmp_path / "graphs")
+    for width in _WIDTHS:
+        cache.save(_label(width, 1.0).recipe.model_key, _graph(new_builder(), width), fingerprint=str(width))
+    return cache
+
+
+def test_what_lies_between_kernels_is_spread_over_them(cache: GraphCache) -> None:
+    # Ten microseconds of kernels, five kernels, fifteen of the call: one more for each.
+    found = traced_operators(_label(32, 0.015), _runs(32, us=1.0), cache)
+    assert sorted(mean_ms * count for mean_ms, count in found.values()) == pytest.approx([0.002, 0.002, 0.002, 0.009])
+    assert sum(mean_ms * count for mean_ms, count in found.values()) == pytest.approx(0.015)
+
+
+def test_kernels_that_the_tracer_held_up_are_taken_to_fill_the_call(cache: GraphCache) -> None:
+    found = traced_operators(_label(32, 0.005), _runs(32, us=1.0), cache)
+    assert sum(mean_ms * count for mean_ms, count in found.values()) == pytest.approx(0.005)
+
+
+def test_a_graph_that_is_not_there_tells_nothing(tmp_path: Path) -> None:
+    assert traced_operators(_label(32, 0.015), _runs(32, us=1.0), GraphCache(tmp_path)) == {}
+
+
+def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_path: Path) -> None:
+    captured, eager = _label(32, 0.5), _label(48, 0.5, runtime="eager")
+    step = _label(64, 0.5, runtime="eager", mode="training", optimizer="sgd")
+    untraced = _label(80, 0.5)
+    labels = [captured, eager, step, untraced]
+    traces = {label.key: _runs(32, us=1.0) for label in labels[:3]}
+    samples = load_traced_samples(labels, traces, cache=tmp_path / "graphs", folder=tmp_path / "arrays")
+    assert [label.recipe for label in samples.labels] == [captured.recipe, eager.recipe]
+    # Ten microseconds of kernels and one between each two of five.
+    assert samples.measured_ms.tolist() == pytest.approx([0.5, 0.015])
+    assert samples.traced is not None
+    assert samples.traced.group_offsets.tolist()[-1] == len(samples.traced.log_ms)
+
+
+def test_the_command_writes_networks_that_answer_on_their_architecture(
+    cache: GraphCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = [_label(width, 0.001 * width) for width in _WIDTHS]
+    export_parquet(labels, tmp_path / "labels.parquet")
+    write_traces(
+        tmp_path / "traces.parquet",
+        ((label.key, _runs(w, us=0.05 * w)) for label, w in zip(labels, _WIDTHS, strict=True)),
+    )
+    names = {
+        "labels": "labels.parquet",
+        "traces": "traces.parquet",
+        "cache": "graphs",
+        "folder": "arrays",
+        "out": "out",
+    }
+    given = [part for name, file in names.items() for part in (f"--{name}", str(tmp_path / file))]
+    architecture_networks.main([*given, "--members", "1", "--epochs", "2"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["test"]["models_left_out"]["rows"] == report["test"]["families_left_out"]["rows"] == len(labels)
+    path = manifest_path(OWN_REGIMES[0], tmp_path / "out")
+    artefact = AdditiveArtefact.read(path)
+    assert (artefact.mode, artefact.runtime, artefact.architectures) == (
+        Mode.INFERENCE,
+        Runtime.EAGER,
+        ("9.0", "10.0", "10.3"),
+    )
+    assert artefact.measured["runtimes"] == ["cuda-graph"]
+    predictor = AdditivePredictor([(artefact, read_tensors(path))], load_kernel_model())
+    captured = Conditions.parse(precision="amp", runtime="cuda-graph")
+    assert predictor.is_measured(find_device("H200"), captured)
+    graph = cache.load(labels[0].recipe.model_key, batch=8)
+    assert graph is not None
+    assert predictor.predict_ms(graph.graph, [8], find_device("H200"), captured)[0] > 0.0
