@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dippm.costs.conditions import Conditions, Layout, Runtime
+from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
 from dippm.costs.device_time import busy_ms
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import load_kernel_model
@@ -216,6 +216,32 @@ def test_a_group_norm_has_one_block_for_a_group(builder: Any, batch: int, groups
     # 108 multiprocessors run 216 blocks at a time.
     block_ms = 3.0 * 64 * 56 * 56 / groups / (device.boost_clock_mhz * 1e3)
     assert own - plain == pytest.approx(waves * block_ms)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_few_channels_of_a_batch_norm_leave_a_device_idle_in_training(builder: Any, mode: Mode) -> None:
+    n, rates = builder.N, Rates(gap_us=0.0)
+    attributes = {"is_training": True} if mode is Mode.TRAINING else {}
+    weight = builder.weight(8)
+    builder.node(OpKind.BATCH_NORM, [builder.input(n, 8, 256, 256), weight, weight], n, 8, 256, 256, **attributes)
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph(), Precision.FP32))
+    optimizer = Optimizer.SGD if mode is Mode.TRAINING else None
+    devices = [find_device("A100"), find_device("RTX 3090")]
+
+    def time_ms(given: Rates, layout: Layout = Layout.NCHW) -> FloatArray:
+        conditions = Conditions(mode=mode, optimizer=optimizer, layout=layout)
+        at, kernels = plan.work.at([2, 16]), load_kernel_model()
+        return busy_ms(plan, at, devices=devices, conditions=conditions, rates=given, kernels=kernels)[..., -1]
+
+    blocks = replace(rates, batch_norm_cycles=1.0)
+    if mode is Mode.INFERENCE:
+        assert np.array_equal(time_ms(blocks), time_ms(rates))
+        return
+    for device, own_ms in zip(devices, time_ms(blocks), strict=True):
+        assert own_ms == pytest.approx(np.array([2, 16]) * 256 * 256 / (device.boost_clock_mhz * 1e3))
+    assert np.all(time_ms(blocks) > 2.0 * time_ms(rates))
+    # What moving the image takes stays where it is longer.
+    assert np.array_equal(time_ms(replace(rates, batch_norm_cycles=1e-3)), time_ms(rates))
 
 
 def test_rates_of_an_architecture_hold_for_eager_nchw_of_todays_libraries_alone(builder: Any) -> None:

@@ -36,8 +36,8 @@ def test_half_widths_rise_with_the_distance_and_hold_for_nine_of_ten() -> None:
     assert is_held.mean() == pytest.approx(0.9, abs=0.03)
 
 
-@pytest.mark.parametrize(("rows", "bins"), [(5, 1), (39, 1), (40, 2), (59, 2), (1000, 8)])
-def test_a_bin_has_twenty_rows(rows: int, bins: int) -> None:
+@pytest.mark.parametrize(("rows", "bins"), [(5, 1), (99, 1), (100, 2), (149, 2), (1000, 8)])
+def test_a_bin_has_fifty_rows(rows: int, bins: int) -> None:
     distance = np.arange(rows, dtype=np.float64)
     assert len(fit_half_widths(distance, distance)[0]) == bins
 

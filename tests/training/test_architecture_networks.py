@@ -19,6 +19,7 @@ from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import export_parquet
 from dippm.datasets.store.traces import write_traces
 from dippm.devices import find_device
+from dippm.features.physical import PhysicalPlan
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import Graph, OpKind
 from dippm.measuring.configuration import Configuration
@@ -27,6 +28,7 @@ from dippm.measuring.operator_run import KernelRun, OperatorRun
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, manifest_path, read_tensors
 from dippm.training import architecture_networks
+from dippm.training.additive_samples import graph_that_ran
 from dippm.training.architecture_networks import load_traced_samples, traced_operators
 
 _WIDTHS = tuple(range(16, 336, 16))
@@ -109,23 +111,21 @@ def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_pa
     untraced = _label(80, 0.5)
     labels = [captured, eager, step, untraced]
     traces = {label.key: _runs(32, us=1.0) for label in labels[:3]}
-    samples = load_traced_samples(labels, traces, cache=tmp_path / "graphs", folder=tmp_path / "arrays")
+    places = {"cache": tmp_path / "graphs", "folder": tmp_path / "arrays"}
+    samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
     assert [label.recipe for label in samples.labels] == [captured.recipe, eager.recipe]
     # Ten microseconds of kernels and one between each two of five.
     assert samples.measured_ms.tolist() == pytest.approx([0.5, 0.015])
     assert samples.traced is not None
     assert samples.traced.group_offsets.tolist()[-1] == len(samples.traced.log_ms)
+    steps = load_traced_samples(labels, traces, mode=Mode.TRAINING, **places)
+    assert [label.recipe for label in steps.labels] == [step.recipe]
+    assert steps.measured_ms.tolist() == pytest.approx([0.015])
 
 
-def test_the_command_writes_networks_that_answer_on_their_architecture(
-    cache: GraphCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    labels = [_label(width, 0.001 * width) for width in _WIDTHS]
-    export_parquet(labels, tmp_path / "labels.parquet")
-    write_traces(
-        tmp_path / "traces.parquet",
-        ((label.key, _runs(w, us=0.05 * w)) for label, w in zip(labels, _WIDTHS, strict=True)),
-    )
+def _command(folder: Path, labels: list[Label], runs: Callable[[int], list[OperatorRun]], *more: str) -> None:
+    export_parquet(labels, folder / "labels.parquet")
+    write_traces(folder / "traces.parquet", ((label.key, runs(w)) for label, w in zip(labels, _WIDTHS, strict=True)))
     names = {
         "labels": "labels.parquet",
         "traces": "traces.parquet",
@@ -133,8 +133,15 @@ def test_the_command_writes_networks_that_answer_on_their_architecture(
         "folder": "arrays",
         "out": "out",
     }
-    given = [part for name, file in names.items() for part in (f"--{name}", str(tmp_path / file))]
-    architecture_networks.main([*given, "--members", "1", "--epochs", "2"])
+    given = [part for name, file in names.items() for part in (f"--{name}", str(folder / file))]
+    architecture_networks.main([*given, "--members", "1", "--epochs", "2", *more])
+
+
+def test_the_command_writes_networks_that_answer_on_their_architecture(
+    cache: GraphCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = [_label(width, 0.001 * width) for width in _WIDTHS]
+    _command(tmp_path, labels, lambda width: _runs(width, us=0.05 * width))
     report = json.loads(capsys.readouterr().out)
     assert report["test"]["models_left_out"]["rows"] == report["test"]["families_left_out"]["rows"] == len(labels)
     path = manifest_path(OWN_REGIMES[0], tmp_path / "out")
@@ -151,3 +158,44 @@ def test_the_command_writes_networks_that_answer_on_their_architecture(
     graph = cache.load(labels[0].recipe.model_key, batch=8)
     assert graph is not None
     assert predictor.predict_ms(graph.graph, [8], find_device("H200"), captured)[0] > 0.0
+
+
+def _runs_of_step(width: int) -> list[OperatorRun]:
+    image = (8, width, 32, 32)
+
+    def run(name: str, shape: tuple[int, ...], *, is_backward: bool = True) -> OperatorRun:
+        kernel = KernelRun(name="k", launched_by=name, start_us=0.0, duration_us=0.1 * width)
+        return OperatorRun(name=name, input_shapes=(shape,), scalars=("",), is_backward=is_backward, kernels=[kernel])
+
+    back = ["aten::div", "aten::threshold_backward", "aten::threshold_backward", "aten::convolution_backward"]
+    update = run("aten::_foreach_add_", (), is_backward=False)
+    return [*_runs(width, us=0.05 * width), *(run(name, image) for name in back), update]
+
+
+def test_networks_of_training_steps_answer_beside_those_of_calls(
+    cache: GraphCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = [_label(width, 0.001 * width) for width in _WIDTHS]
+    steps = [_label(width, 9.0, runtime="eager", mode="training", optimizer="sgd") for width in _WIDTHS]
+    _command(tmp_path, calls, lambda width: _runs(width, us=0.05 * width))
+    _command(tmp_path, steps, _runs_of_step, "--mode", "training")
+    report = json.loads(capsys.readouterr().out.partition("\n}\n")[2])
+    assert report["test"]["models_left_out"]["rows"] == report["test"]["families_left_out"]["rows"] == len(steps)
+    artefact = AdditiveArtefact.read(manifest_path(OWN_REGIMES[1], tmp_path / "out"))
+    assert (artefact.mode, artefact.measured["runtimes"], artefact.measured["optimizers"]) == (
+        Mode.TRAINING,
+        ["eager"],
+        ["sgd"],
+    )
+    predictor, h200 = AdditivePredictor.load(tmp_path / "out"), find_device("H200")
+    cached = cache.load(steps[0].recipe.model_key, batch=8)
+    assert cached is not None
+    for labels in (calls, steps):
+        conditions = labels[0].configuration.conditions
+        graph = graph_that_ran(cached.graph, labels[0])
+        kernels = PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime).kernels
+        own = predictor.on(h200, conditions, kernels)
+        assert own is not predictor
+        assert own.artefact(conditions).mode is conditions.mode
+        assert own.predict_ms(graph, [8], h200, conditions)[0] > 0.0
+        assert predictor.on(find_device("A100"), conditions, kernels) is predictor

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from dippm.costs.conditions import Optimizer
+from dippm.costs.precision import Precision
+from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.graph import Graph, OpKind
 from dippm.measuring.operator_run import KernelRun, OperatorRun
 from dippm.training.additive_fit import AdditiveSettings, SampleTensors, TracedBatch, fit_additive
@@ -16,9 +19,9 @@ from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.traced_operators import MatchedOperators, TracedOperators, match_operators
 
 
-def _run(name: str, *shape: int, us: float = 1.0) -> OperatorRun:
+def _run(name: str, *shape: int, us: float = 1.0, is_backward: bool = False) -> OperatorRun:
     kernel = KernelRun(name="kernel", launched_by=name, start_us=0.0, duration_us=us)
-    return OperatorRun(name=name, input_shapes=(shape,), scalars=("",), is_backward=False, kernels=[kernel])
+    return OperatorRun(name=name, input_shapes=(shape,), scalars=("",), is_backward=is_backward, kernels=[kernel])
 
 
 @pytest.fixture(name="graph")
@@ -61,6 +64,77 @@ def test_another_size_is_found_by_its_kind_and_what_the_graph_lacks_is_passed_ov
     ]
     found = {matched.runs: matched.nodes for matched in match_operators(graph, 2, runs)}
     assert found == {(1,): (0,), (2,): (1,), (3,): (3,), (4,): (4,)}
+
+
+@pytest.fixture(name="step")
+def _step(graph: Graph) -> TrainingGraph:
+    return make_training_graph(graph, TrainingSettings(optimizer=Optimizer.SGD, precision=Precision.FP32))
+
+
+_FORWARD = [
+    _run("aten::conv2d", 2, 3, 8, 8),
+    _run("aten::relu", 2, 4, 8, 8),
+    _run("aten::clone", 2, 256),
+    _run("aten::linear", 2, 256),
+    _run("aten::cross_entropy_loss", 2, 10),
+]
+_BACKWARD = [
+    _run("aten::_log_softmax_backward_data", 2, 10, is_backward=True),
+    _run("aten::mm", 2, 10, is_backward=True),
+    _run("aten::mm", 10, 2, is_backward=True),
+    _run("aten::threshold_backward", 2, 4, 8, 8, is_backward=True),
+    _run("aten::convolution_backward", 2, 4, 8, 8, is_backward=True),
+]
+
+
+def _kinds(step: TrainingGraph, matched: MatchedOperators) -> list[tuple[Phase, OpKind]]:
+    return [(Phase(step.phase[node]), step.graph.nodes[node].kind) for node in matched.nodes]
+
+
+def test_the_ways_of_a_step_are_matched_apart_and_its_update_is_one(step: TrainingGraph) -> None:
+    runs = [*_FORWARD, *_BACKWARD, _run("aten::_foreach_add_"), _run("aten::_foreach_mul_")]
+    found = {matched.runs: _kinds(step, matched) for matched in match_operators(step, 2, runs)}
+    assert found[0,] == [(Phase.FORWARD, OpKind.CONV)]
+    assert found[3,] == [(Phase.FORWARD, OpKind.LINEAR)]
+    assert found[6,] == found[7,] == [(Phase.BACKWARD, OpKind.MATMUL)]
+    assert found[8,] == [(Phase.BACKWARD, OpKind.ELEMENTWISE_GRAD)]
+    # The image needs no gradient.
+    assert found[9,][-1] == (Phase.BACKWARD, OpKind.CONV_WEIGHT_GRAD)
+    assert set(found[10, 11]) == {(Phase.OPTIMIZER, OpKind.OPTIMIZER)}
+
+
+def test_gradients_of_a_convolution_are_one_operator(builder: Any) -> None:
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.CONV, [builder.input(n, 3, 8, 8), builder.weight(4, 3, 3, 3)], n, 4, 8, 8, **square)
+    x = builder.node(OpKind.CONV, [x, builder.weight(6, 4, 3, 3), builder.weight(6)], n, 6, 8, 8, **square)
+    step = make_training_graph(
+        builder.graph(builder.node(OpKind.GLOBAL_POOL, [x], n, 6, 1, 1, output_size=(1, 1))),
+        TrainingSettings(optimizer=Optimizer.SGD, precision=Precision.FP32),
+    )
+    runs = [
+        _run("aten::conv2d", 2, 3, 8, 8),
+        _run("aten::convolution_backward", 2, 6, 8, 8, is_backward=True),
+        _run("aten::convolution_backward", 2, 4, 8, 8, is_backward=True),
+    ]
+    found = {matched.runs: _kinds(step, matched) for matched in match_operators(step, 2, runs)}
+    gradients = [OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD, OpKind.REDUCE]
+    assert [kind for _, kind in found[1,]][-3:] == gradients
+    assert [kind for _, kind in found[2,]] == [OpKind.CONV_WEIGHT_GRAD]
+
+
+def test_branches_of_the_way_back_are_found_in_another_order(step: TrainingGraph) -> None:
+    back = [_BACKWARD[3], _BACKWARD[4], *_BACKWARD[:3]]
+    found = {matched.runs: _kinds(step, matched)[-1][1] for matched in match_operators(step, 2, [*_FORWARD, *back])}
+    assert found[5,] == OpKind.ELEMENTWISE_GRAD
+    assert found[6,] == OpKind.CONV_WEIGHT_GRAD
+    assert found[8,] == found[9,] == OpKind.MATMUL
+
+
+def test_a_step_whose_update_was_not_traced_is_matched_without_it(step: TrainingGraph) -> None:
+    found = match_operators(step, 2, [*_FORWARD, *_BACKWARD])
+    assert not any((Phase.OPTIMIZER, OpKind.OPTIMIZER) in _kinds(step, matched) for matched in found)
+    assert [_kinds(step, matched)[0][0] for matched in match_operators(step, 2, _FORWARD)] == [Phase.FORWARD] * 5
 
 
 _TRACED = TracedOperators(

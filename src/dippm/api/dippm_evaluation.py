@@ -49,6 +49,7 @@ def evaluate_dippm(
     mode: str = "inference",
     precision: str = "fp32",
     layout: str = "nchw",
+    runtime: str = "eager",
     optimizer: str | None = None,
     epochs: int = 10,
     long_epochs: int = 200,
@@ -77,6 +78,7 @@ def evaluate_dippm(
         mode: ``"inference"`` or ``"training"``.
         precision: Precision of the labels.
         layout: Layout of the labels.
+        runtime: Runtime of the labels.
         optimizer: Optimizer of labels of training; needed where they are of several.
         epochs: Epochs of the comparison of networks; the paper's are 10.
         long_epochs: Epochs of the long runs at most.
@@ -119,7 +121,7 @@ def evaluate_dippm(
         epochs=epochs, hidden=hidden, learning_rate=learning_rate, schedule=ONE_CYCLE, patience=long_epochs, seed=seed
     )
     replace(base, epochs=long_epochs)  # refused now rather than after the comparison
-    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, optimizer=optimizer)
+    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
     selection = LabelSelection(conditions=conditions, device=device, source=source)
     folder = Path(out)
     with open_labels(data) as rows:

@@ -85,6 +85,9 @@ def evaluate(
         str, typer.Option("--precision", "-p", help="Of the labels.", rich_help_panel=_PANEL)
     ] = "fp32",
     layout: Annotated[str, typer.Option("--layout", help="Of the labels.", rich_help_panel=_PANEL)] = "nchw",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="Of the labels; dnnperf is of eager.", rich_help_panel=_PANEL)
+    ] = "eager",
     optimizer: Annotated[
         str | None, typer.Option("--optimizer", help="Of the labels.", show_default=False, rich_help_panel=_PANEL)
     ] = None,
@@ -163,6 +166,7 @@ def evaluate(
             mode=mode,
             precision=precision,
             layout=layout,
+            runtime=runtime,
             optimizer=optimizer,
             epochs=10 if epochs is None else epochs,
             long_epochs=long_epochs,

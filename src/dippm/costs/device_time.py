@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout
+from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
-from dippm.costs.extra_work import add_windows_and_groups, reordered_images, rows_with_blocks
+from dippm.costs.extra_work import add_windows_and_groups, channel_blocks, reordered_images, rows_with_blocks
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
@@ -127,6 +127,11 @@ def busy_ms(
     if plan.work.fusion is None and (rates.pool_tap_cycles or rates.group_norm_cycles):
         for own, device in zip(busy, devices, strict=True):
             add_windows_and_groups(own, plan, at, device=device, rates=rates)
+    if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING and plan.work.fusion is None:
+        node, cycles = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
+        for own, channel, device in zip(busy, cycles, devices, strict=True):
+            blocks_ms = rates.batch_norm_cycles * channel / (device.boost_clock_mhz * MEGA) * _MS
+            own[:, node] = np.maximum(own[:, node], gap_ms + blocks_ms)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = reordered_images(plan, at)
         if len(node):

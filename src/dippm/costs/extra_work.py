@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dippm.costs.conditions import Layout
@@ -9,16 +11,19 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.rates import Rates
+from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
+from dippm.graph.codes import mark
 from dippm.units import MEGA, MILLI
 
-__all__ = ["add_windows_and_groups", "reordered_images", "rows_with_blocks"]
+__all__ = ["add_windows_and_groups", "channel_blocks", "reordered_images", "rows_with_blocks"]
 
 _IMAGE_RANK = 4
 # Blocks of a group norm's statistics that a multiprocessor runs at the same time.
 _BLOCKS_PER_SM = 2
+_IS_BF16 = mark(DType, [DType.BFLOAT16])
 
 
 def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
@@ -54,6 +59,36 @@ def add_windows_and_groups(
     elements = np.broadcast_to(at.row.width, at.row.rows.shape)[:, is_norm]
     waves = np.ceil(at.row.rows[:, is_norm] / (_BLOCKS_PER_SM * device.sm_count))
     busy_ms[:, at.row.node[is_norm]] += rates.group_norm_cycles * waves * elements / cycles_per_ms
+
+
+def channel_blocks(
+    plan: KernelPlan, at: WorkloadAt, *, layout: Layout, sms: Sequence[int]
+) -> tuple[IndexArray, FloatArray]:
+    """Batch norms that take statistics of images in NCHW, and how many elements one multiprocessor goes over, in turn.
+
+    Both cuDNN and PyTorch give each channel one block, so that few channels leave most of a device idle. A gradient
+    goes over two images; PyTorch's own kernels, which run in BF16, take twice as long for an element.
+
+    Args:
+        plan: The kernels.
+        at: Their work.
+        layout: Layout of the images.
+        sms: Multiprocessors of each device.
+
+    Shapes:
+        Result: [n] and [D, B, n].
+    """
+    sizes = plan.work.sizes
+    is_gradient = sizes.is_kind(OpKind.NORM_GRAD) & sizes.has_function(OpKind.BATCH_NORM.value)
+    takes_statistics = reads_twice(sizes) & (sizes.is_kind(OpKind.BATCH_NORM) | is_gradient)
+    node = np.flatnonzero(takes_statistics & ~plan.formats[layout].is_last)
+    image = sizes.inputs(node, 0)
+    channels = np.maximum(sizes.dimension(image, 1)[:, 0], 1.0)
+    elements = evaluate(sizes.elements_of(image), at.batches) / channels
+    elements *= np.where(is_gradient[node], 2.0, 1.0)
+    elements *= np.where(_IS_BF16[sizes.arrays.dtype[image]], 2.0, 1.0)
+    waves = np.ceil(channels / np.array(sms)[:, None])
+    return node, waves[:, None] * elements
 
 
 def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:

@@ -43,6 +43,8 @@ class Rates:
             count.
         group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
             multiprocessor runs two blocks at a time. 0 where bytes alone count.
+        batch_norm_cycles: Cycles for each element of a channel in the block that takes a batch norm's statistics while
+            training in NCHW; a channel has one block. 0 where bytes alone count.
         step_us: Least time of one step of a recurrent layer, microseconds.
         row_cycles: Cycles for which a row of a layer norm, however narrow, keeps a multiprocessor busy; 0 where
             networks learn what narrow rows take.
@@ -73,6 +75,7 @@ class Rates:
     cache_gain: float = 2.5
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0
+    batch_norm_cycles: float = 0.0
     step_us: float = 8.0
     row_cycles: float = 0.0
     host_scale: float = 1.0

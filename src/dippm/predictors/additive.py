@@ -205,9 +205,15 @@ class AdditivePredictor:
             UnsupportedError: ``artefact.columns``.
         """
         kernels = load_kernel_model()
-        own: dict[str, AdditivePredictor] = {}
+        of_architectures: dict[tuple[str, ...], list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]] = {}
         for artefact, tensors in _read_all(OWN_REGIMES, folder):
-            own |= dict.fromkeys(artefact.architectures, AdditivePredictor([(artefact, tensors)], kernels))
+            of_architectures.setdefault(artefact.architectures, []).append((artefact, tensors))
+        own = {
+            name: predictor
+            for names, artefacts in of_architectures.items()
+            for predictor in [AdditivePredictor(artefacts, kernels)]
+            for name in names
+        }
         return AdditivePredictor(_read_all(REGIMES, folder), kernels, own=own)
 
     def on(self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan) -> AdditivePredictor:

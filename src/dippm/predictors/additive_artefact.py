@@ -63,7 +63,7 @@ REGIMES = (
 )
 
 #: What networks of one architecture are trained for: kernels were traced on Hopper alone.
-OWN_REGIMES = (Regime(mode=Mode.INFERENCE, architecture="9.0"),)
+OWN_REGIMES = tuple(Regime(mode=mode, architecture="9.0") for mode in Mode)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -61,10 +61,11 @@ def time_compiled_steps(
     ]
     for own, device in zip(busy, devices, strict=True):
         for eager in dict.fromkeys(ways):
-            is_covered = networks.covers(device, eager)
-            if not is_covered and not networks.is_near(device, eager):
+            known = networks.on(device, eager, compiled.eager or compiled.plan)
+            is_covered = known.covers(device, eager)
+            if not is_covered and not known.is_near(device, eager):
                 continue
-            correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=networks)
+            correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=known)
             if not is_covered:
                 # Of eager steps in pure 16 bits the faster of both is taken (pure_half.py).
                 np.minimum(correction, 1.0, out=correction)

@@ -24,7 +24,7 @@ import dippm.graph
 from dippm.costs.conditions import Mode, Optimizer
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.rates import Rates
-from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.costs.training_step.training_graph import TrainingGraph, TrainingSettings, make_training_graph
 from dippm.datasets import fast_norms, software_graphs
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.software_graphs import as_measured
@@ -36,7 +36,7 @@ from dippm.graph import Graph
 from dippm.predictors.calibration import Calibration
 from dippm.training.traced_operators import TracedOperators
 
-__all__ = ["AdditiveSamples", "build_additive_samples", "plan_of"]
+__all__ = ["AdditiveSamples", "build_additive_samples", "graph_that_ran"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,15 +144,15 @@ def build_additive_samples(
         cache: Folder of the graph cache.
         folder: Where the arrays are kept.
         parameters_m: Weights of the measured models by architecture, millions, where they are known.
-        rates: Sustained rates of the plain sum; where None are given, those of the shipped calibration, but for what
-            narrow rows take, which the networks learn.
+        rates: Sustained rates of the plain sum; where None are given, those of the shipped calibration that hold
+            everywhere, but for what narrow rows take, which the networks learn.
         device: What all labels were measured on; where None is given, what the catalogue has under each label's name.
 
     Raises:
         UsageError: ``samples.empty`` where no label has a graph.
     """
     labels = [label for label in labels if label.measurement.latency_ms is not None]
-    rates = rates or replace(Calibration.read().rates, row_cycles=0.0)
+    rates = rates or replace(Calibration.read().rates, row_cycles=0.0, measured={})
     key = _key_of(labels, rates, device)
     path = Path(folder) / f"additive-{key}.npz"
     arrays = _read(path)
@@ -257,13 +257,19 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
 
 
 def plan_of(graph: Graph, label: Label) -> PhysicalPlan:
-    """The graph that ran: that of the label's software, and a training step is a graph of its own."""
+    """The work of the graph that ran."""
+    conditions = label.configuration.conditions
+    return PhysicalPlan.from_graph(graph_that_ran(graph, label), conditions.precision, conditions.runtime)
+
+
+def graph_that_ran(graph: Graph, label: Label) -> Graph | TrainingGraph:
+    """That of the label's software; a training step is a graph of its own."""
     conditions = label.configuration.conditions
     graph = as_measured(graph, label)
-    if conditions.mode is Mode.TRAINING:
-        settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.SGD, precision=conditions.precision)
-        return PhysicalPlan.from_graph(make_training_graph(graph, settings), conditions.precision)
-    return PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
+    if conditions.mode is Mode.INFERENCE:
+        return graph
+    settings = TrainingSettings(optimizer=conditions.optimizer or Optimizer.SGD, precision=conditions.precision)
+    return make_training_graph(graph, settings)
 
 
 def _offsets(counts: Sequence[int]) -> IndexArray:

@@ -1,15 +1,16 @@
 """Train networks of one architecture on captured and traced calls.
 
 ``python -m dippm.training.architecture_networks --labels data/labels/h200/labels.parquet
---traces data/labels/h200/traces.parquet --cache graphs`` fits the additive networks on inference of one GPU, in all
-precisions and layouts that were traced:
+--traces data/labels/h200/traces.parquet --cache graphs`` fits the additive networks on calls of one GPU, or with
+``--mode training`` on its training steps, in all precisions and layouts that were traced:
 
 1. *Rows*: every traced call. Captured ones have their measured time; of eager ones, which wait for the host, the time
-   of their kernels counts, with the least gap between two of them.
-2. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
+   of their kernels counts, with the least gap between two of them. Training steps are all eager.
+2. *Rates*: those of the plain sum at inference; of training steps that of batch norms too, from their traces.
+3. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
    captured call is spread over them.
-3. *Parts, networks*: as in :mod:`dippm.training.additive`.
-4. *Interval*: the same, on families that were left out in turn, and on models.
+4. *Parts, networks*: as in :mod:`dippm.training.additive`.
+5. *Interval*: the same, on families that were left out in turn, and on models.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import numpy as np
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import architecture_of
 from dippm.datasets.graph_cache import GraphCache, build_graphs
-from dippm.datasets.software_graphs import as_measured
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
@@ -41,8 +41,9 @@ from dippm.predictors.calibration import Calibration
 from dippm.training.additive import FOLDS, describe_errors, train_additive
 from dippm.training.additive_fit import AdditiveSettings
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
-from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, plan_of
+from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran
 from dippm.training.architecture import HEIRS
+from dippm.training.batch_norm_cycles import fit_batch_norm_cycles
 from dippm.training.traced_operators import TracedOperators, match_operators
 
 __all__ = ["load_traced_samples", "main", "traced_operators"]
@@ -50,17 +51,25 @@ __all__ = ["load_traced_samples", "main", "traced_operators"]
 _LOG = logging.getLogger(__name__)
 
 _EAGER_GAP_MS = 1e-3
-_EPOCHS = 50
+# Steps are few, and each has three times the operators of a call.
+_EPOCHS = {Mode.INFERENCE: 50, Mode.TRAINING: 150}
 
 
 def load_traced_samples(
-    labels: Sequence[Label], traces: Mapping[str, Sequence[OperatorRun]], *, cache: Path, folder: Path, jobs: int = 1
+    labels: Sequence[Label],
+    traces: Mapping[str, Sequence[OperatorRun]],
+    *,
+    mode: Mode,
+    cache: Path,
+    folder: Path,
+    jobs: int = 1,
 ) -> AdditiveSamples:
-    """Traced calls of inference as samples.
+    """Traced calls as samples.
 
     Args:
         labels: All labels.
         traces: The operators of each traced label, by its key.
+        mode: Inference or training.
         cache: Folder of the graph cache; graphs that it lacks are read.
         folder: Where the arrays are kept.
         jobs: Processes that read graphs.
@@ -70,11 +79,13 @@ def load_traced_samples(
         for label in labels
         if traces.get(label.key)
         and label.measurement.latency_ms is not None
-        and label.configuration.conditions.mode is Mode.INFERENCE
+        and label.configuration.conditions.mode is mode
     ]
     for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
     rates = replace(Calibration.read().rates, row_cycles=0.0, measured={})
+    if mode is Mode.TRAINING:
+        rates = replace(rates, batch_norm_cycles=fit_batch_norm_cycles(chosen, traces))
     samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
     graphs = GraphCache(cache)
     operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
@@ -94,14 +105,16 @@ def traced_operators(
     cached = graphs.load(label.recipe.model_key, batch=label.recipe.batch)
     if cached is None:
         return {}
-    plan: PhysicalPlan = plan_of(cached.graph, label)
+    conditions = label.configuration.conditions
+    graph = graph_that_ran(cached.graph, label)
+    plan = PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
     kernels_ms = sum(run.duration_us for run in runs) / 1e3
     call_ms, launched = label.measurement.latency_ms or kernels_ms, sum(len(run.kernels) for run in runs)
     # A call that is shorter than its kernels were under the tracer ran them faster.
     scale, gap_ms = min(call_ms / kernels_ms, 1.0), max(call_ms - kernels_ms, 0.0) / launched
     total_ms: dict[tuple[int, ...], float] = defaultdict(float)
     count: dict[tuple[int, ...], int] = defaultdict(int)
-    for matched in match_operators(as_measured(cached.graph, label), label.recipe.batch, runs):
+    for matched in match_operators(graph, label.recipe.batch, runs):
         classes = tuple(sorted(own for node in matched.nodes if (own := int(plan.class_of[node])) >= 0))
         for position in matched.runs:
             run = runs[position]
@@ -145,35 +158,38 @@ def _join(samples: Sequence[Mapping[tuple[int, ...], tuple[float, int]]]) -> Tra
 
 
 def _errors_of(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, float]:
-    """Errors over the captured rows of all parts."""
+    """Errors over the rows of all parts; of calls those that were captured, whose time was measured as a whole."""
     test = np.concatenate([part.test for part in held])
     predicted_ms = np.concatenate([part.test_ms for part in held])
-    is_captured = np.array([samples.labels[row].configuration.conditions.runtime is Runtime.CUDA_GRAPH for row in test])
-    return describe_errors(predicted_ms[is_captured], samples.measured_ms[test[is_captured]])
+    runtimes = np.array([samples.labels[row].configuration.conditions.runtime.value for row in test])
+    is_counted = (runtimes == Runtime.CUDA_GRAPH.value) | ~(runtimes == Runtime.CUDA_GRAPH.value).any()
+    return describe_errors(predicted_ms[is_counted], samples.measured_ms[test[is_counted]])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: fit, write the artefact, print its errors."""
-    defaults = AdditiveSettings(epochs=_EPOCHS)
+    defaults = AdditiveSettings()
     parser = argparse.ArgumentParser(description="Train networks of one architecture on traced calls.")
+    parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.INFERENCE)
     parser.add_argument("--labels", type=Path, required=True, help="Parquet file of labels of one GPU")
     parser.add_argument("--traces", type=Path, required=True, help="Parquet file of their traces")
     parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
     parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
     parser.add_argument("--jobs", type=int, default=1, help="processes that read models which the cache lacks")
     parser.add_argument("--members", type=int, default=defaults.members)
-    parser.add_argument("--epochs", type=int, default=defaults.epochs)
+    parser.add_argument("--epochs", type=int, default=None, help="50 for calls, 150 for steps")
     parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefact")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     samples = load_traced_samples(
         list(read_parquet(options.labels)),
         read_traces(options.traces),
+        mode=options.mode,
         cache=options.cache,
         folder=options.folder,
         jobs=options.jobs,
     )
-    settings = AdditiveSettings(members=options.members, epochs=options.epochs)
+    settings = AdditiveSettings(members=options.members, epochs=options.epochs or _EPOCHS[options.mode])
     single = replace(settings, members=1)
     families = predict_families(samples, single, folds=FOLDS, folder=options.folder)
     models = predict_models(samples, single, folds=FOLDS, folder=options.folder)
@@ -183,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [*families, *models],
         data_sha256=hashlib.sha256(options.labels.read_bytes() + options.traces.read_bytes()).hexdigest(),
         command=(
-            f"python -m dippm.training.architecture_networks --labels {options.labels} --traces {options.traces} "
-            f"--members {options.members} --epochs {options.epochs}"
+            f"python -m dippm.training.architecture_networks --mode {options.mode} --labels {options.labels} "
+            f"--traces {options.traces} --members {options.members} --epochs {settings.epochs}"
         ),
     )
     own = architecture_of(find_device(samples.labels[0].measurement.device))
