@@ -95,7 +95,8 @@ def test_operators_explain_exactly_the_latency(network: Graph) -> None:
 
 
 def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: Graph) -> None:
-    """Traces of an H200 are behind calls of today's libraries on its architecture."""
+    """Traces of an H200 are behind calls and steps of today's libraries on its architecture."""
+    step = {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}
 
     def answer(device: str = "H200", **changed: Any) -> Prediction:
         (found,) = predict(network, batches=[512], devices=[device], **{"precision": Precision.AMP, **changed})
@@ -105,9 +106,10 @@ def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: G
     assert {own.predictor.name, other.predictor.name} == {"additive-1"}
     assert all("dippm-traced on H200" in found.predictor.labels for found in (own, other))
     assert any("No whole model was measured on H100" in warning for warning in other.warnings)
-    for changed in ({}, {"layout": Layout.NHWC}, {"runtime": Runtime.CUDA_GRAPH}, {"precision": Precision.FP32}):
+    for changed in ({}, {"layout": Layout.NHWC}, {"runtime": Runtime.CUDA_GRAPH}, {"precision": Precision.FP32}, step):
+        assert "dippm-traced on H200" in answer(**changed).predictor.labels
         assert not any("No whole model" in warning for warning in answer(**changed).warnings)
-    for changed in ({"runtime": Runtime.COMPILE}, {"software": Software(torch=(2, 3))}):
+    for changed in ({"runtime": Runtime.COMPILE}, {"software": Software(torch=(2, 3))}, step | {"layout": Layout.NHWC}):
         assert "dippm" not in answer(**changed).predictor.labels
 
 
@@ -116,9 +118,9 @@ def test_an_architecture_with_rates_of_its_own_is_answered_by_the_sum_where_it_h
 ) -> None:
     """Labels of an H200 are behind eager NCHW calls of today's libraries on its architecture, and behind no others."""
     half_width = Calibration.read().architectures["9.0"]["half_width"]
-    for changed in ({"precision": Precision.TF32}, {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}):
+    for changed in ({}, {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}):
         for device in ("H200", "H100"):
-            (answer,) = predict(network, batches=[512], devices=[device], **{"precision": Precision.AMP, **changed})
+            (answer,) = predict(network, batches=[512], devices=[device], precision=Precision.TF32, **changed)
             assert answer.predictor.name == "physics-0"
             assert "H200, the project's own labels" in answer.predictor.labels
             assert any(f"No whole model was measured on {device}" in warning for warning in answer.warnings)
