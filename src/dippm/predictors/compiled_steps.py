@@ -51,7 +51,8 @@ def time_compiled_steps(
         devices: The devices.
         rates: Rates of the plain sum of a training step, the host's among them.
         kernels: Learned kernel times.
-        networks: What corrects eager steps where it was trained on such.
+        networks: What corrects eager steps where it was trained on such. Those of single architectures are not asked:
+            a compiler splits what eager kernels give one block, such as the channels of a batch norm.
     """
     compiled, conditions = prepared.compiled, prepared.conditions
     busy = busy_ms(compiled.plan, prepared.at, devices=devices, conditions=conditions, rates=rates, kernels=kernels)
@@ -61,11 +62,10 @@ def time_compiled_steps(
     ]
     for own, device in zip(busy, devices, strict=True):
         for eager in dict.fromkeys(ways):
-            known = networks.on(device, eager, compiled.eager or compiled.plan)
-            is_covered = known.covers(device, eager)
-            if not is_covered and not known.is_near(device, eager):
+            is_covered = networks.covers(device, eager)
+            if not is_covered and not networks.is_near(device, eager):
                 continue
-            correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=known)
+            correction = _correction(prepared, device, eager, rates=rates, kernels=kernels, networks=networks)
             if not is_covered:
                 # Of eager steps in pure 16 bits the faster of both is taken (pure_half.py).
                 np.minimum(correction, 1.0, out=correction)

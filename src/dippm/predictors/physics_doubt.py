@@ -132,7 +132,6 @@ def _with_labels_of_eager_steps(
     """What the time of compiled training steps rests on."""
     conditions = replace(prepared.conditions, precision=compiled.runs_in)
     eager = eager_conditions(conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
-    networks = networks.on(device, eager, prepared.compiled.eager or prepared.compiled.plan)
     if not (networks.covers(device, eager) or networks.is_near(device, eager)):
         return labels
     return f"time of the eager step: {networks.artefact(eager).labels}; {labels}"
