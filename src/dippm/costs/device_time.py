@@ -128,9 +128,9 @@ def busy_ms(
         for own, device in zip(busy, devices, strict=True):
             add_windows_and_groups(own, plan, at, device=device, rates=rates)
     if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING and plan.work.fusion is None:
-        node, cycles = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
-        for own, channel, device in zip(busy, cycles, devices, strict=True):
-            blocks_ms = rates.batch_norm_cycles * channel / (device.boost_clock_mhz * MEGA) * _MS
+        node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
+        for own, in_turn, device in zip(busy, elements, devices, strict=True):
+            blocks_ms = rates.batch_norm_cycles * in_turn / (device.boost_clock_mhz * MEGA) * _MS
             own[:, node] = np.maximum(own[:, node], gap_ms + blocks_ms)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = reordered_images(plan, at)

@@ -18,7 +18,20 @@ from dippm.graph import DType, OpKind
 from dippm.graph.codes import mark
 from dippm.units import MEGA, MILLI
 
-__all__ = ["add_windows_and_groups", "channel_blocks", "reordered_images", "rows_with_blocks"]
+__all__ = [
+    "BF16_CHANNEL",
+    "GRADIENT_CHANNEL",
+    "add_windows_and_groups",
+    "channel_blocks",
+    "reordered_images",
+    "rows_with_blocks",
+]
+
+GRADIENT_CHANNEL = 2.0
+"""How many images the gradient of a batch norm goes over."""
+
+BF16_CHANNEL = 2.0
+"""How much longer an element of a batch norm takes in BF16, which PyTorch's own kernels run, than by cuDNN."""
 
 _IMAGE_RANK = 4
 # Blocks of a group norm's statistics that a multiprocessor runs at the same time.
@@ -66,8 +79,7 @@ def channel_blocks(
 ) -> tuple[IndexArray, FloatArray]:
     """Batch norms that take statistics of images in NCHW, and how many elements one multiprocessor goes over, in turn.
 
-    Both cuDNN and PyTorch give each channel one block, so that few channels leave most of a device idle. A gradient
-    goes over two images; PyTorch's own kernels, which run in BF16, take twice as long for an element.
+    Both cuDNN and PyTorch give each channel one block, so that few channels leave most of a device idle.
 
     Args:
         plan: The kernels.
@@ -85,8 +97,8 @@ def channel_blocks(
     image = sizes.inputs(node, 0)
     channels = np.maximum(sizes.dimension(image, 1)[:, 0], 1.0)
     elements = evaluate(sizes.elements_of(image), at.batches) / channels
-    elements *= np.where(is_gradient[node], 2.0, 1.0)
-    elements *= np.where(_IS_BF16[sizes.arrays.dtype[image]], 2.0, 1.0)
+    elements *= np.where(is_gradient[node], GRADIENT_CHANNEL, 1.0)
+    elements *= np.where(_IS_BF16[sizes.arrays.dtype[image]], BF16_CHANNEL, 1.0)
     waves = np.ceil(channels / np.array(sms)[:, None])
     return node, waves[:, None] * elements
 

@@ -208,12 +208,9 @@ class AdditivePredictor:
         of_architectures: dict[tuple[str, ...], list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]] = {}
         for artefact, tensors in _read_all(OWN_REGIMES, folder):
             of_architectures.setdefault(artefact.architectures, []).append((artefact, tensors))
-        own = {
-            name: predictor
-            for names, artefacts in of_architectures.items()
-            for predictor in [AdditivePredictor(artefacts, kernels)]
-            for name in names
-        }
+        own: dict[str, AdditivePredictor] = {}
+        for names, artefacts in of_architectures.items():
+            own |= dict.fromkeys(names, AdditivePredictor(artefacts, kernels))
         return AdditivePredictor(_read_all(REGIMES, folder), kernels, own=own)
 
     def on(self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan) -> AdditivePredictor:

@@ -36,7 +36,7 @@ from dippm.graph import Graph
 from dippm.predictors.calibration import Calibration
 from dippm.training.traced_operators import TracedOperators
 
-__all__ = ["AdditiveSamples", "build_additive_samples", "graph_that_ran"]
+__all__ = ["AdditiveSamples", "build_additive_samples", "graph_that_ran", "shared_rates"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,15 +144,14 @@ def build_additive_samples(
         cache: Folder of the graph cache.
         folder: Where the arrays are kept.
         parameters_m: Weights of the measured models by architecture, millions, where they are known.
-        rates: Sustained rates of the plain sum; where None are given, those of the shipped calibration that hold
-            everywhere, but for what narrow rows take, which the networks learn.
+        rates: Sustained rates of the plain sum; :func:`shared_rates` where None are given.
         device: What all labels were measured on; where None is given, what the catalogue has under each label's name.
 
     Raises:
         UsageError: ``samples.empty`` where no label has a graph.
     """
     labels = [label for label in labels if label.measurement.latency_ms is not None]
-    rates = rates or replace(Calibration.read().rates, row_cycles=0.0, measured={})
+    rates = rates or shared_rates()
     key = _key_of(labels, rates, device)
     path = Path(folder) / f"additive-{key}.npz"
     arrays = _read(path)
@@ -223,7 +222,9 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
                 kind = f"{cached.fingerprint} {label.measurement.software.framework[:8]}"
                 plan = graphs.get(kind)
                 if plan is None:
-                    plan = graphs[kind] = plan_of(cached.graph, label)
+                    graph = graph_that_ran(cached.graph, label)
+                    plan = PhysicalPlan.from_graph(graph, conditions.precision, conditions.runtime)
+                    graphs[kind] = plan
                 sample = plan.at(
                     [label.recipe.batch],
                     device=device or find_device(label.measurement.device),
@@ -256,10 +257,12 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
     return SampleArrays(**joined)
 
 
-def plan_of(graph: Graph, label: Label) -> PhysicalPlan:
-    """The work of the graph that ran."""
-    conditions = label.configuration.conditions
-    return PhysicalPlan.from_graph(graph_that_ran(graph, label), conditions.precision, conditions.runtime)
+def shared_rates() -> Rates:
+    """Rates that networks start from: those of the plain sum at inference that hold on every architecture.
+
+    What narrow rows take, the networks learn.
+    """
+    return replace(Calibration.read().rates, row_cycles=0.0, measured={})
 
 
 def graph_that_ran(graph: Graph, label: Label) -> Graph | TrainingGraph:

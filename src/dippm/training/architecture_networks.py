@@ -37,11 +37,10 @@ from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
 from dippm.measuring.operator_run import OperatorRun
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, manifest_path, write_tensors
-from dippm.predictors.calibration import Calibration
 from dippm.training.additive import FOLDS, describe_errors, train_additive
 from dippm.training.additive_fit import AdditiveSettings
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
-from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran
+from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran, shared_rates
 from dippm.training.architecture import HEIRS
 from dippm.training.batch_norm_cycles import fit_batch_norm_cycles
 from dippm.training.traced_operators import TracedOperators, match_operators
@@ -83,7 +82,7 @@ def load_traced_samples(
     ]
     for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
-    rates = replace(Calibration.read().rates, row_cycles=0.0, measured={})
+    rates = shared_rates()
     if mode is Mode.TRAINING:
         rates = replace(rates, batch_norm_cycles=fit_batch_norm_cycles(chosen, traces))
     samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
@@ -161,8 +160,8 @@ def _errors_of(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, f
     """Errors over the rows of all parts; of calls those that were captured, whose time was measured as a whole."""
     test = np.concatenate([part.test for part in held])
     predicted_ms = np.concatenate([part.test_ms for part in held])
-    runtimes = np.array([samples.labels[row].configuration.conditions.runtime.value for row in test])
-    is_counted = (runtimes == Runtime.CUDA_GRAPH.value) | ~(runtimes == Runtime.CUDA_GRAPH.value).any()
+    is_captured = np.array([samples.labels[row].configuration.conditions.runtime is Runtime.CUDA_GRAPH for row in test])
+    is_counted = is_captured if is_captured.any() else ~is_captured
     return describe_errors(predicted_ms[is_counted], samples.measured_ms[test[is_counted]])
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from dippm.costs.conditions import Mode
+from dippm.costs.extra_work import BF16_CHANNEL, GRADIENT_CHANNEL
 from dippm.costs.precision import Precision
 from dippm.datasets.store.label import Label
 from dippm.devices import find_device
@@ -42,19 +43,19 @@ def fit_batch_norm_cycles(labels: Iterable[Label], traces: Mapping[str, Sequence
     Returns:
         The median of the medians of all kinds; 0 where no batch norm was traced.
     """
-    found: dict[tuple[Precision, str], list[float]] = defaultdict(list)
+    found: dict[tuple[Precision, bool], list[float]] = defaultdict(list)
     for label in labels:
         conditions = label.configuration.conditions
         if conditions.mode is Mode.TRAINING:
-            for direction, cycles in _cycles_of_step(label, traces.get(label.key, ())):
-                found[conditions.precision, direction].append(cycles)
+            for is_backward, cycles in _cycles_of_step(label, traces.get(label.key, ())):
+                found[conditions.precision, is_backward].append(cycles)
     medians = [float(np.median(cycles)) for cycles in found.values()]
     return round(float(np.median(medians)), 2) if medians else 0.0
 
 
-def _cycles_of_step(label: Label, runs: Sequence[OperatorRun]) -> Iterator[tuple[str, float]]:
+def _cycles_of_step(label: Label, runs: Sequence[OperatorRun]) -> Iterator[tuple[bool, float]]:
     device = find_device(label.measurement.device)
-    slower = 2.0 if label.configuration.conditions.precision is Precision.AMP_BF16 else 1.0
+    slower = BF16_CHANNEL if label.configuration.conditions.precision is Precision.AMP_BF16 else 1.0
     for run in runs:
         if "batch_norm" not in run.name or any(_HELD in kernel.name for kernel in run.kernels):
             continue
@@ -65,5 +66,6 @@ def _cycles_of_step(label: Label, runs: Sequence[OperatorRun]) -> Iterator[tuple
         elements = batch * height * width
         if elements < _FROM_ELEMENTS:
             continue
-        work = math.ceil(channels / device.sm_count) * elements * slower * (2.0 if run.is_backward else 1.0)
-        yield "back" if run.is_backward else "forward", run.duration_us * device.boost_clock_mhz / work
+        work = math.ceil(channels / device.sm_count) * elements * slower
+        work *= GRADIENT_CHANNEL if run.is_backward else 1.0
+        yield run.is_backward, run.duration_us * device.boost_clock_mhz / work
