@@ -26,6 +26,7 @@ from dippm.graph import Graph, OpKind
 from dippm.graph.fingerprint import fingerprint
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
+from dippm.training.pretraining import Pretraining
 from dippm.training.settings import TrainingSettings
 
 FAMILIES = ("narrow", "wide", "deep")
@@ -81,6 +82,7 @@ class Trainings:
     """Stands in for trainings: predictions that are off by a factor of model, epochs, seed and parts."""
 
     trained: list[TrainingSettings] = field(default_factory=list)
+    first_epochs: list[int] = field(default_factory=list)
 
     def __call__(
         self,
@@ -89,11 +91,13 @@ class Trainings:
         settings: TrainingSettings,
         folder: Path,
         *,
+        pretraining: Pretraining | None,
         resume: bool,
     ) -> npt.NDArray[np.float64]:
         assert resume
         folder.mkdir(parents=True, exist_ok=True)
         self.trained.append(settings)
+        self.first_epochs.append(0 if pretraining is None else pretraining.epochs)
         numbers = [len(settings.model), settings.epochs, settings.hidden, settings.seed, *parts.tolist()]
         return samples.targets * np.exp(np.random.default_rng(numbers).normal(0.0, 0.1, samples.targets.shape))
 
@@ -135,7 +139,7 @@ def test_the_report_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_repeated_run_reads_its_trainings_back(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dippm.api.dippm_evaluation._write", lambda _report, _folder: ())
+    monkeypatch.setattr("dippm.api.dippm_evaluation._write", lambda _report, _folder, **_: ())
     trainings = Trainings()
     monkeypatch.setattr("dippm.training.train_model.predict_with", trainings)
     first = evaluate(folder, tmp_path)
@@ -146,6 +150,22 @@ def test_a_repeated_run_reads_its_trainings_back(folder: Path, tmp_path: Path, m
     cut.write_bytes(cut.read_bytes()[:100])
     assert evaluate(folder, tmp_path).report == first.report
     assert [settings.model for settings in trainings.trained[count:]] == ["gat"]
+
+
+def test_networks_that_learn_something_first_are_kept_and_reported_apart(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings = Trainings()
+    monkeypatch.setattr("dippm.training.train_model.predict_with", trainings)
+    plain = evaluate(folder, tmp_path)
+    count = len(trainings.trained)
+    done = evaluate(folder, tmp_path, pretrain=folder / "labels.parquet", pretrain_epochs=3)
+    # What was kept of the others answers nothing here.
+    assert trainings.first_epochs == [0] * count + [3] * count
+    assert not set(done.files) & set(plain.files)
+    page = done.files[0].read_text(encoding="utf-8")
+    assert "Networks learned first from 48 rows of 'dippm' (Test GPU, torch 2.13.0) for 3 epochs." in page
+    assert "learned first" not in plain.files[0].read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

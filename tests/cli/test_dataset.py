@@ -18,8 +18,13 @@ from dippm.cli import main
 from dippm.cluster import campaign
 from dippm.datasets.campaign import run as campaign_run
 from dippm.datasets.campaign.fleet import Answer, Member
+from dippm.datasets.recipes.collections import load_collection
+from dippm.datasets.store.label import PREDICTED_SOURCE
+from dippm.datasets.store.parquet import read_parquet
 
 pytestmark = pytest.mark.usefixtures("fake_worker")
+
+_PREDICT = ("predict", "--recipe", "cpu-small", "--cache", "graphs")
 
 
 def test_a_campaign_from_start_to_statistics(
@@ -121,6 +126,25 @@ def test_a_campaign_that_a_signal_ends_says_so_and_leaves_its_report(
     assert "budget spent" in capsys.readouterr().out
 
 
+def test_what_is_predicted_of_a_collection_becomes_labels(
+    tmp_path: Path, run_json: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "predicted.parquet"
+    words = ["dataset", "predict", "--recipe", "cpu-small", "--cache", str(tmp_path / "graphs"), "--out", str(out)]
+    words += ["--device", "a100", "--precision", "amp", "--software", "torch 2.4+cu121", "--limit", "3", "--jobs", "1"]
+    assert run_json(*words) == {"schema": 1, "path": str(out), "rows": 3}
+    labels = list(read_parquet(out))
+    assert [label.recipe for label in labels] == list(load_collection("cpu-small")[:3])
+    assert {label.source for label in labels} == {PREDICTED_SOURCE}
+    assert {label.measurement.device for label in labels} == {"A100-SXM4-40GB"}
+    assert {str(label.configuration.conditions.precision) for label in labels} == {"amp"}
+    # The same question gives the same file, and a terminal is told where it lies.
+    before = out.read_bytes()
+    assert main(words) == 0
+    assert f"3 predicted labels are in {out}." in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
 def test_collections_are_listed(
     run_json: Callable[..., dict[str, Any]], run_noted_columns: Callable[..., tuple[list[dict[str, str]], str]]
 ) -> None:
@@ -138,6 +162,14 @@ def test_collections_are_listed(
         (("measure", "--recipe", "cpu-small", "--store", "s.sqlite", "--mode", ","), 2, "usage.invalid"),
         (("measure", "--recipe", "cpu-small", "--store", "none/s.sqlite"), 2, "store.unreachable"),
         (("stats", "none.sqlite"), 2, "labels.missing"),
+        ((*_PREDICT, "--out", "p.csv", "--device", "A100"), 2, "labels.name"),
+        ((*_PREDICT, "--out", "p.parquet", "--device", "A1000000"), 4, "device.unknown"),
+        ((*_PREDICT, "--out", "p.parquet", "--device", "A100", "--optimizer", "sgd"), 2, "optimizer.unused"),
+        (
+            (*_PREDICT, "--out", "p.parquet", "--device", "B200", "--software", "torch 1.12+cu113"),
+            4,
+            "software.impossible",
+        ),
         (("export", "none.sqlite", "out.parquet"), 2, "labels.missing"),
         (("import", "none.parquet", "--store", "s.sqlite"), 2, "parquet.missing"),
         (("graphs", "--recipe", "no-such", "--cache", "c"), 2, "collection.unknown"),

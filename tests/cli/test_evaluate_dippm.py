@@ -63,6 +63,7 @@ WORDS = ("evaluate", "--protocol", "dippm", "--data", "labels.parquet", "--out",
 def test_options_reach_the_protocol(asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--seeds", "3", "--seed", "4", "--lr", "auto", "--hidden", "64", "--mode", "training", "--epochs", "5")
     others = ("--long-epochs", "50", "--leave-families-out", "2", "--mixed-precision", "--runtime", "cuda-graph")
+    others += ("--pretrain", "predicted.parquet", "--pretrain-epochs", "7")
     assert main([*WORDS, *options, *others, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["protocol"] == "dippm"
@@ -72,7 +73,7 @@ def test_options_reach_the_protocol(asked: list[dict[str, Any]], capsys: pytest.
     wanted = {
         "data": "labels.parquet", "out": Path("folder"), "seeds": 3, "seed": 4, "learning_rate": "auto", "hidden": 64,
         "mode": "training", "epochs": 5, "long_epochs": 50, "leave_families_out": 2, "device": None,
-        "mixed_precision": True, "runtime": "cuda-graph",
+        "mixed_precision": True, "runtime": "cuda-graph", "pretrain": "predicted.parquet", "pretrain_epochs": 7,
     }  # fmt: skip
     assert {name: call[name] for name in wanted} == wanted
 

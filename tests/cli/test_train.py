@@ -56,6 +56,16 @@ def test_json(
     assert longer["duration_s"] > answer["duration_s"]
 
 
+def test_other_labels_are_learned_first(
+    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", *data, *_QUICK, "--pretrain", data[1], "--pretrain-epochs", "3", "--out", str(tmp_path)]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == 2
+    first = json.loads((tmp_path / "model.json").read_text(encoding="utf-8"))["provenance"]["pretraining"]
+    assert (first["sources"], first["epochs"]) == (["dippm"], 3)
+
+
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
@@ -127,6 +137,7 @@ def test_a_pipe_is_told_early_what_is_under_way(
         (("--model", "gbdt", "--epochs", "20"), "option.unused"),
         (("--precision", "amp"), "labels.none"),
         (("--data", "nowhere.parquet"), "labels.missing"),
+        (("--pretrain", "nowhere.parquet"), "labels.missing"),
         (("--workers", "2"), "train.workers"),
         (("--cluster", "auto"), "train.workers"),
         (("--cluster", "auto", "--workers", "2", "--devices", "2"), "train.workers"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         measure_collection,
         parse_duration,
         plot_labels,
+        predict_collection,
     )
     from dippm.api.device_fit import DeviceFit, fits
     from dippm.api.dippm_evaluation import DippmEvaluation, evaluate_dippm
@@ -145,6 +146,7 @@ __all__ = [
     "plot_labels",
     "pod_fragment",
     "predict",
+    "predict_collection",
     "predict_each",
     "rebuild",
     "save_graph",
@@ -235,6 +237,7 @@ _HOMES = {
     "plot_labels": "dippm.api.datasets",
     "pod_fragment": "dippm.api.kubernetes",
     "predict": "dippm.api.prediction",
+    "predict_collection": "dippm.api.datasets",
     "predict_each": "dippm.api.prediction",
     "rebuild": "dippm.api.exploration.rebuild",
     "save_graph": "dippm.api.graph_files",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from dippm.api.datasets import open_labels
 from dippm.api.kept_trainings import KeptTrainings
 from dippm.api.report_files import describe_file, write_report
-from dippm.api.training import TRAINED_FOLDER
+from dippm.api.training import PRETRAIN_EPOCHS, TRAINED_FOLDER
 from dippm.costs.conditions import Conditions
 from dippm.errors import UsageError
 from dippm.training.versions import find_versions
@@ -51,6 +52,8 @@ def evaluate_dippm(
     layout: str = "nchw",
     runtime: str = "eager",
     optimizer: str | None = None,
+    pretrain: str | os.PathLike[str] | None = None,
+    pretrain_epochs: int = PRETRAIN_EPOCHS,
     epochs: int = 10,
     long_epochs: int = 200,
     seeds: int = 1,
@@ -80,6 +83,9 @@ def evaluate_dippm(
         layout: Layout of the labels.
         runtime: Runtime of the labels.
         optimizer: Optimizer of labels of training; needed where they are of several.
+        pretrain: Labels that every network learns from first, see :func:`dippm.train`; what a training is tested on is
+            not among them, nor are families that it leaves out.
+        pretrain_epochs: Passes over them.
         epochs: Epochs of the comparison of networks; the paper's are 10.
         long_epochs: Epochs of the long runs at most.
         seeds: Seeds of the comparison.
@@ -124,16 +130,20 @@ def evaluate_dippm(
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
     selection = LabelSelection(conditions=conditions, device=device, source=source)
     folder = Path(out)
+    graphs = Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache)
     with open_labels(data) as rows:
         labels = list(rows)
-    samples = train_model.load_samples(
-        labels,
-        selection,
-        Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
-        jobs=jobs,
-        on_progress=on_graph,
+    samples = train_model.load_samples(labels, selection, graphs, jobs=jobs, on_progress=on_graph)
+    pretraining = None
+    if pretrain is not None:
+        with open_labels(pretrain) as rows:
+            pretraining = train_model.load_pretraining(
+                rows, conditions, graphs, epochs=pretrain_epochs, jobs=jobs, on_progress=on_graph
+            )
+    trainings = KeptTrainings(
+        folder / ("trainings" if pretraining is None else f"trainings-after-{pretraining.key}"),
+        partial(train_model.predict_with, pretraining=pretraining),
     )
-    trainings = KeptTrainings(folder / "trainings", train_model.predict_with)
 
     def predict(
         samples: GraphSamples, parts: npt.NDArray[np.int8], *, model: str, epochs: int, seed: int
@@ -153,6 +163,7 @@ def evaluate_dippm(
         provenance={
             "command": command or "dippm.evaluate_dippm",
             "labels": describe_file(data),
+            **({} if pretraining is None else {"learned first": pretraining.describe()}),
             "width": hidden,
             "learning rate": learning_rate,
             "schedule of the learning rate": ONE_CYCLE,
@@ -163,16 +174,16 @@ def evaluate_dippm(
         },
         on_run=on_run,
     )
-    return DippmEvaluation(report=report, files=_write(report, folder))
+    return DippmEvaluation(report=report, files=_write(report, folder, is_pretrained=pretraining is not None))
 
 
-def _write(report: DippmReport, folder: Path) -> tuple[Path, ...]:
+def _write(report: DippmReport, folder: Path, *, is_pretrained: bool) -> tuple[Path, ...]:
     from dippm.evaluation.dippm_plots import draw_plots
     from dippm.evaluation.dippm_sections import describe_report, title_of_report
 
     return write_report(
         folder,
-        f"dippm_{report.dataset.device} {report.dataset.conditions}",
+        f"dippm_{report.dataset.device} {report.dataset.conditions}{' pretrained' if is_pretrained else ''}",
         title=title_of_report(report),
         sections=describe_report(report),
         plots=draw_plots(report),

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from dippm.training.epochs import EpochReport, RunEpochs
     from dippm.training.train_model import TrainingReport
 
-__all__ = ["TRAINED_FOLDER", "adapt", "load_predictor", "train"]
+__all__ = ["PRETRAIN_EPOCHS", "TRAINED_FOLDER", "adapt", "load_predictor", "train"]
 
 TRAINED_FOLDER = "dippm-trained"
 """Where trained predictors and the graphs that they learned from go unless the caller says otherwise."""
+PRETRAIN_EPOCHS = 20
+"""Passes over the labels that a network learns from first, unless the caller says otherwise."""
 
 
 def train(
@@ -42,6 +44,8 @@ def train(
     runtime: str = "eager",
     optimizer: str | None = None,
     edges: str = "data",
+    pretrain: str | os.PathLike[str] | None = None,
+    pretrain_epochs: int = PRETRAIN_EPOCHS,
     epochs: int = 10,
     hidden: int = 512,
     dropout: float = 0.05,
@@ -78,6 +82,9 @@ def train(
         runtime: Runtime of the labels.
         optimizer: Optimizer of labels of training; needed where they are of several.
         edges: ``"data"`` for edges along which tensors flow; ``"chain"`` for a line through all operators.
+        pretrain: Labels of the same conditions that the network learns from first: those of another device, or
+            predicted ones (:func:`dippm.predict_collection`). Models of the validation and test splits are left out.
+        pretrain_epochs: Passes over them.
         epochs: Passes over the training split.
         hidden: Width of the network.
         dropout: Share of activations dropped while training.
@@ -110,7 +117,7 @@ def train(
     """
     from dippm.datasets.selection import LabelSelection
     from dippm.training.settings import TrainingSettings
-    from dippm.training.train_model import load_samples, train_model
+    from dippm.training.train_model import load_pretraining, load_samples, train_model
 
     settings = TrainingSettings(
         model=model,
@@ -130,17 +137,37 @@ def train(
     conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
     edge_mode = _parse_edges(edges)
     folder = Path(TRAINED_FOLDER) / model if out is None else Path(out)
+    graphs = Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache)
     with open_labels(data) as labels:
         samples = load_samples(
             labels,
             LabelSelection(conditions=conditions, device=device, source=source),
-            Path(TRAINED_FOLDER) / "graphs" if cache is None else Path(cache),
+            graphs,
             edges=edge_mode,
             jobs=jobs,
             on_progress=on_graph,
         )
+    pretraining = None
+    if pretrain is not None:
+        with open_labels(pretrain) as labels:
+            pretraining = load_pretraining(
+                labels,
+                conditions,
+                graphs,
+                epochs=pretrain_epochs,
+                edges=edge_mode,
+                jobs=jobs,
+                on_progress=on_graph,
+            )
     return train_model(
-        samples, settings, folder, edges=edge_mode, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs
+        samples,
+        settings,
+        folder,
+        edges=edge_mode,
+        pretraining=pretraining,
+        resume=resume,
+        on_epoch=on_epoch,
+        run_epochs=run_epochs,
     )
 
 

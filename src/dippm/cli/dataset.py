@@ -228,6 +228,73 @@ def graphs(
         print_columns(("family", "model_key", "reason"), failed)
 
 
+@dataset.command("predict")
+def predict(
+    recipe: RecipeOption,
+    cache: Annotated[
+        Path,
+        typer.Option(
+            "--cache", metavar="FOLDER", help="Folder of the graphs, filled where it lacks some.", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="OUT.parquet", help="The file to write.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", "-d", metavar="NAME", help="The device.", show_default=False)],
+    mode: Annotated[str, typer.Option("--mode", "-m", help="inference or training.")] = "inference",
+    precision: Annotated[
+        str, typer.Option("--precision", "-p", help="fp32, fp32-strict, tf32, amp, amp-bf16, fp16 or bf16.")
+    ] = "fp32",
+    layout: options.LayoutOption = "nchw",
+    runtime: options.RuntimeOption = "eager",
+    optimizer: Annotated[
+        str | None, typer.Option("--optimizer", help="For training: as dippm predict has it.", show_default=False)
+    ] = None,
+    software: options.SoftwareOption = None,
+    limit: LimitOption = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", metavar="N", help="Processes; one per processor when left out.", min=1, show_default=False
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Write what dippm predicts of a collection as labels, for dippm train --pretrain."""
+    from dippm import api
+
+    graphs, models = CountBar("graphs", "reading models"), CountBar("models", "predicting")
+
+    def show_model(done: int, total: int) -> None:
+        graphs.close()
+        models.show(done, total)
+
+    try:
+        rows = api.predict_collection(
+            recipe,
+            out,
+            cache=cache,
+            device=device,
+            mode=mode,
+            precision=precision,
+            layout=layout,
+            runtime=runtime,
+            optimizer=optimizer,
+            software=software,
+            limit=limit,
+            jobs=jobs,
+            seed=seed,
+            on_graph=graphs.show,
+            on_model=show_model,
+        )
+    finally:
+        graphs.close()
+        models.close()
+    if as_json:
+        print_json({"schema": SCHEMA, "path": str(out), "rows": rows})
+    else:
+        print_note(f"{rows} predicted labels are in {out}.")
+
+
 @dataset.command("stats")
 def stats(
     labels: LabelsArgument,

@@ -91,6 +91,8 @@ def evaluate(
     optimizer: Annotated[
         str | None, typer.Option("--optimizer", help="Of the labels.", show_default=False, rich_help_panel=_PANEL)
     ] = None,
+    pretrain: options.PretrainOption = None,
+    pretrain_epochs: options.PretrainEpochsOption = 20,
     epochs: Annotated[
         int | None,
         typer.Option("--epochs", help="Of the comparison: 10, dnnperf 30.", show_default=False, rich_help_panel=_PANEL),
@@ -168,6 +170,8 @@ def evaluate(
             layout=layout,
             runtime=runtime,
             optimizer=optimizer,
+            pretrain=pretrain,
+            pretrain_epochs=pretrain_epochs,
             epochs=10 if epochs is None else epochs,
             long_epochs=long_epochs,
             seeds=seeds,

@@ -172,6 +172,18 @@ SoftwareOption = Annotated[
         show_default=False,
     ),
 ]
+PretrainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pretrain",
+        metavar="STORE|PARQUET",
+        help="Labels that networks learn from first, as dippm dataset predict writes them.",
+        show_default=False,
+    ),
+]
+PretrainEpochsOption = Annotated[
+    int, typer.Option("--pretrain-epochs", metavar="N", help="With --pretrain: passes over those labels.", min=1)
+]
 _HELD_HELP = "It holds for the device of its labels, and their conditions are the defaults"
 PredictorOption = Annotated[
     str | None,

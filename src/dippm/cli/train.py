@@ -26,6 +26,8 @@ _OF_ADAPT = frozenset({"adapt", "data", "out", "cache", "device", "device_file",
 _OF_NETWORKS = frozenset(
     {
         "edges",
+        "pretrain",
+        "pretrain_epochs",
         "epochs",
         "hidden",
         "dropout",
@@ -107,6 +109,8 @@ def train(
     edges: Annotated[
         str, typer.Option("--edges", help="data: along tensors; chain: a line, to compare with.")
     ] = "data",
+    pretrain: options.PretrainOption = None,
+    pretrain_epochs: options.PretrainEpochsOption = 20,
     epochs: Annotated[int, typer.Option("--epochs", help="Passes over the training split.")] = 10,
     hidden: Annotated[int, typer.Option("--hidden", help="Width of the network.")] = 512,
     dropout: Annotated[float, typer.Option("--dropout", help="Share of activations dropped.")] = 0.05,
@@ -196,6 +200,8 @@ def train(
                 runtime=runtime,
                 optimizer=optimizer,
                 edges=edges,
+                pretrain=pretrain,
+                pretrain_epochs=pretrain_epochs,
                 epochs=epochs,
                 hidden=hidden,
                 dropout=dropout,

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dippm.datasets.array_file import read_arrays, write_arrays
 from dippm.datasets.graph_cache import CachedGraph, GraphCache, build_graphs
+from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.selection import read_targets
 from dippm.datasets.splits import Split, split_by_graph
 from dippm.datasets.store.label import Label
@@ -218,17 +219,18 @@ def _key_of(labels: Sequence[Label], edges: EdgeMode) -> str:
 def _compute(
     labels: Sequence[Label], cache: GraphCache, *, key: str, edges: EdgeMode, unread: dict[str, str], report: OnProgress
 ) -> GraphSamples:
+    recipes = [label.recipe for label in labels]
     positions: dict[str, list[int]] = defaultdict(list)
-    for position, label in enumerate(labels):
-        positions[label.recipe.model_key].append(position)
+    for position, recipe in enumerate(recipes):
+        positions[recipe.model_key].append(position)
     made: dict[int, tuple[PmgnsSample, npt.NDArray[np.float64], str]] = {}
     for done, (model_key, members) in enumerate(positions.items()):
         report(done, len(positions))
-        for cached, held in graphs_of_model(labels, members, cache):
+        for cached, held in graphs_of_model(recipes, members, cache):
             if cached is None:
                 unread.setdefault(model_key, "The cache has lost it.")
                 continue
-            batches = [labels[position].recipe.batch for position in held]
+            batches = [recipes[position].batch for position in held]
             precision = labels[members[0]].configuration.conditions.precision
             try:
                 features = compute_features_of_batches(cached.graph, batches, edges)
@@ -259,11 +261,11 @@ def _compute(
 
 
 def graphs_of_model(
-    labels: Sequence[Label], members: list[int], cache: GraphCache
+    recipes: Sequence[Recipe], members: list[int], cache: GraphCache
 ) -> Iterator[tuple[CachedGraph | None, list[int]]]:
-    """Graphs of one model with the positions of the labels that each is for: one graph, or one for each batch."""
+    """Graphs of one model with the positions of the recipes that each is for: one graph, or one for each batch."""
     for position in members:
-        recipe = labels[position].recipe
+        recipe = recipes[position]
         cached = cache.load(recipe.model_key, batch=recipe.batch)
         if cached is not None and cached.graph.fixed_batch is None:
             yield cached, members

@@ -162,13 +162,14 @@ def _settings_of(label: Label) -> tuple[str, str]:
 def _compute(
     labels: Sequence[Label], cache: GraphCache, *, unread: dict[str, str], report: OnProgress
 ) -> dict[str, npt.NDArray[Any]]:
+    recipes = [label.recipe for label in labels]
     positions: dict[str, list[int]] = defaultdict(list)
-    for position, label in enumerate(labels):
-        positions[label.recipe.model_key].append(position)
+    for position, recipe in enumerate(recipes):
+        positions[recipe.model_key].append(position)
     made: dict[int, tuple[DnnperfSample, npt.NDArray[np.float64], str]] = {}
     for done, (model_key, members) in enumerate(positions.items()):
         report(done, len(positions))
-        for cached, held in graphs_of_model(labels, members, cache):
+        for cached, held in graphs_of_model(recipes, members, cache):
             if cached is None:
                 unread.setdefault(model_key, "The cache has lost it.")
                 continue

@@ -183,7 +183,7 @@ def _pairs_of_model(labels: Sequence[Label], cache: GraphCache, *, parameters_m:
     chosen = [*fitted.values(), *failed.values()]
     timelines: dict[int, MemoryTimeline] = {}
     fingerprint = ""
-    for cached, members in graphs_of_model(chosen, list(range(len(chosen))), cache):
+    for cached, members in graphs_of_model([label.recipe for label in chosen], list(range(len(chosen))), cache):
         if cached is None:
             raise UsageError("Its graph is not in the cache.", code="graph_cache.missing")
         if not _has_weights(cached.graph, parameters_m):

@@ -56,6 +56,14 @@ def _data(report: DippmReport) -> Section:
         "Figures are those of the labels, repeats merged to their median, after what is no property of a model was "
         "taken out: what processes held before it, and the machine's pace where there are several passes.",
     ]
+    first = report.provenance.get("learned first")
+    if first is not None:
+        text.append(
+            f"Networks learned first from {first['samples']:,} rows of '{', '.join(first['sources'])}' "
+            f"({', '.join(first['devices'])}, {', '.join(first['software'])}) for {first['epochs']} epochs. Models "
+            "that a training chooses its best epoch by or is tested on, and families that it leaves out, are not among "
+            "them. Trees learn from the rows of this data set alone."
+        )
     if not data.noise:
         return Section(title="Data", text=(*text, "No row was measured twice: how noisy the labels are is unknown."))
     rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -29,6 +29,7 @@ from dippm.training.epochs import (
 from dippm.training.graph_batches import BatchedSamples, GraphTensors
 from dippm.training.graph_network import GRAPHS_PER_PASS, TargetScaling, predict_samples
 from dippm.training.learning_rate import find_learning_rate
+from dippm.training.pretraining import Pretraining
 from dippm.training.run_folder import writing_to
 from dippm.training.settings import TrainingSettings
 
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 _RUN_FILE = "run.json"
+_BEFORE_FOLDER = "pretraining"
 _PREFIX = "network."
 
 
@@ -85,6 +87,7 @@ def fit_network(
     settings: TrainingSettings,
     folder: Path,
     *,
+    pretraining: Pretraining | None = None,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
     run_epochs: RunEpochs | None = None,
@@ -96,6 +99,7 @@ def fit_network(
         parts: Part of each; scaling and weights come from the training split, the best epoch from the validation.
         settings: Which network and how.
         folder: For checkpoints and logs.
+        pretraining: What it learns first, by the same settings; scaling comes from there then.
         resume: Go on where the folder holds a run of the same settings and data. On a CPU the result is that of a run
             without a break, to the bit. A run that has ended gives its result again.
         on_epoch: Called after every epoch; not called with several devices, whose processes are their own.
@@ -108,16 +112,34 @@ def fit_network(
         DippmError: ``train.no_rate`` where no learning rate can be found, ``train.diverged``, ``train.no_checkpoint``.
     """
     check_training(parts, settings, is_elsewhere=run_epochs is not None)
-    chosen = np.flatnonzero(parts == Part.TRAINING)
-    scaling = Scaling.fit(samples.nodes_of(chosen), samples.static_features[chosen], samples.targets[chosen])
+    before = None
+    if pretraining is not None:
+        before = fit_network(
+            pretraining.samples,
+            pretraining.parts(samples, parts, seed=settings.seed),
+            replace(settings, epochs=pretraining.epochs, patience=pretraining.epochs),
+            folder / _BEFORE_FOLDER,
+            resume=resume,
+            on_epoch=on_epoch,
+            run_epochs=run_epochs,
+        )
+
+    scaling = _learn_scaling(samples, parts) if before is None else before.scaling
+
+    def make() -> nn.Module:
+        network = make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout)
+        if before is not None:
+            network.load_state_dict({name: torch.from_numpy(values) for name, values in before.weights.items()})
+        return network
+
     return fit_samples(
         GraphTensors.of(samples, scaling),
         parts,
         settings,
         folder,
-        data_hash=samples.key,
+        data_hash=samples.key if pretraining is None else f"{samples.key} after {pretraining.key}",
         scaling=scaling,
-        make=lambda: make_network(settings.model, hidden=settings.hidden, dropout=settings.dropout),
+        make=make,
         resume=resume,
         on_epoch=on_epoch,
         run_epochs=run_epochs,
@@ -201,6 +223,11 @@ def fit_samples(
         duration_s=past.duration_s,
         device=run.device,
     )
+
+
+def _learn_scaling(samples: GraphSamples, parts: npt.NDArray[np.int8]) -> Scaling:
+    chosen = np.flatnonzero(parts == Part.TRAINING)
+    return Scaling.fit(samples.nodes_of(chosen), samples.static_features[chosen], samples.targets[chosen])
 
 
 def check_training(parts: npt.NDArray[np.int8], settings: TrainingSettings, *, is_elsewhere: bool = False) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.conditions import Conditions
 from dippm.datasets.disturbances import take_out_disturbances
 from dippm.datasets.graph_samples import GraphSamples, OnProgress, Part, assign_parts, build_samples
 from dippm.datasets.selection import METRICS, LabelSelection, merge_repeats
@@ -22,13 +23,14 @@ from dippm.features.pmgns import STATIC_COLUMNS, EdgeMode
 from dippm.features.scaling import Scaling
 from dippm.measuring.measurement import SoftwareStack
 from dippm.predictors.network_artefact import MANIFEST_FILE, NetworkArtefact, write_weights
+from dippm.training.pretraining import Pretraining
 from dippm.training.settings import TREES, TrainingSettings
 from dippm.training.versions import find_versions
 
 if TYPE_CHECKING:
     from dippm.training.epochs import OnEpoch, RunEpochs
 
-__all__ = ["TrainingReport", "load_samples", "predict_with", "train_model"]
+__all__ = ["TrainingReport", "load_pretraining", "load_samples", "predict_with", "train_model"]
 
 _COVERAGE = 0.9
 _NEEDED = {False: ("torch", "torch_geometric", "lightning", "tensorboard", "safetensors"), True: ("lightgbm",)}
@@ -104,12 +106,33 @@ def load_samples(
     return build_samples(chosen, cache, edges=edges, jobs=jobs, on_progress=on_progress)
 
 
+def load_pretraining(
+    labels: Iterable[Label],
+    conditions: Conditions,
+    cache: Path,
+    *,
+    epochs: int,
+    edges: EdgeMode = EdgeMode.DATA,
+    jobs: int = 1,
+    on_progress: OnProgress | None = None,
+) -> Pretraining:
+    """What a network is to learn first: labels of the same conditions, of one device, whichever it is.
+
+    Raises:
+        UsageError: As :func:`load_samples`.
+    """
+    selection = LabelSelection(conditions=conditions)
+    samples = load_samples(labels, selection, cache, edges=edges, jobs=jobs, on_progress=on_progress)
+    return Pretraining(samples=samples, epochs=epochs)
+
+
 def train_model(
     samples: GraphSamples,
     settings: TrainingSettings,
     folder: Path,
     *,
     edges: EdgeMode = EdgeMode.DATA,
+    pretraining: Pretraining | None = None,
     resume: bool = False,
     on_epoch: OnEpoch | None = None,
     run_epochs: RunEpochs | None = None,
@@ -124,13 +147,15 @@ def train_model(
         settings: What to train and how.
         folder: Where the predictor goes, its checkpoints and logs beside it.
         edges: Edges that the samples have.
+        pretraining: What a network learns first.
         resume: Go on with the training that the folder holds.
         on_epoch: Called after every epoch.
         run_epochs: Runs a network's epochs; this process when left out.
 
     Raises:
         UsageError: As :func:`dippm.training.fit_network.fit_network`, ``train.exists`` too where the folder holds
-            trees; ``train.not_divided`` for trees whose training is to run elsewhere.
+            trees; ``train.not_divided`` for trees whose training is to run elsewhere, ``train.no_pretraining`` for
+            trees that are to learn something first.
         MissingExtraError: A package for training is not installed.
     """
     if not resume and (folder / MANIFEST_FILE).is_file():
@@ -140,7 +165,16 @@ def train_model(
             cure="Name another folder, or resume it.",
         )
     parts = assign_parts(samples, seed=settings.seed)
-    fitted = _fit(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs)
+    fitted = _fit(
+        samples,
+        parts,
+        settings,
+        folder,
+        pretraining=pretraining,
+        resume=resume,
+        on_epoch=on_epoch,
+        run_epochs=run_epochs,
+    )
     errors = {
         part.name.lower(): mape_percent(fitted.predictions[parts == part], samples.targets[parts == part])
         for part in (Part.TRAINING, Part.VALIDATION, Part.TEST)
@@ -178,6 +212,7 @@ def train_model(
             "learning_rate": fitted.learning_rate,
             "epochs": fitted.epochs,
             "best_epoch": fitted.best_epoch,
+            "pretraining": None if pretraining is None else pretraining.describe(),
             "duration_s": report.duration_s,
             "trained_on": fitted.device,
             "versions": find_versions(),
@@ -187,14 +222,21 @@ def train_model(
 
 
 def predict_with(
-    samples: GraphSamples, parts: PartArray, settings: TrainingSettings, folder: Path, *, resume: bool = False
+    samples: GraphSamples,
+    parts: PartArray,
+    settings: TrainingSettings,
+    folder: Path,
+    *,
+    pretraining: Pretraining | None = None,
+    resume: bool = False,
 ) -> FloatArray:
-    """Train on given parts and predict every sample: what evaluation needs of a training.
+    """Train on given parts and predict every sample: what evaluation needs of a training. Trees learn nothing first.
 
     Shapes:
         Result: [S, 3].
     """
-    return _fit(samples, parts, settings, folder, resume=resume).predictions
+    first = None if settings.model == TREES else pretraining
+    return _fit(samples, parts, settings, folder, pretraining=first, resume=resume).predictions
 
 
 def _fit(
@@ -203,6 +245,7 @@ def _fit(
     settings: TrainingSettings,
     folder: Path,
     *,
+    pretraining: Pretraining | None,
     resume: bool,
     on_epoch: OnEpoch | None = None,
     run_epochs: RunEpochs | None = None,
@@ -213,6 +256,13 @@ def _fit(
             f"Trees have no epochs that several workers could share. Got the model '{settings.model}'.",
             code="train.not_divided",
             cure="Train them without a cluster: it takes seconds.",
+        )
+    if is_tree and pretraining is not None:
+        raise UsageError(
+            f"Trees are made anew from what they learn. Got the model '{settings.model}' with other labels to learn "
+            "from first.",
+            code="train.no_pretraining",
+            cure="Leave them out, or train a network.",
         )
     for package in _NEEDED[is_tree]:
         if find_spec(package) is None:
@@ -225,7 +275,16 @@ def _fit(
         return _Fitted(predictions=trees.predictions, duration_s=trees.duration_s)
     from dippm.training.fit_network import fit_network
 
-    network = fit_network(samples, parts, settings, folder, resume=resume, on_epoch=on_epoch, run_epochs=run_epochs)
+    network = fit_network(
+        samples,
+        parts,
+        settings,
+        folder,
+        pretraining=pretraining,
+        resume=resume,
+        on_epoch=on_epoch,
+        run_epochs=run_epochs,
+    )
     write_weights(folder, network.weights)
     return _Fitted(**{field.name: getattr(network, field.name) for field in fields(_Fitted)})
 

@@ -10,10 +10,12 @@ from dippm.datasets.recipes.recipe import Recipe
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement
 
-__all__ = ["OWN_SOURCE", "Label"]
+__all__ = ["OWN_SOURCE", "PREDICTED_SOURCE", "Label"]
 
 OWN_SOURCE = "dippm"
 """Source of what the project measures itself."""
+PREDICTED_SOURCE = "dippm predicted"
+"""Source of what nobody measured: the shipped predictor's answers, for networks to learn from first."""
 
 _KEY_DIGITS = 16
 
@@ -29,7 +31,8 @@ class Label:
         repeat: 0 for the first measurement of a configuration, 1 for the second, which tells the machine's own
             noise, and so on with every pass.
         graph_hash: Hash of the model's graph, ``""`` where it was not built.
-        source: Who measured: ``"dippm"``, or the table that it was imported from.
+        source: Who measured: ``"dippm"``, or the table that it was imported from; ``"dippm predicted"`` where nobody
+            did.
     """
 
     recipe: Recipe
