@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dippm.costs.conditions import Conditions
 from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.store import export_parquet
 from dippm.datasets.store.label import Label
+from dippm.datasets.store.traces import write_traces
 from dippm.devices import find_device
+from dippm.errors import UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 from dippm.measuring.operator_run import KernelRun, OperatorRun
-from dippm.training.batch_norm_cycles import fit_batch_norm_cycles
+from dippm.predictors.calibration import ARTEFACT_PATH, Calibration
+from dippm.training.batch_norm_cycles import fit_batch_norm_cycles, main
 
 _H200 = find_device("H200")
 _IMAGE = (8, 200, 64, 64)
@@ -78,3 +86,31 @@ def test_other_operators_small_channels_held_channels_and_calls_do_not_count() -
     }
     assert fit_batch_norm_cycles([step, call], traces) == pytest.approx(1.0)
     assert fit_batch_norm_cycles([call], traces) == 0.0
+
+
+def _write(folder: Path, labels: list[Label], traces: dict[str, list[OperatorRun]]) -> list[str]:
+    """The files of a campaign and a copy of the artefact; the command line for them."""
+    export_parquet(labels, folder / "labels.parquet")
+    write_traces(folder / "traces.parquet", traces.items())
+    shutil.copy(ARTEFACT_PATH, folder / ARTEFACT_PATH.name)
+    named = {"--labels": "labels.parquet", "--traces": "traces.parquet", "--out": "."}
+    return [word for option, name in named.items() for word in (option, str(folder / name))]
+
+
+def test_the_command_changes_the_artefact_that_trainings_start_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = _label("amp")
+    main(_write(tmp_path, [step], {step.key: [_run(1.25)]}))
+    assert json.loads(capsys.readouterr().out)["cycles"] == 1.25
+    before, after = Calibration.read(), Calibration.read(tmp_path / ARTEFACT_PATH.name)
+    assert after.rates == replace(before.rates, batch_norm_cycles=1.25)
+    assert after.provenance["batch_norm_cycles"]["cycles"] == 1.25
+
+
+def test_a_campaign_without_a_batch_norm_changes_nothing(tmp_path: Path) -> None:
+    step = _label("amp")
+    command = _write(tmp_path, [step], {step.key: [_run(1.0, name="aten::relu")]})
+    with pytest.raises(UsageError, match="batch norm"):
+        main(command)
+    assert (tmp_path / ARTEFACT_PATH.name).read_bytes() == ARTEFACT_PATH.read_bytes()

@@ -117,7 +117,9 @@ def test_rates_that_made_the_times_are_come_nearer_to(fit: Callable[..., Calibra
 
 
 def test_rates_keep_to_their_bounds_and_the_others_are_those_of_inference(fit: Callable[..., Calibration]) -> None:
-    rates, inference = asdict(fit("--evaluations", "2").rates), asdict(Calibration.read().rates)
+    rates = asdict(fit("--evaluations", "2").rates)
+    # What autograd takes of the host is given.
+    inference = asdict(Calibration.read().rates) | {"backward_host": 0.7}
     fitted = physics_training._BOUNDS
     assert all(low * 0.999 <= rates[name] <= high * 1.001 for name, (low, high) in fitted.items())
     assert {name: rates[name] for name in rates if name not in fitted} == {

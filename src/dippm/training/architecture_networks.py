@@ -42,7 +42,6 @@ from dippm.training.additive_fit import AdditiveSettings
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples, graph_that_ran, shared_rates
 from dippm.training.architecture import HEIRS
-from dippm.training.batch_norm_cycles import fit_batch_norm_cycles
 from dippm.training.traced_operators import TracedOperators, match_operators
 
 __all__ = ["load_traced_samples", "main", "traced_operators"]
@@ -82,10 +81,7 @@ def load_traced_samples(
     ]
     for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
-    rates = shared_rates()
-    if mode is Mode.TRAINING:
-        rates = replace(rates, batch_norm_cycles=fit_batch_norm_cycles(chosen, traces))
-    samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
+    samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=shared_rates())
     graphs = GraphCache(cache)
     operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
     return replace(samples, traced=_join(operators))
