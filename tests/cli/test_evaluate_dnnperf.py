@@ -98,6 +98,7 @@ def test_columns_and_table(
         ["evaluate", "--protocol", "dnnperf", "--data", "labels.parquet"],
         ["evaluate", "--protocol", "dnnperf", "--out", "folder"],
         [*WORDS, "--lr", "fast"],
+        [*WORDS, "--pretrain", "predicted.parquet"],
     ],
 )
 def test_wrong_use(words: list[str], asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:

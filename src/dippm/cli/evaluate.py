@@ -133,6 +133,12 @@ def evaluate(
     """Run ``dippm evaluate``."""
     from dippm import api
 
+    if pretrain is not None and protocol != "dippm":
+        raise UsageError(
+            f"The protocol '{protocol}' takes no --pretrain.",
+            code="usage.invalid",
+            cure="Leave it out, or add --protocol dippm.",
+        )
     if protocol in _TRAINED:
         if data is None or out is None:
             raise UsageError(

@@ -11,10 +11,11 @@ time.
 
 Four energies are fitted by least squares on ``log(predicted / measured)``, robust to outliers, each board alike, and
 beside them by what factor the mean over an epoch of the traces, in which the board also waits for data, is below the
-power of a step.
+power of a step. All are weakly drawn to where they start.
 
 For the spread, all boards of a chip process are left out together: it is the 90 % quantile of the errors on those of
-the process that is met worst. Boards left out one by one would promise too much: some are forms of one chip, or chips
+the process that is met worst, an energy that no other board tells of being taken at half, at once and at twice its start,
+whichever is worst. Boards left out one by one would promise too much: some are forms of one chip, or chips
 of one process, and a chip that nobody measured has no such sibling.
 """
 
