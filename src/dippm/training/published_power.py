@@ -14,9 +14,9 @@ beside them by what factor the mean over an epoch of the traces, in which the bo
 power of a step. All are weakly drawn to where they start.
 
 For the spread, all boards of a chip process are left out together: it is the 90 % quantile of the errors on those of
-the process that is met worst, an energy that no other board tells of being taken at half, at once and at twice its start,
-whichever is worst. Boards left out one by one would promise too much: some are forms of one chip, or chips
-of one process, and a chip that nobody measured has no such sibling.
+the process that is met worst. An energy that no other board tells of is taken at half, at once and at twice its start,
+and the worst counts. Boards left out one by one would promise too much: some are forms of one chip, or chips of one
+process, and a chip that nobody measured has no such sibling.
 """
 
 from __future__ import annotations
