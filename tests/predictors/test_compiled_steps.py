@@ -107,3 +107,33 @@ def test_graphs_of_both_layouts_are_timed_together_as_alone(builder: Any) -> Non
     for graph, breakdown in zip(graphs, together, strict=True):
         (alone,) = time_of([graph])
         assert breakdown.latency_ms == pytest.approx(alone.latency_ms, rel=1e-9)
+
+
+def test_compiling_saves_nothing_of_the_blocks_of_a_batch_norm(builder: Any) -> None:
+    n, few, attributes = builder.N, 16, {"is_training": True}
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, few, 112, 112)
+    for _ in range(3):
+        x = builder.node(OpKind.CONV, [x, builder.weight(few, few, 3, 3)], n, few, 112, 112, **square)
+        weight = builder.weight(few)
+        x = builder.node(OpKind.BATCH_NORM, [x, weight, weight], n, few, 112, 112, **attributes)
+    graph = builder.graph()
+    kernels, networks = load_kernel_model(), AdditivePredictor.load()
+
+    def compiled_ms(cycles: float) -> Any:
+        given = replace(rates(), batch_norm_cycles=cycles)
+        ((breakdown,),) = time_compiled_steps(
+            prepare([graph]), [KNOWN], rates=given, kernels=kernels, networks=networks
+        )
+        return breakdown.busy_ms
+
+    def eager_ms(cycles: float) -> Any:
+        eager = replace(STEP, runtime=Runtime.EAGER)
+        given, step = replace(rates(), batch_norm_cycles=cycles), prepare([graph], eager)
+        (result,) = busy_ms(
+            step.compiled.plan, step.at, devices=[KNOWN], conditions=eager, rates=given, kernels=kernels
+        )
+        return result.sum()
+
+    assert eager_ms(5.0) > 1.5 * eager_ms(0.0)
+    assert compiled_ms(5.0) == pytest.approx(compiled_ms(0.0))
