@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         measure_collection,
         parse_duration,
         plot_labels,
-        predict_collection,
     )
     from dippm.api.device_fit import DeviceFit, fits
     from dippm.api.dippm_evaluation import DippmEvaluation, evaluate_dippm
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from dippm.api.models_to_pack import ModelToPack
     from dippm.api.operator_table import operators
     from dippm.api.packing import ModelPacking, PackedModel, pack
+    from dippm.api.predicted_collections import predict_collection
     from dippm.api.prediction import inspect, predict, predict_each
     from dippm.api.prices import Price
     from dippm.api.sweep_report import SweepFailure, SweepProgress, SweepReport
@@ -237,7 +237,7 @@ _HOMES = {
     "plot_labels": "dippm.api.datasets",
     "pod_fragment": "dippm.api.kubernetes",
     "predict": "dippm.api.prediction",
-    "predict_collection": "dippm.api.datasets",
+    "predict_collection": "dippm.api.predicted_collections",
     "predict_each": "dippm.api.prediction",
     "rebuild": "dippm.api.exploration.rebuild",
     "save_graph": "dippm.api.graph_files",

@@ -13,12 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dippm.api.arguments import parse_conditions, parse_software
 from dippm.api.measuring import parse_engine
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.datasets.location import data_folder
 from dippm.datasets.store.label import OWN_SOURCE
-from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UsageError
 from dippm.measuring.configuration import Engine
 
@@ -43,7 +41,6 @@ __all__ = [
     "measure_collection",
     "parse_duration",
     "plot_labels",
-    "predict_collection",
 ]
 
 _ROW_LIMIT_S = 120.0
@@ -175,7 +172,7 @@ def measure_collection(
     began_s = time.monotonic()
     retried = _parse_retried(retry)
     requests = _make_requests(modes, precisions, layouts, runtimes, engines, optimizers)
-    recipes, repeat = load_collection(collection, seed)[: _check_limit(limit)], _check_pass(pass_number) - 1
+    recipes, repeat = load_collection(collection, seed)[: check_limit(limit)], _check_pass(pass_number) - 1
     call_plan = CallPlan(
         budget_s=CallPlan().budget_s * row_limit_s / _ROW_LIMIT_S, energy_share=_check_share(energy_share)
     )
@@ -242,79 +239,9 @@ def cache_graphs(
     from dippm.datasets.recipes.collections import load_collection
     from dippm.processes.machine_share import usable_processors
 
-    recipes = load_collection(collection, seed)[: _check_limit(limit)]
+    recipes = load_collection(collection, seed)[: check_limit(limit)]
     workers = usable_processors() if jobs is None else jobs
     return build_graphs(recipes, GraphCache(cache), jobs=workers, on_progress=on_progress)
-
-
-def predict_collection(
-    collection: str,
-    path: str | os.PathLike[str],
-    *,
-    cache: str | os.PathLike[str],
-    device: str | DeviceSpec,
-    mode: str = "inference",
-    precision: str = "fp32",
-    layout: str = "nchw",
-    runtime: str = "eager",
-    optimizer: str | None = None,
-    software: str | None = None,
-    limit: int | None = None,
-    jobs: int | None = None,
-    seed: int = 0,
-    on_graph: Callable[[int, int], None] | None = None,
-    on_model: Callable[[int, int], None] | None = None,
-) -> int:
-    """Write what the shipped predictor says of a collection as labels, for :func:`dippm.train` to learn from first.
-
-    Models that cannot be read or run, and batches that are more than the device holds, are left out.
-
-    Args:
-        collection: Name of a set of recipes; see :func:`list_recipes`.
-        path: The Parquet file; it appears whole or not at all.
-        cache: Folder of the graphs; models that it lacks are read.
-        device: The device.
-        mode: This and what follows up to ``software`` as for :func:`dippm.predict`.
-        precision: Precision.
-        layout: Layout.
-        runtime: Runtime.
-        optimizer: Optimizer of training.
-        software: Releases of PyTorch and CUDA; those of today when left out.
-        limit: At most so many recipes, from the start of the collection.
-        jobs: Processes that read models; as many as there are processors when left out.
-        seed: Seed of the recipes.
-        on_graph: Called with the number of models read and their total.
-        on_model: Called with the number of models predicted and their total.
-
-    Returns:
-        How many labels there are.
-
-    Raises:
-        UsageError: A name or option is wrong, the folder cannot be written to, or there is nothing to predict.
-        UnsupportedError: The catalogue lacks the device, or nothing can run like that on it.
-        MissingExtraError: A package is not installed.
-        DippmError: The file cannot be written.
-    """
-    from dippm.datasets.graph_cache import GraphCache
-    from dippm.datasets.recipes.collections import load_collection
-    from dippm.datasets.store.parquet import export_parquet
-    from dippm.training.predicted_labels import predict_labels
-
-    target = _parquet_path(path)
-    conditions = parse_conditions(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
-    spec = device if isinstance(device, DeviceSpec) else find_device(device)
-    releases = parse_software(software, devices=[spec])
-    recipes = load_collection(collection, seed)[: _check_limit(limit)]
-    failures = cache_graphs(collection, cache, limit=limit, jobs=jobs, seed=seed, on_progress=on_graph)
-    labels = list(
-        predict_labels(
-            recipes, GraphCache(cache), device=spec, conditions=conditions, software=releases, on_progress=on_model
-        )
-    )
-    if not labels:
-        reason = failures[0].reason if failures else f"none of its models runs on {spec.name} under these conditions."
-        raise UsageError(f"Nothing of the collection '{collection}' can be predicted: {reason}", code="labels.none")
-    return export_parquet(labels, target)
 
 
 def export_labels(store: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
@@ -330,7 +257,7 @@ def export_labels(store: str | os.PathLike[str], path: str | os.PathLike[str]) -
     """
     from dippm.datasets.store.parquet import export_parquet
 
-    target = _parquet_path(path)
+    target = parquet_path(path)
     with open_labels(store) as labels:
         return export_parquet(labels, target)
 
@@ -415,7 +342,12 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _parquet_path(path: str | os.PathLike[str]) -> Path:
+def parquet_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a file of labels, whose name tells it from a store.
+
+    Raises:
+        UsageError: ``labels.name``.
+    """
     if Path(path).suffix != ".parquet":
         raise UsageError(
             f"The name of a Parquet file must end in .parquet. Got '{os.fspath(path)}' instead.", code="labels.name"
@@ -529,7 +461,12 @@ def _remove_rows(labels: LabelStore, plan: Plan, outcomes: frozenset[Outcome]) -
     labels.remove([row.key for row in found if row.measurement.outcome in outcomes and row.key in keys])
 
 
-def _check_limit(limit: int | None) -> int | None:
+def check_limit(limit: int | None) -> int | None:
+    """A limit of recipes as it is.
+
+    Raises:
+        UsageError: ``limit.invalid``.
+    """
     if limit is not None and limit < 1:
         raise UsageError(f"The limit must be 1 or more. Got {limit} instead.", code="limit.invalid")
     return limit

@@ -47,6 +47,12 @@ LimitOption = Annotated[
     int | None,
     typer.Option("--limit", metavar="N", help="At most N recipes; any prefix is balanced.", show_default=False),
 ]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", metavar="N", help="Processes; one per processor when left out.", min=1, show_default=False
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the recipes.")]
 LabelsArgument = Annotated[
     str, typer.Argument(metavar="STORE|PARQUET", help="A label store or a Parquet file.", show_default=False)
@@ -200,12 +206,7 @@ def graphs(
     recipe: RecipeOption,
     cache: Annotated[Path, typer.Option("--cache", metavar="FOLDER", help="Folder of the graphs.", show_default=False)],
     limit: LimitOption = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", metavar="N", help="Processes; one per processor when left out.", min=1, show_default=False
-        ),
-    ] = None,
+    jobs: JobsOption = None,
     seed: SeedOption = 0,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -250,12 +251,7 @@ def predict(
     ] = None,
     software: options.SoftwareOption = None,
     limit: LimitOption = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", metavar="N", help="Processes; one per processor when left out.", min=1, show_default=False
-        ),
-    ] = None,
+    jobs: JobsOption = None,
     seed: SeedOption = 0,
     as_json: options.JsonOption = False,
 ) -> None:

@@ -35,7 +35,7 @@ def predict_labels(
     software: Software,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Label]:
-    """Predict recipes as if they had been measured, all batches of a model one after the other.
+    """Predict recipes as if they had been measured, one after the other, all batches of a model together.
 
     Left out are models whose graph the cache lacks, those that cannot run under these conditions, and batches that are
     more than the device holds.
@@ -48,13 +48,25 @@ def predict_labels(
         software: Releases of PyTorch and CUDA.
         on_progress: Called with the number of models done and their total.
 
-    Yields:
-        Labels; their source is :data:`~dippm.datasets.store.label.PREDICTED_SOURCE`.
+    Returns:
+        Labels, each predicted when it is asked for, of the source
+        :data:`~dippm.datasets.store.label.PREDICTED_SOURCE`.
 
     Raises:
-        UnsupportedError: ``software.impossible`` or ``runtime.unsupported`` where nothing can run like that.
+        UnsupportedError: ``software.impossible`` or ``runtime.unsupported``, at the call, where nothing can run so.
     """
     check_software(driving_build(device, software), device, conditions.runtime)
+    return _predict(recipes, cache, device, conditions, software, on_progress)
+
+
+def _predict(
+    recipes: Iterable[Recipe],
+    cache: GraphCache,
+    device: DeviceSpec,
+    conditions: Conditions,
+    software: Software,
+    on_progress: Callable[[int, int], None] | None,
+) -> Iterator[Label]:
     predictor = PhysicsPredictor.load()
     of_model: dict[str, list[Recipe]] = defaultdict(list)
     for recipe in recipes:
