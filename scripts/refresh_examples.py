@@ -15,7 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PAGES = ("README.md", "docs/cli.md", "docs/packing.md", "docs/frameworks/diffusers.md")
@@ -27,24 +27,28 @@ _ERROR = "Error: "
 _TERMINAL = {"TTY_COMPATIBLE": "1", "TERM": "dumb", "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
 
 
-def refreshed(page: str, *, folder: Path) -> str:
+_DIPPM = (sys.executable, "-m", "dippm")
+
+
+def refreshed(page: str, *, folder: Path, dippm: Sequence[str] = _DIPPM) -> str:
     """The page with what its commands print now.
 
     Args:
         page: The page's text.
         folder: Where the commands run.
+        dippm: What starts dippm.
     """
-    return _BLOCK.sub(lambda block: f"```console\n{''.join(_pieces(block[1], folder))}```", page)
+    return _BLOCK.sub(lambda block: f"```console\n{''.join(_pieces(block[1], folder, dippm))}```", page)
 
 
-def _pieces(block: str, folder: Path) -> Iterator[str]:
+def _pieces(block: str, folder: Path, dippm: Sequence[str]) -> Iterator[str]:
     """Every command of a block with what it prints now."""
     for piece in re.split(r"^(?=\$ )", block, flags=re.MULTILINE):
         command = _COMMAND.match(piece)
         if command is None or _ELIDED.search(piece):
             yield piece
             continue
-        printed = _run(command[1], folder)
+        printed = _run(command[1], folder, dippm)
         if printed.startswith(_ERROR) and _ERROR not in piece:
             raise SystemExit(f"{command[1]} fails here, and the page stays as it is: {printed}")
         lines = [line.rstrip() for line in printed.rstrip().splitlines()]
@@ -52,9 +56,9 @@ def _pieces(block: str, folder: Path) -> Iterator[str]:
         yield "\n".join([command[0], *lines, ""]) + ("\n" if piece.endswith("\n\n") else "")
 
 
-def _run(command: str, folder: Path) -> str:
+def _run(command: str, folder: Path, dippm: Sequence[str]) -> str:
     """What a command shows on a terminal; one that fails shows why."""
-    arguments = [sys.executable, "-m", "dippm", *shlex.split(command)[1:]]
+    arguments = [*dippm, *shlex.split(command)[1:]]
     done = subprocess.run(
         arguments,
         cwd=folder,

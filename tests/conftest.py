@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -375,3 +378,82 @@ def _adapted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         provenance={},
     ).write(folder)
     return folder
+
+
+class WarmPython:
+    """What runs modules in copies of a process that has imported a framework; see ``warm_python.py``.
+
+    Args:
+        folder: Of its own.
+        code: What that process does before: imports.
+        environment: Its variables, in place of those of this process.
+    """
+
+    def __init__(self, folder: Path, code: str, environment: Mapping[str, str] | None = None) -> None:
+        self._script = str(Path(__file__).with_name("warm_python.py"))
+        self._address = str(folder / "socket")
+        self._code = code
+        self._environment = environment
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def command(self, module: str, *words: str) -> list[str]:
+        """What does the same as ``python -m MODULE WORD ...``, which it is where there is no Linux."""
+        if not hasattr(os, "pidfd_open"):
+            return [sys.executable, "-m", module, *words]
+        if self._server is None:
+            self._server = self._start()
+        return [sys.executable, "-I", "-S", self._script, "run", self._address, module, *words]
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.terminate()
+            self._server.communicate()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        server = subprocess.Popen(
+            [sys.executable, "-P", self._script, "serve", self._address, self._code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._environment,
+        )
+        assert server.stdout is not None
+        with server.stdout:
+            # Packages say things as they are imported.
+            assert b"ready\n" in iter(server.stdout.readline, b""), "it did not start"
+        return server
+
+
+@pytest.fixture(name="start_warm_python", scope="session")
+def _start_warm_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., WarmPython]]:
+    """Starts a :class:`WarmPython` that ends with the tests."""
+    started: list[WarmPython] = []
+
+    def start(code: str, environment: Mapping[str, str] | None = None) -> WarmPython:
+        started.append(WarmPython(tmp_path_factory.mktemp("warm"), code, environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+# Packages of models import most of what they hold when it is first asked for: a small one of each is read.
+_WARM_MODELS = """
+import contextlib, io
+from importlib.util import find_spec
+from dippm.cli import main
+names = {"transformers": "hf:gpt2#decode=16", "diffusers": "diffusers:stable-diffusion-v1-5/unet#image=64"}
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    for package, name in names.items():
+        if find_spec(package) and find_spec("torch"):
+            main(["predict", name])
+"""
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@pytest.fixture(name="warm_models_python", scope="session")
+def _warm_models_python(start_warm_python: Callable[..., WarmPython]) -> WarmPython:
+    """One for commands that read models of PyTorch and its libraries."""
+    environment = {**os.environ, **_ONE_THREAD, "HF_HUB_OFFLINE": "1", "DIPPM_CACHE": ""}
+    return start_warm_python(_WARM_MODELS, environment)

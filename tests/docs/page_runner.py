@@ -23,10 +23,10 @@ def is_run(language: str, code: str) -> bool:
     return language == "python" or not code.startswith("pip ")
 
 
-def run(page: Path) -> None:
-    """Run a page's examples in the working directory."""
+def run(page: Path, programs: Path) -> None:
+    """Run a page's examples in the working directory; what this folder holds goes before other programs."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     for language, line, code in blocks(page.read_text(encoding="utf-8")):
         if not is_run(language, code):
             continue
@@ -40,4 +40,4 @@ def run(page: Path) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    run(Path(sys.argv[1]))
+    run(Path(sys.argv[1]), Path(sys.argv[2]))

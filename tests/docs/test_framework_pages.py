@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,15 +33,39 @@ def test_page_has_examples_of_both_kinds(page: Path) -> None:
     assert {"python", "sh"} <= set(languages)
 
 
+@pytest.fixture(name="programs")
+def _programs(warm_models_python: Any, tmp_path: Path) -> Path:
+    """A folder that holds a dippm which starts at once."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "dippm").write_text(f'#!/bin/sh\nexec {shlex.join(warm_models_python.command("dippm"))} "$@"\n')
+    (folder / "dippm").chmod(0o755)
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
-def test_examples_run_in_order(page: Path, tmp_path: Path) -> None:
+def test_examples_run_in_order(page: Path, programs: Path, warm_models_python: Any, tmp_path: Path) -> None:
     for name in _NEEDED[page.stem]:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(_HERE / "page_runner.py"), str(page)]
+    # A model that a page asks for again is read from the cache, as a reader's is.
+    environment = {
+        **os.environ,
+        "PYTHONWARNINGS": "ignore",
+        "HF_HUB_OFFLINE": "1",
+        "DIPPM_CACHE": str(tmp_path / "kept"),
+    }
+    command = warm_models_python.command("page_runner", str(page), str(programs))
+    folder = tmp_path / "reader"
+    folder.mkdir()
     result = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        command,
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(_HERE)},
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
     )
     assert result.returncode == 0, f"{result.stdout[-3000:]}\n{result.stderr[-3000:]}"
