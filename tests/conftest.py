@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -397,9 +398,9 @@ class WarmPython:
         self._server: subprocess.Popen[bytes] | None = None
 
     def command(self, module: str, *words: str) -> list[str]:
-        """What does the same as ``python -m MODULE WORD ...``, which it is where there is no Linux."""
+        """What does the same as ``python -m MODULE WORD ...`` or ``python -c CODE``; that itself without Linux."""
         if not hasattr(os, "pidfd_open"):
-            return [sys.executable, "-m", module, *words]
+            return [sys.executable, *(["-c"] if module == "-c" else ["-m", module]), *words]
         if self._server is None:
             self._server = self._start()
         return [sys.executable, "-I", "-S", self._script, "run", self._address, module, *words]
@@ -457,3 +458,56 @@ def _warm_models_python(start_warm_python: Callable[..., WarmPython]) -> WarmPyt
     """One for commands that read models of PyTorch and its libraries."""
     environment = {**os.environ, **_ONE_THREAD, "HF_HUB_OFFLINE": "1", "DIPPM_CACHE": ""}
     return start_warm_python(_WARM_MODELS, environment)
+
+
+# What a converter's process imports before it does anything.
+_WARM_CONVERTERS = {
+    "dippm.frontends.tensorflow.worker": """
+import os
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import keras, numpy, onnx, tensorflow as tf, tf2onnx, tf2onnx.tf_loader, tf2onnx.tfonnx, tf2onnx.optimizer
+from tensorflow.python.framework import convert_to_constants
+from tensorflow.python.saved_model import load
+from dippm.frontends.tensorflow import graph_to_onnx, loading
+""",
+    "dippm.frontends.paddle.worker": "import onnx, paddle, paddle2onnx",
+}
+
+
+@pytest.fixture(name="warm_conversions", scope="module")
+def _warm_conversions(start_warm_converter: Callable[[str], WarmPython]) -> Iterator[None]:
+    """Converters start at once: copies of a process that has imported them, under the limits of one of their own."""
+    from dippm.frontends.conversion import converter_process
+
+    start_guarded = converter_process.start_guarded
+
+    def start(command: Sequence[str], **settings: Any) -> Any:
+        _, _, _, worker, request = command
+        if worker in _WARM_CONVERTERS:
+            command = start_warm_converter(worker).command(worker, request)
+        return start_guarded(command, **settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(converter_process, "start_guarded", start)
+        yield
+
+
+@pytest.fixture
+def cold_conversions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converters start as they do for users, in spite of ``warm_conversions``."""
+    for worker in list(_WARM_CONVERTERS):
+        monkeypatch.delitem(_WARM_CONVERTERS, worker)
+
+
+@pytest.fixture(name="start_warm_converter", scope="session")
+def _start_warm_converter(
+    start_warm_python: Callable[..., WarmPython], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], WarmPython]:
+    from dippm.frontends.conversion import converter_process
+
+    @cache
+    def start(worker: str) -> WarmPython:
+        environment = converter_process._environment(tmp_path_factory.mktemp("home"))
+        return start_warm_python(_WARM_CONVERTERS[worker], environment)
+
+    return start

@@ -1,7 +1,8 @@
 """A Python that has imported its packages already: what is run with it starts at once, in a process of its own.
 
     python warm_python.py serve SOCKET CODE                runs code that imports, and waits
-    python -I -S warm_python.py run SOCKET MODULE WORD ... runs ``python -m MODULE WORD ...`` as a copy of that process
+    python -I -S warm_python.py run SOCKET MODULE WORD ... runs ``python -m MODULE WORD ...`` as a copy of that process;
+                                                           with ``-c`` as its module, code
 
 A framework takes seconds to be imported and some tests start dozens of processes that need it. What runs has the
 folder, the variables, the files 0 to 2 and the limits of the second command, which ends as it ends, and it ends when
@@ -72,6 +73,7 @@ def _become(asked: dict[str, object], files: list[int]) -> None:
     import atexit
     import resource
     import runpy
+    import tempfile
     import traceback
     import warnings
 
@@ -85,6 +87,7 @@ def _become(asked: dict[str, object], files: list[int]) -> None:
         os.environ.update(asked["variables"])  # type: ignore[arg-type]
         if os.environ.get("PYTHONWARNINGS") == "ignore":
             warnings.simplefilter("ignore")
+        tempfile.tempdir = None  # as the variables say
         for kind, limits in asked["limits"]:  # type: ignore[attr-defined]
             resource.setrlimit(kind, limits)
         given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -95,8 +98,12 @@ def _become(asked: dict[str, object], files: list[int]) -> None:
             setattr(sys, f"__{name}__", stream)
         sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         module, *words = asked["words"]  # type: ignore[misc]
+        code = words.pop(0) if module == "-c" else None
         sys.argv[:] = [module, *words]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if code is not None:
+            exec(code, {"__name__": "__main__"})  # noqa: S102 - of our own tests
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as exc:
         status = exc.code if isinstance(exc.code, int) else int(exc.code is not None)

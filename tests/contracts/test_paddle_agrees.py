@@ -17,7 +17,11 @@ with warnings.catch_warnings():
     pytest.importorskip("paddle2onnx", reason="paddle2onnx is not installed: pip install 'dippm[paddle]'")
 
 # Paddle's own code warns as it saves.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("warm_conversions"),
+]
 
 BATCHES = (1, 32)
 PRECISIONS = ("fp32", "amp")

@@ -19,7 +19,11 @@ import dippm
 pytest.importorskip("torch")
 if not (find_spec("tensorflow") and find_spec("tf2onnx")):  # not imported: Paddle crashes when it comes second
     pytest.skip("TensorFlow or tf2onnx is not installed", allow_module_level=True)
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("warm_conversions"),
+]
 
 IMAGE = (224, 224, 3)
 

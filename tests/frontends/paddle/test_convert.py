@@ -22,7 +22,7 @@ from dippm.frontends.paddle import convert
 from dippm.frontends.paddle.convert import convert_paddle
 
 # Paddle's own code warns as it saves.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("warm_conversions")]
 
 PARAMETERS = 3 * 8 * 9 + 8 + 2 * 8 + 8 * 4 * 4 * 10 + 10
 KINDS = ["conv", "batch_norm", "hard_swish", "max_pool", "view", "linear"]
@@ -217,7 +217,7 @@ sys.addaudithook(watch)
 """
 
 
-@pytest.mark.usefixtures("fresh_cache")
+@pytest.mark.usefixtures("fresh_cache", "cold_conversions")
 def test_nothing_is_installed_while_a_model_is_converted(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

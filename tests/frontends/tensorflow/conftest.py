@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -114,27 +113,26 @@ with tf.Graph().as_default() as graph:
 
 
 @pytest.fixture(name="tensorflow_files", scope="session")
-def _tensorflow_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _tensorflow_files(tmp_path_factory: pytest.TempPathFactory, start_warm_converter: Callable[[str], Any]) -> Path:
     if not (find_spec("tensorflow") and find_spec("tf2onnx")):
         pytest.skip("TensorFlow or tf2onnx is not installed")
     folder = tmp_path_factory.mktemp("tensorflow")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(folder)], env=environment, capture_output=True, text=True, check=False
-    )
+    words = start_warm_converter("dippm.frontends.tensorflow.worker").command("-c", _SCRIPT, str(folder))
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
 @pytest.fixture
-def run_beside_tensorflow() -> Callable[[str], Any]:
-    """Runs a script in a process that may import TensorFlow; what it prints at its end is read as JSON."""
-    if find_spec("tensorflow") is None:
-        pytest.skip("TensorFlow is not installed")
+def run_beside_tensorflow(start_warm_converter: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Runs a script in a process that may use TensorFlow; what it prints at its end is read as JSON."""
+    if not (find_spec("tensorflow") and find_spec("tf2onnx")):
+        pytest.skip("TensorFlow or tf2onnx is not installed")
 
     def run(script: str) -> Any:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        words = [sys.executable, "-c", script]
+        words = start_warm_converter("dippm.frontends.tensorflow.worker").command("-c", script)
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)

@@ -1,7 +1,8 @@
-"""Each test starts TensorFlow at least once, which takes seconds."""
+"""Each test converts at least one file; those whose commands or scripts are processes of their own start TensorFlow."""
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -11,10 +12,16 @@ from typing import Any
 import pytest
 
 import dippm
+from dippm.cli import main
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.graph import DType, OpKind, TensorRole
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("warm_conversions"),
+]
 
 GROUPED_MACS = {
     name: 32 * (56 * 56 * 256 * 9 * 256 // groups + 2560) for name, groups in {"grouped": 32, "depthwise": 256}.items()
@@ -163,9 +170,18 @@ def test_a_file_that_is_cut_off_is_told(tensorflow_files: Path, tmp_path: Path, 
     assert not caught.value.code.startswith("onnx")
 
 
-def test_objects_are_read_as_their_files_are(tensorflow_files: Path) -> None:
+def test_objects_are_read_as_their_files_are(
+    tensorflow_files: Path, start_warm_converter: Any, run_beside_tensorflow: Any
+) -> None:
+    worker = "dippm.frontends.tensorflow.worker"
     script = f"""
 import json, sys, dippm, keras, tensorflow as tf
+from dippm.frontends.conversion import converter_process
+start_guarded = converter_process.start_guarded
+def start(command, **settings):
+    assert command[-2] == {worker!r}
+    return start_guarded([*{start_warm_converter(worker).command(worker)!r}, command[-1]], **settings)
+converter_process.start_guarded = start
 def file(name):
     return keras.saving.load_model({str(tensorflow_files)!r} + "/" + name)
 model, masked = file("model.keras"), file("masked.keras")
@@ -198,24 +214,25 @@ print(json.dumps([
     groups, sum(node.kind.value == "lstm" for node in recurrent.nodes), len(recurrent.warnings), is_as_before,
 ]))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert json.loads(done.stdout) == [
+    assert run_beside_tensorflow(script) == [
         PARAMETERS, 20, 20, 21, "input.missing", list(GROUPED_MACS.values()), 2, 1, True
     ]  # fmt: skip
 
 
-def test_the_command_line_predicts_and_leaves_stdout_to_the_answer(tensorflow_files: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        words = (sys.executable, "-m", "dippm", "predict", *words, "--device", "A100", "--json")
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+def test_the_command_line_predicts_and_leaves_stdout_to_the_answer(
+    tensorflow_files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def words(name: str) -> list[str]:
+        return ["predict", str(tensorflow_files / name), "--device", "A100", "--json"]
 
-    good = run(str(tensorflow_files / "model.keras"))
+    # As a user starts it, with a converter that is started as users' are, and nothing in the cache.
+    command = [sys.executable, "-m", "dippm", *words("model.keras")]
+    good = subprocess.run(command, env={**os.environ, "DIPPM_CACHE": ""}, capture_output=True, text=True, check=False)
     assert good.returncode == 0
     assert json.loads(good.stdout)["model"]["framework"] == "tensorflow"
-    refused, unclear = run(str(tensorflow_files / "lambda.keras")), run(str(tensorflow_files / "two"))
-    assert (refused.returncode, unclear.returncode) == (3, 4)
-    assert json.loads(refused.stdout)["error"]["code"] == "keras.lambda_refused"
+    for name, status, code in (("lambda.keras", 3, "keras.lambda_refused"), ("two", 4, "tensorflow.signatures")):
+        assert main(words(name)) == status
+        assert json.loads(capfd.readouterr().out)["error"]["code"] == code
 
 
 def test_a_framework_that_the_content_contradicts_is_a_slip(tensorflow_files: Path) -> None:
