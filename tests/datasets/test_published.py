@@ -13,6 +13,7 @@ from dippm.datasets.published import (
     read_configurations,
     read_held_out_configurations,
     read_held_out_power,
+    read_mig_slices,
     read_published,
     read_published_power,
 )
@@ -31,6 +32,7 @@ def write(folder: Path, *rows: str) -> Path:
     for name in ("benchmarks.csv", "adapters.csv", "quantised.csv"):
         (folder / name).write_text(HEADER, encoding="utf-8")
     (folder / "quantised.toml").write_text('["c/d"]\n', encoding="utf-8")
+    (folder / "mig.toml").write_text('["e/f"]\n', encoding="utf-8")
     (folder / "models.toml").write_text('["a/b"]\nlayers = 3\n', encoding="utf-8")
     return folder
 
@@ -55,7 +57,7 @@ def test_memory_counts_only_where_it_is_the_allocators_in_a_known_unit(tmp_path:
 
 def test_configurations_and_digest(tmp_path: Path) -> None:
     folder = write(tmp_path)
-    assert read_configurations(folder) == {"a/b": {"layers": 3}, "c/d": {}}
+    assert read_configurations(folder) == {"a/b": {"layers": 3}, "c/d": {}, "e/f": {}}
     before = digest_published(folder)
     write(tmp_path, "s,a/b,C,Card,,,float16,fp16,,inference,,4,,224,,,7.5,,,,,,")
     assert digest_published(folder) != before
@@ -128,3 +130,25 @@ def test_the_sources_are_told_in_the_readme() -> None:
     assert {
         name for name in missing if f"-{name.removeprefix('transformers-docs-').split('-')[0]}" not in text
     } == set()
+
+
+def test_slices_are_sound_and_stand_apart() -> None:
+    with (FOLDER / "mig.csv").open(newline="", encoding="utf-8") as stream:
+        records = list(csv.DictReader(stream))
+    assert ",".join(records[0]) == HEADER.strip()
+    rows = read_mig_slices(FOLDER)
+    assert len(rows) == 269
+    assert all("g." in row.device.partition("@")[0] for row in rows)
+    assert {row.source for row in rows} & {row.source for row in read_published(FOLDER)} == set()
+    whole = Counter((row.source, row.model, row.model_class, row.device, row.batch, row.sequence) for row in rows)
+    assert max(whole.values()) == 1
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert {row.source for row in rows if f"`{row.source}`" not in text} == set()
+
+
+@pytest.mark.parametrize(("kind", "unit", "used"), [("dcgm-fb-used", "MiB", 2000), ("nvidia-smi", "MiB", None)])
+def test_memory_in_use_on_a_slice_is_dcgms(tmp_path: Path, kind: str, unit: str, used: float | None) -> None:
+    row = f"s,a/b,C,1g.5gb@Card,,,float16,fp16,,inference,,4,,224,,,7.5,2000,{kind},{unit},,,"
+    (tmp_path / "mig.csv").write_text(HEADER + row + "\n", encoding="utf-8")
+    (read,) = read_mig_slices(tmp_path)
+    assert (read.used_mb, read.allocated_mb) == (used, None)

@@ -427,6 +427,18 @@ def test_slice_is_a_device() -> None:
     assert "4 of 8 memory slices" in part.sources["bandwidth_gb_s"]
 
 
+@pytest.mark.parametrize(
+    "name", ["1g.10gb@A100-SXM4-40GB", "1g.20gb@A100-SXM4-80GB", "1g.20gb@H100", "1g.24gb@H100 NVL", "1g.35gb@H200"]
+)
+def test_1g_of_twice_the_memory_has_the_l2_of_one_memory_slice(name: str) -> None:
+    part, card = find_device(name), find_device(name.partition("@")[2])
+
+    assert part.l2_mb == pytest.approx(card.l2_mb / 8)
+    assert part.bandwidth_gb_s == pytest.approx(card.bandwidth_gb_s / 4)
+    assert "1 of 8 memory slices" in part.sources["l2_mb"]
+    assert "User Guide" in part.sources["l2_mb"]
+
+
 @pytest.mark.parametrize("name", WITH_MIG)
 def test_every_slice_makes_a_valid_device(name: str) -> None:
     card = find_device(name)
@@ -474,7 +486,9 @@ def test_device_file_is_read(tmp_path: Path) -> None:
         DEVICE_FILE
         + 'usable_memory_mb = 12000\naliases = ["mine"]\nsources = { sm_count = "the box" }\n'
         + '[[mig_profiles]]\nname = "1g.6gb"\ncompute_slices = 1\nmemory_slices = 1\nsm_count = 23\nmemory_mb = 6000\n'
-        + "max_instances = 2\nplacements = [0, 1]\n",
+        + "max_instances = 2\nplacements = [0, 1]\n"
+        + '[[mig_profiles]]\nname = "2g.12gb"\ncompute_slices = 2\nmemory_slices = 2\nsm_count = 46\n'
+        + "memory_mb = 12000\nmax_instances = 1\nl2_slices = 1\n",
         encoding="utf-8",
     )
 
@@ -483,6 +497,8 @@ def test_device_file_is_read(tmp_path: Path) -> None:
     assert (spec.name, spec.compute_capability, spec.sm_count, spec.capacity_mb) == ("My GPU", (8, 9), 46, 12000)
     assert spec.peak_tflops == {"fp32": 29.1, "fp16_tensor": 58.3}
     assert slice_device(spec, "1g.6gb").name == "1g.6gb@My GPU"
+    assert slice_device(spec, "2g.12gb").l2_mb == spec.l2_mb / 2
+    assert slice_device(spec, "2g.12gb").bandwidth_gb_s == spec.bandwidth_gb_s
     assert spec.sources == {"sm_count": "the box"}
 
 

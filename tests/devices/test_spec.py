@@ -106,6 +106,8 @@ def test_spec_refuses_value(field: str, value: object, said: str) -> None:
         ("sm_count", 0),
         ("memory_mb", 0),
         ("max_instances", 8),
+        ("l2_slices", 0),
+        ("l2_slices", 2),
         ("placements", (1, 0)),
         ("placements", (0, 0)),
         ("placements", (8,)),

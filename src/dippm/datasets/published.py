@@ -23,6 +23,7 @@ __all__ = [
     "read_configurations",
     "read_held_out_configurations",
     "read_held_out_power",
+    "read_mig_slices",
     "read_published",
     "read_published_power",
 ]
@@ -32,11 +33,13 @@ _TABLES_OF_TESTS = ("adapters.csv", "quantised.csv")
 _TABLES = ("transformers_docs.csv", "benchmarks.csv")
 _POWER_TABLE = "power.csv"
 _CONFIGURATIONS = "models.toml"
-# Models of those tables alone.
-_CONFIGURATIONS_OF_TESTS = "quantised.toml"
+# Models of tables that no fit takes.
+_CONFIGURATIONS_OF_TESTS = ("quantised.toml", "mig.toml")
 # Rows with energy that nothing is fitted on, and their models.
 _HELD_OUT_POWER_TABLE = "power_held_out.csv"
 _HELD_OUT_CONFIGURATIONS = "power_held_out.toml"
+# Rows of MIG slices, which no fit takes and no other table has.
+_SLICE_TABLE = "mig.csv"
 # Bytes of the unit that a figure of memory is given in.
 _UNIT_BYTES = {"MiB": 2**20, "MB": 10**6}
 
@@ -62,6 +65,7 @@ class PublishedRow:
         latency_ms: Time of one call, step or token, ms.
         allocated_mb: Peak of ``max_memory_allocated``, MiB.
         energy_j: Energy of one call, J.
+        used_mb: Memory of the device or slice that is in use in the mean, as DCGM counts it, MiB.
         notes: What a careful reader has to know.
     """
 
@@ -82,6 +86,7 @@ class PublishedRow:
     allocated_mb: float | None
     energy_j: float | None
     notes: str
+    used_mb: float | None = None
 
 
 def read_published(folder: Path) -> list[PublishedRow]:
@@ -112,13 +117,22 @@ def read_held_out_power(folder: Path) -> list[PublishedRow]:
     return [_row(record) for record in _records(folder / _HELD_OUT_POWER_TABLE)]
 
 
+def read_mig_slices(folder: Path) -> list[PublishedRow]:
+    """Read the rows of MIG slices, that no fit may take: those of ``mig.csv``.
+
+    Raises:
+        UsageError: ``data.missing`` where the table is not there.
+    """
+    return [_row(record) for record in _records(folder / _SLICE_TABLE)]
+
+
 def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     """Of each published model what its configuration has otherwise than its class's default.
 
     Raises:
         UsageError: ``data.missing``.
     """
-    tables = (_CONFIGURATIONS, _CONFIGURATIONS_OF_TESTS)
+    tables = (_CONFIGURATIONS, *_CONFIGURATIONS_OF_TESTS)
     return {
         model: settings
         for name in tables
@@ -165,7 +179,7 @@ def _existing(path: Path) -> Path:
 def _row(record: Mapping[str, str]) -> PublishedRow:
     height, width = (_number(record[name]) for name in ("image_height", "image_width"))
     memory, unit = _number(record["peak_memory_mb"]), _UNIT_BYTES.get(record["memory_unit"])
-    is_allocated = record["memory_kind"] == "max_memory_allocated" and unit is not None and memory is not None
+    memory_mb = None if memory is None or unit is None else memory * unit / 2**20
     return PublishedRow(
         **{
             name: record[name]
@@ -179,8 +193,9 @@ def _row(record: Mapping[str, str]) -> PublishedRow:
         image=None if height is None else (int(height), int(height if width is None else width)),
         past_tokens=_whole(record["past_tokens"]),
         latency_ms=_number(record["latency_ms"]),
-        allocated_mb=memory * unit / 2**20 if is_allocated else None,  # type: ignore[operator]
+        allocated_mb=memory_mb if record["memory_kind"] == "max_memory_allocated" else None,
         energy_j=_number(record["energy_j"]),
+        used_mb=memory_mb if record["memory_kind"] == "dcgm-fb-used" else None,
     )  # fmt: skip
 
 

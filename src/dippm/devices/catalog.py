@@ -53,7 +53,7 @@ DEVICE_FILE_REQUIRED = (
 
 _OPTIONAL_KEYS = ("usable_memory_mb", "context_mb", "aliases", "mig_profiles", "sources")
 _PROFILE_REQUIRED = ("name", "compute_slices", "memory_slices", "sm_count", "memory_mb", "max_instances")
-_PROFILE_OPTIONAL = ("placements",)
+_PROFILE_OPTIONAL = ("placements", "l2_slices")
 _CATALOG_PATH = Path(__file__).with_name("catalog.toml")
 # Words of a name that tell no two cards apart. "Quadro" is not among them: "Quadro RTX 6000" is a card of its own.
 _IDLE_WORDS = frozenset({"nvidia", "tesla", "geforce", "gpu"})
@@ -107,9 +107,10 @@ def find_device(name: str, *, own: Iterable[DeviceSpec] = ()) -> DeviceSpec:
 def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
     """Makes a device of one MIG slice of a card.
 
-    SMs and memory are the profile's own. Bandwidth and L2 are the card's in proportion to memory slices, peak rates and
-    board power in proportion to SMs. The last is a convention: slices share the card's power and have no limit of
-    their own.
+    SMs and memory are the profile's own. Bandwidth and L2 are the card's in proportion to memory slices, but for slices
+    of twice the memory on Ampere and Hopper (``1g.20gb``), to which NVIDIA's guide gives the L2 of one memory slice.
+    Peak rates and board power are in proportion to SMs. The last is a convention: slices share the card's power and
+    have no limit of their own.
 
     Args:
         parent: A whole card.
@@ -131,9 +132,12 @@ def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
             cure="Name one of these as PROFILE@DEVICE, or the whole card.",
         )
     total_slices = max(each.memory_slices for each in parent.mig_profiles)
-    memory_share = profile.memory_slices / total_slices
+    l2_slices = profile.memory_slices if profile.l2_slices is None else profile.l2_slices
     sm_share = profile.sm_count / parent.sm_count
-    by_memory = f"Derived: {profile.memory_slices} of {total_slices} memory slices of {parent.name}"
+    by_memory, by_l2 = (
+        f"Derived: {slices} of {total_slices} memory slices of {parent.name}"
+        for slices in (profile.memory_slices, l2_slices)
+    )
     by_sms = f"Derived: {profile.sm_count} of {parent.sm_count} SMs of {parent.name}"
     own = parent.sources.get("mig_profiles", f"MIG profile of {parent.name}")
     sources = {
@@ -142,7 +146,7 @@ def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
         "sm_count": own,
         "memory_mb": own,
         "bandwidth_gb_s": by_memory,
-        "l2_mb": by_memory,
+        "l2_mb": by_l2 if profile.l2_slices is None else f"{by_l2}, by {own}",
         "board_power_w": by_sms,
     }
     return replace(
@@ -154,8 +158,8 @@ def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
         usable_memory_mb=None,
         # A context grows with the SMs.
         context_mb=None,
-        bandwidth_gb_s=parent.bandwidth_gb_s * memory_share,
-        l2_mb=parent.l2_mb * memory_share,
+        bandwidth_gb_s=parent.bandwidth_gb_s * profile.memory_slices / total_slices,
+        l2_mb=parent.l2_mb * l2_slices / total_slices,
         board_power_w=parent.board_power_w * sm_share,
         peak_tflops={key: rate * sm_share for key, rate in parent.peak_tflops.items()},
         aliases=(),

@@ -47,6 +47,7 @@ class MigProfile:
         max_instances: How many of it fit on one GPU, 1 to 7.
         placements: Memory slices at which an instance may start, ascending, 0 to 7; it then occupies ``memory_slices``
             of them (``nvidia-smi mig -lgipp``). Empty where they are not known.
+        l2_slices: Memory slices whose part of the L2 cache it has, 1 to ``memory_slices``; None for all of its own.
 
     Raises:
         UsageError: A value is out of its range; code ``"device.value"``.
@@ -59,6 +60,7 @@ class MigProfile:
     memory_mb: float
     max_instances: int
     placements: tuple[int, ...] = ()
+    l2_slices: int | None = None
 
     def __post_init__(self) -> None:
         where = f"MIG profile '{self.name}'"
@@ -68,6 +70,8 @@ class MigProfile:
             _check_number(where, key, getattr(self, key), low, high, unit="", whole=True)
         _check_number(where, "sm_count", self.sm_count, 1, 1024, unit="", whole=True)
         _check_number(where, "memory_mb", self.memory_mb, 64, 4_194_304, unit=" MiB")
+        if self.l2_slices is not None:
+            _check_number(where, "l2_slices", self.l2_slices, 1, self.memory_slices, unit="", whole=True)
         if list(self.placements) != sorted(set(self.placements)):
             raise _bad_value(where, "placements", self.placements, "ascending without repeats")
         for start in self.placements:

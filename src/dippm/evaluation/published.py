@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,15 @@ from dippm.graph import Graph
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["PublishedReport", "PublishedScore", "evaluate_published", "main", "read_graphs", "render_markdown"]
+__all__ = [
+    "PublishedReport",
+    "PublishedScore",
+    "evaluate_published",
+    "main",
+    "read_graphs",
+    "render_markdown",
+    "score_runs",
+]
 
 _TITLE = "# Published measurements"
 
@@ -109,16 +117,16 @@ def read_graphs(
     return graphs
 
 
-def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
-    """Predict every published row that a question describes.
+def score_runs(
+    runs: Sequence[PublishedRun], graphs: Mapping[tuple[object, ...], Graph], predictor: PhysicsPredictor
+) -> list[PublishedScore]:
+    """Predict every run.
 
-    Raises:
-        UsageError: ``data.missing``.
+    Args:
+        runs: The rows and their questions.
+        graphs: The graph of every run, by its key.
+        predictor: The shipped predictor.
     """
-    runs, left_out = read_published_runs(folder)
-    power_runs, _ = read_power_runs(folder)
-    held_out_runs, _ = read_held_out_power_runs(folder)
-    graphs, predictor = read_graphs([*runs, *power_runs], folder), PhysicsPredictor.load()
     scores = []
     for run in runs:
         (prediction,) = predictor.predict(
@@ -129,8 +137,21 @@ def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
             software=run.software,
         )
         scores.append(PublishedScore(run=run, prediction=prediction))
+    return scores
+
+
+def evaluate_published(folder: Path = PUBLISHED_FOLDER) -> PublishedReport:
+    """Predict every published row that a question describes.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    runs, left_out = read_published_runs(folder)
+    power_runs, _ = read_power_runs(folder)
+    held_out_runs, _ = read_held_out_power_runs(folder)
+    graphs, predictor = read_graphs([*runs, *power_runs], folder), PhysicsPredictor.load()
     return PublishedReport(
-        scores=tuple(scores),
+        scores=tuple(score_runs(runs, graphs, predictor)),
         left_out=left_out,
         power=score_power(power_runs, graphs, predictor),
         held_out_power=score_power(held_out_runs, read_graphs(held_out_runs, folder, is_held_out=True), predictor),

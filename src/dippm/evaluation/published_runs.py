@@ -24,6 +24,7 @@ from dippm.datasets.published import (
     read_configurations,
     read_held_out_configurations,
     read_held_out_power,
+    read_mig_slices,
     read_published,
     read_published_power,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "PUBLISHED_FOLDER",
     "PublishedRun",
     "read_held_out_power_runs",
+    "read_mig_slice_runs",
     "read_power_runs",
     "read_published_runs",
 ]
@@ -101,6 +103,8 @@ _LEFT_OUT = {
     "diffusers-benchmarks-l40": "which card it was is in doubt",
     "ort-stable-diffusion": "a pipeline of many models",
     "torchtune": "the configuration is not stated",
+    "migperf-80gb-bert-long": "texts are shorter than the stated tokens",
+    "openmodellab": "the number of tokens is not stated",
 }
 # Beginnings of the names of sources that train adapters, and what they train: PEFT's default layers of a Llama.
 _ADAPTERS = {
@@ -261,6 +265,15 @@ def read_held_out_power_runs(folder: Path) -> tuple[list[PublishedRun], Counter[
         UsageError: ``data.missing``.
     """
     return _divide(read_held_out_power(folder), known=read_held_out_configurations(folder))
+
+
+def read_mig_slice_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]:
+    """The rows of MIG slices, that nothing is fitted on, as :func:`read_published_runs`.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    return _divide(read_mig_slices(folder), known=read_configurations(folder))
 
 
 def _divide(rows: Iterable[PublishedRow], *, known: Collection[str]) -> tuple[list[PublishedRun], Counter[str]]:
