@@ -9,11 +9,12 @@ JOBS ?= 2
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types layers tests extras clean help
+.PHONY: demo test lint types layers tests exhaustive extras clean help
 
 help:
 	@echo "make demo   predict a VGG16 at batch 32 on an A100 (installs the core into $(VENV), writes a 528 MiB file)"
 	@echo "make test   lint, types, layers and tests (installs PyTorch and the rest that the tests need into $(VENV))"
+	@echo "make exhaustive  the tests that repeat others in breadth, which make test leaves out"
 	@echo "make extras each extra for a framework in an environment of its own, a real model read in each"
 	@echo "make clean  remove $(VENV) and demo/"
 
@@ -40,6 +41,10 @@ layers: $(VENV)/.test
 
 tests: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# Not a part of `make test`: minutes for what its tests show on fewer models.
+exhaustive: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m exhaustive
 
 # Not a part of `make test`: it installs four environments.
 extras:

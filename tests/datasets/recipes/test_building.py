@@ -49,6 +49,8 @@ def test_a_random_thirty_build_and_read_to_a_graph() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
 def test_a_random_two_hundred_build_and_read_to_a_graph() -> None:
     for recipe in seeded(200).sample(models(), 200):
         assert len(read(recipe).nodes) >= 4
