@@ -45,8 +45,8 @@ def journal_rows(journal: Path) -> int:
     return len(journal.read_text(encoding="utf-8").splitlines()) if journal.exists() else 0
 
 
-@pytest.mark.slow
-def test_killed_at_twenty_random_moments_it_ends_with_the_same_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.exhaustive])])
+def test_killed_at_random_moments_it_ends_with_the_same_table(times: int, tmp_path: Path) -> None:
     undisturbed, disturbed = tmp_path / "undisturbed.sqlite", tmp_path / "disturbed.sqlite"
     finish(undisturbed, tmp_path / "undisturbed.txt")
     expected = rows(undisturbed)
@@ -55,9 +55,9 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_table(tmp_path: P
     assert any(repeat for _, _, repeat in expected)
 
     journal = tmp_path / "disturbed.txt"
-    moments = random.Random(20)  # noqa: S311 - moments, not secrets
+    moments = random.Random(times)  # noqa: S311 - moments, not secrets
     kills = 0
-    for _ in range(20):
+    for _ in range(times):
         process = start(disturbed, journal, row_s=0.015)
         assert process.stdout is not None
         assert process.stderr is not None
@@ -69,7 +69,7 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_same_table(tmp_path: P
         process.stderr.close()
         # Of all that the device has measured, each kill has lost one row at most.
         assert journal_rows(journal) - len(rows(disturbed)) <= kills
-    assert kills == 20, "it was done before it was killed: the test needs more models"
+    assert kills == times, "it was done before it was killed: the test needs more models"
     assert 0 < len(rows(disturbed)) < len(expected)
 
     last = finish(disturbed, journal)
