@@ -17,6 +17,7 @@ from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.best_times import BestTimes
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
+from dippm.predictors.least_times import least_ms
 from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 
@@ -69,6 +70,45 @@ def test_no_product_takes_less_than_its_weight_from_memory(times: BestTimes, lay
     least = prepared.weights.least_ms(device)
     assert least[:, 0].min() > 0.0
     assert np.all(found.busy_ms >= least - 1e-12)
+
+
+@pytest.mark.parametrize("device", ["A100", "T4", "L4", "RTX 4090", "H100"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_no_operator_takes_less_than_the_data_sheet_allows(
+    times: BestTimes, builder: Any, device: str, precision: str
+) -> None:
+    image = (builder.N, 256, 112, 112)
+    builder.node(OpKind.SIGMOID, [builder.input(*image)], *image)
+    builder.node(OpKind.GLOBAL_POOL, [builder.input(*image)], builder.N, 256, 1, 1, output_size=(1, 1))
+    x = builder.input(builder.N, 1024, 8192)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8192, 8192)], builder.N, 1024, 8192)
+    prepared, card = _prepared(builder.graph(), precision=precision), find_device(device)
+    (found,) = _of(times, prepared, device)
+    least = least_ms(prepared, card)
+    assert least[1].min() > 0.0
+    assert np.all(found.busy_ms >= least)
+    assert found.least_ms == pytest.approx(least.sum(axis=1))
+
+
+@pytest.mark.parametrize("device", ["A100", "H100", "H200", "B200", "L4", "RTX 4090"])
+def test_a_narrower_precision_is_not_said_to_be_slower(times: BestTimes, builder: Any, device: str) -> None:
+    """FP32 runs convolutions in TF32 anyway, and autocast the kernels of 16 bits with casts around them."""
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 64, 56, 56)
+    for _ in range(4):
+        x = builder.node(OpKind.CONV, [x, builder.weight(64, 64, 3, 3)], n, 64, 56, 56, **square)
+        x = builder.node(OpKind.RELU, [x], n, 64, 56, 56)
+    x = builder.node(OpKind.GLOBAL_POOL, [x], n, 64, 1, 1, output_size=(1, 1))
+    x = builder.node(OpKind.VIEW, [x], n, 64, alias_of=x, function="view")
+    builder.node(OpKind.LINEAR, [x, builder.weight(1000, 64)], n, 1000)
+    graph = builder.graph()
+    for wide, narrow in (("fp32", "tf32"), ("amp", "fp16"), ("amp-bf16", "bf16")):
+        wider, narrower = (
+            _of(times, _prepared(graph, precision=precision), device)[0].busy_ms.sum(axis=1)
+            for precision in (wide, narrow)
+        )
+        assert np.all(narrower <= 1.005 * wider), (wide, narrow)
 
 
 def test_unpacking_is_put_on_top_for_the_graphs_that_need_it(times: BestTimes, layers: Graph) -> None:

@@ -20,7 +20,7 @@ from dippm.graph import OpKind
 from dippm.predictors.physics import PhysicsPredictor
 
 _KEYS = sorted(GraphCache(SHIPPED_FOLDER).keys())
-_PLAIN = ("A100-SXM4-40GB", "H100 80GB HBM3", "A10")
+_PLAIN = ("A100-SXM4-40GB", "L40S", "A10")
 _EXACT = 1.0 - 1e-9
 # Learned kernel times and the network's corrections are smooth in the size of a problem, and monotone up to this.
 _LEARNED = 0.985

@@ -113,23 +113,20 @@ def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: G
         assert "dippm" not in answer(**changed).predictor.labels
 
 
-def test_an_architecture_with_rates_of_its_own_is_answered_by_the_sum_where_it_has_no_networks(
-    network: Graph,
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP16, Precision.BF16])
+@pytest.mark.parametrize("device", ["H200", "H100"])
+def test_networks_of_an_architecture_answer_near_what_they_were_trained_on_in_a_wider_interval(
+    network: Graph, device: str, precision: Precision
 ) -> None:
-    """Labels of an H200 are behind eager NCHW calls of today's libraries on its architecture, and behind no others."""
-    half_width = Calibration.read().architectures["9.0"]["half_width"]
-    for changed in ({}, {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}):
-        for device in ("H200", "H100"):
-            (answer,) = predict(network, batches=[512], devices=[device], precision=Precision.TF32, **changed)
-            assert answer.predictor.name == "physics-0"
-            assert "H200, the project's own labels" in answer.predictor.labels
-            assert any(f"No whole model was measured on {device}" in warning for warning in answer.warnings)
-            _, high = answer.intervals["latency_ms"]
-            assert high / answer.latency_ms >= 0.999 * math.exp(half_width)
-    (answer,) = predict(
-        network, batches=[512], devices=["H200"], precision=Precision.TF32, software=Software(torch=(2, 3))
-    )
-    assert "the project's own" not in answer.predictor.labels
+    """Labels of an H200 are behind calls of today's libraries in all precisions there, and behind no others."""
+    (answer,) = predict(network, batches=[512], devices=[device], precision=precision)
+    assert answer.predictor.name == "additive-1"
+    assert "dippm-traced on H200" in answer.predictor.labels
+    assert any(f"No whole model was measured on {device}" in warning for warning in answer.warnings)
+    _, high = answer.intervals["latency_ms"]
+    assert high / answer.latency_ms >= 0.999 * math.exp(Calibration.read().latency_spread_elsewhere)
+    (older,) = predict(network, batches=[512], devices=[device], precision=precision, software=Software(torch=(2, 3)))
+    assert "dippm" not in older.predictor.labels
 
 
 def test_a_device_without_labels_gets_a_wider_interval_and_a_warning(network: Graph) -> None:
@@ -197,7 +194,7 @@ def test_a_fixed_batch_is_kept(network: Graph) -> None:
 def test_a_mig_slice_is_a_device(network: Graph) -> None:
     whole, part = predict(network, batches=[256], devices=["A100", "1g.5gb@A100"])
     assert part.latency_ms > 2 * whole.latency_ms
-    assert (part.mig, part.mig_name) == (None, "–")
+    assert (part.mig, part.mig_name) == (None, "is a slice")
     (without,) = predict(network, batches=[256], devices=["T4"])
     assert (without.mig, without.mig_name) == (None, "no MIG")
 
@@ -256,8 +253,8 @@ def test_operators_without_measurements_widen_the_interval_and_are_named(builder
     x = builder.input(builder.N, 100_000)
     builder.node(OpKind.SORT, [x], builder.N, 100_000)
     (answer,) = predict(builder.graph(), batches=[512], devices=["A100"])
-    low, high = answer.intervals["latency_ms"]
-    assert high / low > 7.0
+    _, high = answer.intervals["latency_ms"]
+    assert high / answer.latency_ms > math.sqrt(7.0)
     assert any("sort" in warning for warning in answer.warnings)
 
 

@@ -12,7 +12,7 @@ latency, so what explains a prediction is the prediction. Large batches are boun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,10 @@ class LatencyBreakdown:
         slow_host_ms: Latency where it launches as many times slower.
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
             one; None where it does not, NaN at batches where it does not.
+        least_ms: What the device takes at least, whatever the times are.
 
     Shapes:
-        busy_ms, share_ms: [B, n_nodes]; fast_host_ms, slow_host_ms, half_width: [B].
+        busy_ms, share_ms: [B, n_nodes]; fast_host_ms, slow_host_ms, half_width, least_ms: [B].
     """
 
     busy_ms: FloatArray
@@ -60,6 +61,7 @@ class LatencyBreakdown:
     fast_host_ms: FloatArray
     slow_host_ms: FloatArray
     half_width: FloatArray | None = None
+    least_ms: FloatArray | float = 0.0
 
     @classmethod
     def of(
@@ -127,10 +129,11 @@ class LatencyBreakdown:
         Shapes:
             least: [B, n_nodes]; times and what is launched: [n_nodes].
         """
-        is_short = self.busy_ms < least * times
+        of_nodes = least * times
+        result, is_short = replace(self, least_ms=of_nodes.sum(axis=1)), self.busy_ms < of_nodes
         if not is_short.any():
-            return self
-        return self.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch())
+            return result
+        return result.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch())
 
     def once_ms(self, times: FloatArray) -> FloatArray:
         """Time for which each node keeps the device busy when it runs once, ms, [B, n_nodes].
@@ -143,7 +146,8 @@ class LatencyBreakdown:
 
     def with_busy(self, busy: FloatArray, times: FloatArray, launched: FloatArray) -> LatencyBreakdown:
         """The same interval around other times; arguments as those of :meth:`of`."""
-        return LatencyBreakdown.of(busy, launched, times, half_width=self.half_width)
+        other = LatencyBreakdown.of(busy, launched, times, half_width=self.half_width)
+        return replace(other, least_ms=self.least_ms)
 
     @property
     def knows_interval(self) -> npt.NDArray[np.bool_]:

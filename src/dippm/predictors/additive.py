@@ -48,8 +48,9 @@ _IS_COMPLEX = mark(DType, [dtype for dtype in DType if dtype.is_complex])
 _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
 _ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
-# Whole models in 16 bits, and the autocast that runs the same kernels.
-_PURE_HALVES = {Precision.FP16: Precision.AMP, Precision.BF16: Precision.AMP_BF16}
+# Whole models in 16 bits, and the autocast that runs the same kernels; with TF32 allowed for products, what FP32 runs
+# but for these: convolutions take it anyway.
+_NEAR = {Precision.FP16: Precision.AMP, Precision.BF16: Precision.AMP_BF16, Precision.TF32: Precision.FP32}
 _CLIP = np.float32(4.0)
 
 
@@ -214,7 +215,7 @@ class AdditivePredictor:
         return AdditivePredictor(_read_all(REGIMES, folder), kernels, own=own)
 
     def on(self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan) -> AdditivePredictor:
-        """The networks that answer for a device: those of its architecture where they were trained, else these.
+        """The networks that answer for a device: those of its architecture where they were trained or near, else these.
 
         Args:
             device: The device.
@@ -222,9 +223,9 @@ class AdditivePredictor:
             kernels: The kernels; networks of an architecture were trained on those of cuDNN 9.
         """
         own = self._own.get(architecture_of(device))
-        if own is not None and kernels.has_cudnn_9 and own.covers(device, conditions):
-            return own
-        return self
+        if own is None or not kernels.has_cudnn_9:
+            return self
+        return own if own.covers(device, conditions) or own.is_near(device, conditions) else self
 
     def artefact(self, conditions: Conditions) -> AdditiveArtefact:
         """What the networks for these conditions were trained on.
@@ -257,11 +258,9 @@ class AdditivePredictor:
         )
 
     def is_near(self, device: DeviceSpec, conditions: Conditions) -> bool:
-        """Whether a network was trained on the autocast that runs the kernels of these conditions."""
-        autocast = _PURE_HALVES.get(conditions.precision)
-        if autocast is None:
-            return False
-        return self.covers(device, replace(conditions, precision=autocast))
+        """Whether a network was trained on another precision that runs the kernels of this one, or nearly all."""
+        near = _NEAR.get(conditions.precision)
+        return near is not None and self.covers(device, replace(conditions, precision=near))
 
     def is_measured(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether the networks were trained on this device under these conditions."""

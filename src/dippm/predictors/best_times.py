@@ -1,6 +1,6 @@
 """The time of graphs by what knows it best: the sum of kernel times, networks that correct it, or a mean of both.
 
-No operator takes less than its weights take to come from memory, and weights in few bits are unpacked on top of it.
+No operator takes less than the device's data sheet allows, and weights in few bits are unpacked on top of that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.packed_weights import PackedWeights
-from dippm.costs.rates import Rates, architecture_of
+from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
+from dippm.predictors.least_times import least_ms
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
 
@@ -39,26 +40,26 @@ class BestTimes:
     additive: AdditivePredictor
 
     def break_down(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
-        """On each device the time of each graph, for no operator less than its weights take to come from memory.
+        """On each device the time of each graph, for no operator less than the data sheet allows.
 
         Args:
             prepared: The graphs.
             devices: The devices.
         """
         conditions, compiled = prepared.conditions, prepared.compiled
+        # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
+        least_on = partial(least_ms, prepared) if compiled.eager is None else prepared.weights.least_ms
         host = self.calibrations[conditions.mode].rates
         result = [
             [
                 breakdown.at_least(
-                    least_ms[:, member.nodes],
+                    least[:, member.nodes],
                     compiled.times[member.nodes],
                     partial(launched_ms, compiled.plan, conditions, host, nodes=member.nodes),
                 )
                 for member, breakdown in zip(compiled.members, breakdowns, strict=True)
             ]
-            for least_ms, breakdowns in zip(
-                map(prepared.weights.least_ms, devices), self._time(prepared, devices), strict=True
-            )
+            for least, breakdowns in zip(map(least_on, devices), self._time(prepared, devices), strict=True)
         ]
         if prepared.packed is None:
             return result
@@ -80,10 +81,9 @@ class BestTimes:
                 kernels=self.kernels,
                 networks=self.additive,
             )
-        is_settled = [self._is_settled(prepared, device) for device in devices]
         is_covered = [
-            not settled and self._networks(prepared, device, prepared.conditions).covers(device, prepared.conditions)
-            for device, settled in zip(devices, is_settled, strict=True)
+            self._networks(prepared, device, prepared.conditions).covers(device, prepared.conditions)
+            for device in devices
         ]
         summed = break_down_each(
             prepared.compiled.plan,
@@ -98,24 +98,9 @@ class BestTimes:
         return [
             self._corrected(prepared, device, prepared.conditions)
             if covered
-            else next(others)
-            if settled
             else self._corrected_where_alike(prepared, device, next(others))
-            for device, covered, settled in zip(devices, is_covered, is_settled, strict=True)
+            for device, covered in zip(devices, is_covered, strict=True)
         ]
-
-    def _is_settled(self, prepared: PreparedGraphs, device: DeviceSpec) -> bool:
-        """Whether the sum has rates of the device's architecture, which networks of other architectures do not better.
-
-        Networks on top of such rates were 20 to 22 % off on the labels that they come from, the sum alone 17 to 19 %.
-        """
-        conditions = prepared.conditions
-        return (
-            prepared.compiled.plan.has_own_rates(conditions)
-            and architecture_of(device) in self.calibrations[conditions.mode].rates.measured
-            and self._networks(prepared, device, conditions) is self.additive
-            and not self.additive.is_measured(device, conditions)
-        )
 
     def _networks(self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions) -> AdditivePredictor:
         """The networks that answer for a device."""
@@ -139,15 +124,15 @@ class BestTimes:
     ) -> list[LatencyBreakdown]:
         """The same where all graphs are run in the precision of some conditions."""
         is_turned = prepared.compiled.plan.is_turned
-        if self.additive.is_near(device, conditions):
+        if self._networks(prepared, device, conditions).is_near(device, conditions):
             return self._mixed(prepared, device, conditions, summed)
         # A compiler runs some graphs with channels last however they are called.
         alike = replace(conditions, layout=Layout.NCHW)
         if conditions.layout is Layout.NCHW or not is_turned.any():
             return summed
-        if self.additive.covers(device, alike):
+        if self._networks(prepared, device, alike).covers(device, alike):
             corrected = self._corrected(prepared, device, alike)
-        elif self.additive.is_near(device, alike):
+        elif self._networks(prepared, device, alike).is_near(device, alike):
             corrected = self._mixed(prepared, device, alike, summed)
         else:
             return summed
@@ -167,7 +152,7 @@ class BestTimes:
             conditions=conditions,
             host=calibration.rates,
             times=compiled.times,
-            known_half_width=self.additive.artefact(conditions).half_widths[-1],
+            known_half_width=self._networks(prepared, device, conditions).artefact(conditions).half_widths[-1],
             summed_half_width=calibration.latency_spread_elsewhere,
         )
 

@@ -310,7 +310,6 @@ class PhysicsPredictor:
             device,
             spread=spread,
             power_spread=calibration.power_spread,
-            weight_bytes=prepared.weights.bytes_of_graphs[place],
         )
         memory_ends = memory_interval(
             memory,

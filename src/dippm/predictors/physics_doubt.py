@@ -19,7 +19,6 @@ from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
-from dippm.units import BYTES_PER_MIB, GIGA
 
 __all__ = ["TimeGrounds", "memory_interval", "memory_spreads", "time_and_energy_intervals"]
 
@@ -159,12 +158,11 @@ def time_and_energy_intervals(
     *,
     spread: FloatArray,
     power_spread: float,
-    weight_bytes: FloatArray,
 ) -> tuple[Ends, Ends]:
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
     The errors of the device's time, of the host's and of the power are independent of each other. No call takes less
-    than its weights take to come from memory, but for those that the cache keeps from call to call.
+    than what its operators move takes to come from memory.
 
     Args:
         breakdown: The time.
@@ -172,10 +170,9 @@ def time_and_energy_intervals(
         device: The device.
         spread: Half-width of the logarithm of the device's time.
         power_spread: The same of the power.
-        weight_bytes: Weights that are read at least once.
 
     Shapes:
-        energy_j, spread, weight_bytes and all ends: [B].
+        energy_j, spread and all ends: [B].
     """
     latency_ms = breakdown.latency_ms
     below, above = (
@@ -183,9 +180,7 @@ def time_and_energy_intervals(
         for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
     )
     latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above)
-    uncached_bytes = np.maximum(weight_bytes - device.l2_mb * BYTES_PER_MIB, 0.0)
-    least_ms = uncached_bytes / (device.bandwidth_gb_s * GIGA) * 1e3
-    latency_low = np.minimum(np.maximum(latency_low, least_ms), latency_ms)
+    latency_low = np.minimum(np.maximum(latency_low, breakdown.least_ms), latency_ms)
     energy_low, energy_high = (
         energy_j / np.exp(np.hypot(below, power_spread)),
         energy_j * np.exp(np.hypot(above, power_spread)),

@@ -252,6 +252,7 @@ class PreparedGraphs:
         inputs: Of each graph the shape of each input at each batch.
         macs: Of each graph the multiply-accumulates at each batch.
         traffic_bytes: Of each graph the bytes that its kernels read and write, [B] each.
+        node_bytes: What each node reads and writes when it runs once, without its casts, [B, n_nodes].
         weights: The weights that products have to read at least once.
         packed: Those in few bits; None where there are none.
     """
@@ -263,6 +264,7 @@ class PreparedGraphs:
     inputs: tuple[tuple[Mapping[str, tuple[int, ...]], ...], ...]
     macs: tuple[tuple[int, ...], ...]
     traffic_bytes: tuple[FloatArray, ...]
+    node_bytes: FloatArray
     weights: WeightReads
     packed: PackedWeights | None
 
@@ -274,7 +276,8 @@ class PreparedGraphs:
         cast_start = np.searchsorted(at.casts.node, compiled.plan.work.sizes.arrays.node_start)
         casts = [slice(first, stop) for first, stop in pairwise(cast_start.tolist())]
         cast_bytes = at.casts.bytes_read + at.casts.bytes_written
-        moved = (at.bytes_read + at.bytes_written) * compiled.times
+        node_bytes = at.bytes_read + at.bytes_written
+        moved = node_bytes * compiled.times
         macs = at.macs * compiled.times
         return cls(
             compiled=compiled,
@@ -287,6 +290,7 @@ class PreparedGraphs:
                 moved[:, own].sum(axis=1) + cast_bytes[:, own_casts].sum(axis=1)
                 for own, own_casts in zip(nodes, casts, strict=True)
             ),
+            node_bytes=node_bytes,
             weights=WeightReads.of(compiled.plan.work, at, compiled.is_of(CONTRACTION_KINDS)),
             packed=PackedWeights.of(compiled.plan, at),
         )

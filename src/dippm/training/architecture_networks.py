@@ -6,7 +6,9 @@
 
 1. *Rows*: every traced call. Captured ones have their measured time; of eager ones, which wait for the host, the time
    of their kernels counts, with the least gap between two of them. Training steps are all eager.
-2. *Rates*: those of the plain sum at inference; of training steps that of batch norms too, from their traces.
+2. *Rates*: those of the plain sum at inference, of training steps that of batch norms too, from their traces; and what
+   windows of pooling and blocks of group norms take on the architecture. Its labels have group norms of a single group:
+   that more groups are more blocks, networks cannot learn from them.
 3. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
    captured call is spread over them.
 4. *Parts, networks*: as in :mod:`dippm.training.additive`.
@@ -21,14 +23,14 @@ import json
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dippm.costs.conditions import Mode, Runtime
-from dippm.costs.rates import architecture_of
+from dippm.costs.rates import Rates, architecture_of
 from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
@@ -37,6 +39,7 @@ from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
 from dippm.measuring.operator_run import OperatorRun
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER, manifest_path, write_tensors
+from dippm.predictors.calibration import Calibration
 from dippm.training.additive import FOLDS, describe_errors, train_additive
 from dippm.training.additive_fit import AdditiveSettings
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
@@ -81,7 +84,8 @@ def load_traced_samples(
     ]
     for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
-    samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=shared_rates())
+    rates = _rates_on({label.measurement.device for label in chosen})
+    samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
     graphs = GraphCache(cache)
     operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
     return replace(samples, traced=_join(operators))
@@ -116,6 +120,15 @@ def traced_operators(
             total_ms[classes] += run.duration_us / 1e3 * scale + len(run.kernels) * gap_ms
         count[classes] += 1
     return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
+
+
+def _rates_on(devices: Iterable[str]) -> Rates:
+    """Rates that networks of these devices, which are one, start from."""
+    rates = shared_rates()
+    for device in devices:
+        own = Calibration.read().rates.on(find_device(device))
+        rates = replace(rates, pool_tap_cycles=own.pool_tap_cycles, group_norm_cycles=own.group_norm_cycles)
+    return rates
 
 
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
