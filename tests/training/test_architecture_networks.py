@@ -27,6 +27,7 @@ from dippm.measuring.measurement import Measurement, Outcome, SoftwareStack
 from dippm.measuring.operator_run import KernelRun, OperatorRun
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, manifest_path, read_tensors
+from dippm.predictors.calibration import Calibration
 from dippm.training import architecture_networks
 from dippm.training.additive_samples import graph_that_ran
 from dippm.training.architecture_networks import load_traced_samples, traced_operators
@@ -152,6 +153,9 @@ def test_the_command_writes_networks_that_answer_on_their_architecture(
         ("9.0", "10.0", "10.3"),
     )
     assert artefact.measured["runtimes"] == ["cuda-graph"]
+    own = Calibration.read().rates.on(find_device("H200"))
+    assert artefact.rates.group_norm_cycles == own.group_norm_cycles > 0.0
+    assert artefact.rates.pool_tap_cycles == own.pool_tap_cycles > 0.0
     predictor = AdditivePredictor([(artefact, read_tensors(path))], load_kernel_model())
     captured = Conditions.parse(precision="amp", runtime="cuda-graph")
     assert predictor.is_measured(find_device("H200"), captured)
@@ -187,6 +191,7 @@ def test_networks_of_training_steps_answer_beside_those_of_calls(
         ["eager"],
         ["sgd"],
     )
+    assert artefact.rates.group_norm_cycles == artefact.rates.pool_tap_cycles == 0.0
     predictor, h200 = AdditivePredictor.load(tmp_path / "out"), find_device("H200")
     cached = cache.load(steps[0].recipe.model_key, batch=8)
     assert cached is not None
