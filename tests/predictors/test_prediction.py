@@ -52,7 +52,7 @@ def test_step_time_is_the_latency_of_training() -> None:
         ("A100-SXM4-40GB", "2g.10gb", True, "2g.10gb"),
         ("A100-SXM4-40GB", None, True, "too large"),
         ("A100-SXM4-40GB", None, False, "unknown"),
-        ("1g.5gb@A100-SXM4-40GB", None, True, "–"),
+        ("1g.5gb@A100-SXM4-40GB", None, True, "is a slice"),
         ("T4", None, True, "no MIG"),
         ("T4", None, False, "no MIG"),
     ],

@@ -108,7 +108,7 @@ class PredictorInfo:
 class NoSlice(enum.StrEnum):
     """Why a prediction names no MIG slice, as a person reads it."""
 
-    IS_SLICE = "–"
+    IS_SLICE = "is a slice"
     """The device is one itself, which holds no others."""
     NO_MIG = "no MIG"
     """The device cannot be cut into slices."""
@@ -182,9 +182,9 @@ class Prediction:
 
     @property
     def mig_name(self) -> str:
-        """The MIG slice as a person reads it, or why there is none: ``"no MIG"``, ``"too large"``, ``"unknown"``.
+        """The MIG slice as a person reads it, or why there is none.
 
-        It is a dash where the device is a slice itself, which holds no others.
+        That is ``"no MIG"``, ``"too large"``, ``"unknown"``, or ``"is a slice"`` of a device that is one itself.
         """
         return self.mig or self.no_slice.value
 
