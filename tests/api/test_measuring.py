@@ -174,6 +174,18 @@ def test_a_model_that_is_not_there_is_an_error_and_no_row(tmp_path: Path) -> Non
         dippm.measure(object())  # type: ignore[call-overload]
 
 
+@pytest.mark.usefixtures("device_name")
+def test_a_model_that_takes_time_first_is_measured_as_it_is_predicted(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(torch.nn.LSTM(16, 8), (torch.zeros(20, 2, 16),)).save(tmp_path / "m.pt")
+    measured = dippm.measure(tmp_path / "m.pt", input="20,16", batch=4, device="cuda")
+    ((source, _),) = FakeWorker.asked
+    assert [entry.at(4) for entry in source.inputs.entries] == [(20, 4, 16)]
+    assert measured.prediction is not None
+    assert measured.prediction.inputs == {"input": (20, 4, 16)}
+
+
 def test_a_device_that_is_not_there_is_refused(net: Path) -> None:
     with pytest.raises(UnsupportedError) as caught:
         dippm.measure(net, device="A100")

@@ -12,6 +12,7 @@ from dippm.api.loading import load
 from dippm.costs.conditions import Conditions, Mode, Optimizer
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
+from dippm.frontends.batch_axes import place_batch
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
 from dippm.graph import Graph
 from dippm.measuring.configuration import Configuration, Engine
@@ -177,6 +178,8 @@ def measure(
             configuration.check_onnxruntime(device, is_file=is_file)
     busy_before = busy_processors()
     graph, note = _read_graph(name, shapes, batches, conditions=conditions, trust=trust)
+    if graph is not None and chosen is Engine.TORCH and (placed := place_batch(shapes, graph)) != shapes:
+        source = find_source(name, placed, trust=trust)
     is_cpu = device == "cpu" and device_spec is None
     predictions: list[Prediction] = []
     if graph is not None and not is_cpu:

@@ -44,6 +44,7 @@ class InputEntry:
             other there.
         values: What every sample holds, in order, where the model's sizes follow from it; None where they do not. Of an
             input with one row a sample.
+        batch_axis: Which of its dimensions the batch is; 1 of a sequence that has the time in front.
     """
 
     shape: tuple[int, ...]
@@ -51,10 +52,13 @@ class InputEntry:
     is_batched: bool = True
     rows: int = 1
     values: tuple[int, ...] | None = None
+    batch_axis: int = 0
 
     def at(self, batch: int) -> tuple[int, ...]:
         """The size of the input at a batch size."""
-        return (batch * self.rows, *self.shape) if self.is_batched else self.shape
+        if not self.is_batched:
+            return self.shape
+        return (*self.shape[: self.batch_axis], batch * self.rows, *self.shape[self.batch_axis :])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,6 +63,13 @@ def test_the_error_names_the_line_and_the_cure(kind: type, given: object, cure: 
     assert cure in (caught.value.cure or "")
 
 
+def test_the_cure_names_first_what_works_for_every_module() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        dippm.load(Gate(), input="8")
+    cure = caught.value.cure or ""
+    assert 0 < cure.index("torch.jit.trace") < cure.index("draft_export")
+
+
 @pytest.mark.parametrize(("sign", "layers"), [(1.0, 1), (-1.0, 2)])
 def test_a_trace_keeps_what_its_example_ran(tmp_path: Path, sign: float, layers: int) -> None:
     with warnings.catch_warnings():

@@ -213,7 +213,9 @@ def test_what_cannot_be_read_at_a_large_batch_fixes_it(read: Callable[..., Graph
 
 
 def test_wrappers_are_unwrapped(read: Callable[..., Graph], kinds: Callable[[Graph], list[OpKind]]) -> None:
-    assert kinds(read(nn.DataParallel(nn.Linear(4, 4)), "4")) == [OpKind.LINEAR]
+    parallel = read(nn.DataParallel(nn.Linear(4, 4)), "4")
+    assert kinds(parallel) == [OpKind.LINEAR]
+    assert [warning.partition(":")[0] for warning in parallel.warnings] == ["DataParallel is left out"]
 
     class Compiled(nn.Module):  # what torch.compile returns, without importing the compiler
         def __init__(self) -> None:
@@ -223,7 +225,10 @@ def test_wrappers_are_unwrapped(read: Callable[..., Graph], kinds: Callable[[Gra
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise AssertionError
 
-    assert kinds(read(Compiled(), "4")) == [OpKind.LINEAR]
+    compiled = read(Compiled(), "4")
+    assert kinds(compiled) == [OpKind.LINEAR]
+    assert [warning.partition(",")[0] for warning in compiled.warnings] == ["The module is compiled"]
+    assert not read(nn.Linear(4, 4), "4").warnings
 
 
 def test_process_switches_are_restored(small: type[nn.Module], read: Callable[..., Graph]) -> None:

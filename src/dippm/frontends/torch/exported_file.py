@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
 from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
+from dippm.frontends.torch.exported_time_first import find_exported_time_first
 from dippm.frontends.torch.reader import read_module
 from dippm.frontends.torch.rebatch import Followed
+from dippm.frontends.torch.time_first import warn_of_time_first
 from dippm.graph import Graph, OpKind
 from dippm.graph.passes.held_batch import find_held_batch
 
@@ -72,11 +74,14 @@ def read_exported_file(
         raise ModelReadError(f"'{path}' holds no exported program.", code="torch.export_invalid")
     try:
         program = json.loads(reader.read(entry))
-        batch, dynamic = _exported_batch(program)
+        time_first = find_exported_time_first(program)
+        turned = frozenset() if time_first is None else frozenset(time_first.names)
+        batch, dynamic = _exported_batch(program, turned)
         weights = _weights(reader)
         module = ExportedModule(program, shared=_shared_weights(weights), exported_batch=batch)
-        inputs = _inputs(module, input, path=path, batch=batch)
-        module.batched_inputs = [name for name, entry in (inputs.named or {}).items() if entry.is_batched]
+        inputs = _inputs(module, input, path=path, batch=batch, turned=turned)
+        named = inputs.named or {}
+        module.batch_axes = {name: entry.batch_axis for name, entry in named.items() if entry.is_batched}
     except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration) as exc:
         raise ModelReadError(
             f"'{path}' holds a program that torch.export did not write or that is damaged "
@@ -88,7 +93,10 @@ def read_exported_file(
         graph = read_module(module, input=inputs, source=str(path), mode=mode, batch_hint=batch_hint)
     else:
         graph = _read_fixed(module, inputs, path=path, mode=mode, batch=batch)
-    return dataclasses.replace(graph, warnings=(*graph.warnings, *_warn_of_wrapped(weights)))
+    told = _warn_of_wrapped(weights)
+    if time_first is not None and any(named[name].is_batched for name in time_first.names):
+        told.append(warn_of_time_first(time_first, is_turned=True))
+    return dataclasses.replace(graph, warnings=(*graph.warnings, *told))
 
 
 def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, mode: Mode, batch: int) -> Graph:
@@ -134,16 +142,20 @@ def _agrees(graph: Graph, exported: Graph, *, batch: int) -> bool:
     return shapes(graph, at=batch) == shapes(exported, at=batch)
 
 
-def _exported_batch(program: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """Size of the first dimension of the inputs where it is written into the program; whether it is open.
+def _exported_batch(program: Mapping[str, Any], turned: Collection[str]) -> tuple[int | None, bool]:
+    """Size of the inputs' batch where it is written into the program; whether it is open.
 
-    Where inputs differ in it, the first input tells; the others then have no batch.
+    Where inputs differ in it, the first input tells; the others then have no batch. It is their first dimension. Where
+    some are turned, the second one of these tells.
     """
     module = program["graph_module"]
     sizes = []
     for spec in module["signature"]["input_specs"]:
         if "user_input" in spec and "as_tensor" in spec["user_input"]["arg"]:
-            meta = module["graph"]["tensor_values"][spec["user_input"]["arg"]["as_tensor"]["name"]]
+            name = spec["user_input"]["arg"]["as_tensor"]["name"]
+            meta = module["graph"]["tensor_values"][name]
+            if name in turned:
+                return (int(size["as_int"]), False) if "as_int" in (size := meta["sizes"][1]) else (None, True)
             if meta["sizes"]:
                 sizes.append(meta["sizes"][0])
     if any("as_expr" in size for size in sizes):
@@ -186,7 +198,9 @@ def _warn_of_wrapped(weights: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: int | None) -> InputShapes:
+def _inputs(
+    module: ExportedModule, given: InputShapes, *, path: Path, batch: int | None, turned: Collection[str]
+) -> InputShapes:
     """The caller's inputs, or those of the export, by the program's own names and types."""
     if given.structure is not None:
         # A program takes all tensors side by side, in the order in which they were nested.
@@ -216,11 +230,12 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
         meta = module.input_meta(name)
         dtype = from_torch_dtype(meta_tensor({**meta, "sizes": [], "strides": []}).dtype)
         own = given.positional[position] if given.positional else (given.named or {}).get(name)
+        axis = int(name in turned)
         if own is not None:
-            entries[name] = dataclasses.replace(own, dtype=own.dtype or dtype)
+            entries[name] = dataclasses.replace(own, dtype=own.dtype or dtype, batch_axis=axis if own.shape else 0)
             continue
-        is_batched = _is_batched(meta["sizes"], batch)
-        sizes = meta["sizes"][1:] if is_batched else meta["sizes"]
+        is_batched = _is_batched(meta["sizes"][axis:], batch)
+        sizes = [*meta["sizes"][:axis], *meta["sizes"][axis + 1 :]] if is_batched else meta["sizes"]
         if not all("as_int" in size for size in sizes):
             example = ",".join(str(size.get("as_int", _EXAMPLE)) for size in sizes)
             raise UsageError(
@@ -230,13 +245,13 @@ def _inputs(module: ExportedModule, given: InputShapes, *, path: Path, batch: in
                 f"(--input {name}={example}).",
             )
         entries[name] = InputEntry(
-            shape=tuple(int(size["as_int"]) for size in sizes), dtype=dtype, is_batched=is_batched
+            shape=tuple(int(size["as_int"]) for size in sizes), dtype=dtype, is_batched=is_batched, batch_axis=axis
         )
     return InputShapes(named=entries)
 
 
 def _is_batched(sizes: Sequence[Mapping[str, Any]], batch: int | None) -> bool:
-    """Whether the batch is the first of an input's dimensions: it is open, or the one that the program was made for."""
+    """Whether the batch is the first of these dimensions: it is open, or the one that the program was made for."""
     if not sizes:
         return False
     return "as_expr" in sizes[0] or (batch is not None and int(sizes[0]["as_int"]) == batch)

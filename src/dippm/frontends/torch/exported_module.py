@@ -13,7 +13,7 @@ from dippm.frontends.torch.exported_operators import import_packages, resolve_op
 from dippm.frontends.torch.plans import plan_for, refusal
 from dippm.frontends.torch.rebatch import Followed, Rebatcher
 
-__all__ = ["ExportedModule", "meta_tensor"]
+__all__ = ["ATTENTION", "ExportedModule", "argument_names", "meta_tensor", "module_of"]
 
 _Json = Mapping[str, Any]
 _DTYPES = {
@@ -27,6 +27,8 @@ _MEMORY_FORMATS = {
 }  # fmt: skip
 _SKIPPED = ("torch.ops.aten._assert", "torch.ops.aten.sym_constrain", "torch.ops.aten._guard", "torch._check")
 _INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
+#: Class of PyTorch's own attention, as programs name it.
+ATTENTION = "torch.nn.modules.activation.MultiheadAttention"
 _NUMBERS = frozenset({"torch.ops.aten.item.default", "torch.ops.aten._local_scalar_dense.default"})
 
 
@@ -76,8 +78,12 @@ class ExportedModule(nn.Module):
                 self._constant_inputs[item["name"]] = next(iter(item["value"].values()))
             if "user_input" in spec and "as_tensor" in spec["user_input"]["arg"]:
                 self.input_names.append(spec["user_input"]["arg"]["as_tensor"]["name"])
-        #: Inputs whose first dimension is the batch.
-        self.batched_inputs: list[str] = list(self.input_names)
+        #: Inputs with a batch, and which of their dimensions it is.
+        self.batch_axes: dict[str, int] = dict.fromkeys(self.input_names, 0)
+        #: Paths of the modules of PyTorch's own attention.
+        self.attention_scopes = frozenset(
+            path for path, kind in map(module_of, self._graph["nodes"]) if kind == ATTENTION
+        )
         #: What follows the batch where it is of the exported batch's size.
         self.followed = Followed.VIEWS
 
@@ -96,7 +102,9 @@ class ExportedModule(nn.Module):
         missing = [name for name in self.input_names if name not in values]
         if missing:
             raise ValueError(f"the program takes {len(self.input_names)} inputs; {', '.join(missing)} is missing")
-        batch = next((values[name].shape[0] for name in self.batched_inputs if values[name].dim()), None)
+        batch = next(
+            (values[name].shape[axis] for name, axis in self.batch_axes.items() if values[name].dim() > axis), None
+        )
         self._rebatcher = None
         if self._exported_batch is not None and batch not in {None, self._exported_batch}:
             self._rebatcher = Rebatcher(exported=self._exported_batch, wanted=int(batch or 1), followed=self.followed)
@@ -115,8 +123,7 @@ class ExportedModule(nn.Module):
 
     def _run_node(self, graph: _Json, node: _Json, values: dict[str, Any]) -> None:
         target = str(node["target"])
-        stack = (node.get("metadata") or {}).get("nn_module_stack") or ""
-        self._scope = stack.split(";")[-1].split(",")[1] if stack.count(",") >= 2 else ""
+        self._scope, _ = module_of(node)
         if target.startswith(_INLINED):
             result: Any = self._run_inlined(node, values)
         else:
@@ -161,6 +168,15 @@ class ExportedModule(nn.Module):
                 cure="Export the model to ONNX and give that file.",
             )
         return reader(content, values)
+
+
+def module_of(node: _Json) -> tuple[str, str]:
+    """Path and class of the module that an operator was exported from, both ``""`` where the program does not say."""
+    stack = (node.get("metadata") or {}).get("nn_module_stack") or ""
+    if stack.count(",") < 2:
+        return "", ""
+    _, path, kind = stack.split(";")[-1].split(",", 2)
+    return path, kind
 
 
 def meta_tensor(meta: _Json) -> torch.Tensor:
@@ -277,10 +293,10 @@ def _bind(item: _Json, value: Any, values: dict[str, Any]) -> None:
 def _with_last_uses(graph: _Json) -> list[tuple[_Json, tuple[str, ...]]]:
     """Each node with the names that no later node needs, so that tensors die as they would in eager mode."""
     nodes = _without_checks(graph)
-    kept = _names_in(graph["outputs"])
+    kept = argument_names(graph["outputs"])
     last: dict[str, int] = {}
     for position, node in enumerate(nodes):
-        for name in (*_names_in(node["inputs"]), *_names_in(node["outputs"])):
+        for name in (*argument_names(node["inputs"]), *argument_names(node["outputs"])):
             last[name] = position
     finished: list[list[str]] = [[] for _ in nodes]
     for name, position in last.items():
@@ -296,16 +312,16 @@ def _without_checks(graph: _Json) -> list[_Json]:
     """
     read: set[str] = set()
     for node in graph["nodes"]:
-        if str(node["target"]) in _NUMBERS or not read.isdisjoint(_names_in(node["inputs"])):
-            read |= _names_in(node["outputs"])
-    needed = _names_in(graph["outputs"])
+        if str(node["target"]) in _NUMBERS or not read.isdisjoint(argument_names(node["inputs"])):
+            read |= argument_names(node["outputs"])
+    needed = argument_names(graph["outputs"])
     kept = []
     for node in reversed(graph["nodes"]):
-        outputs = _names_in(node["outputs"])
+        outputs = argument_names(node["outputs"])
         is_check = bool(outputs) and outputs <= read and needed.isdisjoint(outputs) and _is_number(str(node["target"]))
         if is_check or str(node["target"]).startswith(_SKIPPED):
             continue
-        needed |= _names_in(node["inputs"])
+        needed |= argument_names(node["inputs"])
         kept.append(node)
     return kept[::-1]
 
@@ -314,10 +330,10 @@ def _is_number(target: str) -> bool:
     return target in _NUMBERS or target.startswith(("_operator.", "math.", "torch.sym_"))
 
 
-def _names_in(value: Any) -> set[str]:
+def argument_names(value: Any) -> set[str]:
     """Every tensor and symbol name below a piece of the program."""
     if isinstance(value, list):
-        return set().union(*(_names_in(item) for item in value)) if value else set()
+        return set().union(*(argument_names(item) for item in value)) if value else set()
     if not isinstance(value, dict):
         return set()
     names: set[str] = set()
@@ -330,5 +346,5 @@ def _names_in(value: Any) -> set[str]:
             rows = content if key == "as_tensors" else [item for row in content for item in row]
             names.update(item["name"] for item in rows)
         elif key in {"arg", "as_optional_tensor", "as_optional_tensors"} or key.startswith("as_sym"):
-            names |= _names_in(content)
+            names |= argument_names(content)
     return names

@@ -122,8 +122,9 @@ def _data_dependent(asked: str, *, place: str, source: str, is_script: bool) -> 
         "alone.",
         code="torch.data_dependent",
         cure=f"Fix the case that matters by an example of {module}, and give that file: "
-        "torch.export.save(torch.export.draft_export(module, (example,)), 'model.pt2') or "
-        "torch.jit.trace(module, example).save('model.pt').",
+        "torch.jit.trace(module, example).save('model.pt'), or "
+        "torch.export.save(torch.export.draft_export(module, (example,)), 'model.pt2'), which PyTorch cannot save for "
+        "every module.",
     )
 
 

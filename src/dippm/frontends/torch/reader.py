@@ -22,6 +22,7 @@ from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, buffers_behind, masks_behind
 from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
+from dippm.frontends.torch.exported_module import ExportedModule
 from dippm.frontends.torch.forward_errors import forward_error
 from dippm.frontends.torch.generation import GenerationModule, StepResult
 from dippm.frontends.torch.late_compiler import compiler_off
@@ -30,6 +31,15 @@ from dippm.frontends.torch.own_loss import is_scored_in_fp32
 from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
+from dippm.frontends.torch.time_first import (
+    TimeFirst,
+    attention_scopes,
+    find_time_first,
+    name_time_first,
+    turn_inputs,
+    turnable,
+    warn_of_time_first,
+)
 from dippm.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
 from dippm.processes.collection_pause import collection_paused
@@ -40,6 +50,10 @@ _BATCHES = ((2, 3), (2, 4))
 _PROOF_BATCH = 64
 _WITH_FP32_PARTS = ("diffusers.", "transformers.")
 _COMPILER = "torch._dynamo"
+_COMPILED = (
+    'The module is compiled, which is left out as it is read: runtime="compile" (--runtime compile) predicts it so, '
+    "eager without that."
+)
 
 
 def read_module(
@@ -67,7 +81,7 @@ def read_module(
 
     Returns:
         The graph, for every batch size where the module's sizes grow in proportion to it, else for ``batch_hint``
-        or 1, with the reason.
+        or 1, with the reason. A module that takes the time first has its batch in the second dimension, and a warning.
 
     Raises:
         UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``;
@@ -77,7 +91,7 @@ def read_module(
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape; ``torch.quantised`` where
             PyTorch has quantised the module.
     """
-    module = _unwrapped(module)
+    module, told = _unwrapped(module)
     if mode is Mode.TRAINING and isinstance(module, GenerationModule):
         raise UsageError(
             f"{source or type(module).__name__} is a step of generation, which nothing is trained by.",
@@ -98,11 +112,10 @@ def read_module(
             reading = _Reading(
                 module=module, input=input, source=source or type(module).__name__, mode=mode, state=state
             )
-            if batches is not None and len(batches) == 1:
-                return reading.read_settled(batches[0])
-            return reading.read_any_batch(batch_hint=batch_hint, choices=_BATCHES if batches is None else (batches,))
+            graph = reading.read_in_order(batch_hint=batch_hint, batches=batches)
         finally:
             state.restore()
+    return dataclasses.replace(graph, warnings=(*told, *graph.warnings)) if told else graph
 
 
 class _MasksAskedError(Exception):
@@ -128,6 +141,59 @@ class _Reading:
     state: ModuleState
     integer_inputs: frozenset[int] = frozenset()
     full_masks: frozenset[int] = frozenset()
+
+    def read_in_order(self, *, batch_hint: int | None, batches: tuple[int, ...] | None) -> Graph:
+        """Read the module with the batch where it has it: behind the time, where a layer takes that first."""
+        try:
+            graph = self._read_for(batch_hint, batches)
+        except UsageError as exc:
+            turned = self._read_turned(batch_hint) if exc.code == "input.shape_wrong" else None
+            if turned is None:
+                raise
+            return turned
+        found = find_time_first(graph, self._attention)
+        if found is None:
+            # Lengths, masks and states of samples do not go together with a batch that stands where the time is.
+            is_open = graph.fixed_batch is None or batches is not None
+            return graph if is_open else self._read_turned(batch_hint) or graph
+        again = self._read_turned(batch_hint, found)
+        return again or _with_warning(graph, warn_of_time_first(found, is_turned=False))
+
+    @property
+    def _attention(self) -> frozenset[str]:
+        if isinstance(self.module, ExportedModule):
+            return self.module.attention_scopes
+        return attention_scopes(self.module)
+
+    def _read_turned(self, batch_hint: int | None, found: TimeFirst | None = None) -> Graph | None:
+        """Read the module with the batch behind the time; None where that is not what its layers take.
+
+        Args:
+            batch_hint: As for :func:`read_module`.
+            found: The inputs that have the time in front, or None where only the module's layers tell that some have.
+        """
+        layer = name_time_first(self.module) if found is None else found.layer
+        if not layer or isinstance(self.module, ExportedModule):  # a program says itself where its batch is
+            return None
+        for positions in turnable(self.input) if found is None else (found.inputs,):
+            turned = turn_inputs(self.input, positions)
+            if turned is None:
+                continue
+            try:
+                graph = dataclasses.replace(self, input=turned).read_any_batch(batch_hint=batch_hint, choices=_BATCHES)
+            except DippmError:
+                continue
+            is_proved = graph.fixed_batch is None or found is not None
+            if is_proved and find_time_first(graph, self._attention) is None:
+                names = tuple(graph.tensors[graph.inputs[position]].name for position in positions)
+                told = TimeFirst(layer=layer, inputs=positions, names=names)
+                return _with_warning(graph, warn_of_time_first(told, is_turned=True))
+        return None
+
+    def _read_for(self, batch_hint: int | None, batches: tuple[int, ...] | None) -> Graph:
+        if batches is not None and len(batches) == 1:
+            return self.read_settled(batches[0])
+        return self.read_any_batch(batch_hint=batch_hint, choices=_BATCHES if batches is None else (batches,))
 
     def read_any_batch(self, *, batch_hint: int | None, choices: tuple[tuple[int, ...], ...]) -> Graph:
         reason = ""
@@ -286,6 +352,10 @@ class _Reading:
         return unknown_name(self.module, self.input, why=str(found).removesuffix(found.cure or "").strip()) or found
 
 
+def _with_warning(graph: Graph, warning: str) -> Graph:
+    return dataclasses.replace(graph, warnings=(*graph.warnings, warning))
+
+
 def _mark_cache(
     recorder: Recorder, result: StepResult, tensors: tuple[TensorSpec, ...], nodes: tuple[Node, ...]
 ) -> tuple[tuple[TensorSpec, ...], tuple[Node, ...]]:
@@ -318,15 +388,21 @@ def _keeps_fp32_parts(module: nn.Module) -> bool:
     return any(type(part).__module__.startswith(_WITH_FP32_PARTS) for part in module.modules())
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside the wrappers that training scripts leave around it."""
+def _unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+    """The module inside the wrappers that training scripts leave around it, and what is said of these."""
+    told: list[str] = []
     while True:
         if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            told.append(
+                f"{type(module).__name__} is left out: the figures are of one device with the batch that is given, and "
+                "what devices send each other is not counted."
+            )
             module = module.module
         elif isinstance(getattr(module, "_orig_mod", None), nn.Module):  # torch.compile
+            told.append(_COMPILED)
             module = module._orig_mod  # type: ignore[assignment]
         else:
-            return module
+            return module, tuple(told)
 
 
 @contextmanager
