@@ -35,7 +35,7 @@ _US_PER_MS = 1e3
 _HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 1.0, Runtime.CUDA_GRAPH: 0.0}
 #: By what a user's host may be faster or slower than the usual one: assumed. Of the machines of published measurements
 #: most lie within 1.4 of it, the slowest within 1.7; a laptop's launches more than twice as fast. Of 179 eager calls in
-#: FP32 there that nothing was fitted on the intervals hold 89 % (docs/reports/published.md).
+#: FP32 there that nothing was fitted on the intervals hold 91 % (docs/reports/published.md).
 OTHER_HOST = 2.0
 
 
