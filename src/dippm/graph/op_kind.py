@@ -14,7 +14,7 @@ ATTENTION           q, k, v [B, H, L, E], mask?          is_causal, has_dropout 
 LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first,
                                                          is_reversed (one direction, from the end), variant (what tells
                                                          it from a plain layer, such as other activations)
-EMBEDDING           weight [V, E], indices               -
+EMBEDDING           weight [V, E], indices, offsets?     is_sparse (only where its gradient is)
 *_NORM              x, scale?, bias?, mean?, var?        groups (GROUP_NORM), axes_size (elements normalised over),
                                                          is_training (BATCH_NORM by the batch's own statistics)
 MAX_POOL AVG_POOL   x                                    kernel, stride, padding

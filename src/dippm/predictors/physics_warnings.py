@@ -20,6 +20,7 @@ from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
 from dippm.costs.tensor_rates import tensor_format
 from dippm.costs.timeline import Purpose
+from dippm.costs.training_step.sparse_gradients import warn_of_dense
 from dippm.devices import DeviceSpec
 from dippm.graph import DType, Graph, OpKind, TensorRole
 from dippm.graph.linear_layers import count_quantised, find_stacks
@@ -154,6 +155,9 @@ def warn_of_question(
             f"under torch.no_grad it keeps them, which takes up to {compiled.uncached_mb:,.0f} MiB more. The memory "
             "interval holds that."
         )
+    if conditions.mode is Mode.TRAINING and conditions.adapters is None:
+        optimizer = conditions.optimizer or Optimizer.MOMENTUM
+        warnings += warn_of_dense(graph, optimizer, accumulation=conditions.accumulation)
     if conditions.accumulation > 1 or conditions.is_checkpointed:
         warnings.append("Steps with accumulated gradients or computed-again activations were not measured.")
     if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:

@@ -8,7 +8,7 @@ buffers do. A tensor that the rule of an operator reads is kept from the forward
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dippm.costs.training_step.step_builder import StepBuilder, count_elements
 from dippm.graph import Attribute, Node, OpKind, TensorRole
@@ -32,10 +32,18 @@ class Gradients:
     Args:
         builder: Where the nodes of the backward pass go.
         nodes: Nodes of the forward pass in their order.
+        sparse_tables: Parameters whose gradient is the rows that were looked up.
+
+    Attributes:
+        rows: For each of these which rows its gradient has.
     """
 
-    def __init__(self, builder: StepBuilder, nodes: Sequence[Node]) -> None:
+    def __init__(
+        self, builder: StepBuilder, nodes: Sequence[Node], *, sparse_tables: Collection[int] = frozenset()
+    ) -> None:
         self.builder = builder
+        self.sparse_tables = sparse_tables
+        self.rows: dict[int, int] = {}
         self._pending: dict[int, int] = {}
         self._users: defaultdict[int, int] = defaultdict(int)
         self._viewed: dict[int, int] = {}

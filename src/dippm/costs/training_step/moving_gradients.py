@@ -93,6 +93,25 @@ def _gather(gradients: Gradients, node: Node, taken: Outputs) -> None:
     gradients.give(x, gradients.make(OpKind.SCATTER, inputs, x, "add"))
 
 
+def _lookup(gradients: Gradients, node: Node, taken: Outputs) -> None:
+    table, *indices = node.inputs
+    if table not in gradients.sparse_tables:
+        _gather(gradients, node, taken)
+        return
+    builder = gradients.builder
+    gradient = gradients.dense(first_of(taken))
+    places = [index for index in indices if index >= 0]
+    if len(places) > 1:
+        # Bags hand their gradient to each of the rows that they sum.
+        shape = (*builder.shape(places[0]), builder.shape(table)[-1])
+        values = builder.new_tensor(shape, builder.dtype(gradient), name="values")
+        builder.run(OpKind.GATHER, (gradient, places[1]), (values,), function="index_select")
+        gradient = values
+    rows = builder.as_matrix(gradient)
+    gradients.put(table, gradient if rows is None else rows)
+    gradients.rows[table] = places[0]
+
+
 def _scatter(gradients: Gradients, node: Node, taken: Outputs) -> None:
     gradient = first_of(taken)
     x, *rest = node.inputs
@@ -127,7 +146,7 @@ MOVING_RULES: Mapping[OpKind, Rule] = {
     OpKind.COPY: _copy,
     OpKind.CONCAT: _concat,
     OpKind.PAD: _pad,
-    OpKind.EMBEDDING: _gather,
+    OpKind.EMBEDDING: _lookup,
     OpKind.GATHER: _gather,
     OpKind.SCATTER: _scatter,
     OpKind.SORT: select_gradient,

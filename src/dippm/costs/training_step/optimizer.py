@@ -22,7 +22,7 @@ they have a gradient, and bitsandbytes has kernels for real numbers alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dippm.costs.conditions import Optimizer
 from dippm.costs.training_step.step_builder import StepBuilder
@@ -43,7 +43,12 @@ _NAMED = 3
 
 
 def append_update(
-    builder: StepBuilder, optimizer: Optimizer, parameters: Sequence[int], gradients: Sequence[int]
+    builder: StepBuilder,
+    optimizer: Optimizer,
+    parameters: Sequence[int],
+    gradients: Sequence[int],
+    *,
+    rows: Mapping[int, int] | None = None,
 ) -> None:
     """Append the update of all parameters.
 
@@ -52,6 +57,8 @@ def append_update(
         optimizer: Which one.
         parameters: The parameters.
         gradients: Their gradients, in their order.
+        rows: For each parameter with a sparse gradient the tensor of the rows that this has; plain SGD alone takes
+            such.
 
     Raises:
         UnsupportedError: ``optimizer.complex`` where parameters are complex and the optimizer takes none that are.
@@ -60,6 +67,8 @@ def append_update(
         _refuse_complex(builder, optimizer, parameters)
     update = _Update(builder)
     match optimizer:
+        case Optimizer.SGD if rows:
+            update.run_by_rows(parameters, gradients, rows)
         case Optimizer.SGD:
             update.run("add", updates=[parameters], reads=[gradients])
         case Optimizer.MOMENTUM:
@@ -117,6 +126,19 @@ def _refuse_complex(builder: StepBuilder, optimizer: Optimizer, parameters: Sequ
 class _Update:
     def __init__(self, builder: StepBuilder) -> None:
         self._builder = builder
+
+    def run_by_rows(self, parameters: Sequence[int], gradients: Sequence[int], rows: Mapping[int, int]) -> None:
+        """SGD where one gradient is sparse, which takes every parameter by itself."""
+        builder = self._builder
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if parameter not in rows:
+                self._run_alone("add", updates=[parameter], reads=[gradient])
+                continue
+            scaled = builder.new_like(gradient)
+            self._run_alone("mul", reads=[gradient], writes=[scaled])
+            table = builder.new_tensor(builder.shape(parameter), builder.dtype(parameter), alias_of=parameter)
+            inputs = (parameter, rows[parameter], scaled)
+            builder.run(OpKind.SCATTER, inputs, (table,), "aten.index_add", function="index_add")
 
     def run_in_8_bits(self, parameters: Sequence[int], gradients: Sequence[int]) -> None:
         """AdamW of bitsandbytes, parameter by parameter."""

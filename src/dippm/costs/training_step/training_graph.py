@@ -22,6 +22,7 @@ from dippm.costs.training_step.forward import append_forward_node
 from dippm.costs.training_step.gradient_rules import run_backward
 from dippm.costs.training_step.loss import append_loss, start_backward
 from dippm.costs.training_step.optimizer import append_update
+from dippm.costs.training_step.sparse_gradients import find_sparse_tables, refuse_sparse
 from dippm.costs.training_step.step_builder import StepBuilder, change_node, change_tensor
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, Node, OpKind, TensorRole
@@ -136,7 +137,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             no output depends on one, ``training.no_blocks`` where blocks to checkpoint are not named,
             ``lora.no_layers`` where no linear layer gets an adapter, ``training.quantised`` where weights are quantised
             and no adapters are trained,
-            ``optimizer.complex`` where weights are complex and the optimizer takes real ones alone.
+            ``optimizer.complex`` where weights are complex and the optimizer takes real ones alone,
+            ``optimizer.sparse`` where tables have sparse gradients and it takes none.
     """
     explicit, kept_casts = _with_adapters_and_types(graph, settings)
     parameters = [
@@ -150,6 +152,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
             code="training.nothing_to_train",
             cure="Give a model whose weights are parameters, or predict its inference.",
         )
+    refuse_sparse(explicit, settings.optimizer, parameters)
     explicit = with_attention_as_run(explicit)
     blocks = find_blocks(explicit) if settings.is_checkpointed else find_functions(explicit)
     dropped = {position for block in blocks for position in block}
@@ -168,7 +171,8 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
         for index in node.releases:
             free_after[builder.base(index)] = len(builder.nodes) - 1
 
-    gradients = Gradients(builder, [node for _, node in seen])
+    sparse = find_sparse_tables(explicit, settings.optimizer, accumulation=settings.accumulation)
+    gradients = Gradients(builder, [node for _, node in seen], sparse_tables=sparse)
     builder.scope = "loss"
     first = len(builder.nodes)
     loss = append_loss(builder, explicit.outputs, gradients, is_autocast=settings.precision.is_autocast)
@@ -187,7 +191,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     trained = [index for index in parameters if gradients.of_parameter(index) is not None]
     kept = [_keep_gradient(builder, gradients, index, earlier.get(index)) for index in trained]
     builder.phase = Phase.OPTIMIZER
-    append_update(builder, settings.optimizer, trained, kept)
+    append_update(builder, settings.optimizer, trained, kept, rows=gradients.rows)
 
     kept_by_program = len(graph.tensors) if graph.has_lifetimes else 0
     nodes = _with_releases(
@@ -272,8 +276,8 @@ def _keep_gradient(builder: StepBuilder, gradients: Gradients, parameter: int, e
     if owner.role is TensorRole.ACTIVATION and builder.is_whole(gradient) and not gradients.is_shared(gradient):
         builder.tensors[base] = change_tensor(owner, role=TensorRole.GRADIENT)
         return gradient
-    tensor = builder.tensors[parameter]
-    own = builder.new_tensor(tensor.shape, tensor.dtype, name=f"{tensor.name}.grad", role=TensorRole.GRADIENT)
+    name = f"{builder.tensors[parameter].name}.grad"
+    own = builder.new_tensor(builder.shape(gradient), builder.dtype(gradient), name=name, role=TensorRole.GRADIENT)
     builder.run(OpKind.COPY, (gradient,), (own,), function="clone")
     return own
 

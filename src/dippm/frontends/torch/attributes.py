@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dippm.costs.autocast import RAISED
+from dippm.costs.training_step.sparse_gradients import SPARSE
 from dippm.frontends.torch.shapes import empty_like
 from dippm.graph import Attribute
 
@@ -58,6 +59,10 @@ def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[
 def _triangular_solve(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
     # Of n unknowns the first takes one operation, the last takes n. Autocast leaves linear algebra in FP32.
     return {"contracted": (int(arguments["self"].shape[-1]) + 1) // 2, RAISED: True}
+
+
+def _lookup(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    return {SPARSE: True} if arguments.get("sparse") else {}
 
 
 def _recurrent(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
@@ -124,6 +129,7 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "deformed_convolution": _deformed_convolution,
     "attention": _attention,
     "triangular_solve": _triangular_solve,
+    "lookup": _lookup,
     "recurrent": _recurrent,
     "per_channel": _per_channel,
     "batch_norm": _batch_norm,

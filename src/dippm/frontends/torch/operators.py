@@ -95,9 +95,11 @@ OPERATORS: Mapping[str, OpRule] = {
     "gru": OpRule(kind=OpKind.GRU, attributes="recurrent"),
     "rnn_tanh": OpRule(kind=OpKind.RNN, attributes="recurrent"),
     "rnn_relu": OpRule(kind=OpKind.RNN, attributes="recurrent"),
-    "embedding": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices")),
-    "_embedding_bag": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices", "offsets")),
-    "_embedding_bag_forward_only": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices", "offsets")),
+    "embedding": OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices"), attributes="lookup"),
+    **{
+        name: OpRule(kind=OpKind.EMBEDDING, inputs=("weight", "indices", "offsets"), attributes="lookup")
+        for name in ("_embedding_bag", "_embedding_bag_forward_only")
+    },
     "batch_norm": OpRule(
         kind=OpKind.BATCH_NORM,
         inputs=("input", "weight", "bias", "running_mean", "running_var"),
