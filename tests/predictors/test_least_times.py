@@ -63,3 +63,11 @@ def test_formats_that_sheets_do_not_tell_have_no_end(builder: Any) -> None:
     )
     few, _ = least_ms(_prepared(builder.graph(), "fp32", 2), find_device("A100"))
     assert few.tolist() == [0.0]
+
+
+def test_decompositions_take_their_arithmetic_at_the_peak(builder: Any) -> None:
+    x = builder.input(builder.N, 256, 256)
+    builder.node(OpKind.UNKNOWN, [x], builder.N, 256, 256, flops_per_element=5000.0)
+    card = find_device("A100")
+    _, (many,) = least_ms(_prepared(builder.graph(), "fp32", 64), card)
+    assert many == pytest.approx(5000.0 * 64 * 256**2 / (1.1e9 * card.peak_tflops["fp32"]), rel=1e-6)

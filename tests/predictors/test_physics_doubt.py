@@ -87,3 +87,16 @@ def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
     low, high = ends(1000.0, 0.0, 3000.0)
     assert low == pytest.approx(1000.0 - below_mb + 3000.0 * math.exp(-calibration.memory_spread_low))
     assert high == pytest.approx(1000.0 + above_mb + 3000.0 * math.exp(calibration.memory_spread))
+
+
+def test_what_the_time_leaves_out_opens_the_upper_ends_alone() -> None:
+    time = breakdown(10.0, fast_host_ms=10.0, slow_host_ms=10.0)
+    plain, opened = (
+        time_and_energy_intervals(
+            time, np.array([0.01]), _DEVICE, spread=np.array([0.3]), power_spread=0.1, most_times=most_times
+        )
+        for most_times in (1.0, 50.0)
+    )
+    for (low, high), (opened_low, opened_high) in zip(plain, opened, strict=True):
+        assert opened_low == low
+        assert opened_high == pytest.approx(50.0 * high)

@@ -13,6 +13,7 @@ from math import log2
 
 import numpy as np
 
+from dippm.costs.decompositions import flops_of
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import Attribute, OpKind
@@ -72,6 +73,8 @@ def flops_per_element(sizes: GraphSizes) -> tuple[FloatArray, FloatArray]:
     per_output[pools] = sizes.read_attributes(pools, window)
     per_output[resizes] = sizes.read_attributes(resizes, lambda given: _RESIZE.get(str(given.get("mode", "")), 7.0))
     per_input[transforms] = [_per_number_transformed(sizes, position) for position in transforms.tolist()]
+    decomposed = np.flatnonzero(sizes.is_kind(OpKind.UNKNOWN))
+    per_input[decomposed] = sizes.read_attributes(decomposed, flops_of)
     return per_input, per_output
 
 

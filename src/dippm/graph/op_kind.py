@@ -33,7 +33,8 @@ CONV_WEIGHT_GRAD    gradient of the output, x            those of the convolutio
 *_GRAD              gradient of the output, then what    function (the kind whose gradient it is), and that
                     the forward pass has saved           kind's attributes
 OPTIMIZER           what it updates, then what it reads  function, updated (how many of the inputs it updates)
-UNKNOWN             anything                             costed by its bytes, reported as unsupported
+UNKNOWN             anything                             flops_per_element (of the first input, where known;
+                                                         else costed by its bytes, reported as unsupported)
 =================== ==================================== ===================================================
 """
 

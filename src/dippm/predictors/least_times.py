@@ -31,8 +31,9 @@ _PLAIN = frozenset({Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16, Arithmeti
 def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
     """What each node takes at least when it runs once, ms.
 
-    That is what it moves at the bandwidth of the data sheet, and of a matrix product its arithmetic at the peak. Of what
-    is moved the L2 cache may hold as much as fits when the node starts; of weights it keeps a share from call to call.
+    That is what it moves at the bandwidth of the data sheet, and of a product or a decomposition of matrices its
+    arithmetic at the peak. Of what is moved the L2 cache may hold as much as fits when the node starts; of weights it
+    keeps a share from call to call.
 
     Args:
         prepared: The graphs.
@@ -48,6 +49,9 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
     rates = np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic]) * TERA * _ABOVE_BOOST
     products_ms = 2e3 * prepared.at.macs[:, node] / rates[plan.arithmetic[node]]
     result[:, node] = np.maximum(result[:, node], products_ms)
+    node = np.flatnonzero(prepared.compiled.is_unsupported)
+    fp32 = _peak_tflops(device, Arithmetic.FP32) * TERA * _ABOVE_BOOST
+    result[:, node] = np.maximum(result[:, node], 1e3 * prepared.at.flops[:, node] / fp32)
     return result
 
 

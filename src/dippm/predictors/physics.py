@@ -28,7 +28,13 @@ from dippm.predictors.answerable import check_answerable
 from dippm.predictors.best_times import BestTimes
 from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
-from dippm.predictors.physics_doubt import TimeGrounds, memory_interval, memory_spreads, time_and_energy_intervals
+from dippm.predictors.physics_doubt import (
+    TimeGrounds,
+    memory_interval,
+    memory_spreads,
+    time_and_energy_intervals,
+    times_of_decompositions,
+)
 from dippm.predictors.physics_warnings import share_of_copying, warn_of_answer, warn_of_question
 from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
@@ -310,6 +316,7 @@ class PhysicsPredictor:
             device,
             spread=spread,
             power_spread=calibration.power_spread,
+            most_times=times_of_decompositions(prepared, compiled, breakdown),
         )
         memory_ends = memory_interval(
             memory,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.decompositions import MOST_TIMES
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import MemoryEstimate
 from dippm.costs.rates import architecture_of
@@ -20,7 +21,9 @@ from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
 
-__all__ = ["TimeGrounds", "memory_interval", "memory_spreads", "time_and_energy_intervals"]
+__all__ = [
+    "TimeGrounds", "memory_interval", "memory_spreads", "time_and_energy_intervals", "times_of_decompositions",
+]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
 Ends = tuple[FloatArray, FloatArray]
@@ -151,6 +154,23 @@ def _doubt_of_operators(
     return result
 
 
+def times_of_decompositions(
+    prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown
+) -> FloatArray:
+    """How many times the predicted time it may be, as decompositions of matrices take more than their arithmetic, [B].
+
+    Args:
+        prepared: The graphs that are predicted together.
+        compiled: The one of them that is meant.
+        breakdown: The time of its operators.
+    """
+    graphs, nodes = prepared.compiled, compiled.nodes
+    is_decomposed = graphs.is_unsupported[nodes] & (prepared.at.flops[:, nodes] > 0.0).any(axis=0)
+    share = breakdown.share_ms[:, is_decomposed].sum(axis=1) / breakdown.latency_ms
+    result: FloatArray = 1.0 + (MOST_TIMES - 1.0) * share
+    return result
+
+
 def time_and_energy_intervals(
     breakdown: LatencyBreakdown,
     energy_j: FloatArray,
@@ -158,6 +178,7 @@ def time_and_energy_intervals(
     *,
     spread: FloatArray,
     power_spread: float,
+    most_times: FloatArray | float = 1.0,
 ) -> tuple[Ends, Ends]:
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
@@ -170,6 +191,7 @@ def time_and_energy_intervals(
         device: The device.
         spread: Half-width of the logarithm of the device's time.
         power_spread: The same of the power.
+        most_times: How many times as long the upper ends may be for what the time leaves out.
 
     Shapes:
         energy_j, spread and all ends: [B].
@@ -179,11 +201,11 @@ def time_and_energy_intervals(
         np.hypot(spread, np.log(np.maximum(latency_ms, _LEAST_MS) / np.maximum(end, _LEAST_MS)))
         for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
     )
-    latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above)
+    latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above) * most_times
     latency_low = np.minimum(np.maximum(latency_low, breakdown.least_ms), latency_ms)
     energy_low, energy_high = (
         energy_j / np.exp(np.hypot(below, power_spread)),
-        energy_j * np.exp(np.hypot(above, power_spread)),
+        energy_j * np.exp(np.hypot(above, power_spread)) * most_times,
     )
     # A board draws no more than its limit, however long it takes.
     most_j = device.board_power_w * latency_high / 1e3

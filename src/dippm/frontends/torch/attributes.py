@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from dippm.costs.autocast import RAISED
+from dippm.costs.decompositions import COUNTED, FLOPS_PER_ELEMENT, count_flops
 from dippm.costs.training_step.sparse_gradients import SPARSE
 from dippm.frontends.torch.shapes import empty_like
 from dippm.graph import Attribute
@@ -59,6 +61,20 @@ def _attention(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[
 def _triangular_solve(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
     # Of n unknowns the first takes one operation, the last takes n. Autocast leaves linear algebra in FP32.
     return {"contracted": (int(arguments["self"].shape[-1]) + 1) // 2, RAISED: True}
+
+
+def _decomposition(name: str, arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    matrix, *others = (value for value in arguments.values() if isinstance(value, torch.Tensor))
+    if matrix.dim() < 2 or not matrix.numel():
+        return {}
+    rows, columns = matrix.shape[-2:]
+    right = arguments.get("B")
+    sides = right.numel() * columns / matrix.numel() if isinstance(right, torch.Tensor) else 0.0
+    if name == "solve_factored" and right is None:  # the right-hand sides come first
+        (rows, columns), sides = others[0].shape[-2:], float(matrix.shape[-1])
+    has_vectors = arguments.get("compute_uv", arguments.get("compute_v", arguments.get("mode") != "r"))
+    flops = count_flops(name, rows, columns, sides=sides, has_vectors=bool(has_vectors))
+    return {FLOPS_PER_ELEMENT: flops / (matrix.shape[-2] * matrix.shape[-1])}
 
 
 def _lookup(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
@@ -129,6 +145,7 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "deformed_convolution": _deformed_convolution,
     "attention": _attention,
     "triangular_solve": _triangular_solve,
+    **{f"decomposition_{name}": partial(_decomposition, name) for name in COUNTED},
     "lookup": _lookup,
     "recurrent": _recurrent,
     "per_channel": _per_channel,

@@ -191,6 +191,18 @@ def _gru_cell(
     return after
 
 
+def _singular_values(A: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:  # noqa: N803 - the operator's own
+    """Without the vectors, which PyTorch computes where a gradient goes back, and where tensors are not its own."""
+    values: torch.Tensor = torch.ops.aten._linalg_svd(A, False, False, driver=driver)[1]
+    return values
+
+
+def _symmetric_values(A: torch.Tensor, UPLO: str = "L") -> torch.Tensor:  # noqa: N803
+    """Eigenvalues without vectors, as singular values are."""
+    values: torch.Tensor = torch.ops.aten._linalg_eigh(A, UPLO, False)[0]
+    return values
+
+
 EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
     "bilinear": _bilinear,
@@ -203,10 +215,13 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_euclidean_dist": _euclidean_distance,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
+    "linalg_svdvals": _singular_values,
+    "linalg_eigvalsh": _symmetric_values,
 }
 
-# Expansions that a model in training keeps whole: their derivative is that of one operator, which keeps its result.
-DERIVED_WHOLE = frozenset({"_safe_softmax"})
+# Expansions that a model in training keeps whole: their derivative is that of one operator, which keeps its result or
+# computes more than is asked for.
+DERIVED_WHOLE = frozenset({"_safe_softmax", "linalg_svdvals", "linalg_eigvalsh"})
 
 
 def is_attention_fused(

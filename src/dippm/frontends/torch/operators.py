@@ -61,6 +61,16 @@ _REDUCE_FUNCTIONS = {
     "nanmedian": "median", "mode": "mode", "_is_all_true": "all",
 }  # fmt: skip
 
+# No kind of their own: they are nodes of which the operations are known.
+_DECOMPOSITIONS = {
+    "linalg_cholesky_ex": "cholesky", "cholesky": "cholesky", "linalg_ldl_factor_ex": "ldl", "linalg_lu": "lu",
+    "linalg_lu_factor_ex": "lu", "_linalg_det": "lu", "_linalg_slogdet": "lu", "linalg_inv_ex": "inverse",
+    "cholesky_inverse": "cholesky_inverse", "_linalg_solve_ex": "solve", "linalg_lu_solve": "solve_factored",
+    "cholesky_solve": "solve_factored", "linalg_householder_product": "householder", "geqrf": "householder",
+    "linalg_qr": "qr", "_linalg_eigh": "eigh", "linalg_eig": "eig", "_linalg_svd": "svd", "linalg_pinv": "pinv",
+    "linalg_matrix_exp": "exponential",
+}  # fmt: skip
+
 OPERATORS: Mapping[str, OpRule] = {
     "convolution": OpRule(kind=OpKind.CONV, inputs=("input", "weight", "bias"), attributes="convolution"),
     "_convolution": OpRule(kind=OpKind.CONV, inputs=("input", "weight", "bias"), attributes="convolution"),
@@ -83,6 +93,10 @@ OPERATORS: Mapping[str, OpRule] = {
     **{
         name: OpRule(kind=OpKind.LINEAR, inputs=("self", "mat2", "qScaleAndZeros"))
         for name in ("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu")
+    },
+    **{
+        name: OpRule(kind=OpKind.UNKNOWN, attributes=f"decomposition_{counted}")
+        for name, counted in _DECOMPOSITIONS.items()
     },
     "linalg_solve_triangular": OpRule(kind=OpKind.MATMUL, inputs=("self", "B"), attributes="triangular_solve"),
     "mv": OpRule(kind=OpKind.MATMUL, inputs=("self", "vec")),

@@ -18,6 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dippm.costs.autocast import RAISED
+from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.asked_values import DRAWN_MEANS, FINITENESS, DataDependentError, FloatIndicesError
@@ -394,6 +395,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 attributes["mode" if kind is OpKind.RESIZE else "function"] = rule.function
             if rule.attributes:
                 attributes.update(ATTRIBUTE_BUILDERS[rule.attributes](arguments, outputs))
+            if FLOPS_PER_ELEMENT in attributes:
+                self.assumptions.append(warn_of_decomposition(plan.source_op))
             if self._is_raised and kind is OpKind.MATMUL:
                 attributes[RAISED] = True
         new: list[int] = []

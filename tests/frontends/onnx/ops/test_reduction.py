@@ -73,3 +73,10 @@ def test_a_loss_is_a_number_unless_it_is_of_each_sample(one, shapes, kinds) -> N
     graph = one("SoftmaxCrossEntropyLoss", "x t", reduction="none", **options)
     assert kinds(graph) == ["log_softmax", "reduce"]
     assert shapes(graph) == [["N"]]
+
+
+def test_a_determinant_has_the_arithmetic_of_its_decomposition(one) -> None:
+    graph = one("Det", "x", inputs={"x": ["N", 12, 12]})
+    (node,) = graph.nodes
+    assert node.attributes["flops_per_element"] == pytest.approx(2 / 3 * 12)
+    assert "Det is a lower bound" in graph.warnings[0]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dippm.costs.decompositions import FLOPS_PER_ELEMENT, count_flops, warn_of_decomposition
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Array
@@ -140,7 +141,11 @@ def non_zero(call: Call) -> Value:
 def determinant(call: Call) -> Value:
     """One number for each matrix."""
     x = call.required(0)
-    return call.emit(OpKind.UNKNOWN, [x], x.shape[:-2], x.dtype)
+    if len(x.shape) < 2 or not numel(x.shape):
+        return call.emit(OpKind.UNKNOWN, [x], x.shape[:-2], x.dtype)
+    flops = count_flops("lu", x.shape[-2], x.shape[-1]) / (x.shape[-2] * x.shape[-1])
+    call.warn(warn_of_decomposition("Det"))
+    return call.emit(OpKind.UNKNOWN, [x], x.shape[:-2], x.dtype, **{FLOPS_PER_ELEMENT: flops})
 
 
 @rule("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")

@@ -1,0 +1,64 @@
+"""Decompositions of matrices in modules: their arithmetic, and what is said of their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import dippm  # noqa: E402
+from dippm.costs import Workload  # noqa: E402
+from dippm.costs.decompositions import count_flops  # noqa: E402
+from dippm.graph import Graph  # noqa: E402
+
+L = torch.linalg
+RUNS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, dict[str, float]]]] = {
+    "svd": (lambda x: L.svd(x)[1], ("svd", {})),
+    "singular values": (L.svdvals, ("svd", {"has_vectors": False})),
+    "eigenvectors": (lambda x: L.eigh(x)[1], ("eigh", {})),
+    "eigenvalues": (L.eigvalsh, ("eigh", {"has_vectors": False})),
+    "any eigenvectors": (lambda x: L.eig(x)[1].real, ("eig", {})),
+    "inverse": (L.inv, ("inverse", {})),
+    "solve": (lambda x: L.solve(x, x[..., :3]), ("solve", {"sides": 3.0})),
+    "cholesky": (L.cholesky, ("cholesky", {})),
+    "solve by cholesky": (lambda x: torch.cholesky_solve(x[..., :3], x), ("solve_factored", {"sides": 3.0})),
+    "qr": (lambda x: L.qr(x)[0], ("qr", {})),
+    "r alone": (lambda x: L.qr(x, mode="r")[1], ("qr", {"has_vectors": False})),
+    "determinant": (L.det, ("lu", {})),
+    "pseudo-inverse": (L.pinv, ("pinv", {})),
+    "exponential": (L.matrix_exp, ("exponential", {})),
+}
+
+
+class Runs(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.run, _ = RUNS[name]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_has_its_arithmetic_and_a_warning(read: Callable[..., Graph], name: str) -> None:
+    graph = read(Runs(name), "12,12")
+    _, (counted, options) = RUNS[name]
+    flops = float(Workload.from_graph(graph).at([4]).flops.sum())
+    assert flops == pytest.approx(4 * count_flops(counted, 12, 12, **options))
+    assert not graph.unsupported_ops
+    (told,) = graph.warnings
+    assert "is a lower bound" in told
+
+
+def test_the_interval_is_open_above_and_begins_at_the_arithmetic() -> None:
+    found = dippm.predict(Runs("svd"), input="512,512", batch=8, device="A100")
+    low, high = found.intervals["latency_ms"]
+    peak_ms = 8 * count_flops("svd", 512, 512) / 19.5e9
+    assert peak_ms / 1.11 < low <= found.latency_ms < 1.2 * peak_ms
+    assert high > 500 * found.latency_ms
+    assert found.intervals["energy_j"][1] > 100 * found.energy_j
+    other = dippm.predict(nn.Linear(512, 512), input="512,512", batch=8, device="A100")
+    assert other.intervals["latency_ms"][1] < 10 * other.latency_ms
