@@ -7,7 +7,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,6 +19,7 @@ from dippm.costs.conditions import Layout, Mode, Runtime
 from dippm.frontends.inputs import InputShapes
 from dippm.measuring.arithmetic import backend_switches, whole_model_dtype
 from dippm.measuring.configuration import Configuration, Engine
+from dippm.measuring.device_turns import DeviceTurns
 from dippm.measuring.failures import describe, is_out_of_memory
 from dippm.measuring.inference import inference_call
 from dippm.measuring.kernel_trace import trace_operators
@@ -56,14 +57,19 @@ class Bench:
         plan: How often each model is run.
         owns_process: Whether nothing else runs in this process, whose garbage collection may then be arranged for
             speed.
+        turns: Turns among the processes that measure on the device; left out where this is the only one.
 
     Raises:
         UnsupportedError: ``device.unavailable``.
         MissingExtraError: where PyTorch is not installed.
     """
 
-    def __init__(self, device: str, plan: Plan | None = None, *, owns_process: bool = False) -> None:
-        self._meter = open_meter(device)
+    def __init__(
+        self, device: str, plan: Plan | None = None, *, owns_process: bool = False, turns: DeviceTurns | None = None
+    ) -> None:
+        self._turns = turns or DeviceTurns()
+        with self._turns.alone():
+            self._meter = open_meter(device)
         self._owns_process = owns_process
         self._plan = plan or Plan()
         self._built: _Built | None = None
@@ -110,11 +116,14 @@ class Bench:
         conditions = replace(configuration.conditions, runtime=Runtime.EAGER)
         configuration = replace(configuration, conditions=conditions)
         try:
-            if self._needs_build(source, configuration):
-                self._build(source, configuration)
-            with backend_switches(conditions.precision), self._call(source, configuration) as call:
-                call()
-                return trace_operators(call, self._meter.synchronise)
+            with backend_switches(conditions.precision), ExitStack() as stack:
+                with self._turns.together():
+                    if self._needs_build(source, configuration):
+                        self._build(source, configuration)
+                    call = stack.enter_context(self._call(source, configuration))
+                    call()
+                    self._meter.synchronise()
+                return trace_operators(call, self._meter.synchronise, self._turns.alone())
         except Exception:
             self._built = None
             self._is_usable = self._meter.is_usable()
@@ -123,14 +132,19 @@ class Bench:
             if _converts(configuration):
                 self._built = None
             if self._is_usable:
-                self._meter.release_memory()
+                self._release_memory()
+
+    def _release_memory(self) -> None:
+        with self._turns.together():
+            self._meter.release_memory()
 
     def _measure(self, source: ModelSource, configuration: Configuration) -> Measurement:
         started, build_s, has_raised = time.perf_counter(), 0.0, False
         try:
             if self._needs_build(source, configuration):
                 built_from = time.perf_counter()
-                self._build(source, configuration)
+                with self._turns.together():
+                    self._build(source, configuration)
                 build_s = time.perf_counter() - built_from
             run, is_valid = self._run(source, configuration, deadline_s=started + self._plan.limit_s)
             measurement = self._figures(run, configuration.engine)
@@ -146,7 +160,7 @@ class Bench:
             # Asked when the exception is gone, and with it the tensors of the frames that it went through.
             self._is_usable = self._meter.is_usable() and not self._may_be_capturing(configuration)
         if self._is_usable:
-            self._meter.release_memory()
+            self._release_memory()
         return replace(
             measurement,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -183,20 +197,28 @@ class Bench:
             self._meter.release_memory()
 
     def _run(self, source: ModelSource, configuration: Configuration, *, deadline_s: float) -> tuple[Run, bool]:
-        with backend_switches(configuration.conditions.precision), self._call(source, configuration) as call:
-            started = time.perf_counter()
-            try:
-                run = run_protocol(
-                    call,
-                    self._meter,
-                    self._plan,
-                    takes_energy=self._plan.takes_energy(f"{source.model_key} {configuration}"),
-                    deadline_s=deadline_s,
-                )
-            finally:
-                self._busy_s += time.perf_counter() - started
-            # The output ends here: kept to the end of the row, it would be part of the next one's memory.
-            return replace(run, output=None), is_finite(run.output)
+        with backend_switches(configuration.conditions.precision), ExitStack() as stack:
+            with self._turns.together():
+                call = stack.enter_context(self._call(source, configuration))
+                if self._turns.is_shared:
+                    # The first call chooses and loads kernels: not while all others wait.
+                    call()
+                    self._meter.synchronise()
+            with self._turns.alone():
+                started = time.perf_counter()
+                try:
+                    run = run_protocol(
+                        call,
+                        self._meter,
+                        self._plan,
+                        takes_energy=self._plan.takes_energy(f"{source.model_key} {configuration}"),
+                        deadline_s=deadline_s,
+                    )
+                finally:
+                    self._busy_s += time.perf_counter() - started
+            with self._turns.together():
+                # The output ends here: kept to the end of the row, it would be part of the next one's memory.
+                return replace(run, output=None), is_finite(run.output)
 
     def _call(self, source: ModelSource, configuration: Configuration) -> AbstractContextManager[Callable[[], object]]:
         """The model with inputs in this configuration as a function without arguments."""

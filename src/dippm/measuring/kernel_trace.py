@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,11 @@ _ON_HOST = DeviceType.CPU
 _AUTOGRAD = re.compile(r"(torch::)?autograd::|\w+Backward\d*$")
 
 
-def trace_operators(call: Callable[[], object], synchronise: Callable[[], None]) -> tuple[OperatorRun, ...]:
+def trace_operators(
+    call: Callable[[], object],
+    synchronise: Callable[[], None],
+    turn: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - may be entered again and again
+) -> tuple[OperatorRun, ...]:
     """Run a call under the profiler.
 
     The host launches more slowly while it is traced; durations of kernels are the device's own.
@@ -28,6 +33,7 @@ def trace_operators(call: Callable[[], object], synchronise: Callable[[], None])
     Args:
         call: Runs the model once; it has run before, so that libraries have chosen their kernels.
         synchronise: Waits for the device.
+        turn: What to hold while it runs, and no longer: reading the trace takes the host alone.
 
     Returns:
         Its operators in the order in which they were called, those without work for the device included.
@@ -35,8 +41,8 @@ def trace_operators(call: Callable[[], object], synchronise: Callable[[], None])
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    synchronise()
-    with profile(activities=activities, record_shapes=True) as profiler:
+    with turn, profile(activities=activities, record_shapes=True) as profiler:
+        synchronise()
         call()
         synchronise()
     results: Any = profiler.profiler

@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +21,51 @@ from dippm.measuring.measurement import Measurement, Outcome
 from dippm.measuring.operator_run import KernelRun, OperatorRun
 
 CAPTURED = Conditions.parse(precision="amp", runtime="cuda-graph")
+CALLS = ({"precision": each} for each in ("amp", "fp32", "fp16", "tf32", "amp-bf16"))
+CALLS = (*CALLS, {"precision": "amp", "layout": "nhwc"})
+STEPS = (*({"precision": each} for each in ("amp", "fp32", "amp-bf16")), {"precision": "amp", "layout": "nhwc"})
 
 
 def test_every_share_is_among_the_first_and_none_prevails() -> None:
-    tasks = list(islice(list_tasks(), 50))
-    assert tasks == list(islice(list_tasks(), 50))
-    assert len({(recipe.key, conditions) for recipe, conditions in tasks}) == 50
-    images = [conditions for recipe, conditions in tasks if recipe.collection == "dippm-zoo"]
-    assert {conditions for _, conditions in tasks} == {
-        CAPTURED,
-        Conditions.parse(precision="fp32", runtime="cuda-graph"),
-        Conditions.parse(precision="amp", runtime="cuda-graph", layout="nhwc"),
-        Conditions.parse(precision="amp", mode="training", optimizer="momentum"),
-        Conditions.parse(precision="fp32", mode="training", optimizer="momentum"),
+    tasks = list(islice(list_tasks(), 100))
+    assert tasks == list(islice(list_tasks(), 100))
+    assert len({(recipe.key, conditions) for recipe, conditions in tasks}) == 100
+    images = [conditions for recipe, conditions in tasks if recipe.collection != "transformers"]
+    steps = [{"mode": "training", "optimizer": "momentum", **more} for more in STEPS]
+    assert set(images) == {Conditions.parse(**step) for step in steps} | {
+        Conditions.parse(runtime="cuda-graph", **more) for more in CALLS
+    }
+    assert 0.4 < images.count(CAPTURED) / len(images) < 0.6
+    assert all(c.runtime is Runtime.EAGER for _, c in tasks if c.mode is Mode.TRAINING)
+    texts = [conditions for recipe, conditions in tasks if recipe.collection == "transformers"]
+    assert 4 <= len(texts) <= 12
+    assert set(texts) == {
         Conditions.parse(precision="amp-bf16"),
         Conditions.parse(precision="amp-bf16", mode="training", optimizer="adamw"),
     }
-    assert 0.5 < images.count(CAPTURED) / len(images) < 0.7
-    assert all(c.runtime is Runtime.EAGER for _, c in tasks if c.mode is Mode.TRAINING)
-    assert [c.precision for r, c in tasks if r.collection == "transformers"] == ["amp-bf16"] * 6
 
 
 def test_each_image_model_comes_once_in_amp() -> None:
-    recipes = _draw_once("dippm-zoo")
-    assert [recipe for recipe, conditions in list_tasks() if conditions == CAPTURED] == list(recipes)
+    recipes = [recipe for recipe, conditions in list_tasks() if conditions == CAPTURED]
+    for name in ("dippm-zoo", "timm-named"):
+        assert tuple(recipe for recipe in recipes if recipe.collection == name) == _draw_once(name)
+    # They take turns.
+    assert {recipe.collection for recipe in recipes[:10:2]} != {recipe.collection for recipe in recipes[1:10:2]}
 
 
 def test_the_first_recipes_are_passed_over() -> None:
     recipes = _draw_once("dippm-zoo")
-    found = [recipe for recipe, conditions in islice(list_tasks(7), 50) if conditions == CAPTURED]
-    assert found == list(recipes[7 : 7 + len(found)])
-    assert not list(list_tasks(len(recipes)))
+    found = [recipe for recipe, conditions in list_tasks(7) if conditions == CAPTURED]
+    assert [recipe for recipe in found if recipe.collection == "dippm-zoo"] == list(recipes[7:])
+
+
+def test_workers_share_the_models_out() -> None:
+    everything = list(list_tasks(10_000))
+    shares = [list(list_tasks(10_000, worker=worker, workers=3)) for worker in range(3)]
+    assert sorted(map(str, chain(*shares))) == sorted(map(str, everything))
+    keys = [{recipe.key for recipe, _ in share} for share in shares]
+    assert sum(map(len, keys)) == len(set().union(*keys))  # a model is built by one of them
+    assert max(map(len, keys)) - min(map(len, keys)) <= 1
 
 
 RELU = OperatorRun(

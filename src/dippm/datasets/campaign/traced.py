@@ -2,8 +2,12 @@
 
 ``python -m dippm.datasets.campaign.traced --out FOLDER --budget 500`` measures on the first CUDA device. Inference of
 images runs as captured CUDA graphs, so that no row waits for the host; labels of the others are of a source of their
-own, ``dippm-traced``. Models come in the stratified order of their collection and each in amp; every few of them in
+own, ``dippm-traced``. Models come in the stratified order of their collections and each in amp; every few of them in
 other conditions too, so that whatever is reached is balanced.
+
+Most of a row's time goes into building the model and loading its kernels. Several processes share a device with
+``--worker 0 --workers 4 --turns FOLDER`` and so on, each with an ``--out`` of its own: they take every fourth model
+each, and stand still while one of them measures.
 
 Rows are appended to ``FOLDER/rows.jsonl``, one line each, and a line before each says that it was begun: started
 again, the command goes on behind the row in which it ended, however that was.
@@ -19,6 +23,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,11 +36,12 @@ from dippm.datasets.store.label import Label
 from dippm.datasets.store.row import label_to_row
 from dippm.measuring.bench import Bench
 from dippm.measuring.configuration import Configuration
+from dippm.measuring.device_turns import DeviceTurns
 from dippm.measuring.measurement import Outcome
 from dippm.measuring.operator_run import OperatorRun
 from dippm.measuring.protocol import Plan
 
-__all__ = ["TRACED_SOURCE", "list_tasks", "main"]
+__all__ = ["TRACED_SOURCE", "list_models", "list_tasks", "main"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,34 +67,54 @@ class _Share:
     offset: int = 0
 
 
+_NHWC = Layout.NHWC
 _SHARES = (
     _Share(conditions=_CAPTURED),
-    _Share(conditions=replace(_CAPTURED, precision=Precision.FP32), every=5, offset=1),
-    _Share(conditions=replace(_CAPTURED, layout=Layout.NHWC), every=5, offset=3),
-    _Share(conditions=_STEP, every=7, offset=2),
-    _Share(conditions=replace(_STEP, precision=Precision.FP32), every=21, offset=4),
+    _Share(conditions=replace(_CAPTURED, precision=Precision.FP32), every=6, offset=1),
+    _Share(conditions=replace(_CAPTURED, layout=_NHWC), every=6, offset=3),
+    _Share(conditions=replace(_CAPTURED, precision=Precision.FP16), every=10, offset=0),
+    _Share(conditions=replace(_CAPTURED, precision=Precision.TF32), every=10, offset=5),
+    _Share(conditions=replace(_CAPTURED, precision=Precision.AMP_BF16), every=10, offset=8),
+    _Share(conditions=_STEP, every=4, offset=2),
+    _Share(conditions=replace(_STEP, precision=Precision.FP32), every=15, offset=4),
+    _Share(conditions=replace(_STEP, layout=_NHWC), every=15, offset=9),
+    _Share(conditions=replace(_STEP, precision=Precision.AMP_BF16), every=15, offset=14),
 )
-_TRANSFORMERS_EVERY = 12
-_TRANSFORMERS = (
+_IMAGES = ("timm-named", "dippm-zoo")
+_TEXTS_EVERY = 12
+_TEXTS = (
     Conditions(precision=Precision.AMP_BF16),
     replace(_STEP, precision=Precision.AMP_BF16, optimizer=Optimizer.ADAMW),
 )
 
 
-def list_tasks(first: int = 0) -> Iterator[tuple[Recipe, Conditions]]:
-    """What to measure, in order.
+def list_models(first: int = 0) -> Iterator[tuple[Recipe, tuple[Conditions, ...]]]:
+    """What to measure, model by model in order, and in which conditions.
+
+    Images of both collections take turns until the shorter one ends; after every few of them comes a text.
 
     Args:
         first: Recipes of ``dippm-zoo`` to pass over.
     """
     texts = iter(load_collection("transformers"))
-    for number, recipe in enumerate(load_collection("dippm-zoo")[first:]):
-        for share in _SHARES:
-            if number % share.every == share.offset:
-                yield recipe, share.conditions
-        if number % _TRANSFORMERS_EVERY == 0 and (text := next(texts, None)) is not None:
-            for conditions in _TRANSFORMERS:
-                yield text, conditions
+    named, drawn = (enumerate(load_collection(name)) for name in _IMAGES)
+    images = chain.from_iterable(zip_longest(named, islice(drawn, first, None)))
+    for place, (number, recipe) in enumerate(filter(None, images)):
+        yield recipe, tuple(share.conditions for share in _SHARES if number % share.every == share.offset)
+        if place % _TEXTS_EVERY == 0 and (text := next(texts, None)) is not None:
+            yield text, _TEXTS
+
+
+def list_tasks(first: int = 0, *, worker: int = 0, workers: int = 1) -> Iterator[tuple[Recipe, Conditions]]:
+    """What one of several workers measures, in order.
+
+    Args:
+        first: Recipes of ``dippm-zoo`` to pass over.
+        worker: Which one, from 0.
+        workers: How many there are.
+    """
+    for recipe, conditions in islice(list_models(first), worker, None, workers):
+        yield from ((recipe, each) for each in conditions)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -99,6 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="recipes of dippm-zoo to pass over")
     parser.add_argument("--energy-share", type=float, default=0.3, help="share of the rows whose energy is taken")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--worker", type=int, default=0, help="which of the workers this one is, from 0")
+    parser.add_argument("--workers", type=int, default=1, help="how many workers share the models")
+    parser.add_argument("--turns", type=Path, help="folder that all workers of a device name, to measure in turns")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     deadline_s = time.monotonic() + options.budget
@@ -106,11 +135,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = options.out / "rows.jsonl"
     done, uncapturable = _read_begun(path), _read_uncapturable(path)
     plan = Plan(warmup_runs=3, timed_runs=12, budget_s=1.0, energy_window_s=0.4, energy_share=options.energy_share)
-    bench = Bench(options.device, plan, owns_process=True)
+    bench = Bench(options.device, plan, owns_process=True, turns=DeviceTurns(options.turns))
+    tasks = list_tasks(options.first, worker=options.worker, workers=options.workers)
     with path.open("a", encoding="utf-8") as stream:
         if _is_cut(path):
             stream.write("\n")  # or the next line would be a part of it, and lost too
-        for number, (recipe, conditions) in enumerate(list_tasks(options.first)):
+        for number, (recipe, conditions) in enumerate(tasks):
             if number in done:
                 continue
             if recipe.architecture in uncapturable:
