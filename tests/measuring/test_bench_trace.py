@@ -58,7 +58,7 @@ def test_the_first_call_is_not_traced(bench: Bench, models: Any, monkeypatch: py
     calls: list[int] = []
     forward = models.Tiny.forward
     monkeypatch.setattr(models.Tiny, "forward", lambda self, x: calls.append(len(x)) or forward(self, x))
-    monkeypatch.setattr(bench_module, "trace_operators", lambda call, synchronise, turn: tuple(calls))
+    monkeypatch.setattr(bench_module, "trace_operators", lambda call, synchronise: tuple(calls))
     assert bench.trace(models.Example(), Configuration(batch=4)) == (4,)
 
 

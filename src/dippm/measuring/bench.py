@@ -7,7 +7,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,7 +19,6 @@ from dippm.costs.conditions import Layout, Mode, Runtime
 from dippm.frontends.inputs import InputShapes
 from dippm.measuring.arithmetic import backend_switches, whole_model_dtype
 from dippm.measuring.configuration import Configuration, Engine
-from dippm.measuring.device_turns import DeviceTurns
 from dippm.measuring.failures import describe, is_out_of_memory
 from dippm.measuring.inference import inference_call
 from dippm.measuring.kernel_trace import trace_operators
@@ -57,7 +56,8 @@ class Bench:
         plan: How often each model is run.
         owns_process: Whether nothing else runs in this process, whose garbage collection may then be arranged for
             speed.
-        turns: Turns among the processes that measure on the device; left out where this is the only one.
+        be_alone: Called when all is ready for the device to be timed or traced, after a first call of the model; left
+            out where nobody else uses it.
 
     Raises:
         UnsupportedError: ``device.unavailable``.
@@ -65,11 +65,18 @@ class Bench:
     """
 
     def __init__(
-        self, device: str, plan: Plan | None = None, *, owns_process: bool = False, turns: DeviceTurns | None = None
+        self,
+        device: str,
+        plan: Plan | None = None,
+        *,
+        owns_process: bool = False,
+        be_alone: Callable[[], None] | None = None,
     ) -> None:
-        self._turns = turns or DeviceTurns()
-        with self._turns.alone():
-            self._meter = open_meter(device)
+        self._meter = open_meter(device)
+        self._be_alone = be_alone
+        if be_alone is not None:
+            be_alone()
+        self._idle_power_w = self._meter.idle_power_w
         self._owns_process = owns_process
         self._plan = plan or Plan()
         self._built: _Built | None = None
@@ -116,14 +123,11 @@ class Bench:
         conditions = replace(configuration.conditions, runtime=Runtime.EAGER)
         configuration = replace(configuration, conditions=conditions)
         try:
-            with backend_switches(conditions.precision), ExitStack() as stack:
-                with self._turns.together():
-                    if self._needs_build(source, configuration):
-                        self._build(source, configuration)
-                    call = stack.enter_context(self._call(source, configuration))
-                    call()
-                    self._meter.synchronise()
-                return trace_operators(call, self._meter.synchronise, self._turns.alone())
+            if self._needs_build(source, configuration):
+                self._build(source, configuration)
+            with backend_switches(conditions.precision), self._call(source, configuration) as call:
+                self._run_first(call)
+                return trace_operators(call, self._meter.synchronise)
         except Exception:
             self._built = None
             self._is_usable = self._meter.is_usable()
@@ -132,19 +136,14 @@ class Bench:
             if _converts(configuration):
                 self._built = None
             if self._is_usable:
-                self._release_memory()
-
-    def _release_memory(self) -> None:
-        with self._turns.together():
-            self._meter.release_memory()
+                self._meter.release_memory()
 
     def _measure(self, source: ModelSource, configuration: Configuration) -> Measurement:
         started, build_s, has_raised = time.perf_counter(), 0.0, False
         try:
             if self._needs_build(source, configuration):
                 built_from = time.perf_counter()
-                with self._turns.together():
-                    self._build(source, configuration)
+                self._build(source, configuration)
                 build_s = time.perf_counter() - built_from
             run, is_valid = self._run(source, configuration, deadline_s=started + self._plan.limit_s)
             measurement = self._figures(run, configuration.engine)
@@ -160,7 +159,7 @@ class Bench:
             # Asked when the exception is gone, and with it the tensors of the frames that it went through.
             self._is_usable = self._meter.is_usable() and not self._may_be_capturing(configuration)
         if self._is_usable:
-            self._release_memory()
+            self._meter.release_memory()
         return replace(
             measurement,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -197,28 +196,29 @@ class Bench:
             self._meter.release_memory()
 
     def _run(self, source: ModelSource, configuration: Configuration, *, deadline_s: float) -> tuple[Run, bool]:
-        with backend_switches(configuration.conditions.precision), ExitStack() as stack:
-            with self._turns.together():
-                call = stack.enter_context(self._call(source, configuration))
-                if self._turns.is_shared:
-                    # The first call chooses and loads kernels: not while all others wait.
-                    call()
-                    self._meter.synchronise()
-            with self._turns.alone():
-                started = time.perf_counter()
-                try:
-                    run = run_protocol(
-                        call,
-                        self._meter,
-                        self._plan,
-                        takes_energy=self._plan.takes_energy(f"{source.model_key} {configuration}"),
-                        deadline_s=deadline_s,
-                    )
-                finally:
-                    self._busy_s += time.perf_counter() - started
-            with self._turns.together():
-                # The output ends here: kept to the end of the row, it would be part of the next one's memory.
-                return replace(run, output=None), is_finite(run.output)
+        with backend_switches(configuration.conditions.precision), self._call(source, configuration) as call:
+            if self._be_alone is not None:
+                self._run_first(call)
+            started = time.perf_counter()
+            try:
+                run = run_protocol(
+                    call,
+                    self._meter,
+                    self._plan,
+                    takes_energy=self._plan.takes_energy(f"{source.model_key} {configuration}"),
+                    deadline_s=deadline_s,
+                )
+            finally:
+                self._busy_s += time.perf_counter() - started
+            # The output ends here: kept to the end of the row, it would be part of the next one's memory.
+            return replace(run, output=None), is_finite(run.output)
+
+    def _run_first(self, call: Callable[[], object]) -> None:
+        """Run a call that chooses and loads kernels, and be alone from then on."""
+        call()
+        if self._be_alone is not None:
+            self._meter.synchronise()
+            self._be_alone()
 
     def _call(self, source: ModelSource, configuration: Configuration) -> AbstractContextManager[Callable[[], object]]:
         """The model with inputs in this configuration as a function without arguments."""
@@ -273,7 +273,7 @@ class Bench:
             device=self._meter.device_name,
             measured_at="",
             context_mb=self._context_mb,
-            idle_power_w=self._meter.idle_power_w,
+            idle_power_w=self._idle_power_w,
             software=self._meter.software(_framework(engine)),
         )
 

@@ -1,19 +1,18 @@
 """Processes that share a device and measure one at a time.
 
 What surrounds a measurement, building a model and the first calls in which libraries choose and load their kernels,
-keeps the host busy far longer than the measurement keeps the device. Several processes may do that side by side; while
-one of them measures, the others stand still.
+keeps the host busy far longer than the measurement keeps the device. Several processes do that side by side; while one
+of them measures, the others stand still.
 """
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = ["DeviceTurns"]
-
-_GATE, _ROOM = "gate", "room"
 
 
 class DeviceTurns:
@@ -22,43 +21,40 @@ class DeviceTurns:
     Locks are the kernel's and go with their process, however it ends.
 
     Args:
-        folder: A folder on a local drive; made where it is missing. None where there is nobody else.
+        folder: A folder on a local drive; made where it is missing.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes may be at the device."""
-        return self._folder is not None
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._gate = (folder / "gate").open("wb")
+        self._room = (folder / "room").open("wb")
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Use the device while others do, and while nobody measures. Turns do not nest."""
-        if self._folder is None:
+    def turn(self) -> Iterator[None]:
+        """Use the device while others may, and while nobody is alone at it; turns do not nest."""
+        # Whoever waits to be alone holds the gate: otherwise those who come and go would keep it out for ever.
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        fcntl.flock(self._room, fcntl.LOCK_SH)
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
             yield
-            return
-        import fcntl
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
 
-        with (self._folder / _GATE).open("wb") as gate, (self._folder / _ROOM).open("wb") as room:
-            # Whoever waits to measure holds the gate: otherwise those who come and go would keep it out for ever.
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(room, fcntl.LOCK_SH)
-            fcntl.flock(gate, fcntl.LOCK_UN)
-            yield
+    def be_alone(self) -> None:
+        """Within a turn: wait until all others have ended theirs, and keep them out to the end of this one."""
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        fcntl.flock(self._room, fcntl.LOCK_EX)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Use the device while nobody else does. Turns do not nest."""
-        if self._folder is None:
-            yield
-            return
-        import fcntl
+    def close(self) -> None:
+        """Leave for good."""
+        self._gate.close()
+        self._room.close()
 
-        with (self._folder / _GATE).open("wb") as gate, (self._folder / _ROOM).open("wb") as room:
-            fcntl.flock(gate, fcntl.LOCK_EX)
-            fcntl.flock(room, fcntl.LOCK_EX)
-            yield
+    def __enter__(self) -> DeviceTurns:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,11 +20,7 @@ _ON_HOST = DeviceType.CPU
 _AUTOGRAD = re.compile(r"(torch::)?autograd::|\w+Backward\d*$")
 
 
-def trace_operators(
-    call: Callable[[], object],
-    synchronise: Callable[[], None],
-    turn: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - may be entered again and again
-) -> tuple[OperatorRun, ...]:
+def trace_operators(call: Callable[[], object], synchronise: Callable[[], None]) -> tuple[OperatorRun, ...]:
     """Run a call under the profiler.
 
     The host launches more slowly while it is traced; durations of kernels are the device's own.
@@ -33,7 +28,6 @@ def trace_operators(
     Args:
         call: Runs the model once; it has run before, so that libraries have chosen their kernels.
         synchronise: Waits for the device.
-        turn: What to hold while it runs, and no longer: reading the trace takes the host alone.
 
     Returns:
         Its operators in the order in which they were called, those without work for the device included.
@@ -41,8 +35,8 @@ def trace_operators(
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    with turn, profile(activities=activities, record_shapes=True) as profiler:
-        synchronise()
+    synchronise()
+    with profile(activities=activities, record_shapes=True) as profiler:
         call()
         synchronise()
     results: Any = profiler.profiler

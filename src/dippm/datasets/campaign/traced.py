@@ -21,7 +21,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -135,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = options.out / "rows.jsonl"
     done, uncapturable = _read_begun(path), _read_uncapturable(path)
     plan = Plan(warmup_runs=3, timed_runs=12, budget_s=1.0, energy_window_s=0.4, energy_share=options.energy_share)
-    bench = Bench(options.device, plan, owns_process=True, turns=DeviceTurns(options.turns))
+    turns = None if options.turns is None else DeviceTurns(options.turns)
+    with _turn(turns):
+        bench = Bench(options.device, plan, owns_process=True, be_alone=None if turns is None else turns.be_alone)
     tasks = list_tasks(options.first, worker=options.worker, workers=options.workers)
     with path.open("a", encoding="utf-8") as stream:
         if _is_cut(path):
@@ -148,11 +150,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if time.monotonic() > deadline_s:
                 return
             _write(stream, {"begun": number})
-            _write(stream, {"row": number, **_measure(bench, recipe, conditions)})
+            with _turn(turns):
+                row = _measure(bench, recipe, conditions)
+            _write(stream, {"row": number, **row})
             if number % 50 == 0:
                 _LOG.info("%d rows, %.0f s left", number, deadline_s - time.monotonic())
             if not bench.is_usable:
                 raise SystemExit("The device takes no more work from this process: start again.")
+
+
+def _turn(turns: DeviceTurns | None) -> AbstractContextManager[None]:
+    return nullcontext() if turns is None else turns.turn()
 
 
 def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, Any]:
