@@ -56,27 +56,14 @@ class Bench:
         plan: How often each model is run.
         owns_process: Whether nothing else runs in this process, whose garbage collection may then be arranged for
             speed.
-        be_alone: Called when all is ready for the device to be timed or traced, after a first call of the model; left
-            out where nobody else uses it.
 
     Raises:
         UnsupportedError: ``device.unavailable``.
         MissingExtraError: where PyTorch is not installed.
     """
 
-    def __init__(
-        self,
-        device: str,
-        plan: Plan | None = None,
-        *,
-        owns_process: bool = False,
-        be_alone: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, device: str, plan: Plan | None = None, *, owns_process: bool = False) -> None:
         self._meter = open_meter(device)
-        self._be_alone = be_alone
-        if be_alone is not None:
-            be_alone()
-        self._idle_power_w = self._meter.idle_power_w
         self._owns_process = owns_process
         self._plan = plan or Plan()
         self._built: _Built | None = None
@@ -126,7 +113,7 @@ class Bench:
             if self._needs_build(source, configuration):
                 self._build(source, configuration)
             with backend_switches(conditions.precision), self._call(source, configuration) as call:
-                self._run_first(call)
+                call()
                 return trace_operators(call, self._meter.synchronise)
         except Exception:
             self._built = None
@@ -197,8 +184,6 @@ class Bench:
 
     def _run(self, source: ModelSource, configuration: Configuration, *, deadline_s: float) -> tuple[Run, bool]:
         with backend_switches(configuration.conditions.precision), self._call(source, configuration) as call:
-            if self._be_alone is not None:
-                self._run_first(call)
             started = time.perf_counter()
             try:
                 run = run_protocol(
@@ -212,13 +197,6 @@ class Bench:
                 self._busy_s += time.perf_counter() - started
             # The output ends here: kept to the end of the row, it would be part of the next one's memory.
             return replace(run, output=None), is_finite(run.output)
-
-    def _run_first(self, call: Callable[[], object]) -> None:
-        """Run a call that chooses and loads kernels, and be alone from then on."""
-        call()
-        if self._be_alone is not None:
-            self._meter.synchronise()
-            self._be_alone()
 
     def _call(self, source: ModelSource, configuration: Configuration) -> AbstractContextManager[Callable[[], object]]:
         """The model with inputs in this configuration as a function without arguments."""
@@ -273,7 +251,7 @@ class Bench:
             device=self._meter.device_name,
             measured_at="",
             context_mb=self._context_mb,
-            idle_power_w=self._idle_power_w,
+            idle_power_w=self._meter.idle_power_w,
             software=self._meter.software(_framework(engine)),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import os
@@ -58,11 +57,7 @@ class CudaMeter:
             for _ in range(2)
         )
         self.release_memory()
-
-    @functools.cached_property
-    def idle_power_w(self) -> float | None:
-        """Power of the device with a context and without work, W: measured when it is asked for first."""
-        return _idle_power_w(self._energy)
+        self.idle_power_w = _idle_power_w(self._energy)
 
     @property
     def energy(self) -> EnergyCounter | None:

@@ -1,8 +1,9 @@
 """From the rows of traced campaigns to labels and traces in Parquet files.
 
 ``python -m dippm.datasets.campaign.collect_traced ROWS.jsonl... --labels labels.parquet --traces traces.parquet``
-adds the labels to those that the file holds; lines may be compressed by gzip. The first measurement of a configuration
-stays, a later one becomes a repeat.
+adds the labels and their traces to those that the files hold; lines may be compressed by gzip. The first measurement
+of a configuration stays, a later one becomes a repeat. ``--source`` gives the labels a source of their own, for rows
+that were taken in another way than others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import export_parquet, read_parquet
 from dippm.datasets.store.row import row_to_label
-from dippm.datasets.store.traces import write_traces
+from dippm.datasets.store.traces import read_traces, write_traces
 from dippm.measuring.operator_run import KernelRun, OperatorRun
 
 __all__ = ["main"]
@@ -29,17 +30,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Collect the rows of traced campaigns.")
     parser.add_argument("rows", type=Path, nargs="+", help="rows that the campaigns wrote")
     parser.add_argument("--labels", type=Path, required=True, help="Parquet file of labels to add to")
-    parser.add_argument("--traces", type=Path, required=True, help="Parquet file of traces to write")
+    parser.add_argument("--traces", type=Path, required=True, help="Parquet file of traces to add to")
+    parser.add_argument("--source", help="source that all new labels are to have")
     options = parser.parse_args(arguments)
     labels = {label.key: label for label in (read_parquet(options.labels) if options.labels.exists() else ())}
-    traces: list[tuple[str, list[OperatorRun]]] = []
+    traces: dict[str, Sequence[OperatorRun]] = dict(read_traces(options.traces) if options.traces.exists() else {})
     for path in options.rows:
         for row in _read_rows(path):
-            label = _as_new(row_to_label(row), labels)
+            label = row_to_label(row)
+            if options.source is not None:
+                label = replace(label, source=options.source)
+            label = _as_new(label, labels)
             labels[label.key] = label
-            traces.append((label.key, [_run(*values) for values in row.get("trace", ())]))
+            traces[label.key] = [_run(*values) for values in row.get("trace", ())]
     export_parquet(labels.values(), options.labels)
-    write_traces(options.traces, traces)
+    write_traces(options.traces, traces.items())
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:

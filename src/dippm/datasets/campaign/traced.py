@@ -5,10 +5,6 @@ images runs as captured CUDA graphs, so that no row waits for the host; labels o
 own, ``dippm-traced``. Models come in the stratified order of their collections and each in amp; every few of them in
 other conditions too, so that whatever is reached is balanced.
 
-Most of a row's time goes into building the model and loading its kernels. Several processes share a device with
-``--worker 0 --workers 4 --turns FOLDER`` and so on, each with an ``--out`` of its own: they take every fourth model
-each, and stand still while one of them measures.
-
 Rows are appended to ``FOLDER/rows.jsonl``, one line each, and a line before each says that it was begun: started
 again, the command goes on behind the row in which it ended, however that was.
 """
@@ -21,7 +17,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -36,12 +32,11 @@ from dippm.datasets.store.label import Label
 from dippm.datasets.store.row import label_to_row
 from dippm.measuring.bench import Bench
 from dippm.measuring.configuration import Configuration
-from dippm.measuring.device_turns import DeviceTurns
 from dippm.measuring.measurement import Outcome
 from dippm.measuring.operator_run import OperatorRun
 from dippm.measuring.protocol import Plan
 
-__all__ = ["TRACED_SOURCE", "list_models", "list_tasks", "main"]
+__all__ = ["TRACED_SOURCE", "list_tasks", "main"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,10 +83,10 @@ _TEXTS = (
 )
 
 
-def list_models(first: int = 0) -> Iterator[tuple[Recipe, tuple[Conditions, ...]]]:
-    """What to measure, model by model in order, and in which conditions.
+def list_tasks(first: int = 0) -> Iterator[tuple[Recipe, Conditions]]:
+    """What to measure, in order.
 
-    Images of both collections take turns until the shorter one ends; after every few of them comes a text.
+    Images of both collections alternate until the shorter one ends; after every few of them comes a text.
 
     Args:
         first: Recipes of ``dippm-zoo`` to pass over.
@@ -100,21 +95,12 @@ def list_models(first: int = 0) -> Iterator[tuple[Recipe, tuple[Conditions, ...]
     named, drawn = (enumerate(load_collection(name)) for name in _IMAGES)
     images = chain.from_iterable(zip_longest(named, islice(drawn, first, None)))
     for place, (number, recipe) in enumerate(filter(None, images)):
-        yield recipe, tuple(share.conditions for share in _SHARES if number % share.every == share.offset)
+        for share in _SHARES:
+            if number % share.every == share.offset:
+                yield recipe, share.conditions
         if place % _TEXTS_EVERY == 0 and (text := next(texts, None)) is not None:
-            yield text, _TEXTS
-
-
-def list_tasks(first: int = 0, *, worker: int = 0, workers: int = 1) -> Iterator[tuple[Recipe, Conditions]]:
-    """What one of several workers measures, in order.
-
-    Args:
-        first: Recipes of ``dippm-zoo`` to pass over.
-        worker: Which one, from 0.
-        workers: How many there are.
-    """
-    for recipe, conditions in islice(list_models(first), worker, None, workers):
-        yield from ((recipe, each) for each in conditions)
+            for conditions in _TEXTS:
+                yield text, conditions
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -125,9 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0, help="recipes of dippm-zoo to pass over")
     parser.add_argument("--energy-share", type=float, default=0.3, help="share of the rows whose energy is taken")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--worker", type=int, default=0, help="which of the workers this one is, from 0")
-    parser.add_argument("--workers", type=int, default=1, help="how many workers share the models")
-    parser.add_argument("--turns", type=Path, help="folder that all workers of a device name, to measure in turns")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     deadline_s = time.monotonic() + options.budget
@@ -135,14 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = options.out / "rows.jsonl"
     done, uncapturable = _read_begun(path), _read_uncapturable(path)
     plan = Plan(warmup_runs=3, timed_runs=12, budget_s=1.0, energy_window_s=0.4, energy_share=options.energy_share)
-    turns = None if options.turns is None else DeviceTurns(options.turns)
-    with _turn(turns):
-        bench = Bench(options.device, plan, owns_process=True, be_alone=None if turns is None else turns.be_alone)
-    tasks = list_tasks(options.first, worker=options.worker, workers=options.workers)
+    bench = Bench(options.device, plan, owns_process=True)
     with path.open("a", encoding="utf-8") as stream:
         if _is_cut(path):
             stream.write("\n")  # or the next line would be a part of it, and lost too
-        for number, (recipe, conditions) in enumerate(tasks):
+        for number, (recipe, conditions) in enumerate(list_tasks(options.first)):
             if number in done:
                 continue
             if recipe.architecture in uncapturable:
@@ -150,17 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if time.monotonic() > deadline_s:
                 return
             _write(stream, {"begun": number})
-            with _turn(turns):
-                row = _measure(bench, recipe, conditions)
-            _write(stream, {"row": number, **row})
+            _write(stream, {"row": number, **_measure(bench, recipe, conditions)})
             if number % 50 == 0:
                 _LOG.info("%d rows, %.0f s left", number, deadline_s - time.monotonic())
             if not bench.is_usable:
                 raise SystemExit("The device takes no more work from this process: start again.")
-
-
-def _turn(turns: DeviceTurns | None) -> AbstractContextManager[None]:
-    return nullcontext() if turns is None else turns.turn()
 
 
 def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, Any]:
