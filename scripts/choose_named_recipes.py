@@ -67,10 +67,9 @@ def _choose(names: Sequence[str]) -> list[tuple[str, int, float]]:
     for place, (_, name, pixels) in enumerate(sized):
         if place in places or name in _WITH_GROUP_NORMS:
             try:
-                answer = dippm.predict(f"timm:{name}", device="H200")
+                (answer,) = dippm.predict(f"timm:{name}", batch=[1], device="H200")
             except DippmError:
                 continue
-            assert isinstance(answer, dippm.Prediction)
             chosen.append((name, pixels, answer.macs / 1e9))
     return chosen
 

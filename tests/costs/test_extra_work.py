@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dippm.costs.conditions import Layout, Optimizer
-from dippm.costs.extra_work import channel_blocks, reordered_images, rows_with_blocks
+from dippm.costs.extra_work import (
+    add_turns,
+    channel_blocks,
+    native_batch_norms,
+    reordered_images,
+    rows_with_blocks,
+)
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Precision
+from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
+from dippm.devices import find_device
 from dippm.graph import Graph, OpKind
 
 
@@ -86,3 +95,75 @@ def test_a_batch_norm_of_inference_takes_no_statistics(builder: Any) -> None:
     plan = _plan(builder.graph())
     node, _ = channel_blocks(plan, plan.work.at([4]), layout=Layout.NCHW, sms=[108])
     assert node.tolist() == []
+
+
+def _turns_ms(graph: Graph, rates: Rates, *, layout: Layout = Layout.NCHW) -> list[list[float]]:
+    """What is added for batches of 1 and 4 on an H200, whose clock is 1,980 MHz and which has 132 multiprocessors."""
+    plan = _plan(graph)
+    busy = np.zeros((2, len(plan.work.sizes.nodes)))
+    add_turns(busy, plan, plan.work.at([1, 4]), layout=layout, device=find_device("H200"), rates=rates)
+    return busy.T.tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("side", "waves"), [(14, 1), (512, 1), (1024, 4)])
+def test_a_thread_of_a_bilinear_resizing_goes_through_all_planes(side: int, waves: int, builder: Any) -> None:
+    n, rates = builder.N, Rates(plane_cycles=198.0, gap_us=0.0)
+    builder.node(OpKind.RESIZE, [builder.input(n, 96, 7, 7)], n, 96, side, side, mode="bilinear")
+    ((one, four),) = _turns_ms(builder.graph(), rates)
+    assert one == pytest.approx(1e-4 * 96 * waves)
+    assert four == pytest.approx(4 * one)
+
+
+@pytest.mark.parametrize(("mode", "layout"), [("nearest", Layout.NCHW), ("bilinear", Layout.NHWC)])
+def test_other_resizings_have_a_thread_for_each_element(mode: str, layout: Layout, builder: Any) -> None:
+    n, pointwise = builder.N, {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.CONV, [builder.input(n, 3, 8, 8), builder.weight(16, 3, 1, 1)], n, 16, 8, 8, **pointwise)
+    builder.node(OpKind.RESIZE, [x], n, 16, 16, 16, mode=mode)
+    assert _turns_ms(builder.graph(), Rates(plane_cycles=198.0, gap_us=0.0), layout=layout)[1] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "groups", "layout", "turns"),
+    [
+        (128, 64, Layout.NHWC, 64),
+        (64, 64, Layout.NHWC, 0),  # one output of each channel: a kernel for all
+        (128, 32, Layout.NHWC, 0),  # groups of several channels
+        (128, 64, Layout.NCHW, 0),  # PyTorch's own kernel
+    ],
+)
+def test_a_depthwise_convolution_with_several_outputs_of_a_channel_runs_group_by_group(
+    outputs: int, groups: int, layout: Layout, turns: int, builder: Any
+) -> None:
+    n, pointwise = builder.N, {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.CONV, [builder.input(n, 3, 8, 8), builder.weight(64, 3, 1, 1)], n, 64, 8, 8, **pointwise)
+    weight = builder.weight(outputs, 64 // groups, 3, 3)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": groups}
+    builder.node(OpKind.CONV, [x, weight], n, outputs, 8, 8, **square)
+    found = _turns_ms(builder.graph(), Rates(group_kernel_us=5.0), layout=layout)
+    assert found == [[0.0, 0.0], [pytest.approx(0.005 * turns)] * 2]
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_native"),
+    [
+        (Precision.FP32, False),
+        (Precision.AMP, False),  # an image in FP16, weights in FP32
+        (Precision.AMP_BF16, True),
+        (Precision.BF16, True),
+        (Precision.FP16, True),
+    ],
+)
+def test_cudnn_runs_no_batch_norm_of_inference_in_bf16_and_none_with_weights_in_fp16(
+    precision: Precision, is_native: bool, builder: Any
+) -> None:
+    n, pointwise = builder.N, {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    weight = builder.weight(16)
+    x = builder.node(OpKind.CONV, [builder.input(n, 3, 8, 8), builder.weight(16, 3, 1, 1)], n, 16, 8, 8, **pointwise)
+    builder.node(OpKind.BATCH_NORM, [x, weight, weight], n, 16, 8, 8)
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph(), precision))
+    assert native_batch_norms(plan, precision).tolist() == ([1] if is_native else [])
+
+
+def test_batch_norms_of_training_are_no_such_kernels(builder: Any) -> None:
+    plan = _step_with_batch_norm(builder, 32, Precision.AMP_BF16)
+    assert native_batch_norms(plan, Precision.AMP_BF16).tolist() == []

@@ -57,6 +57,12 @@ def test_embedding_reads_the_rows_that_it_fetches(builder):
     assert _bytes(builder) == ([2 * 128 * (4 * 768 + 8)], [2 * 128 * 768 * 4])
 
 
+def test_a_bag_reads_a_row_for_each_index_and_returns_their_sum(builder):
+    indices = builder.input(builder.N, 80, dtype=DType.INT64)
+    builder.node(OpKind.EMBEDDING, [builder.weight(30000, 128), indices], builder.N, 128)
+    assert _bytes(builder) == ([2 * 80 * (4 * 128 + 8)], [2 * 128 * 4])
+
+
 def test_a_small_table_is_read_once_however_many_rows_are_fetched(builder):
     tokens = builder.input(builder.N, 128, dtype=DType.INT64)
     builder.node(OpKind.EMBEDDING, [builder.weight(300, 768), tokens], builder.N, 128, 768)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from dippm.datasets.store.parquet import export_parquet
 from dippm.datasets.store.traces import write_traces
 from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
+from dippm.features.physical.columns import AT
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.graph import Graph, OpKind
 from dippm.measuring.configuration import Configuration
@@ -30,7 +32,7 @@ from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, ma
 from dippm.predictors.calibration import Calibration
 from dippm.training import architecture_networks
 from dippm.training.additive_samples import graph_that_ran
-from dippm.training.architecture_networks import load_traced_samples, traced_operators
+from dippm.training.architecture_networks import SHARED_SOURCE, load_traced_samples, traced_operators
 
 _WIDTHS = tuple(range(16, 336, 16))
 
@@ -124,6 +126,20 @@ def test_eager_calls_count_as_long_as_the_device_works(cache: GraphCache, tmp_pa
     assert steps.measured_ms.tolist() == pytest.approx([0.015])
 
 
+def test_captured_calls_beside_other_processes_count_as_long_as_their_kernels_with_the_gap_of_one_alone(
+    cache: GraphCache, tmp_path: Path
+) -> None:
+    label = replace(_label(32, 0.011), source=SHARED_SOURCE)
+    samples = load_traced_samples(
+        [label],
+        {label.key: _runs(32, us=1.0)},
+        mode=Mode.INFERENCE,
+        cache=tmp_path / "graphs",
+        folder=tmp_path / "arrays",
+    )
+    assert samples.measured_ms.tolist() == pytest.approx([0.0125])
+
+
 def _command(folder: Path, labels: list[Label], runs: Callable[[int], list[OperatorRun]], *more: str) -> None:
     export_parquet(labels, folder / "labels.parquet")
     write_traces(folder / "traces.parquet", ((label.key, runs(w)) for label, w in zip(labels, _WIDTHS, strict=True)))
@@ -135,6 +151,12 @@ def _command(folder: Path, labels: list[Label], runs: Callable[[int], list[Opera
         "out": "out",
     }
     given = [part for name, file in names.items() for part in (f"--{name}", str(folder / file))]
+    # Two files of each, the second of another way to measure.
+    shared = [folder / "shared.parquet", folder / "shared-traces.parquet"]
+    export_parquet([replace(labels[0], source=SHARED_SOURCE)], shared[0])
+    write_traces(shared[1], [(replace(labels[0], source=SHARED_SOURCE).key, runs(_WIDTHS[0]))])
+    for option, path in zip(("--labels", "--traces"), shared, strict=True):
+        given.insert(given.index(option) + 2, str(path))
     architecture_networks.main([*given, "--members", "1", "--epochs", "2", *more])
 
 
@@ -156,6 +178,13 @@ def test_the_command_writes_networks_that_answer_on_their_architecture(
     own = Calibration.read().rates.on(find_device("H200"))
     assert artefact.rates.group_norm_cycles == own.group_norm_cycles > 0.0
     assert artefact.rates.pool_tap_cycles == own.pool_tap_cycles > 0.0
+    assert artefact.rates.plane_cycles == own.plane_cycles > 0.0
+    assert artefact.rates.group_kernel_us == own.group_kernel_us > 0.0
+    assert "shared.parquet" in str(artefact.provenance["command"])
+    # That the rows of a product are a multiple of 8 is none of the networks' business.
+    factor = read_tensors(path)["scale.factor"]
+    assert factor[AT["rows_by_8"]] == 0.0
+    assert factor[AT["rows"]] > 0.0
     predictor = AdditivePredictor([(artefact, read_tensors(path))], load_kernel_model())
     captured = Conditions.parse(precision="amp", runtime="cuda-graph")
     assert predictor.is_measured(find_device("H200"), captured)
@@ -184,7 +213,8 @@ def test_networks_of_training_steps_answer_beside_those_of_calls(
     _command(tmp_path, calls, lambda width: _runs(width, us=0.05 * width))
     _command(tmp_path, steps, _runs_of_step, "--mode", "training")
     report = json.loads(capsys.readouterr().out.partition("\n}\n")[2])
-    assert report["test"]["models_left_out"]["rows"] == report["test"]["families_left_out"]["rows"] == len(steps)
+    # Steps count all alike; of calls those that were captured alone.
+    assert report["test"]["models_left_out"]["rows"] == report["test"]["families_left_out"]["rows"] == len(steps) + 1
     artefact = AdditiveArtefact.read(manifest_path(OWN_REGIMES[1], tmp_path / "out"))
     assert (artefact.mode, artefact.measured["runtimes"], artefact.measured["optimizers"]) == (
         Mode.TRAINING,

@@ -19,7 +19,15 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
-from dippm.costs.extra_work import add_windows_and_groups, channel_blocks, reordered_images, rows_with_blocks
+from dippm.costs.extra_work import (
+    NATIVE_NORM_US,
+    add_turns,
+    add_windows_and_groups,
+    channel_blocks,
+    native_batch_norms,
+    reordered_images,
+    rows_with_blocks,
+)
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
@@ -39,7 +47,7 @@ from dippm.costs.rates import Rates, group_by_rates
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.units import MEGA
+from dippm.units import MEGA, MILLI
 
 __all__ = ["busy_ms"]
 
@@ -127,6 +135,11 @@ def busy_ms(
     if plan.work.fusion is None and (rates.pool_tap_cycles or rates.group_norm_cycles):
         for own, device in zip(busy, devices, strict=True):
             add_windows_and_groups(own, plan, at, device=device, rates=rates)
+    if plan.work.fusion is None:
+        busy[..., native_batch_norms(plan, conditions.precision)] += NATIVE_NORM_US * MILLI
+    if plan.work.fusion is None and (rates.plane_cycles or rates.group_kernel_us):
+        for own, device in zip(busy, devices, strict=True):
+            add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
     if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING and plan.work.fusion is None:
         node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
         for own, in_turn, device in zip(busy, elements, devices, strict=True):

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dippm.costs.conditions import Layout
+from dippm.costs.depthwise import is_depthwise
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
+from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
@@ -21,8 +23,11 @@ from dippm.units import MEGA, MILLI
 __all__ = [
     "BF16_CHANNEL",
     "GRADIENT_CHANNEL",
+    "NATIVE_NORM_US",
+    "add_turns",
     "add_windows_and_groups",
     "channel_blocks",
+    "native_batch_norms",
     "reordered_images",
     "rows_with_blocks",
 ]
@@ -33,10 +38,20 @@ GRADIENT_CHANNEL = 2.0
 BF16_CHANNEL = 2.0
 """How much longer an element of a batch norm takes in BF16, which PyTorch's own kernels run, than by cuDNN."""
 
+NATIVE_NORM_US = 3.3
+"""What PyTorch's own batch norm of inference runs before it takes, microseconds: two small kernels, for the mean and
+the deviation of each channel, and what lies between (1,252 on an H200, data/labels/h200/shared-traces.parquet)."""
+
 _IMAGE_RANK = 4
 # Blocks of a group norm's statistics that a multiprocessor runs at the same time.
 _BLOCKS_PER_SM = 2
+# Threads that a multiprocessor holds.
+_THREADS_PER_SM = 2048
+# Ways of resizing whose threads each go through all planes.
+_BY_PIXEL = ("linear", "bilinear", "bicubic")
 _IS_BF16 = mark(DType, [DType.BFLOAT16])
+_WITH_NATIVE_NORMS = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.FP16})
+_HALF_BYTES = 2.0
 
 
 def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
@@ -74,6 +89,39 @@ def add_windows_and_groups(
     busy_ms[:, at.row.node[is_norm]] += rates.group_norm_cycles * waves * elements / cycles_per_ms
 
 
+def add_turns(
+    busy_ms: FloatArray, plan: KernelPlan, at: WorkloadAt, *, layout: Layout, device: DeviceSpec, rates: Rates
+) -> None:
+    """Let what a kernel or a library does one after the other take its turns: planes of resized images, groups.
+
+    Args:
+        busy_ms: Time for which each node keeps the device busy; changed in place.
+        plan: The kernels.
+        at: Their work.
+        layout: Layout of the images.
+        device: The device.
+        rates: Cycles of a plane and time of a group.
+
+    Shapes:
+        busy_ms: [B, n_nodes].
+    """
+    sizes, is_last, convolution = plan.work.sizes, plan.formats[layout].is_last, at.convolution
+    is_split = is_depthwise(convolution, is_gradient=plan.is_backward[convolution.node])
+    is_split &= (convolution.in_channels[0] != convolution.out_channels[0]) & is_last[convolution.node]
+    is_split &= ~plan.is_backward[convolution.node]
+    busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * convolution.groups[is_split]
+    resized = np.flatnonzero(sizes.is_kind(OpKind.RESIZE) & ~is_last)
+    image = sizes.outputs(resized)
+    by_pixel = sizes.read_attributes(resized, lambda given: float(str(given.get("mode", "")) in _BY_PIXEL)) > 0.0
+    by_pixel &= sizes.rank(image) == _IMAGE_RANK
+    resized, image = resized[by_pixel], image[by_pixel]
+    pixels = np.maximum(sizes.dimension(image, -2)[:, 0] * sizes.dimension(image, -1)[:, 0], 1.0)
+    planes = evaluate(sizes.elements_of(image), at.batches) / pixels
+    waves = np.ceil(pixels / (_THREADS_PER_SM * device.sm_count))
+    planes_ms = rates.plane_cycles * planes * waves / (device.boost_clock_mhz * MEGA * MILLI)
+    busy_ms[:, resized] = np.maximum(busy_ms[:, resized], rates.gap_us * MILLI + planes_ms)
+
+
 def channel_blocks(
     plan: KernelPlan, at: WorkloadAt, *, layout: Layout, sms: Sequence[int]
 ) -> tuple[IndexArray, FloatArray]:
@@ -101,6 +149,21 @@ def channel_blocks(
     elements *= np.where(_IS_BF16[sizes.arrays.dtype[image]], BF16_CHANNEL, 1.0)
     waves = np.ceil(channels / np.array(sms)[:, None])
     return node, waves[:, None] * elements
+
+
+def native_batch_norms(plan: KernelPlan, precision: Precision) -> IndexArray:
+    """Batch norms of inference that cuDNN does not run, [n]: of BF16 images, and of FP16 ones with weights in FP16.
+
+    Source: ``_select_batch_norm_backend`` in PyTorch's ``ATen/native/Normalization.cpp``.
+    """
+    if precision not in _WITH_NATIVE_NORMS:
+        return np.zeros(0, dtype=np.int64)
+    work = plan.work
+    node = np.flatnonzero(work.sizes.is_kind(OpKind.BATCH_NORM) & ~reads_twice(work.sizes))
+    # Reads are in the order of the nodes that they belong to, the image first.
+    image_bytes = work.types.read_bytes[np.searchsorted(work.sizes.edges.read_node, node)]
+    result: IndexArray = node[image_bytes == _HALF_BYTES]
+    return result
 
 
 def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:

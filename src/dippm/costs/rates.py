@@ -43,6 +43,11 @@ class Rates:
             count.
         group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
             multiprocessor runs two blocks at a time. 0 where bytes alone count.
+        plane_cycles: Cycles for each plane of an image (a channel of a sample) in a thread of PyTorch's bilinear and
+            bicubic resizing in NCHW, which has one for each pixel of a plane and goes through all planes; 0 where
+            bytes alone count.
+        group_kernel_us: Least time of a group of a depthwise convolution with several outputs of each channel where
+            channels lie side by side, microseconds: cuDNN runs a kernel for each; 0 where it does not.
         batch_norm_cycles: Cycles for each element of a channel in the block that takes a batch norm's statistics while
             training in NCHW; a channel has one block. 0 where bytes alone count.
         step_us: Least time of one step of a recurrent layer, microseconds.
@@ -75,6 +80,8 @@ class Rates:
     cache_gain: float = 2.5
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0
+    plane_cycles: float = 0.0
+    group_kernel_us: float = 0.0
     batch_norm_cycles: float = 0.0
     step_us: float = 8.0
     row_cycles: float = 0.0

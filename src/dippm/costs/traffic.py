@@ -99,6 +99,11 @@ class Reads:
         if len(fetched):
             returned = sizes.elements_of(sizes.outputs(node[fetched])) * read_bytes[fetched, None]
             limit[fetched] = pad(returned, whole.shape[1])
+            # Bags add up what they fetch: a row for each index, of which fewer are returned.
+            bags = fetched[sizes.is_kind(OpKind.EMBEDDING)[node[fetched]]]
+            rows = sizes.elements_of(sizes.inputs(node[bags], 1))
+            width = sizes.dimension(sizes.outputs(node[bags]), -1)[:, :1]
+            limit[bags] = pad(rows * width * read_bytes[bags, None], whole.shape[1])
         expert = np.flatnonzero(_chooses_matrices(sizes)[node] & (edges.read_position == 1))
         if len(expert):
             width = sizes.dimension(sizes.inputs(node[expert], 0), -1)[:, :1]

@@ -68,6 +68,10 @@ def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -
         module, inputs = module.to(dtype), inputs.to_dtype(dtype)
     if configuration.conditions.layout is Layout.NHWC:
         module, inputs = module.to(memory_format=torch.channels_last), inputs.to_channels_last()  # type: ignore[call-overload]
+    if dtype is not None or configuration.conditions.layout is Layout.NHWC:
+        # What the weights held before stays with the caching allocator, and would be counted as the model's. Does
+        # nothing where CUDA was not started.
+        torch.cuda.empty_cache()
     return module, inputs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from dippm.errors import UsageError
 from dippm.features.physical import COLUMNS, LAUNCH_MS
+from dippm.features.physical.columns import AT
 from dippm.models.additive import AdditiveNetwork, MessageTensors
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.traced_operators import TracedOperators
@@ -49,6 +51,7 @@ class AdditiveSettings:
         average: Memory of the running mean of the weights, which is what is kept.
         operator_weight: Weight of the errors of traced operators beside that of the whole, where there are traces.
         seed: Seed of the first member.
+        passed_over: Columns of the node features that networks are not to see.
     """
 
     members: int = 2
@@ -61,11 +64,12 @@ class AdditiveSettings:
     average: float = 0.995
     operator_weight: float = 3.0
     seed: int = 0
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FeatureScale:
-    """Shift and scale of the node features; 0 where a column did not vary.
+    """Shift and scale of the node features; the scale is 0 where a column did not vary or is passed over.
 
     Shapes:
         mean, factor: [F].
@@ -75,7 +79,7 @@ class FeatureScale:
     factor: Float32Array
 
     @classmethod
-    def fit(cls, samples: AdditiveSamples, chosen: IndexArray) -> FeatureScale:
+    def fit(cls, samples: AdditiveSamples, chosen: IndexArray, passed_over: Sequence[str] = ()) -> FeatureScale:
         """Learn from the nodes of the training samples."""
         features = samples.arrays.node_features
         offsets = samples.arrays.node_offsets
@@ -84,6 +88,7 @@ class FeatureScale:
         nodes = features[np.repeat(is_chosen, np.diff(offsets))]
         mean, spread = nodes.mean(axis=0, dtype=np.float64), nodes.std(axis=0, dtype=np.float64)
         factor = np.where(spread > _LEAST_SPREAD, 1.0 / np.maximum(spread, _LEAST_SPREAD), 0.0)
+        factor[[AT[name] for name in passed_over]] = 0.0
         return cls(mean=mean.astype(np.float32), factor=factor.astype(np.float32))
 
     def apply(self, features: Float32Array) -> Float32Array:
@@ -266,7 +271,7 @@ def fit_additive(samples: AdditiveSamples, chosen: IndexArray, settings: Additiv
             code="train.too_few",
             cure="Give at least one sample and one epoch.",
         )
-    scale = FeatureScale.fit(samples, chosen)
+    scale = FeatureScale.fit(samples, chosen, settings.passed_over)
     tensors = SampleTensors(samples, scale)
     measured = torch.from_numpy(np.log(samples.measured_ms)).float()
     members = tuple(

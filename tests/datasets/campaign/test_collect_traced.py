@@ -35,7 +35,7 @@ def lines(labels: Sequence[Label], *traces: list[Any] | None) -> str:
 def _collect(tmp_path: Path) -> Callable[..., tuple[list[Label], dict[str, Any]]]:
     """Collects files into the same two, and reads them."""
 
-    def run(*paths: Path) -> tuple[list[Label], dict[str, Any]]:
+    def run(*paths: Path | str) -> tuple[list[Label], dict[str, Any]]:
         labels, traces = tmp_path / "labels.parquet", tmp_path / "traces.parquet"
         collect_traced.main([*map(str, paths), "--labels", str(labels), "--traces", str(traces)])
         return list(read_parquet(labels)), dict(read_traces(traces))
@@ -95,3 +95,19 @@ def test_a_line_that_was_cut_is_passed_over(tmp_path: Path, make_label: Maker, c
     labels, traces = collect(path)
     assert labels == [whole, after]
     assert list(traces) == [whole.key, after.key]
+
+
+def test_rows_are_added_to_what_the_files_hold_and_may_have_a_source_of_their_own(
+    tmp_path: Path, make_label: Maker, collect: Any
+) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_text(lines([make_label(0)], [RELU]))
+    second.write_text(lines([make_label(0, latency_ms=8.0)], [BACK]))
+    (before,), _ = collect(first)
+    labels, traces = collect(second, "--source", "shared")
+    assert labels[0] == before
+    assert [(label.source, label.repeat) for label in labels] == [(before.source, 0), ("shared", 0)]
+    assert [[run.name for run in traces[label.key]] for label in labels] == [
+        ["aten::relu"],
+        ["aten::threshold_backward"],
+    ]

@@ -26,7 +26,7 @@ COUNTS = {
 
 
 # Chosen, not drawn: what holds for drawn collections need not hold for them.
-CHOSEN = {"adapt-50": 50, "cpu-standard": 67}
+CHOSEN = {"adapt-50": 50, "cpu-standard": 67, "timm-named": 351}
 
 
 _CHILD = """
@@ -51,8 +51,10 @@ def test_all_recipes_differ_and_say_where_they_belong(collections, name: str) ->
     assert {recipe.collection for recipe in recipes} == {name}
 
 
-def test_no_model_is_in_two_collections_but_few_of_the_small_ones(collections) -> None:
+def test_no_model_is_in_two_collections_but_few_of_the_small_ones_and_those_with_names(collections) -> None:
     keys = {name: {recipe.model_key for recipe in recipes} for name, recipes in collections.items()}
+    named = keys.pop("timm-named")
+    assert len(named & set().union(*keys.values())) == len(named & (keys["adapt-50"] | keys["cpu-standard"]))
     # Both are drawn from small members of the same families. Splits are by model, whatever the collection.
     shared = keys["dippm-small"] & keys["cpu-small"]
     assert len(shared) < 0.01 * len(keys["dippm-small"])
