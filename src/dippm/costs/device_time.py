@@ -16,18 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.conditions import Conditions, Layout
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
-from dippm.costs.extra_work import (
-    NATIVE_NORM_US,
-    add_turns,
-    add_windows_and_groups,
-    channel_blocks,
-    native_batch_norms,
-    reordered_images,
-    rows_with_blocks,
-)
+from dippm.costs.extra_work import add_extra_work, reordered_images
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
@@ -47,7 +39,6 @@ from dippm.costs.rates import Rates, group_by_rates
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.units import MEGA, MILLI
 
 __all__ = ["busy_ms"]
 
@@ -127,24 +118,8 @@ def busy_ms(
                     busy[position][:, part.node] = (
                         own_ms.take(part.inverse, axis=1) + gap_ms * plan.is_launched[part.node]
                     )
-    if rates.row_cycles and plan.work.fusion is None:
-        node, rows = rows_with_blocks(plan, at)
-        for position, device in enumerate(devices):
-            row_ms = rates.row_cycles / (device.sm_count * device.boost_clock_mhz * MEGA) * _MS
-            busy[position][:, node] = np.maximum(busy[position][:, node], gap_ms + row_ms * rows)
-    if plan.work.fusion is None and (rates.pool_tap_cycles or rates.group_norm_cycles):
-        for own, device in zip(busy, devices, strict=True):
-            add_windows_and_groups(own, plan, at, device=device, rates=rates)
     if plan.work.fusion is None:
-        busy[..., native_batch_norms(plan, conditions.precision)] += NATIVE_NORM_US * MILLI
-    if plan.work.fusion is None and (rates.plane_cycles or rates.group_kernel_us):
-        for own, device in zip(busy, devices, strict=True):
-            add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
-    if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING and plan.work.fusion is None:
-        node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
-        for own, in_turn, device in zip(busy, elements, devices, strict=True):
-            blocks_ms = rates.batch_norm_cycles * in_turn / (device.boost_clock_mhz * MEGA) * _MS
-            own[:, node] = np.maximum(own[:, node], gap_ms + blocks_ms)
+        add_extra_work(busy, plan, at, devices=devices, conditions=conditions, rates=rates)
     if conditions.layout is Layout.NHWC and plan.work.fusion is None:
         node, moved = reordered_images(plan, at)
         if len(node):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dippm.costs.conditions import Layout
+from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.depthwise import is_depthwise
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
@@ -24,6 +24,7 @@ __all__ = [
     "BF16_CHANNEL",
     "GRADIENT_CHANNEL",
     "NATIVE_NORM_US",
+    "add_extra_work",
     "add_turns",
     "add_windows_and_groups",
     "channel_blocks",
@@ -54,6 +55,48 @@ _WITH_NATIVE_NORMS = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.FP
 _HALF_BYTES = 2.0
 
 
+def add_extra_work(
+    busy_ms: FloatArray,
+    plan: KernelPlan,
+    at: WorkloadAt,
+    *,
+    devices: Sequence[DeviceSpec],
+    conditions: Conditions,
+    rates: Rates,
+) -> None:
+    """Add what the nodes of a model that is not compiled do beside moving bytes, but for copies to another order.
+
+    Args:
+        busy_ms: Time for which each node keeps each device busy by its kernel; changed in place.
+        plan: The kernels.
+        at: Their work.
+        devices: The devices.
+        conditions: Precision, layout and mode.
+        rates: Sustained rates, those of the devices' architecture.
+
+    Shapes:
+        busy_ms: [D, B, n_nodes].
+    """
+    gap_ms = rates.gap_us * MILLI
+    if rates.row_cycles:
+        node, rows = rows_with_blocks(plan, at)
+        for own, device in zip(busy_ms, devices, strict=True):
+            row_ms = rates.row_cycles / (device.sm_count * _cycles_per_ms(device))
+            own[:, node] = np.maximum(own[:, node], gap_ms + row_ms * rows)
+    if rates.pool_tap_cycles or rates.group_norm_cycles:
+        for own, device in zip(busy_ms, devices, strict=True):
+            add_windows_and_groups(own, plan, at, device=device, rates=rates)
+    busy_ms[..., native_batch_norms(plan, conditions.precision)] += NATIVE_NORM_US * MILLI
+    if rates.plane_cycles or rates.group_kernel_us:
+        for own, device in zip(busy_ms, devices, strict=True):
+            add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
+    if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING:
+        node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
+        for own, in_turn, device in zip(busy_ms, elements, devices, strict=True):
+            blocks_ms = rates.batch_norm_cycles * in_turn / _cycles_per_ms(device)
+            own[:, node] = np.maximum(own[:, node], gap_ms + blocks_ms)
+
+
 def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray]:
     """Nodes that run a block for each row, as layer norm and its gradient do, and their rows, [n] and [B, n]."""
     sizes, node = plan.work.sizes, at.row.node
@@ -78,7 +121,7 @@ def add_windows_and_groups(
     Shapes:
         busy_ms: [B, n_nodes].
     """
-    sizes, cycles_per_ms = plan.work.sizes, device.boost_clock_mhz * MEGA * MILLI
+    sizes, cycles_per_ms = plan.work.sizes, _cycles_per_ms(device)
     has_window = ~sizes.is_kind(OpKind.GLOBAL_POOL)[at.pool.node]
     windows, taps = at.pool.node[has_window], (at.pool.out_elements * at.pool.window)[:, has_window]
     taps_ms = rates.pool_tap_cycles * taps / (device.sm_count * cycles_per_ms)
@@ -118,7 +161,7 @@ def add_turns(
     pixels = np.maximum(sizes.dimension(image, -2)[:, 0] * sizes.dimension(image, -1)[:, 0], 1.0)
     planes = evaluate(sizes.elements_of(image), at.batches) / pixels
     waves = np.ceil(pixels / (_THREADS_PER_SM * device.sm_count))
-    planes_ms = rates.plane_cycles * planes * waves / (device.boost_clock_mhz * MEGA * MILLI)
+    planes_ms = rates.plane_cycles * planes * waves / _cycles_per_ms(device)
     busy_ms[:, resized] = np.maximum(busy_ms[:, resized], rates.gap_us * MILLI + planes_ms)
 
 
@@ -158,11 +201,9 @@ def native_batch_norms(plan: KernelPlan, precision: Precision) -> IndexArray:
     """
     if precision not in _WITH_NATIVE_NORMS:
         return np.zeros(0, dtype=np.int64)
-    work = plan.work
-    node = np.flatnonzero(work.sizes.is_kind(OpKind.BATCH_NORM) & ~reads_twice(work.sizes))
-    # Reads are in the order of the nodes that they belong to, the image first.
-    image_bytes = work.types.read_bytes[np.searchsorted(work.sizes.edges.read_node, node)]
-    result: IndexArray = node[image_bytes == _HALF_BYTES]
+    sizes = plan.work.sizes
+    node = np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM) & ~reads_twice(sizes))
+    result: IndexArray = node[_image_bytes(plan, node) == _HALF_BYTES]
     return result
 
 
@@ -181,5 +222,15 @@ def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     channels, height, width = (sizes.dimension(image, axis)[:, 0] != 1.0 for axis in (1, -2, -1))
     has_orders = (sizes.rank(image) == _IMAGE_RANK) & channels & (height | width)
     node, image = node[has_orders], image[has_orders]
-    element_bytes = plan.work.types.read_bytes[np.searchsorted(sizes.edges.read_node, node)]
-    return node, 2.0 * element_bytes * evaluate(sizes.elements_of(image), at.batches)
+    return node, 2.0 * _image_bytes(plan, node) * evaluate(sizes.elements_of(image), at.batches)
+
+
+def _image_bytes(plan: KernelPlan, node: IndexArray) -> FloatArray:
+    """Bytes of an element of each node's first input, [n]."""
+    # Reads are in the order of the nodes that they belong to, the first input first.
+    result: FloatArray = plan.work.types.read_bytes[np.searchsorted(plan.work.sizes.edges.read_node, node)]
+    return result
+
+
+def _cycles_per_ms(device: DeviceSpec) -> float:
+    return device.boost_clock_mhz * MEGA * MILLI

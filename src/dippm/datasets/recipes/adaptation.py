@@ -7,11 +7,8 @@ take at most 6,000 MiB; and eight of these models at a batch of one, which tell 
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from dippm.datasets.recipes.ordering import interleave
 from dippm.datasets.recipes.recipe import Recipe
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.datasets.recipes.timm_choice import order_timm_models
 
 __all__ = ["recipes"]
 
@@ -77,18 +74,4 @@ def recipes(seed: int = 0) -> tuple[Recipe, ...]:
     Args:
         seed: Another seed gives another order of the same recipes.
     """
-    families: dict[str, dict[str, list[Recipe]]] = defaultdict(lambda: defaultdict(list))
-    for name, pixels, batch, family in _CHOSEN:
-        recipe = Recipe(
-            collection=_COLLECTION,
-            family=family,
-            architecture=f"zoo:timm:{name}",
-            inputs=InputShapes(positional=(InputEntry(shape=(3, pixels, pixels)),)),
-            batch=batch,
-        )
-        families[family][name].append(recipe)
-    models = {
-        family: [(tuple(own), float(max(recipe.batch for recipe in own))) for own in members.values()]
-        for family, members in families.items()
-    }
-    return interleave(models, collection=_COLLECTION, seed=seed)
+    return order_timm_models(_CHOSEN, collection=_COLLECTION, seed=seed)

@@ -6,11 +6,8 @@ Chosen by ``python scripts/choose_named_recipes.py``.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
-from dippm.datasets.recipes.ordering import interleave
 from dippm.datasets.recipes.recipe import Recipe
-from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.datasets.recipes.timm_choice import order_timm_models
 
 __all__ = ["recipes"]
 
@@ -377,14 +374,4 @@ def recipes(seed: int = 0) -> tuple[Recipe, ...]:
     Args:
         seed: Another seed gives another order of the same recipes.
     """
-    families: dict[str, list[tuple[tuple[Recipe, ...], float]]] = defaultdict(list)
-    for name, pixels, batch, family in _CHOSEN:
-        recipe = Recipe(
-            collection=_COLLECTION,
-            family=family,
-            architecture=f"zoo:timm:{name}",
-            inputs=InputShapes(positional=(InputEntry(shape=(3, pixels, pixels)),)),
-            batch=batch,
-        )
-        families[family].append(((recipe,), float(batch)))
-    return interleave(families, collection=_COLLECTION, seed=seed)
+    return order_timm_models(_CHOSEN, collection=_COLLECTION, seed=seed)
