@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from dippm.measuring.measurement import Measurement, Outcome
 from dippm.measuring.operator_run import KernelRun, OperatorRun
 
 CAPTURED = Conditions.parse(precision="amp", runtime="cuda-graph")
-CALLS = ({"precision": each} for each in ("amp", "fp32", "fp16", "tf32", "amp-bf16"))
+CALLS = ({"precision": each} for each in ("amp", "fp32", "fp16", "tf32", "amp-bf16", "bf16"))
 CALLS = (*CALLS, {"precision": "amp", "layout": "nhwc"})
 STEPS = (*({"precision": each} for each in ("amp", "fp32", "amp-bf16")), {"precision": "amp", "layout": "nhwc"})
 
@@ -54,9 +55,22 @@ def test_each_image_model_comes_once_in_amp() -> None:
 
 
 def test_the_first_recipes_are_passed_over() -> None:
-    recipes = _draw_once("dippm-zoo")
-    found = [recipe for recipe, conditions in list_tasks(7) if conditions == CAPTURED]
-    assert [recipe for recipe in found if recipe.collection == "dippm-zoo"] == list(recipes[7:])
+    first = {"dippm-zoo": 7, "timm-named": 3}
+    found = [recipe for recipe, conditions in list_tasks(first) if conditions == CAPTURED]
+    for name, number in first.items():
+        assert [recipe for recipe in found if recipe.collection == name] == list(_draw_once(name)[number:])
+    texts = [recipe for recipe, _ in list_tasks({"transformers": 2}) if recipe.collection == "transformers"]
+    assert texts[::2] == list(_draw_once("transformers")[2 : 2 + len(texts) // 2])
+
+
+@pytest.mark.parametrize("given", ["9", "zoo=9", "dippm-zoo", "dippm-zoo=", "dippm-zoo=-1"])
+def test_what_to_pass_over_needs_a_collection_and_a_number(
+    tmp_path: Path, bench: FakeBench, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    with pytest.raises(SystemExit):
+        run(tmp_path, 1.5, "--first", given)
+    assert f"{given!r} is not a collection (timm-named, dippm-zoo, transformers)" in capsys.readouterr().err
+    assert not bench.measured
 
 
 RELU = OperatorRun(
@@ -130,7 +144,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
 
 
-def asked(count: int, first: int = 0) -> list[tuple[str, Conditions]]:
+def asked(count: int, first: Mapping[str, int] = MappingProxyType({})) -> list[tuple[str, Conditions]]:
     return [(recipe.key, conditions) for recipe, conditions in islice(list_tasks(first), count)]
 
 
@@ -178,8 +192,8 @@ def test_a_line_that_was_cut_costs_that_row_alone(tmp_path: Path, bench: FakeBen
 
 
 def test_first_is_passed_on(tmp_path: Path, bench: FakeBench) -> None:
-    run(tmp_path, 1.5, "--first", "9", "--device", "cuda:1")
-    assert [(key, conditions) for key, _, conditions in bench.measured] == asked(2, first=9)
+    run(tmp_path, 2.5, "--first", "dippm-zoo=9", "--first", "timm-named=4", "--device", "cuda:1")
+    assert [(key, conditions) for key, _, conditions in bench.measured] == asked(3, {"dippm-zoo": 9, "timm-named": 4})
     assert bench.opened[0][0] == "cuda:1"
 
 

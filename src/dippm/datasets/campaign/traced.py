@@ -16,11 +16,12 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
@@ -70,37 +71,39 @@ _SHARES = (
     _Share(conditions=replace(_CAPTURED, precision=Precision.FP16), every=10, offset=0),
     _Share(conditions=replace(_CAPTURED, precision=Precision.TF32), every=10, offset=5),
     _Share(conditions=replace(_CAPTURED, precision=Precision.AMP_BF16), every=10, offset=8),
+    _Share(conditions=replace(_CAPTURED, precision=Precision.BF16), every=15, offset=7),
     _Share(conditions=_STEP, every=4, offset=2),
     _Share(conditions=replace(_STEP, precision=Precision.FP32), every=15, offset=4),
     _Share(conditions=replace(_STEP, layout=_NHWC), every=15, offset=9),
     _Share(conditions=replace(_STEP, precision=Precision.AMP_BF16), every=15, offset=14),
 )
 _IMAGES = ("timm-named", "dippm-zoo")
+_TEXTS = "transformers"
 _TEXTS_EVERY = 12
-_TEXTS = (
+_TEXT_CONDITIONS = (
     Conditions(precision=Precision.AMP_BF16),
     replace(_STEP, precision=Precision.AMP_BF16, optimizer=Optimizer.ADAMW),
 )
 
 
-def list_tasks(first: int = 0) -> Iterator[tuple[Recipe, Conditions]]:
+def list_tasks(first: Mapping[str, int] = MappingProxyType({})) -> Iterator[tuple[Recipe, Conditions]]:
     """What to measure, in order.
 
     Images of both collections alternate until the shorter one ends; after every few of them comes a text.
 
     Args:
-        first: Recipes of ``dippm-zoo`` to pass over.
+        first: Recipes to pass over, by collection.
     """
-    texts = iter(load_collection("transformers"))
-    named, drawn = (enumerate(load_collection(name)) for name in _IMAGES)
-    images = chain.from_iterable(zip_longest(named, islice(drawn, first, None)))
+    named, drawn, texts = (
+        islice(enumerate(load_collection(name)), first.get(name, 0), None) for name in (*_IMAGES, _TEXTS)
+    )
+    images = chain.from_iterable(zip_longest(named, drawn))
     for place, (number, recipe) in enumerate(filter(None, images)):
         for share in _SHARES:
             if number % share.every == share.offset:
                 yield recipe, share.conditions
         if place % _TEXTS_EVERY == 0 and (text := next(texts, None)) is not None:
-            for conditions in _TEXTS:
-                yield text, conditions
+            yield from ((text[1], conditions) for conditions in _TEXT_CONDITIONS)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,7 +111,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Measure and trace models on a CUDA device.")
     parser.add_argument("--out", type=Path, required=True, help="folder of the rows")
     parser.add_argument("--budget", type=float, required=True, help="time to end within, s")
-    parser.add_argument("--first", type=int, default=0, help="recipes of dippm-zoo to pass over")
+    parser.add_argument(
+        "--first",
+        type=_read_first,
+        action="append",
+        default=[],
+        metavar="COLLECTION=NUMBER",
+        help="recipes of a collection to pass over; may be given for each",
+    )
     parser.add_argument("--energy-share", type=float, default=0.3, help="share of the rows whose energy is taken")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args(arguments)
@@ -122,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with path.open("a", encoding="utf-8") as stream:
         if _is_cut(path):
             stream.write("\n")  # or the next line would be a part of it, and lost too
-        for number, (recipe, conditions) in enumerate(list_tasks(options.first)):
+        for number, (recipe, conditions) in enumerate(list_tasks(dict(options.first))):
             if number in done:
                 continue
             if recipe.architecture in uncapturable:
@@ -135,6 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 _LOG.info("%d rows, %.0f s left", number, deadline_s - time.monotonic())
             if not bench.is_usable:
                 raise SystemExit("The device takes no more work from this process: start again.")
+
+
+def _read_first(text: str) -> tuple[str, int]:
+    collection, _, number = text.partition("=")
+    if collection not in (*_IMAGES, _TEXTS) or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a collection ({', '.join((*_IMAGES, _TEXTS))}) and a number")
+    return collection, int(number)
 
 
 def _measure(bench: Bench, recipe: Recipe, conditions: Conditions) -> dict[str, Any]:
