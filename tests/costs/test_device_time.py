@@ -511,6 +511,25 @@ def test_each_depthwise_kernel_has_its_rate(
     assert casts < 0.01 * own
 
 
+def test_what_the_cache_holds_comes_at_the_clocks_pace_and_the_rest_at_the_memorys(builder: Any) -> None:
+    n = builder.N
+    builder.node(OpKind.RELU, [builder.input(n, 1024, 1024)], n, 1024, 1024)
+    graph, half = builder.graph(), 2**20
+    rates = replace(Rates(), stream=1.0, gap_us=0.0, cache_bytes_per_cycle=24.0)
+    for device in ("H100", "H200"):
+        card = find_device(device)
+        few, many = time_of(graph, batches=[1, 64], device=device, precision=Precision.FP16, rates=rates)[:, 0]
+        cycles_per_ms = card.sm_count * card.boost_clock_mhz * 1e3
+        assert few == pytest.approx(2 * 2 * half / (24.0 * cycles_per_ms))
+        warm = 0.5 * card.l2_mb * 2**20
+        rest_ms = (64 * 4 * half - warm) / (card.bandwidth_gb_s * 1e6)
+        assert many == pytest.approx(warm / (24.0 * cycles_per_ms) + rest_ms)
+    # No cache is slower than the memory behind it.
+    slow = replace(rates, cache_bytes_per_cycle=1.0)
+    own = time_of(graph, batches=[1], device="H200", precision=Precision.FP16, rates=slow)[0, 0]
+    assert own == pytest.approx(4 * half / (find_device("H200").bandwidth_gb_s * 1e6))
+
+
 def test_a_group_norm_in_nhwc_copies_its_image_and_the_next_convolution_copies_it_back(builder: Any) -> None:
     n = builder.N
     point = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}

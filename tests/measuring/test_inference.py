@@ -59,6 +59,34 @@ def test_conditions(conditions: dict[str, str], channels_last: bool, weights: to
     assert module.seen == {"inference": True, "channels_last": channels_last, "weights": weights, "output": output}
 
 
+@pytest.mark.parametrize(
+    ("conditions", "moves"),
+    [
+        ({}, []),
+        ({"precision": "amp"}, []),
+        ({"precision": "fp16"}, ["cpu", "torch.float16", "given back", "meta"]),
+        ({"precision": "bf16", "layout": "nhwc"}, ["cpu", "torch.bfloat16", "turned", "given back", "meta"]),
+    ],
+)
+def test_weights_are_converted_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, conditions: dict[str, str], moves: list[str]
+) -> None:
+    log = []
+
+    class Moved(Spy):
+        def to(self, *args: Any, **options: Any) -> Moved:
+            log.append("turned" if options else str(args[0]))
+            return self
+
+    module = Moved().to_empty(device="meta")
+    log.clear()
+    inputs = make_inputs(Spy(), parse_input_shapes("3,8,8"), batch=2, device="cpu")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("given back"))
+    configuration = Configuration(batch=2, conditions=Conditions.parse(**conditions))
+    inference.converted(module, inputs, configuration)
+    assert log == moves
+
+
 def test_cuda_graphs_need_cuda() -> None:
     module = Spy().eval()
     inputs = make_inputs(module, parse_input_shapes("3,8,8"), batch=2, device="cpu")

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("scipy")
 pytest.importorskip("pyarrow")
-from dippm.costs.conditions import Conditions
+from dippm.costs.conditions import Conditions, Layout
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.rates import Rates
 from dippm.datasets.graph_cache import GraphCache
@@ -85,7 +85,7 @@ def _labels(cache: GraphCache) -> list[Label]:
     """Labels as the true rates would have them."""
     blank = [make_label(channels, batch) for channels in (16, 64, 128, 256, 512, 768) for batch in (8, 64, 256)]
     rows = architecture.read_rows(blank, cache)
-    times = architecture.predict_ms(rows, _DEVICE, replace(Rates(), **_TRUE), load_kernel_model())
+    times = architecture.predict_ms(rows, _DEVICE, Rates().changed(architecture.TRACED | _TRUE), load_kernel_model())
     return [
         make_label(row.label.recipe.arguments["channels"], row.label.recipe.batch, float(time))
         for row, time in zip(rows, times, strict=True)
@@ -99,6 +99,22 @@ def test_only_rows_that_tell_of_the_device_are_read(cache: GraphCache) -> None:
     unknown = make_label(65, 8)
     again = replace(good, repeat=1)
     assert [row.label for row in architecture.read_rows([good, scattered, failed, unknown, again], cache)] == [good]
+
+
+def test_a_part_of_the_captured_calls_is_read_however_they_scatter(cache: GraphCache) -> None:
+    labels = [make_label(channels, 8, latency_std_ms=0.05) for channels in (16, 64, 128, 256, 512, 768)]
+    captured = Conditions.parse(precision="amp", runtime="cuda-graph")
+    turned = replace(captured, layout=Layout.NHWC)
+    labels = [
+        replace(label, configuration=replace(label.configuration, conditions=conditions))
+        for label in labels
+        for conditions in (captured, turned)
+    ]
+    chosen = [row.label for row in architecture.read_rows(labels, cache)]
+    of_model = {label.recipe.model_key: int(label.recipe.model_key, 16) % 4 == 0 for label in labels}
+    assert {label.recipe.model_key for label in chosen} == {key for key, is_chosen in of_model.items() if is_chosen}
+    assert 0 < len(chosen) < len(of_model)
+    assert all(label.configuration.conditions == captured for label in chosen)
 
 
 def test_rates_that_made_the_times_are_found_again(cache: GraphCache, labels: list[Label]) -> None:

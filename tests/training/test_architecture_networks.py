@@ -180,6 +180,8 @@ def test_the_command_writes_networks_that_answer_on_their_architecture(
     assert artefact.rates.pool_tap_cycles == own.pool_tap_cycles > 0.0
     assert artefact.rates.plane_cycles == own.plane_cycles > 0.0
     assert artefact.rates.group_kernel_us == own.group_kernel_us > 0.0
+    assert artefact.rates.cache_bytes_per_cycle == own.cache_bytes_per_cycle > 0.0
+    assert (artefact.rates.gap_us, artefact.rates.stream) == (own.gap_us, own.stream)
     assert "shared.parquet" in str(artefact.provenance["command"])
     # That the rows of a product are a multiple of 8 is none of the networks' business.
     factor = read_tensors(path)["scale.factor"]

@@ -74,6 +74,7 @@ class DeviceSheets:
         bandwidth: Bytes per second.
         warm_bytes: Part of the L2 cache that a chain of kernels finds warm.
         sms: Streaming multiprocessors.
+        sm_cycles: Clock cycles of all multiprocessors at boost clock, per second.
         has_flash: Whether fused attention in half precision is FlashAttention.
         is_tf32_close: Whether the TF32 rate is so near that of FP32 that an algorithm of FP32 may win.
 
@@ -89,6 +90,7 @@ class DeviceSheets:
     bandwidth: FloatArray
     warm_bytes: FloatArray
     sms: FloatArray
+    sm_cycles: FloatArray
     has_flash: npt.NDArray[np.bool_]
     is_tf32_close: npt.NDArray[np.bool_]
 
@@ -122,6 +124,7 @@ class DeviceSheets:
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
             sms=column(device.sm_count for device in devices),
+            sm_cycles=column(device.sm_count * device.boost_clock_mhz * MEGA for device in devices),
             has_flash=column(device.compute_capability >= _FLASH_FROM for device in devices) > 0,
             is_tf32_close=np.array([_is_tf32_close(device) for device in devices]),
         )

@@ -434,8 +434,14 @@ class _Timer:
     def _moving_seconds(self, moved: FloatArray) -> FloatArray:
         """Time to move bytes, part of them from the cache: [B, U] to [D, B, U]."""
         warm = np.minimum(moved, self.sheets.warm_bytes)
-        seconds = (warm / self.rates.cache_gain + (moved - warm)) / self.sheets.bandwidth
+        seconds = warm / self._cache_bandwidth() + (moved - warm) / self.sheets.bandwidth
         return np.asarray(seconds / self.rates.stream)
+
+    def _cache_bandwidth(self) -> FloatArray:
+        """Bytes that the L2 cache delivers per second, [D, 1, 1]."""
+        if not self.rates.cache_bytes_per_cycle:
+            return self.sheets.bandwidth * self.rates.cache_gain
+        return np.maximum(self.sheets.sm_cycles * self.rates.cache_bytes_per_cycle, self.sheets.bandwidth)
 
     def _stream_seconds(self, moved: FloatArray, *, operators: npt.NDArray[np.str_]) -> FloatArray:
         """Time of an element-wise kernel that moves as many bytes.
@@ -482,5 +488,5 @@ class _Timer:
         Shapes:
             busy_ms and result: [D, n]; moved: [n].
         """
-        bandwidth = self.sheets.bandwidth[slice(None) if chosen is None else chosen, :, 0]
-        return np.maximum(busy_ms / _MS, moved / (bandwidth * self.rates.cache_gain))
+        bandwidth = self._cache_bandwidth()[slice(None) if chosen is None else chosen, :, 0]
+        return np.maximum(busy_ms / _MS, moved / bandwidth)

@@ -39,6 +39,8 @@ class Rates:
         pool: The same of pooling and reductions.
         gap_us: Least time between the starts of two dependent kernels, microseconds.
         cache_gain: How many times peak bandwidth the L2 cache delivers.
+        cache_bytes_per_cycle: Bytes that the L2 cache delivers to a multiprocessor in a clock cycle, at least what
+            memory does; 0 where ``cache_gain`` is all that is known.
         pool_tap_cycles: Cycles of a multiprocessor for each element that a pooling window reads; 0 where bytes alone
             count.
         group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
@@ -78,6 +80,7 @@ class Rates:
     pool: float = 0.6
     gap_us: float = 2.0
     cache_gain: float = 2.5
+    cache_bytes_per_cycle: float = 0.0
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0
     plane_cycles: float = 0.0

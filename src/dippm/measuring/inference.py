@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
@@ -62,17 +63,23 @@ def inference_call(
 
 
 def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -> tuple[nn.Module, Inputs]:
-    """The model and its inputs in the precision's format and the layout; the model itself is changed."""
+    """The model and its inputs in the precision's format and the layout; the model itself is changed.
+
+    Its weights are converted on the host: on the device new ones would lie between the old, in segments that the
+    caching allocator could not give back, and a model in 16 bits would be counted with up to all that it held in 32.
+    """
     dtype = whole_model_dtype(configuration.conditions.precision)
+    is_turned = configuration.conditions.layout is Layout.NHWC
+    if dtype is None and not is_turned:
+        return module, inputs
+    home = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+    module = module.to("cpu")
     if dtype is not None:
         module, inputs = module.to(dtype), inputs.to_dtype(dtype)
-    if configuration.conditions.layout is Layout.NHWC:
+    if is_turned:
         module, inputs = module.to(memory_format=torch.channels_last), inputs.to_channels_last()  # type: ignore[call-overload]
-    if dtype is not None or configuration.conditions.layout is Layout.NHWC:
-        # What the weights held before stays with the caching allocator, and would be counted as the model's. Does
-        # nothing where CUDA was not started.
-        torch.cuda.empty_cache()
-    return module, inputs
+    torch.cuda.empty_cache()  # does nothing where CUDA was not started
+    return module.to(home), inputs
 
 
 @contextmanager

@@ -1,17 +1,18 @@
 """Train networks of one architecture on captured and traced calls.
 
 ``python -m dippm.training.architecture_networks --labels data/labels/h200/labels.parquet
---traces data/labels/h200/traces.parquet --cache graphs`` fits the additive networks on calls of one GPU, or with
-``--mode training`` on its training steps, in all precisions and layouts that were traced:
+--traces data/labels/h200/traces.parquet --cache graphs`` fits the additive networks on calls of its GPUs, or with
+``--mode training`` on their training steps, in all precisions and layouts that were traced:
 
 1. *Rows*: every traced call. Captured ones have their measured time; of eager ones, which wait for the host, the time
    of their kernels counts, with the least gap between two of them. Training steps are all eager. Captured calls of a
    device that other processes hold too (source ``dippm-shared``) have shorter gaps than users will see: of these too
    the time of their kernels counts, with the gap that captured calls have in the median.
-2. *Rates*: those of the plain sum at inference, of training steps that of batch norms too, from their traces; of calls
-   also what windows of pooling, blocks of group norms, planes of resized images and groups of split depthwise
-   convolutions take on the architecture, of which few labels tell. Steps of families that were left out were met better
-   without, 11.3 % off for 12.4.
+2. *Rates*: those of the plain sum at inference, of training steps that of batch norms too, from their traces; but the
+   architecture's own for small kernels, memory and its cache, and of calls also for windows of pooling, blocks of group
+   norms, planes of resized images and groups of split depthwise convolutions, of which few labels tell. Steps of
+   families that were left out were met better without the latter, 11.3 % off for 12.4, and calls with its own for
+   convolutions too worse, 11.3 % off for 10.7.
 3. *Loss*: the error of the call, and those of its operators by their share of it. What lies between the kernels of a
    captured call is spread over them.
 4. *Parts, networks*: as in :mod:`dippm.training.additive`, but that the rows of a product are a multiple of 8 is kept
@@ -28,14 +29,14 @@ import json
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from dippm.costs.conditions import Mode, Runtime
-from dippm.costs.rates import Rates, architecture_of
+from dippm.costs.rates import architecture_of
 from dippm.datasets.graph_cache import GraphCache, build_graphs
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
@@ -65,8 +66,19 @@ _CAPTURED_GAP_MS = 0.5e-3
 # Steps are few, and each has three times the operators of a call.
 _EPOCHS = {Mode.INFERENCE: 40, Mode.TRAINING: 90}
 
-# Rates of calls that are those of the plain sum on the architecture.
-_LAWS = ("pool_tap_cycles", "group_norm_cycles", "plane_cycles", "group_kernel_us")
+# Rates that are those of the plain sum on the architecture.
+_LAWS = {
+    Mode.INFERENCE: (
+        "gap_us",
+        "stream",
+        "cache_bytes_per_cycle",
+        "pool_tap_cycles",
+        "group_norm_cycles",
+        "plane_cycles",
+        "group_kernel_us",
+    ),
+    Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle"),
+}
 _PASSED_OVER = ("rows_by_8",)
 
 
@@ -99,8 +111,9 @@ def load_traced_samples(
     for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
     rates = shared_rates()
-    if mode is Mode.INFERENCE:
-        rates = _with_laws(rates, {label.measurement.device for label in chosen})
+    for device in {label.measurement.device for label in chosen}:  # of one architecture
+        own = Calibration.read().rates.on(find_device(device))
+        rates = rates.changed({name: getattr(own, name) for name in _LAWS[mode]})
     samples = build_additive_samples(chosen, cache=cache, folder=folder, parameters_m={}, rates=rates)
     graphs = GraphCache(cache)
     operators = [traced_operators(label, traces[label.key], graphs) for label in samples.labels]
@@ -136,14 +149,6 @@ def traced_operators(
             total_ms[classes] += run.duration_us / 1e3 * scale + len(run.kernels) * gap_ms
         count[classes] += 1
     return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
-
-
-def _with_laws(rates: Rates, devices: Iterable[str]) -> Rates:
-    """The rates with what the laws take on these devices, which are of one architecture."""
-    for device in devices:
-        own = Calibration.read().rates.on(find_device(device))
-        rates = rates.changed({name: getattr(own, name) for name in _LAWS})
-    return rates
 
 
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
@@ -203,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     defaults = AdditiveSettings()
     parser = argparse.ArgumentParser(description="Train networks of one architecture on traced calls.")
     parser.add_argument("--mode", type=Mode, choices=list(Mode), default=Mode.INFERENCE)
-    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="Parquet files of labels of one GPU")
+    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
     parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
     parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
     parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
