@@ -17,6 +17,9 @@ from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
 
+_OF_HOPPER = "dippm-traced on H100 80GB HBM3, H200"
+
+
 @pytest.fixture(name="network")
 def _network(builder: Any) -> Graph:
     """Two convolutions with batch norm and ReLU, pooling, a linear layer."""
@@ -95,17 +98,17 @@ def test_operators_explain_exactly_the_latency(network: Graph) -> None:
 
 
 def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: Graph) -> None:
-    """Traces of an H200 are behind calls and steps of today's libraries on its architecture."""
+    """Traces of an H200 and an H100 are behind calls and steps of today's libraries on their architecture."""
     step = {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}
 
     def answer(device: str = "H200", **changed: Any) -> Prediction:
         (found,) = predict(network, batches=[512], devices=[device], **{"precision": Precision.AMP, **changed})
         return found
 
-    own, other = answer(), answer("H100")
+    own, other = answer(), answer("H100 PCIe")
     assert {own.predictor.name, other.predictor.name} == {"additive-1"}
-    assert all("dippm-traced on H200" in found.predictor.labels for found in (own, other))
-    assert any("No whole model was measured on H100" in warning for warning in other.warnings)
+    assert all(_OF_HOPPER in found.predictor.labels for found in (own, other))
+    assert any("No whole model was measured on H100 PCIe" in warning for warning in other.warnings)
     images_last = {"layout": Layout.NHWC}
     for changed in (
         {},
@@ -113,23 +116,24 @@ def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: G
         step,
         step | images_last,
         {"runtime": Runtime.CUDA_GRAPH},
-        *({"precision": each} for each in (Precision.FP32, Precision.TF32, Precision.FP16)),
+        {"device": "H100"},
+        *({"precision": each} for each in (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16)),
     ):
-        assert "dippm-traced on H200" in answer(**changed).predictor.labels
+        assert _OF_HOPPER in answer(**changed).predictor.labels
         assert not any("No whole model" in warning for warning in answer(**changed).warnings)
     for changed in ({"runtime": Runtime.COMPILE}, {"software": Software(torch=(2, 3))}):
         assert "dippm" not in answer(**changed).predictor.labels
 
 
-@pytest.mark.parametrize("precision", [Precision.BF16])
-@pytest.mark.parametrize("device", ["H200", "H100"])
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.AMP])
+@pytest.mark.parametrize("device", ["H20", "H100 PCIe", "H200 NVL"])
 def test_networks_of_an_architecture_answer_near_what_they_were_trained_on_in_a_wider_interval(
     network: Graph, device: str, precision: Precision
 ) -> None:
-    """Labels of an H200 are behind calls of today's libraries in all precisions there, and behind no others."""
+    """Labels of two cards are behind calls of today's libraries on others of Hopper, and behind no older ones."""
     (answer,) = predict(network, batches=[512], devices=[device], precision=precision)
     assert answer.predictor.name == "additive-1"
-    assert "dippm-traced on H200" in answer.predictor.labels
+    assert _OF_HOPPER in answer.predictor.labels
     assert any(f"No whole model was measured on {device}" in warning for warning in answer.warnings)
     _, high = answer.intervals["latency_ms"]
     assert high / answer.latency_ms >= 0.999 * math.exp(Calibration.read().latency_spread_elsewhere)
