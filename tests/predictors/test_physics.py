@@ -16,7 +16,6 @@ from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
-
 _OF_HOPPER = "dippm-traced on H100 80GB HBM3, H200"
 
 

@@ -136,9 +136,10 @@ def read_rows(labels: Sequence[Label], cache: GraphCache) -> list[Row]:
 
 def _is_of_device(label: Label) -> bool:
     """Whether its time is that of the device; of captured calls, which are many, few models stand for all."""
-    if label.configuration.conditions.runtime is Runtime.CUDA_GRAPH:
+    runtime = label.configuration.conditions.runtime
+    if runtime is Runtime.CUDA_GRAPH:
         return int(label.recipe.model_key, 16) % _CAPTURED_EVERY == 0
-    return label.configuration.conditions.runtime is Runtime.EAGER and is_steady(label.measurement)
+    return runtime is Runtime.EAGER and bool(is_steady(label.measurement))
 
 
 def predict_ms(rows: Sequence[Row], device: DeviceSpec, rates: Rates, kernels: KernelModel) -> FloatArray:
