@@ -26,6 +26,20 @@ def test_the_context_of_the_published_device():
     assert context_mb(find_device("RTX 6000 Ada")) == pytest.approx(426 + 64)
 
 
+@pytest.mark.parametrize("device", ["H200", "A100"])
+def test_backward_passes_and_captures_add_each_their_own(device):
+    spec = find_device(device)
+    plain = context_mb(spec)
+    grown = [context_mb(spec, trains=True) - plain, context_mb(spec, is_captured=True) - plain]
+    assert all(66 <= more <= 84 for more in grown)  # as measured: see context.py
+    assert context_mb(spec, trains=True, is_captured=True) == pytest.approx(plain + sum(grown))
+
+
+def test_a_context_with_all_kernels_is_that_of_training_in_any_case():
+    device, software = find_device("RTX 3090"), Software.parse("torch 1.12+cu113")
+    assert context_mb(device, software, trains=True, is_captured=True) == context_mb(device, software)
+
+
 def test_a_slice_has_a_smaller_context():
     assert context_mb(find_device("1g.5gb@A100-SXM4-40GB")) < context_mb(find_device("A100-SXM4-40GB")) / 2
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dippm.costs.allocator import segment_bytes
 from dippm.costs.conditions import Layout
-from dippm.costs.context import blas_workspace_bytes, context_mb
+from dippm.costs.context import blas_workspace_bytes, context_mb, lt_workspace_bytes
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, as_batches
 from dippm.costs.replay import Replay
@@ -191,7 +191,8 @@ def estimate_memory(
         UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
     sizes = as_batches(batches)
-    replays: dict[frozenset[Purpose], tuple[LiveMemory, npt.NDArray[np.int64]]] = {}
+    lt_bytes = lt_workspace_bytes(software) if timeline.runs_lt else 0
+    replays: dict[frozenset[Purpose], tuple[LiveMemory, Replay, npt.NDArray[np.int64]]] = {}
     result = []
     for place, device in enumerate(devices):
         without = absent_copies(device, layout) & timeline.purposes
@@ -199,17 +200,20 @@ def estimate_memory(
             pieces = timeline.piece_bytes(sizes, without=without)
             live = _live(timeline, sizes, pieces)
             _refuse_beyond_any_device(live)
-            replays[without] = (live, _replay_of(timeline, without, is_captured).reserve(sizes, None))
-        live, reserved = replays[without]
+            replay = _replay_of(timeline, without, is_captured, lt_bytes)
+            replays[without] = (live, replay, replay.reserve(sizes, None))
+        live, replay, reserved = replays[without]
+        context = context_mb(device, software, trains=timeline.has_gradients, is_captured=is_captured)
         blas = _blas_bytes(timeline, device, software, is_captured=is_captured)
         held, fits = _squeeze(
-            _replay_of(timeline, without, is_captured),
+            replay,
             reserved,
-            _capacity_bytes(device, software) - blas[1],
+            int((device.capacity_mb - context) * BYTES_PER_MIB) - blas[1],
             live=live,
             headroom=None if headrooms is None else headrooms[place],
         )
-        result.append(_assemble(timeline, live, held, fits, device, software, blas=blas))
+        blas_bytes = blas[0] + lt_bytes * (2 if is_captured else 1)
+        result.append(_assemble(timeline, live, held + blas[1], fits, context=context, blas_bytes=blas_bytes))
     return result
 
 
@@ -227,12 +231,6 @@ def absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
     """The copies of convolutions that a device does not make."""
     absent = frozenset() if layout is Layout.NCHW else _CHANNELS_FIRST_COPIES
     return absent.union(*(copies for unit, copies in _COPIES.items() if unit not in device.peak_tflops))
-
-
-def _capacity_bytes(device: DeviceSpec, software: Software) -> int:
-    """Bytes of a device beside the context."""
-    usable_mb = device.memory_mb if device.usable_memory_mb is None else device.usable_memory_mb
-    return int((usable_mb - context_mb(device, software)) * BYTES_PER_MIB)
 
 
 def _squeeze(
@@ -309,24 +307,21 @@ def _blas_bytes(
 def _assemble(
     timeline: MemoryTimeline,
     live: LiveMemory,
-    reserved: npt.NDArray[np.int64],
+    held: npt.NDArray[np.int64],
     fits: npt.NDArray[np.bool_],
-    device: DeviceSpec,
-    software: Software,
     *,
-    blas: tuple[int, int],
+    context: float,
+    blas_bytes: int,
 ) -> MemoryEstimate:
-    blas_bytes, segments = blas
-    held = reserved + segments
     workspace = live.workspace_bytes + blas_bytes
-    context = np.full(len(live.batches), context_mb(device, software))
+    contexts = np.full(len(live.batches), context)
     kept = {}
     if timeline.has_gradients:
         kept = {"gradients": live.gradient_bytes / BYTES_PER_MIB, "optimizer": live.state_bytes / BYTES_PER_MIB}
     if Purpose.CACHE in timeline.purposes:
         kept["kv_cache"] = live.cache_bytes / BYTES_PER_MIB
     parts = {
-        "context": context,
+        "context": contexts,
         "weights": live.weight_bytes / BYTES_PER_MIB,
         **kept,
         "activations": live.activation_bytes / BYTES_PER_MIB,
@@ -338,7 +333,7 @@ def _assemble(
         assumptions.append("cuDNN's workspace is estimated from the sizes of an operator's tensors.")
     return MemoryEstimate(
         batches=live.batches,
-        memory_mb=context + held / BYTES_PER_MIB,
+        memory_mb=contexts + held / BYTES_PER_MIB,
         fits=fits,
         parts_mb=parts,
         peak_live_mb=live.peak_bytes / BYTES_PER_MIB,
@@ -400,6 +395,8 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)
-def _replay_of(timeline: MemoryTimeline, without: frozenset[Purpose], is_captured: bool = False) -> Replay:
+def _replay_of(
+    timeline: MemoryTimeline, without: frozenset[Purpose], is_captured: bool = False, workspace_bytes: int = 0
+) -> Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
-    return Replay(timeline, without, is_captured=is_captured)
+    return Replay(timeline, without, is_captured=is_captured, workspace_bytes=workspace_bytes)

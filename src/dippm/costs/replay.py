@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from dippm.costs import allocator
 from dippm.costs.allocator import BLOCK_BYTES
+from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.errors import UnsupportedError
@@ -38,9 +39,17 @@ class Replay:
         without: Kinds of memory that are left out.
         is_captured: Whether the pass is a captured CUDA graph. It has a pool of its own, which shares no segment with
             the weights and inputs that were there before, and never gives inputs back.
+        workspace_bytes: A workspace that a library takes for good at its first call, on each stream.
     """
 
-    def __init__(self, timeline: MemoryTimeline, without: frozenset[Purpose], *, is_captured: bool = False) -> None:
+    def __init__(
+        self,
+        timeline: MemoryTimeline,
+        without: frozenset[Purpose],
+        *,
+        is_captured: bool = False,
+        workspace_bytes: int = 0,
+    ) -> None:
         is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
         is_left_out[list(without)] = True
         is_taken = timeline.is_taken & ~is_left_out[timeline.purpose]
@@ -55,17 +64,25 @@ class Replay:
         # Weights and inputs are there first.
         first = np.concatenate([timeline.weights, timeline.inputs])
         in_order = np.concatenate([first + 1, events[~is_end]])
-        is_before = np.arange(len(in_order)) < len(first)
-        # Events of each pool of memory, and where they stand among all.
-        pools = [np.ones_like(is_before)]
-        if is_captured:
-            pools = [is_before, ~is_before & ~np.isin(np.abs(in_order) - 1, first)]
-        self._pools = [(in_order[is_own], np.flatnonzero(is_own)) for is_own in pools]
         is_taken[timeline.weights] = True
         sizes = np.concatenate([timeline.weights, timeline.room, piece[~is_end]])
-        self._bytes_of = timeline.bytes_of.take(sizes, axis=0)
-        self._bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
-        self._pieces = len(timeline.purpose)
+        bytes_of = timeline.bytes_of.take(sizes, axis=0)
+        bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
+        # A workspace is one piece more, which stands behind all others.
+        workspace = np.zeros((1, bytes_of.shape[1]))
+        workspace[0, 0] = workspace_bytes
+        self._bytes_of, self._pieces = np.concatenate([bytes_of, workspace]), len(timeline.purpose) + 1
+        # Events of each pool of memory, and where they stand among all.
+        taken = (np.array([self._pieces]), np.array([len(bytes_of)]))
+        place = np.arange(len(in_order))
+        start, rest = (in_order[: len(first)], place[: len(first)]), (in_order[len(first) :], place[len(first) :])
+        if is_captured:
+            is_own = ~np.isin(np.abs(rest[0]) - 1, first)
+            rest = (rest[0][is_own], rest[1][is_own])
+            # Before a capture the model runs on another stream.
+            self._pools = [start, taken, _joined(taken, rest)] if workspace_bytes else [start, rest]
+        else:
+            self._pools = [_joined(start, taken, rest) if workspace_bytes else _joined(start, rest)]
         self._known: dict[tuple[float, int | None], int] = {}
 
     def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
@@ -103,3 +120,9 @@ class Replay:
                 cure="Give a smaller batch or smaller inputs.",
             ) from exc
         return held * BLOCK_BYTES
+
+
+def _joined(*pools: tuple[IndexArray, IndexArray]) -> tuple[IndexArray, IndexArray]:
+    """Events of one pool, one part after the other, and where they stand."""
+    events, places = zip(*pools, strict=True)
+    return np.concatenate(events), np.concatenate(places)

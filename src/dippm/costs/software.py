@@ -89,6 +89,15 @@ class Software:
         return self.torch >= (1, 13)
 
     @property
+    def has_lt_workspace(self) -> bool:
+        """Whether cuBLASLt, which runs linear layers with a bias, has a workspace of its own, of 1 MiB.
+
+        Since 1.12 (github.com/pytorch/pytorch, pull request 73439); it shares that of cuBLAS since 2.12 (pull request
+        175879). 2.11 was measured (`data/labels/h200`): models without such layers hold 1 MiB less.
+        """
+        return (1, 12) <= self.torch < (2, 12)
+
+    @property
     def fuses_attention(self) -> bool:
         """Whether attention is one kernel, which writes no scores to memory.
 

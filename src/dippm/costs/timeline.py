@@ -93,6 +93,7 @@ class MemoryTimeline:
         node_start: First event of each node, its mark, in each step.
         steps: How often the nodes run.
         runs_blas: Whether any node calls cuBLAS.
+        runs_lt: Whether any node calls cuBLASLt, as linear layers with a bias do.
 
     Shapes:
         P pieces, E events. purpose, is_taken: [P]; bytes_of: [P, D]; weights, inputs, room: indices into P, the last
@@ -112,6 +113,7 @@ class MemoryTimeline:
     node_start: IndexArray
     steps: int
     runs_blas: bool
+    runs_lt: bool
 
     @property
     def has_gradients(self) -> bool:
@@ -132,6 +134,8 @@ class MemoryTimeline:
             buffers = CompiledBuffers.of(workload.sizes, workload.types, workload.fusion)
         pieces = _Pieces.of(workload, buffers)
         arrays, runs_blas = workload.sizes.arrays, workload.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
+        runs_lt = workload.sizes.is_kind(OpKind.LINEAR)
+        runs_lt[runs_lt] = workload.sizes.inputs(np.flatnonzero(runs_lt), 2) >= 0
         is_early = _is_role(arrays, TensorRole.CACHE)
         is_early[workload.sizes.edges.write_tensor] = False
         grown = _grown(workload, is_early)
@@ -174,6 +178,7 @@ class MemoryTimeline:
                     node_start=np.flatnonzero(in_steps.sign == 0),
                     steps=steps[graph],
                     runs_blas=bool(runs_blas[nodes].any()),
+                    runs_lt=bool(runs_lt[nodes].any()),
                 )
             )
         return result

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Mode
-from dippm.costs.context import context_mb
+from dippm.costs.conditions import Mode, Runtime
+from dippm.costs.context import context_growth_mb, context_mb
 from dippm.costs.energy import PowerModel
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.software_graphs import software_of
@@ -53,10 +53,10 @@ class CalibratedPower:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredContext:
-    """What a process holds beside its tensors.
+    """What a process that only runs forward passes holds beside its tensors.
 
     Args:
-        rows: Rows that say so.
+        rows: Rows that say so; what backward passes and captured graphs add is taken off theirs.
         context_mb: The median, MiB.
         estimated_mb: What would have been estimated, MiB.
         margin_low_mb: By how much less 95 % of the rows hold at most, MiB.
@@ -79,7 +79,7 @@ def measure_context(labels: Sequence[Label], device: DeviceSpec, *, least_rows: 
         least_rows: Rows that there must be.
     """
     known = [
-        label.measurement.context_mb
+        label.measurement.context_mb - _growth_mb(label)
         for label in labels
         if label.measurement.context_mb and software_of(label.measurement.software.framework).loads_lazily
     ]
@@ -92,6 +92,15 @@ def measure_context(labels: Sequence[Label], device: DeviceSpec, *, least_rows: 
         estimated_mb=round(context_mb(replace(device, context_mb=None)), 1),
         margin_low_mb=round(middle - low, 1),
         margin_high_mb=round(high - middle, 1),
+    )
+
+
+def _growth_mb(label: Label) -> float:
+    conditions = label.configuration.conditions
+    return context_growth_mb(
+        software_of(label.measurement.software.framework),
+        trains=conditions.mode is Mode.TRAINING,
+        is_captured=conditions.runtime is Runtime.CUDA_GRAPH,
     )
 
 
