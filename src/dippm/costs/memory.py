@@ -191,7 +191,7 @@ def estimate_memory(
         UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
     sizes = as_batches(batches)
-    lt_bytes = lt_workspace_bytes(software) if timeline.runs_lt else 0
+    lt_bytes = lt_workspace_bytes(software) if timeline.lt_node >= 0 else 0
     replays: dict[frozenset[Purpose], tuple[LiveMemory, Replay, npt.NDArray[np.int64]]] = {}
     result = []
     for place, device in enumerate(devices):
@@ -396,7 +396,7 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)
 def _replay_of(
-    timeline: MemoryTimeline, without: frozenset[Purpose], is_captured: bool = False, workspace_bytes: int = 0
+    timeline: MemoryTimeline, without: frozenset[Purpose], is_captured: bool = False, lt_bytes: int = 0
 ) -> Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
-    return Replay(timeline, without, is_captured=is_captured, workspace_bytes=workspace_bytes)
+    return Replay(timeline, without, is_captured=is_captured, lt_bytes=lt_bytes)

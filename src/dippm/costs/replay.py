@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +28,11 @@ _MOST_BYTES = 2.0**60
 # What a device without limit has: as far as addresses of 64 bits reach.
 _UNLIMITED_BLOCKS = 2**62
 _KEPT_ANSWERS = 4096
+# Seed and offset of a CUDA graph's generator of random numbers, which lie on the stream that captures.
+_GENERATOR_BYTES = 16.0
+
+# Events, and where they stand among all, [n] each.
+_Pool = tuple[IndexArray, IndexArray]
 
 
 class Replay:
@@ -39,7 +46,7 @@ class Replay:
         without: Kinds of memory that are left out.
         is_captured: Whether the pass is a captured CUDA graph. It has a pool of its own, which shares no segment with
             the weights and inputs that were there before, and never gives inputs back.
-        workspace_bytes: A workspace that a library takes for good at its first call, on each stream.
+        lt_bytes: The workspace that cuBLASLt takes for good at its first call, on each stream.
     """
 
     def __init__(
@@ -48,13 +55,14 @@ class Replay:
         without: frozenset[Purpose],
         *,
         is_captured: bool = False,
-        workspace_bytes: int = 0,
+        lt_bytes: int = 0,
     ) -> None:
+        self._known: dict[tuple[float, int | None], int] = {}
         is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
         is_left_out[list(without)] = True
         is_taken = timeline.is_taken & ~is_left_out[timeline.purpose]
         is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
-        piece = timeline.event_piece[is_event]
+        piece, node = timeline.event_piece[is_event], timeline.event_node[is_event]
         # An event is the number of its piece, from 1, negative where the piece is given back.
         events = (piece + 1) * timeline.event_sign[is_event]
         # Taken and given back with nothing between, as scratch memory is: one event instead of two.
@@ -68,22 +76,26 @@ class Replay:
         sizes = np.concatenate([timeline.weights, timeline.room, piece[~is_end]])
         bytes_of = timeline.bytes_of.take(sizes, axis=0)
         bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
-        # A workspace is one piece more, which stands behind all others.
-        workspace = np.zeros((1, bytes_of.shape[1]))
-        workspace[0, 0] = workspace_bytes
-        self._bytes_of, self._pieces = np.concatenate([bytes_of, workspace]), len(timeline.purpose) + 1
+        # Two pieces more, which stand behind all others: cuBLASLt's workspace, and the state of a graph's generator.
+        more = np.zeros((2, bytes_of.shape[1]))
+        more[:, 0] = lt_bytes, _GENERATOR_BYTES
+        self._bytes_of, self._pieces = np.concatenate([bytes_of, more]), len(timeline.purpose) + 1
+        workspace, generator = ((np.array([self._pieces]), np.array([len(bytes_of) + own])) for own in (0, 1))
         # Events of each pool of memory, and where they stand among all.
-        taken = (np.array([self._pieces]), np.array([len(bytes_of)]))
         place = np.arange(len(in_order))
-        start, rest = (in_order[: len(first)], place[: len(first)]), (in_order[len(first) :], place[len(first) :])
-        if is_captured:
-            is_own = ~np.isin(np.abs(rest[0]) - 1, first)
-            rest = (rest[0][is_own], rest[1][is_own])
+        if not is_captured:
+            # After the first pass the workspace is there from the start.
+            self._pools = [_inserted((in_order, place), len(first), workspace) if lt_bytes else (in_order, place)]
+            return
+        is_before = place < len(first)
+        is_own = ~is_before & ~np.isin(np.abs(in_order) - 1, first)
+        start, own = ((in_order[part], place[part]) for part in (is_before, is_own))
+        self._pools = [start, generator, own]
+        if lt_bytes:
+            earlier = np.append(node >= timeline.lt_node, True).argmax()
+            taken = len(first) + np.count_nonzero(~is_end[:earlier])
             # Before a capture the model runs on another stream.
-            self._pools = [start, taken, _joined(taken, rest)] if workspace_bytes else [start, rest]
-        else:
-            self._pools = [_joined(start, taken, rest) if workspace_bytes else _joined(start, rest)]
-        self._known: dict[tuple[float, int | None], int] = {}
+            self._pools = [start, generator, workspace, _inserted(own, np.searchsorted(own[1], taken), workspace)]
 
     def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
         """Most bytes held at each batch size, -1 where the capacity does not suffice, [B].
@@ -122,7 +134,6 @@ class Replay:
         return held * BLOCK_BYTES
 
 
-def _joined(*pools: tuple[IndexArray, IndexArray]) -> tuple[IndexArray, IndexArray]:
-    """Events of one pool, one part after the other, and where they stand."""
-    events, places = zip(*pools, strict=True)
-    return np.concatenate(events), np.concatenate(places)
+def _inserted(pool: _Pool, at: int | np.integer[Any], piece: _Pool) -> _Pool:
+    """A pool that takes a piece before one of its events."""
+    return np.insert(pool[0], at, piece[0]), np.insert(pool[1], at, piece[1])

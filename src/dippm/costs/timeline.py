@@ -93,7 +93,7 @@ class MemoryTimeline:
         node_start: First event of each node, its mark, in each step.
         steps: How often the nodes run.
         runs_blas: Whether any node calls cuBLAS.
-        runs_lt: Whether any node calls cuBLASLt, as linear layers with a bias do.
+        lt_node: The first node that calls cuBLASLt, as linear layers with a bias do; -1 where none does.
 
     Shapes:
         P pieces, E events. purpose, is_taken: [P]; bytes_of: [P, D]; weights, inputs, room: indices into P, the last
@@ -113,7 +113,7 @@ class MemoryTimeline:
     node_start: IndexArray
     steps: int
     runs_blas: bool
-    runs_lt: bool
+    lt_node: int
 
     @property
     def has_gradients(self) -> bool:
@@ -178,7 +178,7 @@ class MemoryTimeline:
                     node_start=np.flatnonzero(in_steps.sign == 0),
                     steps=steps[graph],
                     runs_blas=bool(runs_blas[nodes].any()),
-                    runs_lt=bool(runs_lt[nodes].any()),
+                    lt_node=int(np.argmax(runs_lt[nodes])) if runs_lt[nodes].any() else -1,
                 )
             )
         return result
