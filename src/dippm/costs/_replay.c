@@ -241,11 +241,22 @@ static int give_back(Allocator *a, int32_t index)
     return offer(a, index);
 }
 
-static int run(Allocator *a, const int64_t *events, const int64_t *sizes, Py_ssize_t count, int64_t pieces)
+/* Give back what is free, and begin a new peak. */
+static int restart(Allocator *a)
+{
+    int status = release(a);
+    a->peak = a->reserved;
+    return status;
+}
+
+static int run(Allocator *a, const int64_t *events, const int64_t *sizes, Py_ssize_t count, int64_t pieces,
+               Py_ssize_t before_restart)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
         int64_t event = events[i], size = sizes[i];
-        int status;
+        int status = i == before_restart ? restart(a) : DONE;
+        if (status != DONE)
+            return status;
         if (size <= 0)
             continue;
         if (event > pieces || event < -pieces)
@@ -261,17 +272,17 @@ static int run(Allocator *a, const int64_t *events, const int64_t *sizes, Py_ssi
         if (status != DONE)
             return status;
     }
-    return DONE;
+    return count == before_restart ? restart(a) : DONE;
 }
 
 static PyObject *peak_blocks(PyObject *module, PyObject *arguments)
 {
     PyObject *given_events, *given_sizes, *result = NULL;
     Py_buffer events, sizes;
-    Py_ssize_t pieces;
+    Py_ssize_t pieces, before_restart;
     long long capacity;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "OOnL", &given_events, &given_sizes, &pieces, &capacity))
+    if (!PyArg_ParseTuple(arguments, "OOnLn", &given_events, &given_sizes, &pieces, &capacity, &before_restart))
         return NULL;
     if (view(given_events, &events, PyBUF_CONTIG_RO, "events") < 0)
         return NULL;
@@ -292,7 +303,7 @@ static PyObject *peak_blocks(PyObject *module, PyObject *arguments)
         a.taken = malloc(room);
         if (a.taken != NULL) {
             memset(a.taken, 0xff, room);
-            status = run(&a, events.buf, sizes.buf, events.len / 8, pieces);
+            status = run(&a, events.buf, sizes.buf, events.len / 8, pieces, before_restart);
         }
         free(a.taken);
         free(a.blocks.items);
@@ -317,7 +328,7 @@ static PyObject *peak_blocks(PyObject *module, PyObject *arguments)
 
 static PyMethodDef METHODS[] = {
     {"peak_blocks", peak_blocks, METH_VARARGS,
-     "peak_blocks(events, sizes, pieces, capacity)\n--\n\nSee dippm.costs.allocator.peak_blocks."},
+     "peak_blocks(events, sizes, pieces, capacity, before_restart)\n--\n\nSee dippm.costs.allocator.peak_blocks."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -50,7 +50,7 @@ def _segment(blocks: int) -> int:
     return -(-blocks // _SEGMENT_STEP) * _SEGMENT_STEP
 
 
-def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: int) -> int:
+def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: int, before_restart: int) -> int:
     """Most blocks of 512 bytes that a new allocator holds over a run, -1 where the capacity does not suffice.
 
     Args:
@@ -58,6 +58,8 @@ def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: in
         sizes: Size of each event's piece, blocks.
         pieces: Highest number of a piece.
         capacity: Blocks that the device has.
+        before_restart: How many events come before cached memory is given back and a new peak begins, as
+            ``torch.cuda.empty_cache`` and ``reset_peak_memory_stats`` do; -1 for never.
 
     Raises:
         LookupError: A piece is given back that was not taken, or has a higher number.
@@ -67,8 +69,13 @@ def peak_blocks(events: IndexArray, sizes: IndexArray, pieces: int, capacity: in
         events, sizes: [n].
     """
     allocator = CachingAllocator(capacity * BLOCK_BYTES, pieces=pieces)
+    given, asked = events.tolist(), np.maximum(sizes, 0).tolist()
+    split = before_restart if 0 <= before_restart <= len(given) else None
     try:
-        has_room = allocator.replay(events.tolist(), np.maximum(sizes, 0).tolist())
+        has_room = allocator.replay(given[:split], asked[:split])
+        if split is not None and has_room:
+            allocator.restart()
+            has_room = allocator.replay(given[split:], asked[split:])
     except UsageError as exc:
         raise LookupError(str(exc)) from exc
     if allocator.end_blocks >= _LARGEST_ADDRESS:
@@ -245,6 +252,11 @@ class CachingAllocator:
                 where[event] = address
                 length[event] = size
         return True
+
+    def restart(self) -> None:
+        """Give cached memory back and begin a new peak."""
+        self._release()
+        self._peak = self._reserved
 
     def _add_segment(self, pool: list[int], blocks: int) -> bool:
         """Take a segment for a request that no free block serves; it ends the pool, as its largest free block."""

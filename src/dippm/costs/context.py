@@ -27,8 +27,8 @@ _CONTEXT_MB_PER_THREAD = (426.0 - _CONTEXT_FIXED_MB) / (142 * 1536)
 # Kernels of cuBLAS, cuDNN and PyTorch that a model pulls in under lazy loading: an assumption.
 _KERNELS_MB = 64.0
 
-# What a new process holds more once it has run a backward pass, whose thread has handles of cuBLAS and cuDNN of its own,
-# and once it has captured a graph, on a second stream: the medians of 7 and 9 processes on an H100 and an H200
+# What a new process holds more once it has run a backward pass, whose thread has handles of cuBLAS and cuDNN of its
+# own, and once it has captured a graph, on a second stream: the medians of 7 and 9 processes on an H100 and an H200
 # (`data/labels`), from 66 to 84 MiB, the same whichever comes first. That it is so on other devices is assumed.
 _BACKWARD_MB = 72.0
 _CAPTURE_MB = 70.0

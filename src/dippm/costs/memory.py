@@ -9,12 +9,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.allocator import segment_bytes
 from dippm.costs.conditions import Layout
 from dippm.costs.context import blas_workspace_bytes, context_mb, lt_workspace_bytes
 from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, as_batches
-from dippm.costs.replay import Replay
+from dippm.costs.replay import Replay, Workspaces
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.timeline import MemoryTimeline, Purpose
 from dippm.devices.spec import DeviceSpec
@@ -191,29 +190,29 @@ def estimate_memory(
         UnsupportedError: ``graph.too_large`` where the live tensors pass a petabyte.
     """
     sizes = as_batches(batches)
-    lt_bytes = lt_workspace_bytes(software) if timeline.lt_node >= 0 else 0
-    replays: dict[frozenset[Purpose], tuple[LiveMemory, Replay, npt.NDArray[np.int64]]] = {}
+    lives: dict[frozenset[Purpose], LiveMemory] = {}
     result = []
     for place, device in enumerate(devices):
         without = absent_copies(device, layout) & timeline.purposes
-        if without not in replays:
+        if without not in lives:
             pieces = timeline.piece_bytes(sizes, without=without)
-            live = _live(timeline, sizes, pieces)
-            _refuse_beyond_any_device(live)
-            replay = _replay_of(timeline, without, is_captured, lt_bytes)
-            replays[without] = (live, replay, replay.reserve(sizes, None))
-        live, replay, reserved = replays[without]
+            lives[without] = _live(timeline, sizes, pieces)
+            _refuse_beyond_any_device(lives[without])
+        live = lives[without]
+        workspaces = Workspaces(
+            blas_bytes=blas_workspace_bytes(device, software), lt_bytes=lt_workspace_bytes(software)
+        )
+        replay = _replay_of(timeline, without, is_captured, workspaces)
         context = context_mb(device, software, trains=timeline.has_gradients, is_captured=is_captured)
-        blas = _blas_bytes(timeline, device, software, is_captured=is_captured)
         held, fits = _squeeze(
             replay,
-            reserved,
-            int((device.capacity_mb - context) * BYTES_PER_MIB) - blas[1],
+            replay.reserve(sizes, None),
+            int((device.capacity_mb - context) * BYTES_PER_MIB),
             live=live,
             headroom=None if headrooms is None else headrooms[place],
         )
-        blas_bytes = blas[0] + lt_bytes * (2 if is_captured else 1)
-        result.append(_assemble(timeline, live, held + blas[1], fits, context=context, blas_bytes=blas_bytes))
+        workspace_bytes = _workspace_bytes(timeline, workspaces, is_captured=is_captured)
+        result.append(_assemble(timeline, live, held, fits, context=context, library_bytes=workspace_bytes))
     return result
 
 
@@ -287,21 +286,11 @@ def _least_held(replay: Replay, batch: FloatArray, too_few: int, enough: int) ->
     return enough
 
 
-def _blas_bytes(
-    timeline: MemoryTimeline, device: DeviceSpec, software: Software, *, is_captured: bool
-) -> tuple[int, int]:
-    """Bytes of cuBLAS's workspaces, and of the segments that hold them.
-
-    PyTorch keeps one for each thread and stream that calls cuBLAS, and runs the backward pass in a thread of its own.
-    It takes them at the first matrix product of each; nearly always from memory that activations do not need. Before a
-    capture the model runs on another stream.
-    """
-    workspace = blas_workspace_bytes(device, software)
-    if not (timeline.runs_blas and workspace):
-        return 0, 0
-    threads = 2 if timeline.has_gradients or is_captured else 1
-    segment = segment_bytes(workspace)
-    return threads * workspace, -(-threads // (segment // workspace)) * segment
+def _workspace_bytes(timeline: MemoryTimeline, workspaces: Workspaces, *, is_captured: bool) -> int:
+    """Bytes of the workspaces that libraries keep: on a second stream as well, before a capture."""
+    calls, streams = timeline.first_calls, 2 if is_captured else 1
+    blas = workspaces.blas_bytes * ((calls.blas >= 0) + (calls.backward >= 0))
+    return streams * (blas + workspaces.lt_bytes * (calls.lt >= 0))
 
 
 def _assemble(
@@ -311,9 +300,9 @@ def _assemble(
     fits: npt.NDArray[np.bool_],
     *,
     context: float,
-    blas_bytes: int,
+    library_bytes: int,
 ) -> MemoryEstimate:
-    workspace = live.workspace_bytes + blas_bytes
+    workspace = live.workspace_bytes + library_bytes
     contexts = np.full(len(live.batches), context)
     kept = {}
     if timeline.has_gradients:
@@ -326,7 +315,7 @@ def _assemble(
         **kept,
         "activations": live.activation_bytes / BYTES_PER_MIB,
         "workspace": workspace / BYTES_PER_MIB,
-        "slack": (held - live.peak_bytes - blas_bytes) / BYTES_PER_MIB,
+        "slack": (held - live.peak_bytes - library_bytes) / BYTES_PER_MIB,
     }
     assumptions = ["The size of the CUDA context is estimated from the device's number of resident threads."]
     if (live.workspace_bytes > 0).any():
@@ -396,7 +385,10 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
 
 @lru_cache(maxsize=_KEPT_TIMELINES)
 def _replay_of(
-    timeline: MemoryTimeline, without: frozenset[Purpose], is_captured: bool = False, lt_bytes: int = 0
+    timeline: MemoryTimeline,
+    without: frozenset[Purpose],
+    is_captured: bool = False,
+    workspaces: Workspaces | None = None,
 ) -> Replay:
     """Made once for all batch sizes and devices of a graph, as the timeline itself is."""
-    return Replay(timeline, without, is_captured=is_captured, lt_bytes=lt_bytes)
+    return Replay(timeline, without, is_captured=is_captured, workspaces=workspaces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ except ImportError:  # there was no compiler
 else:
     peak_blocks = _replay.peak_blocks
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "Workspaces"]
 
 # Beyond any device; keeps absurd sizes within whole numbers.
 _MOST_BYTES = 2.0**60
@@ -31,22 +31,70 @@ _KEPT_ANSWERS = 4096
 # Seed and offset of a CUDA graph's generator of random numbers, which lie on the stream that captures.
 _GENERATOR_BYTES = 16.0
 
-# Events, and where they stand among all, [n] each.
-_Pool = tuple[IndexArray, IndexArray]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workspaces:
+    """What libraries of matrix products take from the allocator at their first call, and keep.
+
+    Args:
+        blas_bytes: Of cuBLAS, once for each thread and stream.
+        lt_bytes: Of cuBLASLt, likewise.
+    """
+
+    blas_bytes: int = 0
+    lt_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Run:
+    """What one pool of memory is asked for.
+
+    Args:
+        events: The number of a piece, from 1, where it is taken; its negative where it is given back; 0 for both at
+            once.
+        places: Where the size of each event's piece stands.
+        is_left: Whether what counts is what stays after the run once cached memory was given back.
+
+    Shapes:
+        events, places: [n].
+    """
+
+    events: IndexArray
+    places: IndexArray
+    is_left: bool = False
+
+    def part(self, chosen: npt.NDArray[np.bool_]) -> _Run:
+        return _Run(events=self.events[chosen], places=self.places[chosen])
+
+    def then(self, *others: _Run, is_left: bool = False) -> _Run:
+        runs = (self, *others)
+        return _Run(
+            events=np.concatenate([run.events for run in runs]),
+            places=np.concatenate([run.places for run in runs]),
+            is_left=is_left,
+        )
+
+    def given_back(self) -> _Run:
+        """Events that give back what is taken after the run, in the order in which it was taken."""
+        last = dict(zip(np.abs(self.events).tolist(), range(len(self.events)), strict=True))
+        alive = np.array(sorted(at for piece, at in last.items() if piece and self.events[at] > 0), dtype=np.int64)
+        return _Run(events=-self.events[alive], places=self.places[alive])
 
 
 class Replay:
     """The events of one timeline, for any batch size and capacity.
 
     What the allocator held is kept by batch and capacity: the next device asks for the same, and so does whoever asks
-    again.
+    again. A pass is followed twice, the second time with what libraries and the cache hold after the first, unless its
+    timeline has two steps already.
 
     Args:
         timeline: The model's memory events.
         without: Kinds of memory that are left out.
         is_captured: Whether the pass is a captured CUDA graph. It has a pool of its own, which shares no segment with
-            the weights and inputs that were there before, and never gives inputs back.
-        lt_bytes: The workspace that cuBLASLt takes for good at its first call, on each stream.
+            the weights and inputs that were there before, and never gives inputs back. Before the capture it runs on
+            another stream, whose cached memory is given back then.
+        workspaces: Of the libraries that it calls.
     """
 
     def __init__(
@@ -55,7 +103,7 @@ class Replay:
         without: frozenset[Purpose],
         *,
         is_captured: bool = False,
-        lt_bytes: int = 0,
+        workspaces: Workspaces | None = None,
     ) -> None:
         self._known: dict[tuple[float, int | None], int] = {}
         is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
@@ -69,33 +117,37 @@ class Replay:
         is_end = np.zeros(len(events), dtype=np.bool_)
         is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
         events[:-1][is_end[1:]] = 0
+        events, piece, node = events[~is_end], piece[~is_end], node[~is_end]
         # Weights and inputs are there first.
         first = np.concatenate([timeline.weights, timeline.inputs])
-        in_order = np.concatenate([first + 1, events[~is_end]])
         is_taken[timeline.weights] = True
-        sizes = np.concatenate([timeline.weights, timeline.room, piece[~is_end]])
-        bytes_of = timeline.bytes_of.take(sizes, axis=0)
+        bytes_of = timeline.bytes_of.take(np.concatenate([timeline.weights, timeline.room, piece]), axis=0)
         bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
-        # Two pieces more, which stand behind all others: cuBLASLt's workspace, and the state of a graph's generator.
-        more = np.zeros((2, bytes_of.shape[1]))
-        more[:, 0] = lt_bytes, _GENERATOR_BYTES
-        self._bytes_of, self._pieces = np.concatenate([bytes_of, more]), len(timeline.purpose) + 1
-        workspace, generator = ((np.array([self._pieces]), np.array([len(bytes_of) + own])) for own in (0, 1))
-        # Events of each pool of memory, and where they stand among all.
-        place = np.arange(len(in_order))
+        # Pieces that no node names stand behind all others.
+        workspaces = workspaces or Workspaces()
+        calls, kept = timeline.first_calls, (workspaces.blas_bytes, workspaces.lt_bytes, workspaces.blas_bytes)
+        more = np.zeros((len(kept) + 1, bytes_of.shape[1]))
+        more[:, 0] = *kept, _GENERATOR_BYTES
+        self._bytes_of = np.concatenate([bytes_of, more])
+        self._pieces = len(timeline.purpose) + len(more)
+        begin = _Run(events=first + 1, places=np.arange(len(first)))
+        once = _Run(events=events, places=len(first) + np.arange(len(events)))
+        called = np.array([calls.blas, calls.lt, calls.backward])
+        number = np.flatnonzero((called >= 0) & (np.array(kept) > 0))
+        before = np.array([np.append(node >= call, True).argmax() for call in called[number]], dtype=np.int64)
+        with_workspaces = _Run(
+            events=np.insert(once.events, before, len(timeline.purpose) + 1 + number),
+            places=np.insert(once.places, before, len(bytes_of) + number),
+        )
+        generator = _Run(events=np.array([self._pieces]), places=np.array([len(self._bytes_of) - 1]))
+        is_repeated = timeline.steps == 1 and not np.isin(-once.events, begin.events).any()
         if not is_captured:
-            # After the first pass the workspace is there from the start.
-            self._pools = [_inserted((in_order, place), len(first), workspace) if lt_bytes else (in_order, place)]
+            again = (once.given_back(), once) if is_repeated else ()
+            self._runs = [begin.then(with_workspaces, *again)]
             return
-        is_before = place < len(first)
-        is_own = ~is_before & ~np.isin(np.abs(in_order) - 1, first)
-        start, own = ((in_order[part], place[part]) for part in (is_before, is_own))
-        self._pools = [start, generator, own]
-        if lt_bytes:
-            earlier = np.append(node >= timeline.lt_node, True).argmax()
-            taken = len(first) + np.count_nonzero(~is_end[:earlier])
-            # Before a capture the model runs on another stream.
-            self._pools = [start, generator, workspace, _inserted(own, np.searchsorted(own[1], taken), workspace)]
+        own = with_workspaces.part(~np.isin(np.abs(with_workspaces.events), begin.events))
+        warm_up = own.then(own.part(own.events <= len(timeline.purpose)).given_back(), is_left=True)
+        self._runs = [begin, generator, own, warm_up]
 
     def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
         """Most bytes held at each batch size, -1 where the capacity does not suffice, [B].
@@ -120,8 +172,9 @@ class Replay:
         capacity = _UNLIMITED_BLOCKS if capacity_bytes is None else capacity_bytes // BLOCK_BYTES
         held = 0
         try:
-            for events, places in self._pools:
-                own = peak_blocks(events, sizes.take(places), self._pieces, capacity - held)
+            for run in self._runs:
+                before_restart = len(run.events) if run.is_left else -1
+                own = peak_blocks(run.events, sizes.take(run.places), self._pieces, capacity - held, before_restart)
                 if own < 0:
                     return -1
                 held += own
@@ -133,7 +186,3 @@ class Replay:
             ) from exc
         return held * BLOCK_BYTES
 
-
-def _inserted(pool: _Pool, at: int | np.integer[Any], piece: _Pool) -> _Pool:
-    """A pool that takes a piece before one of its events."""
-    return np.insert(pool[0], at, piece[0]), np.insert(pool[1], at, piece[1])

@@ -21,11 +21,14 @@ from dippm.graph import Attribute, GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
 from dippm.graph.columns import IndexLists
 
-__all__ = ["MemoryTimeline", "Purpose"]
+__all__ = ["FirstCalls", "MemoryTimeline", "Purpose"]
 
 _WEIGHT_ROLES = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT})
 _WRITTEN_ROLES = frozenset({TensorRole.ACTIVATION, TensorRole.GRADIENT, TensorRole.CACHE})
 _CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD})
+# The scope of the loss, whose gradient begins the way back.
+_LOSS_SCOPE = "loss"
+_FEW_CHANNELS, _FEW_PIXELS = 4, 5
 _HALF = frozenset({Arithmetic.FP16, Arithmetic.BF16})
 
 
@@ -67,6 +70,39 @@ _PURPOSE_OF_ROLE = tabulate(
 ).astype(np.int8)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstCalls:
+    """The first node of each thread that calls a library of matrix products, -1 where none does.
+
+    Args:
+        blas: Of those that call cuBLAS; autograd's are not among them.
+        lt: Of those that call cuBLASLt, as linear layers with a bias do.
+        backward: Of those that autograd has call cuBLAS, in a thread of its own.
+    """
+
+    blas: int
+    lt: int
+    backward: int
+
+    @classmethod
+    def of(cls, sizes: GraphSizes, nodes: slice) -> FirstCalls:
+        """Find them among the nodes of one graph."""
+        calls = sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)[nodes]
+        linear = np.flatnonzero(sizes.is_kind(OpKind.LINEAR)[nodes])
+        is_biased = np.zeros_like(calls)
+        is_biased[linear] = sizes.inputs(linear + nodes.start, 2) >= 0
+        begin = np.flatnonzero(sizes.is_kind(OpKind.FILL)[nodes]) + nodes.start
+        starts = [node for node in begin.tolist() if sizes.nodes[node].scope == _LOSS_SCOPE]
+        split = starts[0] - int(nodes.start) if starts else len(calls)
+        return cls(
+            blas=_first(calls[:split], 0), lt=_first(is_biased[:split], 0), backward=_first(calls[split:], split)
+        )
+
+
+def _first(is_chosen: npt.NDArray[np.bool_], start: int) -> int:
+    return start + int(is_chosen.argmax()) if is_chosen.any() else -1
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MemoryTimeline:
     """All pieces of memory of one graph and the order in which they come and go, with the batch left open.
@@ -92,8 +128,7 @@ class MemoryTimeline:
         event_node: Node of each event.
         node_start: First event of each node, its mark, in each step.
         steps: How often the nodes run.
-        runs_blas: Whether any node calls cuBLAS.
-        lt_node: The first node that calls cuBLASLt, as linear layers with a bias do; -1 where none does.
+        first_calls: The nodes that call a library of products first, which keeps a workspace from then on.
 
     Shapes:
         P pieces, E events. purpose, is_taken: [P]; bytes_of: [P, D]; weights, inputs, room: indices into P, the last
@@ -112,8 +147,7 @@ class MemoryTimeline:
     event_node: IndexArray
     node_start: IndexArray
     steps: int
-    runs_blas: bool
-    lt_node: int
+    first_calls: FirstCalls
 
     @property
     def has_gradients(self) -> bool:
@@ -133,9 +167,7 @@ class MemoryTimeline:
         if workload.fusion is not None:
             buffers = CompiledBuffers.of(workload.sizes, workload.types, workload.fusion)
         pieces = _Pieces.of(workload, buffers)
-        arrays, runs_blas = workload.sizes.arrays, workload.sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)
-        runs_lt = workload.sizes.is_kind(OpKind.LINEAR)
-        runs_lt[runs_lt] = workload.sizes.inputs(np.flatnonzero(runs_lt), 2) >= 0
+        arrays = workload.sizes.arrays
         is_early = _is_role(arrays, TensorRole.CACHE)
         is_early[workload.sizes.edges.write_tensor] = False
         grown = _grown(workload, is_early)
@@ -177,8 +209,7 @@ class MemoryTimeline:
                     event_node=in_steps.node,
                     node_start=np.flatnonzero(in_steps.sign == 0),
                     steps=steps[graph],
-                    runs_blas=bool(runs_blas[nodes].any()),
-                    lt_node=int(np.argmax(runs_lt[nodes])) if runs_lt[nodes].any() else -1,
+                    first_calls=FirstCalls.of(workload.sizes, nodes),
                 )
             )
         return result
@@ -415,6 +446,9 @@ def _layout_copies(workload: Workload) -> tuple[FloatArray, npt.NDArray[np.bool_
     result = np.zeros((len(sizes.nodes), sizes.elements.shape[1]))
     read = np.flatnonzero(is_chosen[edges.read_node] & (edges.read_position < 2))
     np.add.at(result, edges.read_node[read], scale(sizes.elements_of(edges.read_tensor[read]), types.read_bytes[read]))
+    written = np.flatnonzero(is_chosen)
+    out = sizes.outputs(written)
+    result[written] += scale(sizes.elements_of(out), types.tensor_bytes[out])
     return result, in_groups
 
 
@@ -422,9 +456,12 @@ def _transposes(sizes: GraphSizes, convolutions: IndexArray) -> tuple[npt.NDArra
     """Which convolutions have a filter of more than one pixel and groups of more than one channel, and which groups."""
     has_pixels, groups = sizes.read_attributes(convolutions, _pixels_and_groups, numbers=2).T
     channels = sizes.dimension(sizes.inputs(convolutions, 0), 1).sum(axis=1)
-    return np.asarray((has_pixels > 0) & ((groups == 1) | (channels != groups))), np.asarray(groups > 1)
+    is_stem = sizes.is_kind(OpKind.CONV)[convolutions] & (channels <= _FEW_CHANNELS) & (has_pixels <= _FEW_PIXELS)
+    is_chosen = (has_pixels > 1) & ((groups == 1) | (channels != groups)) & ~is_stem
+    return np.asarray(is_chosen), np.asarray(groups > 1)
 
 
 def _pixels_and_groups(attributes: Mapping[str, Attribute]) -> tuple[float, float]:
     kernel, groups = attributes.get("kernel"), attributes.get("groups", 1)
-    return not isinstance(kernel, tuple) or max(kernel) > 1, groups if isinstance(groups, int | float) else 1
+    pixels = max(kernel) if isinstance(kernel, tuple) else _FEW_PIXELS + 1
+    return pixels, groups if isinstance(groups, int | float) else 1
