@@ -190,7 +190,11 @@ class _Flow:
         if software.remakes_softmax:
             # A cross-entropy makes the one element of a row that it picks from the scores.
             is_loss = _has_function(sizes, OpKind.GATHER, "nll_loss")
-            is_inside |= (by_loop & from_loop) & is_loss[edges.read_node] & sizes.is_kind(*_SOFTMAX_KINDS)[writer]
+            # Under autocast a cast stands between.
+            is_cast = sizes.is_kind(OpKind.CAST)
+            is_loss[writer[is_loss[edges.read_node] & is_cast[writer] & from_loop]] = True
+            is_made = sizes.is_kind(*_SOFTMAX_KINDS) | is_cast
+            is_inside |= (by_loop & from_loop) & is_loss[edges.read_node] & is_made[writer]
         # Loops write what they make for a concatenation that is built to its place in it at once.
         is_built = sizes.is_kind(OpKind.CONCAT) & (kernel == np.arange(len(kernel)))
         is_joined = is_built[edges.read_node] & from_loop

@@ -185,4 +185,3 @@ class Replay:
                 cure="Give a smaller batch or smaller inputs.",
             ) from exc
         return held * BLOCK_BYTES
-

@@ -1,8 +1,8 @@
 """A folder of graphs, one compressed JSON file per model, so that training reads no model twice.
 
-An entry is named by ``Recipe.model_key``, a hash of all that decides the graph, and by the batch where the graph holds
-for one alone. It carries the graph's fingerprint, and gzip's checksum over all of it: an entry that is cut off, damaged
-or of another version counts as absent.
+An entry is named by ``Recipe.model_key``, a hash of all that decides the model, by the mode where it is training, and
+by the batch where the graph holds for one alone. It carries the graph's fingerprint, and gzip's checksum over all of
+it: an entry that is cut off, damaged or of another version counts as absent.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dippm.costs.conditions import Mode
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.errors import DippmError, UsageError
 from dippm.graph import Graph
@@ -27,6 +28,7 @@ __all__ = ["CachedGraph", "GraphCache", "GraphFailure", "build_graphs", "read_re
 _FORMAT = 1
 _SUFFIX = ".json.gz"
 _BEFORE_BATCH = "-batch"
+_OF_MODE = {Mode.INFERENCE: "", Mode.TRAINING: "-training"}
 _LEVEL = 6
 
 
@@ -57,14 +59,20 @@ class GraphFailure:
 
 
 class GraphCache:
-    """Graphs by model key, and by batch where they hold for one alone, in a folder.
+    """Graphs of one mode by model key, and by batch where they hold for one alone, in a folder.
 
     Args:
         folder: Where the entries lie; made when the first one is written.
+        mode: Whether they are of models as they run in evaluation mode or in training.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, mode: Mode = Mode.INFERENCE) -> None:
         self.folder = Path(folder)
+        self.mode = mode
+
+    def of(self, mode: Mode) -> GraphCache:
+        """The graphs of a mode in the same folder."""
+        return self if mode is self.mode else GraphCache(self.folder, mode=mode)
 
     def load(self, model_key: str, *, batch: int) -> CachedGraph | None:
         """The graph of a model that holds for a batch, or None where there is none that can be used."""
@@ -108,11 +116,15 @@ class GraphCache:
     def keys(self) -> Iterator[str]:
         """Model keys of all entries, each once, whether they can be used or not."""
         names = {path.name.removesuffix(_SUFFIX) for path in self.folder.glob(f"??/*{_SUFFIX}")}
-        yield from sorted({name.partition(_BEFORE_BATCH)[0] for name in names})
+        models = {name.partition(_BEFORE_BATCH)[0] for name in names}
+        ending, of_training = _OF_MODE[self.mode], _OF_MODE[Mode.TRAINING]
+        yield from sorted(
+            name.removesuffix(of_training) for name in models if name.endswith(of_training) is bool(ending)
+        )
 
     def _path(self, model_key: str, batch: int | None = None) -> Path:
         of_batch = "" if batch is None else f"{_BEFORE_BATCH}{batch}"
-        return self.folder / model_key[:2] / f"{model_key}{of_batch}{_SUFFIX}"
+        return self.folder / model_key[:2] / f"{model_key}{_OF_MODE[self.mode]}{of_batch}{_SUFFIX}"
 
 
 def _read_entry(path: Path, model_key: str) -> CachedGraph | None:
@@ -140,8 +152,8 @@ def _read_entry(path: Path, model_key: str) -> CachedGraph | None:
         return None
 
 
-def read_recipe(recipe: Recipe) -> Graph:
-    """Build a recipe's model without memory for its weights, and read its graph.
+def read_recipe(recipe: Recipe, *, mode: Mode = Mode.INFERENCE) -> Graph:
+    """Build a recipe's model without memory for its weights, and read its graph in a mode.
 
     Raises:
         DippmError: Whatever keeps it from being built or read.
@@ -151,7 +163,7 @@ def read_recipe(recipe: Recipe) -> Graph:
 
     module, inputs = build(recipe, device="meta")
     source = f"{recipe.collection}/{recipe.family}/{recipe.model_key}"
-    return read_module(module, input=inputs, source=source, batch_hint=recipe.batch)
+    return read_module(module, input=inputs, source=source, mode=mode, batch_hint=recipe.batch)
 
 
 def build_graphs(
@@ -165,7 +177,7 @@ def build_graphs(
 
     Args:
         recipes: Recipes. A model is read once, and once at each batch where its graph holds for one alone.
-        cache: Where the graphs go. What it holds in good order already is left alone.
+        cache: Where the graphs go, and in which mode they are read. What it holds in good order already is left alone.
         jobs: Processes that read models at the same time, at least 1.
         on_progress: Called with the number of models done and their total, first with what was there already.
 
@@ -236,7 +248,7 @@ def _read_and_save(recipes: Sequence[Recipe], cache: GraphCache) -> GraphFailure
 
     for recipe in recipes:
         try:
-            graph = read_recipe(recipe)
+            graph = read_recipe(recipe, mode=cache.mode)
         except DippmError as exc:
             return GraphFailure(recipe=recipe, reason=str(exc))
         except Exception as exc:  # noqa: BLE001 - libraries raise what they like; one model must not end the others

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Conditions, Layout, Runtime
-from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.recipes.recipe import Recipe
 from dippm.datasets.selection import is_steady
 from dippm.datasets.software_graphs import as_measured, software_of
@@ -184,15 +185,15 @@ def evaluate_labels(labels: Sequence[Label], cache: GraphCache, *, jobs: int = 1
         jobs: Processes that build graphs at the same time.
 
     Raises:
-        UsageError: As :func:`dippm.datasets.graph_cache.build_graphs`.
+        UsageError: As :func:`dippm.datasets.label_graphs.build_label_graphs`.
         UnsupportedError: As :meth:`dippm.predictors.physics.PhysicsPredictor.predict`.
     """
-    failures = build_graphs([label.recipe for label in labels], cache, jobs=jobs)
+    failures = build_label_graphs(labels, cache, jobs=jobs)
     reasons = {failure.recipe.model_key: failure.reason for failure in failures}
     predictor = PhysicsPredictor.load()
     scores, left_out = [], []
     for label in labels:
-        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        cached = load_label_graph(label, cache)
         if cached is None:
             reason = reasons.get(label.recipe.model_key, "Its graph is not in the cache.")
             left_out.append(f"{label.recipe.family}, batch {label.recipe.batch}: {reason}")

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
-from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import build_label_graphs
 from dippm.datasets.selection import is_steady
 from dippm.datasets.splits import split_by_graph
 from dippm.datasets.store.label import Label
@@ -126,7 +127,7 @@ def adapt_device(
     chosen = choose_labels(labels, device, AdditivePredictor.load(shipped))
     covered = [label for regime in REGIMES for label in chosen.by_regime.get(regime, [])]
     graphs = GraphCache(cache)
-    failures = build_graphs((label.recipe for label in covered), graphs, jobs=jobs, on_progress=on_graph)
+    failures = build_label_graphs(covered, graphs, jobs=jobs, on_progress=on_graph)
     unread = {failure.recipe.model_key: failure.reason for failure in failures}
     left_out = Counter(chosen.left_out)
     left_out.update("the model's graph cannot be read" for label in covered if label.recipe.model_key in unread)

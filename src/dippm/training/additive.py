@@ -32,7 +32,8 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import Rates
-from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import build_label_graphs
 from dippm.datasets.location import data_folder
 from dippm.datasets.store.label import Label
 from dippm.features.physical import COLUMNS
@@ -68,7 +69,7 @@ def load_samples(
         rates: Sustained rates of the plain sum; the shipped ones where None are given.
     """
     measured = read_measured_models(data_folder(), regime.mode, regime.runtime)
-    for failure in build_graphs((label.recipe for label in measured.labels), GraphCache(cache), jobs=jobs):
+    for failure in build_label_graphs(measured.labels, GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
     samples = build_additive_samples(
         measured.labels, cache=cache, folder=folder, parameters_m=measured.parameters_m, rates=rates

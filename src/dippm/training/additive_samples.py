@@ -27,6 +27,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph, TrainingSettings, make_training_graph
 from dippm.datasets import fast_norms, software_graphs
 from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import load_label_graph
 from dippm.datasets.software_graphs import as_measured
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec, find_device
@@ -214,7 +215,7 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
         graphs: dict[str, PhysicalPlan] = {}
         for position in members:
             label = labels[position]
-            cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+            cached = load_label_graph(label, cache)
             if cached is None:
                 continue
             conditions = label.configuration.conditions

@@ -37,7 +37,8 @@ import numpy as np
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import architecture_of
-from dippm.datasets.graph_cache import GraphCache, build_graphs
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
@@ -108,7 +109,7 @@ def load_traced_samples(
         and label.measurement.latency_ms is not None
         and label.configuration.conditions.mode is mode
     ]
-    for failure in build_graphs((label.recipe for label in chosen), GraphCache(cache), jobs=jobs):
+    for failure in build_label_graphs(chosen, GraphCache(cache), jobs=jobs):
         _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
     rates = shared_rates()
     for device in {label.measurement.device for label in chosen}:  # of one architecture
@@ -130,7 +131,7 @@ def traced_operators(
         runs: Its trace.
         graphs: Cache that holds its graph.
     """
-    cached = graphs.load(label.recipe.model_key, batch=label.recipe.batch)
+    cached = load_label_graph(label, graphs)
     if cached is None:
         return {}
     conditions = label.configuration.conditions

@@ -13,6 +13,7 @@ from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.context import context_growth_mb, context_mb
 from dippm.costs.energy import PowerModel
 from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import load_label_graph
 from dippm.datasets.software_graphs import software_of
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec
@@ -163,7 +164,7 @@ def _measured_draws(
     """Those of all labels that can be predicted, at the predicted time."""
     draws = []
     for label in labels:
-        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        cached = load_label_graph(label, cache)
         energy_j, latency_ms = label.measurement.energy_j, label.measurement.latency_ms
         if cached is None or not energy_j or not latency_ms:
             continue

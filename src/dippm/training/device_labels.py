@@ -18,6 +18,7 @@ from dippm.costs.training_step.training_graph import Phase, TrainingSettings, ma
 from dippm.costs.workload import Workload
 from dippm.datasets.disturbances import even_out_pace
 from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import load_label_graph
 from dippm.datasets.selection import merge_repeats
 from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
@@ -140,7 +141,7 @@ def host_ms(labels: Sequence[Label], cache: GraphCache, rates: Rates) -> FloatAr
     result = np.zeros(len(labels))
     plans: dict[tuple[str, str, Conditions, str], KernelPlan] = {}
     for place, label in enumerate(labels):
-        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        cached = load_label_graph(label, cache)
         if cached is None:
             continue
         conditions, framework = label.configuration.conditions, label.measurement.software.framework

@@ -68,10 +68,12 @@ def _cross_entropy(builder: StepBuilder, logits: int, *, is_autocast: bool) -> N
         return
     shape = builder.shape(scores)
     classes = builder.new_tensor(shape[:1], DType.INT64, name="classes", role=TensorRole.INPUT)
-    # Under autocast the kernel reads 16 bits and writes FP32.
-    dtype = _full(builder.dtype(scores)) if is_autocast else builder.dtype(scores)
-    logarithms = builder.new_tensor(shape, dtype, name="log_softmax")
+    # ``cross_entropy`` asks for logarithms of the scores' own type, which autocast leaves at that; what picks one of
+    # each row is on its list.
+    logarithms = builder.new_tensor(shape, builder.dtype(scores), name="log_softmax")
     builder.run(OpKind.LOG_SOFTMAX, (scores,), (logarithms,), "aten.log_softmax", attributes={"axes": (1,)})
+    if is_autocast:
+        logarithms = _in_full(builder, logarithms)
     loss = builder.new_tensor(_SCALAR, builder.dtype(logarithms), name="loss")
     builder.run(OpKind.GATHER, (logarithms, classes), (loss,), "aten.nll_loss", function="nll_loss")
 

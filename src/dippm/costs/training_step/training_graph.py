@@ -187,6 +187,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     builder.phase = Phase.BACKWARD
     start_backward(builder, gradients)
     _append_backward(builder, gradients, seen, blocks)
+    free_after.update(_logarithms_until(builder))
     builder.twin, builder.scope = -1, "optimizer"
     trained = [index for index in parameters if gradients.of_parameter(index) is not None]
     kept = [_keep_gradient(builder, gradients, index, earlier.get(index)) for index in trained]
@@ -235,6 +236,20 @@ def _refuse_quantised(graph: Graph) -> None:
                 cure="Train adapters beside them, by lora or --lora, leave out how weights are to be stored, or train "
                 'what a checkpoint was quantised from, by weights="dequantised" or --weights dequantised.',
             )
+
+
+def _logarithms_until(builder: StepBuilder) -> dict[int, int]:
+    """The logarithms that losses pick from, which autograd keeps for their shape alone, and until when it does."""
+    picked = {
+        position: builder.base(node.inputs[0])
+        for position, node in enumerate(builder.nodes)
+        if node.kind is OpKind.GATHER and node.attributes.get("function") == "nll_loss"
+    }
+    return {
+        picked[builder.twins[position]]: position
+        for position, node in enumerate(builder.nodes)
+        if node.attributes.get("function") == "nll_loss" and builder.twins[position] in picked
+    }
 
 
 def _append_backward(
