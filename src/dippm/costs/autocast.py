@@ -40,7 +40,7 @@ _MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpK
 CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 
 # Autocast's lists by kind. Not on any list: batch and instance norm, pooling, most activations; they keep the type of
-# their input. Sums, products, norms and softmax read what they are given and write FP32 in the same kernel.
+# their input. Sums, products, norms and softmax of FP16 read what they are given and write FP32 in the same kernel.
 _LOWER_KINDS = CONTRACTION_KINDS | RECURRENT_KINDS | {OpKind.PRELU}
 _FP32_KINDS = frozenset(
     {OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM, OpKind.POW, OpKind.SOFTPLUS, OpKind.RESIZE}
@@ -186,6 +186,9 @@ class Walk:
         """Lay out a graph; the arguments are those of :func:`follow_autocast`."""
         arrays, edges = sizes.arrays, sizes.edges
         target, result = _rules(sizes)
+        if lower is DType.BFLOAT16:
+            # Of a softmax that reads 16 bits and writes FP32 CUDA has a kernel for FP16 alone (ATen/native/SoftMax.cpp).
+            target[sizes.is_kind(OpKind.SOFTMAX, OpKind.LOG_SOFTMAX) & (target == _STAYS)] = _FLOAT32
         lower_number = tuple(DType).index(lower)
         # A view of the same type holds what its owner holds.
         is_view = (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])

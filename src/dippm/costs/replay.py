@@ -85,8 +85,7 @@ class Replay:
     """The events of one timeline, for any batch size and capacity.
 
     What the allocator held is kept by batch and capacity: the next device asks for the same, and so does whoever asks
-    again. A pass is followed twice, the second time with what libraries and the cache hold after the first, unless its
-    timeline has two steps already.
+    again. A timeline is followed to its end and its last step once more, with what libraries and the cache hold then.
 
     Args:
         timeline: The model's memory events.
@@ -140,10 +139,11 @@ class Replay:
             places=np.insert(once.places, before, len(bytes_of) + number),
         )
         generator = _Run(events=np.array([self._pieces]), places=np.array([len(self._bytes_of) - 1]))
-        is_repeated = timeline.steps == 1 and not np.isin(-once.events, begin.events).any()
         if not is_captured:
-            again = (once.given_back(), once) if is_repeated else ()
-            self._runs = [begin.then(with_workspaces, *again)]
+            # Where a step begins, nodes begin anew. What is there from the start can be given back but once.
+            last = once.part(np.cumsum(np.diff(node, prepend=node[:1]) < 0) == timeline.steps - 1)
+            is_repeated = not np.isin(-once.events, begin.events).any()
+            self._runs = [begin.then(with_workspaces, *((last.given_back(), last) if is_repeated else ()))]
             return
         own = with_workspaces.part(~np.isin(np.abs(with_workspaces.events), begin.events))
         warm_up = own.then(own.part(own.events <= len(timeline.purpose)).given_back(), is_left=True)

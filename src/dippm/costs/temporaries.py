@@ -12,6 +12,7 @@ attention in 16 bits       log-sum-exp of every query (fp32), of the flash kerne
 LSTM, GRU, RNN             all gates of one layer over the whole sequence: an assumption on cuDNN's workspace
 product with packed        the weight in 16 bits, where its library unpacks it for many rows (counted for few as well)
 weight
+gradient of a softmax      what it is handed times the softmax, which its kernel reads
 sort, top-k                a second copy of keys and int64 positions: an assumption on the radix sort's buffers
 =========================  =================================================================================
 
@@ -77,7 +78,12 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable, ge
     keys = sizes.inputs(sorts, 0)
     copies = scale(sizes.elements_of(keys), types.tensor_bytes[keys] + _INDEX_BYTES)
     products, weights = _unpacked(sizes, gemm)
-    return _spread(len(sizes.nodes), (layers, all_gates), (sorts, copies), (products, weights))
+    # That of a logarithm makes no such product.
+    is_softmax = sizes.is_kind(OpKind.SOFTMAX_GRAD) & ~sizes.has_function(OpKind.LOG_SOFTMAX.value)
+    gradients: IndexArray = np.flatnonzero(is_softmax)
+    handed = sizes.inputs(gradients, 0)
+    weighted = scale(sizes.elements_of(handed), types.tensor_bytes[handed])
+    return _spread(len(sizes.nodes), (layers, all_gates), (sorts, copies), (products, weights), (gradients, weighted))
 
 
 def _unpacked(sizes: GraphSizes, gemm: GemmTable) -> tuple[IndexArray, FloatArray]:
