@@ -129,8 +129,8 @@ def test_older_software_holds_its_kernels_and_lends_cublas_nothing(builder):
         assert before.parts_mb["context"].tolist() == [context_mb(device, old)]
         assert today.parts_mb["workspace"] - before.parts_mb["workspace"] == pytest.approx(8.125)
         np.testing.assert_allclose(sum(before.parts_mb.values()), before.memory_mb)
-        # 20 MiB are the segment that cuBLAS's workspace lies in.
-        grown = context_mb(device, old) - context_mb(device) - 20
+        # cuBLAS's workspace lies in what activations have left.
+        grown = context_mb(device, old) - context_mb(device)
         assert (before.memory_mb - today.memory_mb).tolist() == [pytest.approx(grown)]
 
 
@@ -279,9 +279,9 @@ def test_a_captured_graph_has_a_pool_and_a_blas_workspace_of_its_own(builder):
         name: float((each.memory_mb - each.parts_mb["context"]).item())
         for name, each in zip(("eager", "captured"), (eager, captured), strict=True)
     }
-    # Eager: 20 MiB of weights, 2 of small tensors, 20 for the 4 MiB, 32 of cuBLAS. Captured: 2 and 32 more, of small
-    # tensors and of cuBLAS.
-    assert held == {"eager": 74.0, "captured": 108.0}
+    # Eager: 20 MiB of weights, 2 of small tensors, 20 for the 4 MiB, 32 of cuBLAS. Captured: 2, 32 and 2 more, of small
+    # tensors, of cuBLAS before the capture, and of the state of its generator.
+    assert held == {"eager": 74.0, "captured": 110.0}
 
 
 def test_a_captured_graph_fits_where_both_pools_do(builder):
@@ -289,4 +289,4 @@ def test_a_captured_graph_fits_where_both_pools_do(builder):
     (estimate,) = estimate_memory(timeline, [1, 64, 2**20], [device], is_captured=True)
     (eager,) = estimate_memory(timeline, [1, 64, 2**20], [device])
     assert estimate.fits.tolist() == [True, True, False]
-    assert np.all(estimate.memory_mb >= eager.memory_mb)
+    assert np.all(estimate.memory_mb[:2] >= eager.memory_mb[:2])

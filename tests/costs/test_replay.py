@@ -30,14 +30,16 @@ _SIZES = st.one_of(
 _STEPS = st.lists(st.tuples(st.integers(0, 7), _SIZES), max_size=300)
 
 
-def compiled(events, sizes, pieces, capacity):
+def compiled(events, sizes, pieces, capacity, before_restart=-1):
     from dippm.costs._replay import peak_blocks
 
-    return peak_blocks(np.array(events, dtype=np.int64), np.array(sizes, dtype=np.int64), pieces, capacity)
+    arrays = (np.array(column, dtype=np.int64) for column in (events, sizes))
+    return peak_blocks(*arrays, pieces, capacity, before_restart)
 
 
-def in_python(events, sizes, pieces, capacity):
-    return allocator.peak_blocks(np.array(events, dtype=np.int64), np.array(sizes, dtype=np.int64), pieces, capacity)
+def in_python(events, sizes, pieces, capacity, before_restart=-1):
+    arrays = (np.array(column, dtype=np.int64) for column in (events, sizes))
+    return allocator.peak_blocks(*arrays, pieces, capacity, before_restart)
 
 
 def events_of(steps):
@@ -69,10 +71,22 @@ def test_a_compiler_was_used_where_there_is_one():
 
 
 @needs_compiled
-@given(_STEPS, st.sampled_from([_UNLIMITED, 0, 100_000, 400_000, 1_500_000]))
-def test_both_hold_the_same_at_any_capacity(steps, capacity):
+@given(_STEPS, st.sampled_from([_UNLIMITED, 0, 100_000, 400_000, 1_500_000]), st.integers(-1, 301))
+def test_both_hold_the_same_at_any_capacity(steps, capacity, before_restart):
     events, sizes, pieces = events_of(steps)
-    assert compiled(events, sizes, pieces, capacity) == in_python(events, sizes, pieces, capacity)
+    of_both = (each(events, sizes, pieces, capacity, before_restart) for each in (compiled, in_python))
+    assert len(set(of_both)) == 1
+
+
+@pytest.mark.parametrize("follow", [pytest.param(compiled, marks=needs_compiled), in_python])
+def test_a_new_peak_begins_with_what_is_not_wholly_free(follow):
+    events, sizes = [1, 2, 3, -1, -3], [30_000, 15_000, 15_000, 30_000, 15_000]
+    # A segment of 32,768 for the first, one of 40,960 for the two others, of which one block stays.
+    assert follow(events, sizes, 3, _UNLIMITED) == 32_768 + 40_960
+    assert follow(events, sizes, 3, _UNLIMITED, 5) == 40_960
+    assert follow([*events, 1], [*sizes, 30_000], 3, _UNLIMITED, 5) == 32_768 + 40_960
+    assert follow(events, sizes, 3, _UNLIMITED, 0) == 32_768 + 40_960
+    assert follow(events, sizes, 3, 40_000, 5) == -1
 
 
 @needs_compiled
@@ -119,9 +133,9 @@ def test_only_arrays_of_64_bit_integers_are_taken(array):
 
     good = np.array([1], dtype=np.int64)
     with pytest.raises(TypeError):
-        peak_blocks(array, good, 1, 10)
+        peak_blocks(array, good, 1, 10, -1)
     with pytest.raises(TypeError):
-        peak_blocks(good, array, 1, 10)
+        peak_blocks(good, array, 1, 10, -1)
 
 
 def timeline_of(builder):

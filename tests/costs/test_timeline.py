@@ -10,7 +10,8 @@ import pytest
 from dippm.costs import GraphSizes, MemoryTimeline, Precision, Purpose, Workload, live_memory
 from dippm.costs.conditions import Optimizer
 from dippm.costs.polynomial import evaluate
-from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.costs.timeline import FirstCalls
+from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.graph import DType, OpKind
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
@@ -123,10 +124,10 @@ def test_layout_copies_of_a_convolution(builder):
     x = builder.input(builder.N, 8, 4, 4)
     builder.node(OpKind.CONV, [x, builder.weight(16, 8, 3, 3)], builder.N, 16, 4, 4, **_CONV)
     graph = builder.graph()
-    image, weight = 8 * 16, 16 * 8 * 9
+    image, weight, result = 8 * 16, 16 * 8 * 9, 16 * 16
     for precision, purpose, expected in (
-        (Precision.FP32, Purpose.LAYOUT_TF32, 4 * (2 * image + weight)),
-        (Precision.FP16, Purpose.LAYOUT_HALF, 2 * (2 * image + weight)),
+        (Precision.FP32, Purpose.LAYOUT_TF32, 4 * (2 * image + weight + 2 * result)),
+        (Precision.FP16, Purpose.LAYOUT_HALF, 2 * (2 * image + weight + 2 * result)),
         (Precision.FP32_STRICT, None, 0),
     ):
         timeline = _timeline(graph, precision)
@@ -141,12 +142,14 @@ def test_layout_copies_of_a_convolution(builder):
     [
         ((8, 1, 3, 3), {"groups": 8}, 0),
         ((8, 8, 1, 1), {"kernel": (1, 1)}, 0),
-        ((8, 4, 3, 3), {"groups": 2}, 4 * (2 * 8 * 16 + 8 * 4 * 9)),
+        ((8, 4, 3, 3), {"groups": 2}, 4 * (4 * 8 * 16 + 8 * 4 * 9)),
+        ((8, 3, 3, 3), {}, 0),
+        ((8, 3, 7, 7), {"kernel": (7, 7)}, 4 * (2 * 3 * 16 + 2 * 8 * 16 + 8 * 3 * 49)),
     ],
-    ids=["depthwise", "one pixel", "grouped"],
+    ids=["depthwise", "one pixel", "grouped", "first", "wide first"],
 )
 def test_which_convolutions_make_copies(builder, weight, changed, copied):
-    x = builder.input(builder.N, 8, 4, 4)
+    x = builder.input(builder.N, weight[1] * changed.get("groups", 1), 4, 4)
     builder.node(OpKind.CONV, [x, builder.weight(*weight)], builder.N, 8, 4, 4, **{**_CONV, **changed})
     assert live_memory(_timeline(builder.graph()), [2], without=frozenset()).workspace_bytes.tolist() == [copied]
 
@@ -168,12 +171,21 @@ def test_copies_of_convolutions_in_groups_are_known_apart(builder, precision, pu
     assert live_memory(timeline, [2], without=frozenset({purpose})).workspace_bytes == 0
 
 
-def test_only_matrix_products_call_cublas(new_builder):
-    for kind, expected in ((OpKind.RELU, False), (OpKind.LINEAR, True), (OpKind.MATMUL, True)):
-        builder = new_builder()
-        x = builder.input(builder.N, 8)
-        builder.node(kind, [x, builder.weight(8, 8)], builder.N, 8)
-        assert _timeline(builder.graph()).runs_blas is expected
+def test_who_calls_a_library_of_products_first(builder):
+    x = builder.input(builder.N, 8)
+    x = builder.node(OpKind.RELU, [x], builder.N, 8)
+    assert _timeline(builder.graph()).first_calls == FirstCalls(blas=-1, lt=-1, backward=-1)
+    x = builder.node(OpKind.MATMUL, [x, builder.weight(8, 8)], builder.N, 8)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8)
+    assert _timeline(builder.graph()).first_calls == FirstCalls(blas=1, lt=-1, backward=-1)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 8), builder.weight(8)], builder.N, 8)
+    graph = builder.graph()
+    assert _timeline(graph).first_calls == FirstCalls(blas=1, lt=3, backward=-1)
+    step = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.SGD))
+    calls = _timeline(step.graph).first_calls
+    products = np.flatnonzero([node.kind in (OpKind.LINEAR, OpKind.MATMUL) for node in step.graph.nodes])
+    (backward,) = np.flatnonzero(step.phase[products] == Phase.BACKWARD)[:1]
+    assert calls == FirstCalls(blas=1, lt=3, backward=int(products[backward]))
 
 
 def test_scratch_is_workspace(builder):

@@ -187,7 +187,7 @@ class Walk:
         arrays, edges = sizes.arrays, sizes.edges
         target, result = _rules(sizes)
         if lower is DType.BFLOAT16:
-            # Of a softmax that reads 16 bits and writes FP32 CUDA has a kernel for FP16 alone (ATen/native/SoftMax.cpp).
+            # CUDA has a softmax that reads 16 bits and writes FP32 for FP16 alone (ATen/native/SoftMax.cpp).
             target[sizes.is_kind(OpKind.SOFTMAX, OpKind.LOG_SOFTMAX) & (target == _STAYS)] = _FLOAT32
         lower_number = tuple(DType).index(lower)
         # A view of the same type holds what its owner holds.
