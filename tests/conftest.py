@@ -253,6 +253,11 @@ def _training_labels(labelled_models: tuple[list[Label], Path]) -> tuple[list[La
     """The same networks and figures as labels of training."""
     labels, folder = labelled_models
     conditions = Conditions.parse(mode="training", optimizer="momentum")
+    cache = GraphCache(folder)
+    for label in labels:
+        cached = cache.load(label.recipe.model_key, batch=label.recipe.batch)
+        assert cached is not None
+        cache.of(Mode.TRAINING).save(label.recipe.model_key, cached.graph, fingerprint=cached.fingerprint)
     return [
         replace(label, configuration=replace(label.configuration, conditions=conditions)) for label in labels
     ], folder

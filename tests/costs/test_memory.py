@@ -290,3 +290,39 @@ def test_a_captured_graph_fits_where_both_pools_do(builder):
     (eager,) = estimate_memory(timeline, [1, 64, 2**20], [device])
     assert estimate.fits.tolist() == [True, True, False]
     assert np.all(estimate.memory_mb[:2] >= eager.memory_mb[:2])
+
+
+def test_the_context_grows_with_captures_and_with_backward_passes(builder):
+    graph, device = _network(builder), find_device("H200")
+    step = make_training_graph(graph, TrainingSettings(optimizer=Optimizer.SGD)).graph
+    plain, captured, trained = (
+        estimate_memory(_timeline(each), [4], [device], is_captured=is_captured)[0].parts_mb["context"].item()
+        for each, is_captured in ((graph, False), (graph, True), (step, False))
+    )
+    assert plain == context_mb(device)
+    assert (captured, trained) == (context_mb(device, is_captured=True), context_mb(device, trains=True))
+
+
+def test_a_workspace_lies_where_there_is_room(builder):
+    """The 32 MiB of cuBLAS find the segment of a tensor that was given back, if there is one as large."""
+    x = builder.input(builder.N, 8)
+    large = builder.node(OpKind.TANH, [x], builder.N, 10 * 2**20)  # 40 MiB
+    small = builder.node(OpKind.REDUCE, [large], builder.N, 8)
+    builder.node(OpKind.LINEAR, [small, builder.weight(8, 8)], builder.N, 8)
+    timeline = _timeline(builder.graph())
+    (alone,) = estimate_memory(timeline, [1], [find_device("H200")])
+    held_mb = (alone.memory_mb - alone.parts_mb["context"]).item()
+    # In the first pass the workspace takes the 40 MiB, so that the tensor needs another segment in the second.
+    assert held_mb == 2 + 40 + 40
+    assert alone.parts_mb["slack"].item() >= 0
+
+
+def test_cublaslt_has_a_workspace_of_its_own_until_pytorch_2_12(builder):
+    x = builder.input(builder.N, 8)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 8), builder.weight(8)], builder.N, 8)
+    timeline, devices = _timeline(builder.graph()), [find_device("H200")]
+    own, shared = (
+        estimate_memory(timeline, [1], devices, software=Software.parse(f"torch {release}"))[0].parts_mb["workspace"]
+        for release in ("2.11", "2.12")
+    )
+    assert (own - shared).tolist() == [1.0]

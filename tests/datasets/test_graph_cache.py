@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dippm.costs.conditions import Mode
 from dippm.datasets import graph_cache
 from dippm.datasets.graph_cache import GraphCache, build_graphs, read_recipe
 from dippm.datasets.recipes.collections import load_collection
@@ -167,7 +168,7 @@ def read_models(monkeypatch: pytest.MonkeyPatch, new_builder: Callable[[], Any])
     """The models and batches that are read, in this process; graphs of "open" hold for every batch, others for one."""
     read = []
 
-    def read_recipe(recipe: Recipe) -> Graph:
+    def read_recipe(recipe: Recipe, *, mode: Mode = Mode.INFERENCE) -> Graph:
         read.append((recipe.architecture, recipe.batch))
         builder = new_builder()
         batch = builder.N if recipe.architecture == "open" else recipe.batch
@@ -215,3 +216,25 @@ def test_a_batch_that_a_model_cannot_have_is_named(tmp_path: Path, read_models: 
     assert "batch 1 only: It asks for its batch." in failure.reason
     assert read_models == [("single", 1), ("single", 8)]
     assert GraphCache(tmp_path).load(single[0].model_key, batch=1) is not None
+
+
+def test_graphs_of_a_mode_are_known_apart(tmp_path: Path, new_builder: Callable[[], Any]) -> None:
+    folder = tmp_path / "graphs"
+    evaluated = GraphCache(folder)
+    trained = evaluated.of(Mode.TRAINING)
+    assert (trained.of(Mode.TRAINING), trained.of(Mode.INFERENCE).mode) == (trained, Mode.INFERENCE)
+    graphs = {}
+    for cache, kind in ((evaluated, OpKind.RELU), (trained, OpKind.DROPOUT)):
+        builder = new_builder()
+        builder.node(kind, [builder.input(builder.N, 4)], builder.N, 4)
+        graphs[cache.mode] = builder.graph()
+        assert cache.load(KEY, batch=1) is None
+        cache.save(KEY, graphs[cache.mode], fingerprint=kind.value)
+    for cache in (evaluated, trained):
+        entry = cache.load(KEY, batch=1)
+        assert entry is not None
+        assert entry.graph == graphs[cache.mode]
+        assert list(cache.keys()) == [KEY]
+    trained.save("ab" * 8, graphs[Mode.TRAINING], fingerprint="f")
+    assert list(evaluated.keys()) == [KEY]
+    assert list(trained.keys()) == sorted(["ab" * 8, KEY])

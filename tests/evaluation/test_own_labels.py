@@ -171,7 +171,7 @@ def test_only_first_measurements_that_ended_well_are_chosen() -> None:
 
 
 def test_models_that_cannot_be_built_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("dippm.evaluation.own_labels.build_graphs", lambda _recipes, _cache, *, jobs: [])
+    monkeypatch.setattr("dippm.evaluation.own_labels.build_label_graphs", lambda _labels, _cache, *, jobs: [])
     report = evaluate_labels([label()], GraphCache(tmp_path))
     assert report == LabelReport(scores=(), left_out=("none, batch 2: Its graph is not in the cache.",))
     page = page_of(score(1, 1), left_out=report.left_out)

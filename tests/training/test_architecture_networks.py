@@ -88,7 +88,9 @@ def _runs(width: int, *, us: float) -> list[OperatorRun]:
 def _cache(tmp_path: Path, new_builder: Callable[[], Any]) -> GraphCache:
     cache = GraphCache(tmp_path / "graphs")
     for width in _WIDTHS:
-        cache.save(_label(width, 1.0).recipe.model_key, _graph(new_builder(), width), fingerprint=str(width))
+        for mode in Mode:
+            graph = _graph(new_builder(), width)
+            cache.of(mode).save(_label(width, 1.0).recipe.model_key, graph, fingerprint=str(width))
     return cache
 
 
