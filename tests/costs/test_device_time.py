@@ -186,22 +186,67 @@ def test_a_narrow_row_of_a_layer_norm_takes_a_block_of_its_own(builder: Any, pre
     assert wide[0] == wide[1] > block_ms
 
 
-def pooling(builder: Any, window: int) -> Graph:
+def pooling(builder: Any, window: int, kind: OpKind) -> Graph:
     n = builder.N
     x = builder.input(n, 64, 56, 56)
     around = (window - 1) // 2
     at = {"kernel": (window, window), "stride": (1, 1), "padding": (around, around)}
-    builder.node(OpKind.AVG_POOL, [x], n, 64, 56, 56, **at)
+    builder.node(kind, [x], n, 64, 56, 56, **at)
     return builder.graph()
 
 
+@pytest.mark.parametrize(("kind", "tap"), [(OpKind.MAX_POOL, 2.0), (OpKind.AVG_POOL, 0.8)])
 @pytest.mark.parametrize("window", [3, 7])
-def test_windows_of_pooling_take_the_reads_that_they_make(builder: Any, window: int) -> None:
-    rates, device = Rates(pool_tap_cycles=2.0, gap_us=0.0), find_device("A100")
-    time_ms = time_of(pooling(builder, window), batches=[32], rates=rates)[0, -1]
-    taps = 32 * 64 * 56 * 56 * window**2
-    assert time_ms == pytest.approx(2.0 * taps / (device.sm_count * device.boost_clock_mhz * 1e3))
-    assert time_ms > time_of(pooling(builder, window), batches=[32], rates=replace(rates, pool_tap_cycles=0.0))[0, -1]
+def test_windows_of_pooling_take_the_reads_that_they_make(builder: Any, window: int, kind: OpKind, tap: float) -> None:
+    rates, device = Rates(pool_element_cycles=5.0, pool_tap_cycles=2.0, gap_us=0.0), find_device("A100")
+    graph = pooling(builder, window, kind)
+    time_ms = time_of(graph, batches=[32], rates=rates)[0, -1]
+    cycles = 32 * 64 * 56 * 56 * (5.0 + tap * window**2)
+    assert time_ms == pytest.approx(cycles / (device.sm_count * device.boost_clock_mhz * 1e3))
+    by_bytes = replace(rates, pool_element_cycles=0.0, pool_tap_cycles=0.0)
+    assert time_ms > time_of(graph, batches=[32], rates=by_bytes)[0, -1]
+
+
+def _of_two(builder: Any, *shape: int, **attributes: Any) -> Graph:
+    x = builder.input(builder.N, 64, 56, 56)
+    builder.node(OpKind.MUL, [x, builder.input(builder.N, *shape)], builder.N, 64, 56, 56, **attributes)
+    return builder.graph()
+
+
+def _batch_norm(builder: Any, **attributes: Any) -> Graph:
+    weight = builder.weight(64)
+    x = builder.input(builder.N, 64, 56, 56)
+    builder.node(OpKind.BATCH_NORM, [x, weight, weight], builder.N, 64, 56, 56, **attributes)
+    return builder.graph()
+
+
+def _mixed(builder: Any) -> Graph:
+    whole = builder.input(builder.N, 64, 56, 56, dtype=DType.FLOAT32)
+    half = builder.input(builder.N, 64, 56, 56, dtype=DType.FLOAT16)
+    builder.node(OpKind.ADD, [whole, half], builder.N, 64, 56, 56, dtype=DType.FLOAT32)
+    return builder.graph()
+
+
+@pytest.mark.parametrize(
+    ("make", "is_placed"),
+    [
+        (_batch_norm, True),
+        (lambda builder: _batch_norm(builder, is_training=True), False),
+        (lambda builder: _of_two(builder, 64, 1, 1), True),
+        (lambda builder: _of_two(builder, 64, 56, 56), False),
+        (_mixed, True),
+    ],
+    ids=["batch norm", "batch norm that trains", "spread", "alike", "mixed"],
+)
+def test_kernels_that_find_the_place_of_each_element(
+    builder: Any, make: Callable[[Any], Graph], is_placed: bool
+) -> None:
+    rates, device, graph = Rates(element_cycles=3.0), find_device("A100"), make(builder)
+    own, plain = (
+        time_of(graph, batches=[32], rates=each)[0, -1] for each in (rates, replace(rates, element_cycles=0.0))
+    )
+    cycles_ms = 3.0 * 32 * 64 * 56 * 56 / (device.sm_count * device.boost_clock_mhz * 1e3)
+    assert own - plain == pytest.approx(cycles_ms if is_placed else 0.0)
 
 
 @pytest.mark.parametrize(("batch", "groups", "waves"), [(4, 1, 1), (64, 4, 2)])

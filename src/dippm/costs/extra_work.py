@@ -16,7 +16,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import DType, OpKind
+from dippm.graph import ARITHMETIC_KINDS, DType, OpKind
 from dippm.graph.codes import mark
 from dippm.units import MEGA, MILLI
 
@@ -29,6 +29,7 @@ __all__ = [
     "add_windows_and_groups",
     "channel_blocks",
     "native_batch_norms",
+    "placed_elements",
     "reordered_images",
     "rows_with_blocks",
 ]
@@ -43,6 +44,9 @@ NATIVE_NORM_US = 3.3
 """What PyTorch's own batch norm of inference runs before it takes, microseconds: two small kernels, for the mean and
 the deviation of each channel, and what lies between (1,252 on an H200, data/labels/h200/shared-traces.parquet)."""
 
+# A read that is added up beside one whose place is kept where it is the largest so far, 0.085 and 0.2 cycles on an H100
+# and an H200 (data/labels).
+_MEAN_TAP = 0.4
 _IMAGE_RANK = 4
 # Blocks of a group norm's statistics that a multiprocessor runs at the same time.
 _BLOCKS_PER_SM = 2
@@ -83,6 +87,10 @@ def add_extra_work(
         for own, device in zip(busy_ms, devices, strict=True):
             row_ms = rates.row_cycles / (device.sm_count * _cycles_per_ms(device))
             own[:, node] = np.maximum(own[:, node], gap_ms + row_ms * rows)
+    if rates.element_cycles:
+        node, elements = placed_elements(plan, at, is_training=conditions.mode is Mode.TRAINING)
+        for own, device in zip(busy_ms, devices, strict=True):
+            own[:, node] += rates.element_cycles * elements / (device.sm_count * _cycles_per_ms(device))
     if rates.pool_tap_cycles or rates.group_norm_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
             add_windows_and_groups(own, plan, at, device=device, rates=rates)
@@ -106,25 +114,54 @@ def rows_with_blocks(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     return node[is_norm], at.row.rows[:, is_norm]
 
 
+def placed_elements(plan: KernelPlan, at: WorkloadAt, *, is_training: bool) -> tuple[IndexArray, FloatArray]:
+    """Kernels that find the place of every element by itself, and how many elements they write, [n] and [B, n].
+
+    Batch norms of inference do, and arithmetic whose operands are spread over the result, or have another format than
+    it: PyTorch has kernels that read several elements at once for operands alike alone.
+
+    Args:
+        plan: The kernels.
+        at: Their work.
+        is_training: Whether they are those of a training step.
+    """
+    sizes, types, edges = plan.work.sizes, plan.work.types, plan.work.sizes.edges
+    is_arithmetic = sizes.is_kind(*ARITHMETIC_KINDS)
+    read = np.flatnonzero(is_arithmetic[edges.read_node] & (sizes.rank(edges.read_tensor) > 0))
+    reader, operand = edges.read_node[read], edges.read_tensor[read]
+    result = sizes.outputs(reader)
+    own, whole = (evaluate(sizes.elements_of(tensors), np.ones(1))[0] for tensors in (operand, result))
+    is_unlike = ((own > 1.0) & (own < whole)) | (types.read_bytes[read] != types.tensor_bytes[result])
+    is_placed = sizes.is_kind(OpKind.BATCH_NORM) & ~reads_twice(sizes) & (not is_training)
+    is_placed[reader[is_unlike]] = True
+    node = np.flatnonzero(is_placed)
+    return node, evaluate(sizes.elements_of(sizes.outputs(node)), at.batches)
+
+
 def add_windows_and_groups(
     busy_ms: FloatArray, plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, rates: Rates
 ) -> None:
-    """Let pooling take the reads that its windows make, and group norms the one block that each group of a sample has.
+    """Let pooling take what it writes and reads one by one, and group norms the one block that each group has.
 
     Args:
         busy_ms: Time for which each node keeps the device busy by its bytes alone; changed in place.
         plan: The kernels.
         at: Their work.
         device: The device.
-        rates: Cycles of a read and of an element of a group.
+        rates: Cycles of an element and a read of a pool, and of an element of a group.
 
     Shapes:
         busy_ms: [B, n_nodes].
     """
     sizes, cycles_per_ms = plan.work.sizes, _cycles_per_ms(device)
     has_window = ~sizes.is_kind(OpKind.GLOBAL_POOL)[at.pool.node]
-    windows, taps = at.pool.node[has_window], (at.pool.out_elements * at.pool.window)[:, has_window]
-    taps_ms = rates.pool_tap_cycles * taps / (device.sm_count * cycles_per_ms)
+    windows = at.pool.node[has_window]
+    tap_cycles = rates.pool_tap_cycles * np.where(sizes.is_kind(OpKind.MAX_POOL)[windows], 1.0, _MEAN_TAP)
+    cycles = (
+        rates.pool_element_cycles
+        + tap_cycles * np.broadcast_to(at.pool.window, at.pool.out_elements.shape)[:, has_window]
+    )
+    taps_ms = cycles * at.pool.out_elements[:, has_window] / (device.sm_count * cycles_per_ms)
     busy_ms[:, windows] = np.maximum(busy_ms[:, windows], rates.gap_us * MILLI + taps_ms)
     is_norm = sizes.is_kind(OpKind.GROUP_NORM)[at.row.node]
     elements = np.broadcast_to(at.row.width, at.row.rows.shape)[:, is_norm]

@@ -41,7 +41,11 @@ class Rates:
         cache_gain: How many times peak bandwidth the L2 cache delivers.
         cache_bytes_per_cycle: Bytes that the L2 cache delivers to a multiprocessor in a clock cycle, at least what
             memory does; 0 where ``cache_gain`` is all that is known.
-        pool_tap_cycles: Cycles of a multiprocessor for each element that a pooling window reads; 0 where bytes alone
+        element_cycles: Cycles of a multiprocessor that each element takes, beside its bytes, in kernels that find the
+            place of every element by itself: batch norms of inference, and arithmetic whose operands differ in shape or
+            format. 0 where bytes alone count.
+        pool_element_cycles: Cycles for each element that pooling by windows writes; 0 where bytes alone count.
+        pool_tap_cycles: Cycles for each element that a pooling window reads to find its largest; 0 where bytes alone
             count.
         group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
             multiprocessor runs two blocks at a time. 0 where bytes alone count.
@@ -81,6 +85,8 @@ class Rates:
     gap_us: float = 2.0
     cache_gain: float = 2.5
     cache_bytes_per_cycle: float = 0.0
+    element_cycles: float = 0.0
+    pool_element_cycles: float = 0.0
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0
     plane_cycles: float = 0.0

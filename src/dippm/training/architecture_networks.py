@@ -73,6 +73,8 @@ _LAWS = {
         "gap_us",
         "stream",
         "cache_bytes_per_cycle",
+        "element_cycles",
+        "pool_element_cycles",
         "pool_tap_cycles",
         "group_norm_cycles",
         "plane_cycles",
