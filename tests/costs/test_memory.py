@@ -326,3 +326,19 @@ def test_cublaslt_has_a_workspace_of_its_own_until_pytorch_2_12(builder):
         for release in ("2.11", "2.12")
     )
     assert (own - shared).tolist() == [1.0]
+
+
+def test_convolutions_make_no_copies_where_a_device_has_no_room_for_them(builder):
+    x = builder.input(builder.N, 64, 256, 256)
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    builder.node(OpKind.CONV, [x, builder.weight(64, 64, 3, 3)], builder.N, 64, 256, 256, **square)
+    timeline = _timeline(builder.graph())
+    image_mb = 64 * 256 * 256 * 4 / 2**20
+    for images, copies in ((4.5, 2.0), (3.0, 0.0)):
+        device = _device(context_mb(_device(40_000)) + images * 64 * image_mb)
+        (estimate,) = estimate_memory(timeline, [64], [device])
+        assert estimate.fits.tolist() == [True]
+        assert estimate.parts_mb["workspace"].item() / image_mb == pytest.approx(64 * copies, abs=0.1)
+        np.testing.assert_allclose(sum(estimate.parts_mb.values()), estimate.memory_mb)
+    (small,) = estimate_memory(timeline, [64], [_device(context_mb(_device(40_000)) + 1.5 * 64 * image_mb)])
+    assert small.fits.tolist() == [False]

@@ -83,7 +83,7 @@ def test_what_was_not_measured_is_left_out(builder, tables, tmp_path, millions, 
 def test_what_is_needed_suffices_and_little_less_does_not(builder):
     training = make_training_graph(_network(builder), TrainingSettings(optimizer=Optimizer.ADAMW))
     timeline = MemoryTimeline.from_workload(Workload.from_graph(training.graph, training.precision))
-    needed = needed_mb(timeline, 256, Layout.NHWC)
+    needed = needed_mb(timeline, 256)
     live = live_memory(timeline, 256).peak_bytes[0] / _MIB
     assert live <= needed <= reserved_bytes(timeline, 256)[0] / _MIB
     assert reserved_bytes(timeline, 256, capacity_bytes=int((needed + 1) * _MIB))[0] > 0

@@ -214,6 +214,7 @@ def cache_graphs(
     collection: str,
     cache: str | os.PathLike[str],
     *,
+    mode: Mode = Mode.INFERENCE,
     limit: int | None = None,
     jobs: int | None = None,
     seed: int = 0,
@@ -224,6 +225,7 @@ def cache_graphs(
     Args:
         collection: Name of a set of recipes.
         cache: Folder of the graphs.
+        mode: The mode that models are read in: in training they have operators of their own, such as dropout.
         limit: At most so many recipes, from the start of the collection.
         jobs: Processes at the same time; as many as there are processors when left out.
         seed: Seed of the recipes.
@@ -241,7 +243,7 @@ def cache_graphs(
 
     recipes = load_collection(collection, seed)[: check_limit(limit)]
     workers = usable_processors() if jobs is None else jobs
-    return build_graphs(recipes, GraphCache(cache), jobs=workers, on_progress=on_progress)
+    return build_graphs(recipes, GraphCache(cache, mode=mode), jobs=workers, on_progress=on_progress)
 
 
 def export_labels(store: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:

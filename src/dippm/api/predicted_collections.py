@@ -73,9 +73,16 @@ def predict_collection(
     recipes = load_collection(collection, seed)[: check_limit(limit)]
     # What cannot run at all is refused before any model is read.
     predicted = predict_labels(
-        recipes, GraphCache(cache), device=spec, conditions=conditions, software=releases, on_progress=on_model
+        recipes,
+        GraphCache(cache, mode=conditions.mode),
+        device=spec,
+        conditions=conditions,
+        software=releases,
+        on_progress=on_model,
     )
-    failures = cache_graphs(collection, cache, limit=limit, jobs=jobs, seed=seed, on_progress=on_graph)
+    failures = cache_graphs(
+        collection, cache, mode=conditions.mode, limit=limit, jobs=jobs, seed=seed, on_progress=on_graph
+    )
     labels = list(predicted)
     if not labels:
         reason = failures[0].reason if failures else f"none of its models runs on {spec.name} under these conditions."

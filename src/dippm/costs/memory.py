@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -170,7 +171,8 @@ def estimate_memory(
     """Estimate the memory of an inference, or of training, on each device.
 
     Devices differ in their context, their cuBLAS workspace and in whether convolutions run on tensor cores; the
-    allocator is replayed once for all devices that agree in the last.
+    allocator is replayed once for all devices that agree in both. Where a device has no room for the copies that
+    convolutions make, PyTorch takes kernels of cuDNN that make none (``try_configs`` in ``native/cudnn/Conv_v8.cpp``).
 
     Args:
         timeline: The model's memory events.
@@ -191,28 +193,31 @@ def estimate_memory(
     """
     sizes = as_batches(batches)
     lives: dict[frozenset[Purpose], LiveMemory] = {}
+
+    def live_without(purposes: frozenset[Purpose]) -> LiveMemory:
+        if purposes not in lives:
+            lives[purposes] = _live(timeline, sizes, timeline.piece_bytes(sizes, without=purposes))
+            _refuse_beyond_any_device(lives[purposes])
+        return lives[purposes]
+
     result = []
     for place, device in enumerate(devices):
         without = absent_copies(device, layout) & timeline.purposes
-        if without not in lives:
-            pieces = timeline.piece_bytes(sizes, without=without)
-            lives[without] = _live(timeline, sizes, pieces)
-            _refuse_beyond_any_device(lives[without])
-        live = lives[without]
         workspaces = Workspaces(
             blas_bytes=blas_workspace_bytes(device, software), lt_bytes=lt_workspace_bytes(software)
         )
-        replay = _replay_of(timeline, without, is_captured, workspaces)
         context = context_mb(device, software, trains=timeline.has_gradients, is_captured=is_captured)
-        held, fits = _squeeze(
-            replay,
-            replay.reserve(sizes, None),
-            int((device.capacity_mb - context) * BYTES_PER_MIB),
-            live=live,
-            headroom=None if headrooms is None else headrooms[place],
-        )
-        workspace_bytes = _workspace_bytes(timeline, workspaces, is_captured=is_captured)
-        result.append(_assemble(timeline, live, held, fits, context=context, library_bytes=workspace_bytes))
+        capacity = int((device.capacity_mb - context) * BYTES_PER_MIB)
+        headroom = Headroom(share=0.0, fixed_mb=0.0) if headrooms is None else headrooms[place]
+        found = []
+        for left_out in dict.fromkeys((without, _ALL_COPIES & timeline.purposes)):
+            live, replay = live_without(left_out), _replay_of(timeline, left_out, is_captured, workspaces)
+            found.append(_squeeze(replay, replay.reserve(sizes, None), capacity, live=live, headroom=headroom))
+            if (found[0].held <= found[0].room).all():
+                break
+        library_bytes = _workspace_bytes(timeline, workspaces, is_captured=is_captured)
+        least = found[0] if len(found) == 1 else found[0].or_less(found[1])
+        result.append(_assemble(timeline, least, context=context, library_bytes=library_bytes))
     return result
 
 
@@ -232,14 +237,44 @@ def absent_copies(device: DeviceSpec, layout: Layout) -> frozenset[Purpose]:
     return absent.union(*(copies for unit, copies in _COPIES.items() if unit not in device.peak_tflops))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Held:
+    """What the allocator holds on a device of limited memory.
+
+    Args:
+        live: What is alive.
+        held: Bytes in segments.
+        fits: Whether the device has as many.
+        room: Bytes that may be held where a fit is to be certain.
+
+    Shapes:
+        held, fits, room: [B].
+    """
+
+    live: LiveMemory
+    held: npt.NDArray[np.int64]
+    fits: npt.NDArray[np.bool_]
+    room: FloatArray
+
+    def or_less(self, other: _Held) -> _Held:
+        """What another holds at the batches at which this passes its room and the other holds less."""
+        is_other = (self.held > self.room) & (other.held < self.held)
+
+        def chosen(own: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.where(is_other.reshape(-1, *[1] * (own.ndim - 1)), others, own)
+
+        names = [each.name for each in fields(LiveMemory)]
+        return _Held(
+            live=LiveMemory(**{name: chosen(getattr(self.live, name), getattr(other.live, name)) for name in names}),
+            held=chosen(self.held, other.held),
+            fits=chosen(self.fits, other.fits),
+            room=chosen(self.room, other.room),
+        )
+
+
 def _squeeze(
-    replay: Replay,
-    reserved: npt.NDArray[np.int64],
-    capacity: int,
-    *,
-    live: LiveMemory,
-    headroom: Headroom | None,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    replay: Replay, reserved: npt.NDArray[np.int64], capacity: int, *, live: LiveMemory, headroom: Headroom
+) -> _Held:
     """What the allocator holds on a device of limited memory, and whether that suffices.
 
     PyTorch gives segments that are wholly free back to the device before it fails. Where it gets through with some
@@ -248,14 +283,14 @@ def _squeeze(
     nothing is ever given back.
     """
     held, fits = reserved.copy(), reserved <= capacity
-    if headroom is not None:
-        certain = live.weight_bytes + live.gradient_bytes + live.state_bytes + live.cache_bytes
-        for place, room in enumerate(headroom.room_bytes(capacity, certain).tolist()):
-            # What is alive at the peak is the least that any allocator holds.
-            if held[place] > room >= live.peak_bytes[place]:
-                least = int(replay.reserve(live.batches[[place]], int(room))[0])
-                if least >= 0:
-                    held[place], fits[place] = least, True
+    certain = live.weight_bytes + live.gradient_bytes + live.state_bytes + live.cache_bytes
+    rooms = headroom.room_bytes(capacity, certain)
+    for place, room in enumerate(rooms.tolist()):
+        # What is alive at the peak is the least that any allocator holds.
+        if held[place] > room >= live.peak_bytes[place]:
+            least = int(replay.reserve(live.batches[[place]], int(room))[0])
+            if least >= 0:
+                held[place], fits[place] = least, True
     rows = np.flatnonzero(~fits & (live.peak_bytes <= capacity))
     if len(rows):
         squeezed = replay.reserve(live.batches[rows], capacity)
@@ -264,7 +299,7 @@ def _squeeze(
     for row in np.flatnonzero(~fits & (live.peak_bytes <= _FAR * capacity)).tolist():
         least = max(capacity, int(live.peak_bytes[row]))
         held[row] = _least_held(replay, live.batches[[row]], least, int(held[row]))
-    return held, fits
+    return _Held(live=live, held=held, fits=fits, room=rooms)
 
 
 def _least_held(replay: Replay, batch: FloatArray, too_few: int, enough: int) -> int:
@@ -293,15 +328,8 @@ def _workspace_bytes(timeline: MemoryTimeline, workspaces: Workspaces, *, is_cap
     return streams * (blas + workspaces.lt_bytes * (calls.lt >= 0))
 
 
-def _assemble(
-    timeline: MemoryTimeline,
-    live: LiveMemory,
-    held: npt.NDArray[np.int64],
-    fits: npt.NDArray[np.bool_],
-    *,
-    context: float,
-    library_bytes: int,
-) -> MemoryEstimate:
+def _assemble(timeline: MemoryTimeline, found: _Held, *, context: float, library_bytes: int) -> MemoryEstimate:
+    live, held = found.live, found.held
     workspace = live.workspace_bytes + library_bytes
     contexts = np.full(len(live.batches), context)
     kept = {}
@@ -323,7 +351,7 @@ def _assemble(
     return MemoryEstimate(
         batches=live.batches,
         memory_mb=contexts + held / BYTES_PER_MIB,
-        fits=fits,
+        fits=found.fits,
         parts_mb=parts,
         peak_live_mb=live.peak_bytes / BYTES_PER_MIB,
         peak_node=live.peak_node,

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Layout, Mode, Runtime
-from dippm.costs.memory import absent_copies, live_memory, reserved_bytes
+from dippm.costs.memory import live_memory, reserved_bytes
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
@@ -26,7 +26,6 @@ from dippm.datasets.imports.timm import labels_of_timm_rows
 from dippm.datasets.software_graphs import as_measured, software_of
 from dippm.datasets.store.label import Label
 from dippm.datasets.timm_tables import read_timm_tables
-from dippm.devices import find_device
 from dippm.errors import DippmError, UsageError
 from dippm.evaluation.benchmarked_models import refuses_batch
 from dippm.graph import Graph, OpKind, TensorRole
@@ -158,19 +157,19 @@ def border_pairs(
     return pairs, left_out
 
 
-def needed_mb(timeline: MemoryTimeline, batch: int, layout: Layout) -> float:
+def needed_mb(timeline: MemoryTimeline, batch: int) -> float:
     """The smallest memory for tensors, MiB, with which the caching allocator gets through.
 
-    Between the live tensors at their peak and what the allocator would hold without a limit, to a sixty-fourth of it.
+    Between the live tensors at their peak and what the allocator would hold without a limit, to a sixty-fourth of it,
+    without the copies of convolutions, of which PyTorch makes none where there is no room for them.
     """
-    without = absent_copies(find_device(BORDER_DEVICE), layout)
-    low = float(live_memory(timeline, batch, without=without).peak_bytes[0])
-    high = float(reserved_bytes(timeline, batch, without=without)[0])
+    low = float(live_memory(timeline, batch).peak_bytes[0])
+    high = float(reserved_bytes(timeline, batch)[0])
     for _ in range(_HALVINGS):
         if high - low < _COARSE_MB * BYTES_PER_MIB:
             break
         middle = (low + high) / 2
-        if reserved_bytes(timeline, batch, without=without, capacity_bytes=int(middle))[0] >= 0:
+        if reserved_bytes(timeline, batch, capacity_bytes=int(middle))[0] >= 0:
             high = middle
         else:
             low = middle
@@ -198,7 +197,7 @@ def _pairs_of_model(labels: Sequence[Label], cache: GraphCache, *, parameters_m:
     for layout, label in fitted.items():
         if layout in failed:
             batches = label.recipe.batch, failed[layout].recipe.batch
-            fitted_mb, failed_mb = (needed_mb(timelines[batch], batch, layout) for batch in batches)
+            fitted_mb, failed_mb = (needed_mb(timelines[batch], batch) for batch in batches)
             yield BorderPair(
                 label=replace(label, graph_hash=fingerprint),
                 failed_batch=batches[1],

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dippm.costs.conditions import Layout
 from dippm.costs.context import context_mb
 from dippm.costs.memory import live_memory
 from dippm.costs.precision import Precision
@@ -71,7 +70,7 @@ def open_rooms(
     """
     result = []
     timelines: dict[tuple[str, str], MemoryTimeline] = {}
-    needs: dict[tuple[int, int, Layout], float] = {}
+    needs: dict[tuple[int, int], float] = {}
     for border in borders:
         if border.is_refused:
             continue
@@ -87,9 +86,9 @@ def open_rooms(
         certain = float(live_memory(timeline, 1).weight_bytes[0]) / BYTES_PER_MIB
         logarithms = []
         for batch, margin in ((label.recipe.batch, -margin_low_mb), (border.failed_batch, margin_high_mb)):
-            place = id(timeline), batch, border.layout
+            place = id(timeline), batch
             if place not in needs:
-                needs[place] = needed_mb(timeline, batch, border.layout)
+                needs[place] = needed_mb(timeline, batch)
             room = max(capacity - margin - certain, _SMALLEST_MB)
             logarithms.append(math.log(room / max(needs[place] - certain, _SMALLEST_MB)))
         result.append(OpenRoom(more=logarithms[1], less=-logarithms[0]))

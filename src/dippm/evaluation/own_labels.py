@@ -251,7 +251,7 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
         command: The command that makes the report.
     """
     device = report.scores[0].device
-    close, close_in_training = (f"{_share_close(report, mode):.0%}" for mode in (Mode.INFERENCE, Mode.TRAINING))
+    close = [f"{share:.0%} of the rows of {mode}" for mode in Mode if (share := _share_close(report, mode)) is not None]
     steady, others = len(report.chosen(steady=True)), len(report.chosen(steady=False))
     text = [
         f"Every first measurement of {device} that ended well, {len(report.scores)} in number, beside what the shipped "
@@ -286,8 +286,8 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
             text=[
                 "A process that has run other models before holds a larger context. Without the context, what "
                 "PyTorch's allocator reserved at its peak is compared with the prediction less its context, "
-                f"which has no interval of its own: the two are the same within {_CLOSE_MB:.0f} MiB in {close} of the "
-                f"rows at inference, and in {close_in_training} in training. Segments have 2 MiB and more."
+                f"which has no interval of its own: the two are the same within {_CLOSE_MB:.0f} MiB in "
+                f"{' and '.join(close) or 'no row'}. Segments have 2 MiB and more."
             ],
             tables=[
                 _by_kind(report, _memory, caption="Memory of the process"),
@@ -302,11 +302,11 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
     ]
 
 
-def _share_close(report: LabelReport, mode: Mode) -> float:
-    """Share of the rows of a mode whose memory without the context is met within a segment, 0 where there is none."""
+def _share_close(report: LabelReport, mode: Mode) -> float | None:
+    """Share of a mode's rows whose memory without the context is met within a segment, None where there are none."""
     known = [score.reserved for score in report.scores if score.conditions.mode is mode and score.reserved is not None]
     close = [figure for figure in known if abs(figure.predicted - figure.measured) <= _CLOSE_MB]
-    return len(close) / max(len(known), 1)
+    return len(close) / len(known) if known else None
 
 
 def _kinds_of(score: LabelScore) -> tuple[str, str]:
