@@ -342,3 +342,8 @@ def test_convolutions_make_no_copies_where_a_device_has_no_room_for_them(builder
         np.testing.assert_allclose(sum(estimate.parts_mb.values()), estimate.memory_mb)
     (small,) = estimate_memory(timeline, [64], [_device(context_mb(_device(40_000)) + 1.5 * 64 * image_mb)])
     assert small.fits.tolist() == [False]
+    # What copies would take is held until the device is full, so that more samples never need less.
+    (growing,) = estimate_memory(
+        timeline, list(range(1, 96)), [_device(context_mb(_device(40_000)) + 3 * 64 * image_mb)]
+    )
+    assert np.all(np.diff(growing.memory_mb) >= 0.0)

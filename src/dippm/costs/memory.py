@@ -257,7 +257,10 @@ class _Held:
     room: FloatArray
 
     def or_less(self, other: _Held) -> _Held:
-        """What another holds at the batches at which this passes its room and the other holds less."""
+        """What another holds at the batches at which this passes its room and the other holds less.
+
+        Whoever would take more than there is room for takes all of that.
+        """
         is_other = (self.held > self.room) & (other.held < self.held)
 
         def chosen(own: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -266,7 +269,7 @@ class _Held:
         names = [each.name for each in fields(LiveMemory)]
         return _Held(
             live=LiveMemory(**{name: chosen(getattr(self.live, name), getattr(other.live, name)) for name in names}),
-            held=chosen(self.held, other.held),
+            held=chosen(self.held, np.maximum(other.held, np.floor(self.room).astype(np.int64))),
             fits=chosen(self.fits, other.fits),
             room=chosen(self.room, other.room),
         )
