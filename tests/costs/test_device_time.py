@@ -203,6 +203,8 @@ def test_windows_of_pooling_take_the_reads_that_they_make(builder: Any, window: 
     time_ms = time_of(graph, batches=[32], rates=rates)[0, -1]
     cycles = 32 * 64 * 56 * 56 * (5.0 + tap * window**2)
     assert time_ms == pytest.approx(cycles / (device.sm_count * device.boost_clock_mhz * 1e3))
+    elements_alone = time_of(graph, batches=[32], rates=replace(rates, pool_tap_cycles=0.0))[0, -1]
+    assert elements_alone == pytest.approx(time_ms * 5.0 / (5.0 + tap * window**2))
     by_bytes = replace(rates, pool_element_cycles=0.0, pool_tap_cycles=0.0)
     assert time_ms > time_of(graph, batches=[32], rates=by_bytes)[0, -1]
 

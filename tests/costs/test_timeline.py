@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -186,6 +186,13 @@ def test_who_calls_a_library_of_products_first(builder):
     products = np.flatnonzero([node.kind in (OpKind.LINEAR, OpKind.MATMUL) for node in step.graph.nodes])
     (backward,) = np.flatnonzero(step.phase[products] == Phase.BACKWARD)[:1]
     assert calls == FirstCalls(blas=1, lt=3, backward=int(products[backward]))
+
+
+def test_what_a_module_named_loss_fills_begins_no_way_back(builder):
+    filled = builder.node(OpKind.FILL, [], builder.N, 8)
+    builder.nodes[-1] = replace(builder.nodes[-1], scope="loss", source_op="aten.ones")
+    builder.node(OpKind.LINEAR, [filled, builder.weight(8, 8)], builder.N, 8)
+    assert _timeline(builder.graph()).first_calls == FirstCalls(blas=1, lt=-1, backward=-1)
 
 
 def test_scratch_is_workspace(builder):

@@ -20,7 +20,7 @@ import numpy as np
 from dippm.costs.edges import IndexArray
 from dippm.errors import UsageError
 
-__all__ = ["BLOCK_BYTES", "CachingAllocator", "peak_blocks", "segment_bytes"]
+__all__ = ["BLOCK_BYTES", "CachingAllocator", "peak_blocks"]
 
 #: Every request is rounded up to a multiple of this.
 BLOCK_BYTES = 512
@@ -35,11 +35,6 @@ _SEGMENT_STEP = 2 * 2**20 // BLOCK_BYTES
 _ADDRESS_BITS = 64
 _LARGEST_ADDRESS = 2**61
 _ADDRESS_MASK = (1 << _ADDRESS_BITS) - 1
-
-
-def segment_bytes(request_bytes: int) -> int:
-    """Size of the segment that the allocator would take from the device for a request, bytes."""
-    return _segment(-(-request_bytes // BLOCK_BYTES)) * BLOCK_BYTES
 
 
 def _segment(blocks: int) -> int:

@@ -91,7 +91,7 @@ def add_extra_work(
         node, elements = placed_elements(plan, at, is_training=conditions.mode is Mode.TRAINING)
         for own, device in zip(busy_ms, devices, strict=True):
             own[:, node] += rates.element_cycles * elements / (device.sm_count * _cycles_per_ms(device))
-    if rates.pool_tap_cycles or rates.group_norm_cycles:
+    if rates.pool_element_cycles or rates.pool_tap_cycles or rates.group_norm_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
             add_windows_and_groups(own, plan, at, device=device, rates=rates)
     busy_ms[..., native_batch_norms(plan, conditions.precision)] += NATIVE_NORM_US * MILLI

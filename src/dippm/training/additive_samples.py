@@ -25,7 +25,7 @@ from dippm.costs.conditions import Mode, Optimizer
 from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.rates import Rates
 from dippm.costs.training_step.training_graph import TrainingGraph, TrainingSettings, make_training_graph
-from dippm.datasets import fast_norms, software_graphs
+from dippm.datasets import fast_norms, label_graphs, software_graphs
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import load_label_graph
 from dippm.datasets.software_graphs import as_measured
@@ -193,7 +193,7 @@ def _digest_of_rules() -> str:
     """Hash of the code that makes features of graphs: what was made before it changed is made again."""
     folders = [Path(package.__path__[0]) for package in (dippm.costs, dippm.features, dippm.graph)]
     files = [path for folder in folders for path in folder.rglob("*.py")]
-    files += [Path(name) for name in (fast_norms.__file__, software_graphs.__file__, __file__)]
+    files += [Path(name) for name in (fast_norms.__file__, label_graphs.__file__, software_graphs.__file__, __file__)]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.read_bytes())
