@@ -28,20 +28,24 @@ from dippm.training.additive_samples import AdditiveSamples
 _DEVICE = "GeForce RTX 3090"
 
 
+@pytest.mark.parametrize("ramps", [0, 3])
 def test_the_artefact_answers_as_the_network_and_its_shares_add_up(
+    ramps: int,
     step_samples: AdditiveSamples,
     training_labels: tuple[list[Label], Path],
     tmp_path: Path,
     additive_settings: AdditiveSettings,
 ) -> None:
-    families = predict_families(step_samples, replace(additive_settings, members=1), folds=2, folder=tmp_path)
-    artefact, tensors = train_additive(step_samples, additive_settings, families, data_sha256="0", command="none")
+    settings = replace(additive_settings, ramps=ramps)
+    families = predict_families(step_samples, replace(settings, members=1), folds=2, folder=tmp_path)
+    artefact, tensors = train_additive(step_samples, settings, families, data_sha256="0", command="none")
+    assert any(name.startswith("ramp.") for name in tensors) is bool(ramps)
     path = manifest_path(Regime(mode=Mode.TRAINING), tmp_path)
     artefact.write(path)
     write_tensors(path, tensors)
     assert json.loads(path.read_text())["mode"] == "training"
     predictor = AdditivePredictor.load(tmp_path)
-    fitted = fit_additive(step_samples, random_parts(step_samples, seed=0)[0], additive_settings)
+    fitted = fit_additive(step_samples, random_parts(step_samples, seed=0)[0], settings)
     position = int(step_samples.usable[-1])
     label = step_samples.labels[position]
     cached = GraphCache(training_labels[1]).load(label.recipe.model_key, batch=label.recipe.batch)

@@ -11,14 +11,14 @@ from dippm.costs.depthwise import is_depthwise
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
-from dippm.costs.precision import Precision
+from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.graph import ARITHMETIC_KINDS, DType, OpKind
 from dippm.graph.codes import mark
-from dippm.units import MEGA, MILLI
+from dippm.units import BYTES_PER_MIB, MEGA, MILLI
 
 __all__ = [
     "BF16_CHANNEL",
@@ -54,6 +54,8 @@ _BLOCKS_PER_SM = 2
 _THREADS_PER_SM = 2048
 # Ways of resizing whose threads each go through all planes.
 _BY_PIXEL = ("linear", "bilinear", "bicubic")
+# So many taps of a filter take as long as the start of a kernel for a group that is small.
+_TAPS_OF_A_START = 50.0
 _IS_BF16 = mark(DType, [DType.BFLOAT16])
 _WITH_NATIVE_NORMS = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.FP16})
 _HALF_BYTES = 2.0
@@ -189,7 +191,10 @@ def add_turns(
     is_split = is_depthwise(convolution, is_gradient=plan.is_backward[convolution.node])
     is_split &= (convolution.in_channels[0] != convolution.out_channels[0]) & is_last[convolution.node]
     is_split &= ~plan.is_backward[convolution.node]
-    busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * convolution.groups[is_split]
+    is_split &= plan.work.types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)[convolution.node]
+    taps = (convolution.kernel_height * convolution.kernel_width)[is_split]
+    turns = convolution.groups[is_split] * (1.0 + taps / _TAPS_OF_A_START)
+    busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * turns
     resized = np.flatnonzero(sizes.is_kind(OpKind.RESIZE) & ~is_last)
     image = sizes.outputs(resized)
     by_pixel = sizes.read_attributes(resized, lambda given: float(str(given.get("mode", "")) in _BY_PIXEL)) > 0.0
@@ -198,7 +203,9 @@ def add_turns(
     pixels = np.maximum(sizes.dimension(image, -2)[:, 0] * sizes.dimension(image, -1)[:, 0], 1.0)
     planes = evaluate(sizes.elements_of(image), at.batches) / pixels
     waves = np.ceil(pixels / (_THREADS_PER_SM * device.sm_count))
-    planes_ms = rates.plane_cycles * planes * waves / _cycles_per_ms(device)
+    moved = (at.bytes_read + at.bytes_written)[:, resized]
+    late = 1.0 + np.minimum(moved / (device.l2_mb * BYTES_PER_MIB), 1.0)
+    planes_ms = rates.plane_cycles * late * planes * waves / _cycles_per_ms(device)
     busy_ms[:, resized] = np.maximum(busy_ms[:, resized], rates.gap_us * MILLI + planes_ms)
 
 

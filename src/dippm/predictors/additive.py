@@ -22,7 +22,7 @@ from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, load_catalog
 from dippm.errors import UnsupportedError
-from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples
+from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.graph import DType, Graph, OpKind
 from dippm.graph.codes import mark
 from dippm.predictors.additive_artefact import (
@@ -80,12 +80,54 @@ class _AdditivePlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Inputs:
-    """Some inputs of the networks: their places, the features that they are, and the scale of those."""
+    """Some inputs of the networks.
+
+    Args:
+        places: Places among the columns of the artefact.
+        features: The features that they are.
+        mean: What is taken off each.
+        factor: What each is multiplied by.
+        ramps: Ramps of these inputs.
+        inputs: Places among all inputs of the networks, those of the ramps last.
+
+    Shapes:
+        places, features, mean, factor: [F]; ramps: [R]; inputs: [F + R].
+    """
 
     places: IndexArray
     features: IndexArray
     mean: Float32Array
     factor: Float32Array
+    ramps: Ramps
+    inputs: IndexArray
+
+    @classmethod
+    def of(cls, columns: IndexArray, tensors: Mapping[str, Float32Array], *, first: int, stop: int) -> _Inputs:
+        """Those that are some of the features.
+
+        Args:
+            columns: The feature that each column of the artefact is.
+            tensors: The artefact's tensors.
+            first: First of the features.
+            stop: Behind the last one.
+        """
+        (places,) = np.nonzero((columns >= first) & (columns < stop))
+        ramps = Ramps.from_tensors(tensors)
+        (own,) = np.nonzero(np.isin(ramps.column, places))
+        return cls(
+            places=places,
+            features=columns[places] - first,
+            mean=tensors["scale.mean"][places],
+            factor=tensors["scale.factor"][places],
+            ramps=Ramps(
+                column=np.searchsorted(places, ramps.column[own]), start=ramps.start[own], length=ramps.length[own]
+            ),
+            inputs=np.concatenate([places, len(columns) + own]),
+        )
+
+    def expand(self, scaled: Float32Array) -> Float32Array:
+        """Scaled features and their ramps, in the order of ``inputs``."""
+        return np.concatenate([scaled, self.ramps.of(scaled)], axis=-1) if len(self.ramps) else scaled
 
     def scale(self, features: Float32Array) -> Float32Array:
         scaled: Float32Array = features.take(self.features, axis=-1)
@@ -108,15 +150,10 @@ class _Corrector:
             )
         self.artefact = artefact
         columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
-        mean, factor = tensors["scale.mean"], tensors["scale.factor"]
+        factor = tensors["scale.factor"]
         self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
-
-        def inputs(first: int, stop: int) -> _Inputs:
-            (places,) = np.nonzero((columns >= first) & (columns < stop))
-            features = columns[places] - first
-            return _Inputs(places=places, features=features, mean=mean[places], factor=factor[places])
-
-        self._static, self._changing = inputs(0, len(STATIC)), inputs(len(STATIC), len(COLUMNS))
+        self._static = _Inputs.of(columns, tensors, first=0, stop=len(STATIC))
+        self._changing = _Inputs.of(columns, tensors, first=len(STATIC), stop=len(COLUMNS))
         # A column that never varied in training has no scale.
         self.unseen_kinds = frozenset(
             kind
@@ -140,7 +177,7 @@ class _Corrector:
             producers=Neighbours.of(physical.producers, count=count),
             consumers=Neighbours.of(physical.consumers, count=count),
             static=static,
-            first=self._ensemble.embed(static[None], self._static.places),
+            first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1) | _is_complex(physical),
         )
@@ -152,7 +189,7 @@ class _Corrector:
             The times, and of each graph the half-width of the interval at each batch, [G, B].
         """
         changing, physical = self._changing.scale(sample.changing), plan.physical
-        first = plan.first + self._ensemble.embed(changing, self._changing.places)
+        first = plan.first + self._ensemble.embed(self._changing.expand(changing), self._changing.inputs)
         factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
         factors[:, :, plan.is_unseen] = 1.0
         mean = factors.mean(axis=1)

@@ -186,7 +186,7 @@ def _read_rows(manifest: Path, labels: Sequence[Label], device: DeviceSpec, *, c
     artefact, tensors = AdditiveArtefact.read(manifest), read_tensors(manifest)
     samples = build_additive_samples(
         labels, cache=cache, folder=cache / "samples", parameters_m={}, rates=artefact.rates, device=device
-    )
+    ).reading(artefact.columns)
     fitted = load_fitted(artefact, tensors)
     rates = Calibration.read(calibration_path(artefact.mode, ARTEFACT_FOLDER)).rates
     return _Rows(

@@ -173,7 +173,8 @@ def train_additive(
 
 def additive_tensors(fitted: FittedAdditive) -> dict[str, npt.NDArray[np.float32]]:
     """Weights of all members and the scale of the features, by the names of the artefact."""
-    tensors = {"scale.mean": fitted.scale.mean, "scale.factor": fitted.scale.factor}
+    scale = fitted.scale
+    tensors = {"scale.mean": scale.mean, "scale.factor": scale.factor, **scale.ramps.tensors()}
     for member, network in enumerate(fitted.members):
         for name, values in network.state_dict().items():
             tensors[f"member{member}.{name}"] = values.numpy().astype(np.float32)

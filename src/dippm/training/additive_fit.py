@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dippm.errors import UsageError
-from dippm.features.physical import COLUMNS, LAUNCH_MS
+from dippm.features.physical import LAUNCH_MS, Ramps
 from dippm.features.physical.columns import AT
 from dippm.models.additive import AdditiveNetwork, MessageTensors
 from dippm.training.additive_samples import AdditiveSamples
@@ -52,6 +52,7 @@ class AdditiveSettings:
         operator_weight: Weight of the errors of traced operators beside that of the whole, where there are traces.
         seed: Seed of the first member.
         passed_over: Columns of the node features that networks are not to see.
+        ramps: Ramps that each size is given as besides, see :mod:`dippm.features.physical.ramps`.
     """
 
     members: int = 2
@@ -65,22 +66,38 @@ class AdditiveSettings:
     operator_weight: float = 3.0
     seed: int = 0
     passed_over: tuple[str, ...] = ()
+    ramps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class FeatureScale:
-    """Shift and scale of the node features; the scale is 0 where a column did not vary or is passed over.
+    """What makes inputs of a network from node features.
+
+    Args:
+        mean: What is taken off each.
+        factor: What each is multiplied by, 0 where a column did not vary or is passed over.
+        ramps: Ramps of the scaled features.
 
     Shapes:
-        mean, factor: [F].
+        mean, factor: [F]; ramps: [R].
     """
 
     mean: Float32Array
     factor: Float32Array
+    ramps: Ramps = field(default_factory=Ramps.none)
 
     @classmethod
-    def fit(cls, samples: AdditiveSamples, chosen: IndexArray, passed_over: Sequence[str] = ()) -> FeatureScale:
-        """Learn from the nodes of the training samples."""
+    def fit(
+        cls, samples: AdditiveSamples, chosen: IndexArray, passed_over: Sequence[str] = (), *, ramps: int = 0
+    ) -> FeatureScale:
+        """Learn from the nodes of the training samples.
+
+        Args:
+            samples: All samples.
+            chosen: Those of the training.
+            passed_over: Columns that networks are not to see.
+            ramps: Ramps that each size is given as.
+        """
         features = samples.arrays.node_features
         offsets = samples.arrays.node_offsets
         is_chosen = np.zeros(len(samples), dtype=np.bool_)
@@ -89,12 +106,18 @@ class FeatureScale:
         mean, spread = nodes.mean(axis=0, dtype=np.float64), nodes.std(axis=0, dtype=np.float64)
         factor = np.where(spread > _LEAST_SPREAD, 1.0 / np.maximum(spread, _LEAST_SPREAD), 0.0)
         factor[[AT[name] for name in passed_over]] = 0.0
-        return cls(mean=mean.astype(np.float32), factor=factor.astype(np.float32))
+        scale = cls(mean=mean.astype(np.float32), factor=factor.astype(np.float32))
+        return replace(scale, ramps=Ramps.fit(nodes, scale.apply(nodes), steps=ramps))
 
     def apply(self, features: Float32Array) -> Float32Array:
-        """Scaled features."""
+        """Scaled features, [N, F]."""
         result: Float32Array = np.clip((features - self.mean) * self.factor, -_CLIP, _CLIP)
         return result
+
+    def inputs(self, features: Float32Array) -> Float32Array:
+        """Scaled features and their ramps: what a network reads, [N, F + R]."""
+        scaled = self.apply(features)
+        return np.concatenate([scaled, self.ramps.of(scaled)], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -173,7 +196,7 @@ class SampleTensors:
 
     def __init__(self, samples: AdditiveSamples, scale: FeatureScale) -> None:
         arrays = samples.arrays
-        self._features = torch.from_numpy(scale.apply(arrays.node_features))
+        self._features = torch.from_numpy(scale.inputs(arrays.node_features))
         self._kernel_ms = torch.from_numpy(arrays.kernel_ms * arrays.count)
         self._launch_ms = torch.from_numpy(arrays.launches * arrays.count * np.float32(LAUNCH_MS))
         self._count = torch.from_numpy(arrays.count)
@@ -185,6 +208,11 @@ class SampleTensors:
         self._consumers = _Flat.of(
             arrays.consumer_source, arrays.consumer_target, arrays.consumer_weight, arrays.consumer_offsets
         )
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a network."""
+        return self._features.shape[1]
 
     def batch(self, chosen: IndexArray) -> _Batch:
         """Some samples, joined into one graph without edges between them."""
@@ -271,7 +299,7 @@ def fit_additive(samples: AdditiveSamples, chosen: IndexArray, settings: Additiv
             code="train.too_few",
             cure="Give at least one sample and one epoch.",
         )
-    scale = FeatureScale.fit(samples, chosen, settings.passed_over)
+    scale = FeatureScale.fit(samples, chosen, settings.passed_over, ramps=settings.ramps)
     tensors = SampleTensors(samples, scale)
     measured = torch.from_numpy(np.log(samples.measured_ms)).float()
     members = tuple(
@@ -286,7 +314,7 @@ def _fit_member(
 ) -> AdditiveNetwork:
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
-    network = AdditiveNetwork(inputs=len(COLUMNS), width=settings.width, dropout=settings.dropout)
+    network = AdditiveNetwork(inputs=tensors.inputs, width=settings.width, dropout=settings.dropout)
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=settings.decay)
     steps = settings.epochs * -(-len(chosen) // settings.batch_size)
     schedule = _schedule(optimizer, rate=settings.rate, steps=steps)

@@ -33,6 +33,7 @@ from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import DippmError, UsageError
 from dippm.features.physical import COLUMNS, PhysicalPlan
+from dippm.features.physical.columns import AT
 from dippm.graph import Graph
 from dippm.predictors.calibration import Calibration
 from dippm.training.traced_operators import TracedOperators
@@ -119,6 +120,15 @@ class AdditiveSamples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def reading(self, columns: Sequence[str]) -> AdditiveSamples:
+        """The same with some of the node features alone, in this order.
+
+        Args:
+            columns: Names of ``COLUMNS``.
+        """
+        features = self.arrays.node_features[:, [AT[name] for name in columns]]
+        return replace(self, arrays=replace(self.arrays, node_features=features))
 
     def plain_ms(self) -> npt.NDArray[np.float64]:
         """Kernel time of each sample by the plain sum, [S]."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from dippm.errors import UnsupportedError
-from dippm.features.physical import COLUMNS
+from dippm.features.physical import COLUMNS, Ramps
 from dippm.models.additive import AdditiveNetwork
 from dippm.predictors.additive_artefact import AdditiveArtefact
 from dippm.training.additive_fit import FeatureScale, FittedAdditive
@@ -18,7 +18,7 @@ __all__ = ["load_fitted"]
 
 
 def load_fitted(artefact: AdditiveArtefact, tensors: Mapping[str, npt.NDArray[np.float32]]) -> FittedAdditive:
-    """What :func:`dippm.training.additive.additive_tensors` was given.
+    """What :func:`dippm.training.additive.additive_tensors` was given; it reads the columns of the artefact alone.
 
     Args:
         artefact: The manifest.
@@ -27,7 +27,7 @@ def load_fitted(artefact: AdditiveArtefact, tensors: Mapping[str, npt.NDArray[np
     Raises:
         UnsupportedError: ``artefact.columns`` where the networks read other features than this version computes.
     """
-    if artefact.columns != COLUMNS:
+    if not set(artefact.columns) <= set(COLUMNS):
         raise UnsupportedError(
             "The networks were trained on other features than this version computes.",
             code="artefact.columns",
@@ -42,8 +42,9 @@ def load_fitted(artefact: AdditiveArtefact, tensors: Mapping[str, npt.NDArray[np
             if name.startswith(own)
         }
         rounds = sum(name.startswith("own.") and name.endswith(".weight") for name in state)
-        network = AdditiveNetwork(inputs=len(COLUMNS), width=len(state["input.bias"]), rounds=rounds)
+        width, inputs = state["input.weight"].shape
+        network = AdditiveNetwork(inputs=inputs, width=width, rounds=rounds)
         network.load_state_dict(state)
         members.append(network.eval())
-    scale = FeatureScale(mean=tensors["scale.mean"], factor=tensors["scale.factor"])
+    scale = FeatureScale(mean=tensors["scale.mean"], factor=tensors["scale.factor"], ramps=Ramps.from_tensors(tensors))
     return FittedAdditive(members=tuple(members), scale=scale)

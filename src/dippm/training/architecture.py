@@ -65,8 +65,9 @@ FITTED = {
 #: Rates that were read off traces. ReLUs and additions in place take 1.22 microseconds on an H100 and 1.05 on an H200,
 #: half a microsecond more to the next kernel, and a clock of each multiprocessor for 21 and 22 bytes while what they
 #: move fits the L2 cache, which is 24 where 0.9 of everything is reached; beyond it they reach 0.91 and 0.87 of the
-#: bandwidth. Few labels tell of the others: a bilinear resizing of 16,384 and of 131,072 planes has 361 and 673 cycles
-#: for each, nine shapes of split depthwise convolutions 3.3 to 5.9 microseconds for a group, where it is small. Cycles
+#: bandwidth. Few labels tell of the others: bilinear resizings of 384 to 131,072 planes have 360 to 400 cycles for each
+#: where they move 4 and 8 MB, and 670 to 830 where they move 44 to 177; eleven shapes of split depthwise convolutions
+#: have 3.4 to 4 microseconds for a group with 9 taps and 5.3 to 5.9 with 49, where it is small. Cycles
 #: of elements are the same on both cards: batch norms of inference take 0.26 to 0.35 beside the time of their bytes,
 #: products with an operand that is spread 0.22 to 0.39; the largest values of windows of four and of nine take 3.2 and
 #: 4.3, their means 3.1 and 3.4.
@@ -77,8 +78,8 @@ TRACED = {
     "element_cycles": 0.33,
     "pool_element_cycles": 2.4,
     "pool_tap_cycles": 0.2,
-    "plane_cycles": 450.0,
-    "group_kernel_us": 4.5,
+    "plane_cycles": 340.0,
+    "group_kernel_us": 2.75,
 }
 # Architectures that are taken to do as one that was measured: the one after Hopper for servers, whose tensor cores
 # outrun memory as far. With rates of older cards a B200 would be three times as fast as an H200; of it nothing was

@@ -17,7 +17,7 @@
    captured call is spread over them.
 4. *Parts, networks*: as in :mod:`dippm.training.additive`, but that the rows of a product are a multiple of 8 is kept
    from the networks: no kernel asks for it, and as a mark of the batch it made steps of nine samples faster than those
-   of eight.
+   of eight; and that they see sizes as ramps too, since cuDNN takes other kernels from some sizes on.
 5. *Interval*: the same, on families that were left out in turn, and on models.
 """
 
@@ -83,6 +83,7 @@ _LAWS = {
     Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle"),
 }
 _PASSED_OVER = ("rows_by_8",)
+_RAMPS = 6
 
 
 def load_traced_samples(
@@ -231,7 +232,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     files = [*options.labels, *options.traces]
     settings = AdditiveSettings(
-        members=options.members, epochs=options.epochs or _EPOCHS[options.mode], passed_over=_PASSED_OVER
+        members=options.members,
+        epochs=options.epochs or _EPOCHS[options.mode],
+        passed_over=_PASSED_OVER,
+        ramps=_RAMPS,
     )
     single = replace(settings, members=1)
     families = predict_families(samples, single, folds=FOLDS, folder=options.folder)

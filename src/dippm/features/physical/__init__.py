@@ -13,6 +13,7 @@ from dippm.features.physical.classes import ROUNDS
 from dippm.features.physical.columns import COLUMNS, LARGEST_CORRECTION, LAUNCH_MS, STATIC
 from dippm.features.physical.links import Messages
 from dippm.features.physical.plan import PhysicalPlan, PhysicalSamples
+from dippm.features.physical.ramps import Ramps
 
 __all__ = [
     "COLUMNS",
@@ -23,4 +24,5 @@ __all__ = [
     "Messages",
     "PhysicalPlan",
     "PhysicalSamples",
+    "Ramps",
 ]

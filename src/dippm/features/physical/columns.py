@@ -6,7 +6,18 @@ from dippm.costs.precision import Arithmetic
 from dippm.costs.training_step.training_graph import Phase
 from dippm.graph import OpKind
 
-__all__ = ["ALIGNMENTS", "AT", "COLUMNS", "FORMATS", "FUNCTIONS", "LARGEST_CORRECTION", "LAUNCH_MS", "SIZES", "STATIC"]
+__all__ = [
+    "ALIGNMENTS",
+    "AT",
+    "COLUMNS",
+    "FORMATS",
+    "FUNCTIONS",
+    "LARGEST_CORRECTION",
+    "LAUNCH_MS",
+    "PIXEL_ALIGNMENTS",
+    "SIZES",
+    "STATIC",
+]
 
 LAUNCH_MS = 0.002
 """Overhead of a kernel that the network corrects, ms: the least time between two dependent kernels."""
@@ -24,8 +35,11 @@ FORMATS = {
 FUNCTIONS = ("clone", "roll", "im2col", "mean", "sum", "norm", "addcmul", "max")
 """Functions whose kernels differ most from the plainest of their kind."""
 
-ALIGNMENTS = (8, 32, 64)
+ALIGNMENTS = (2, 4, 8, 16, 32, 64, 128)
 """Divisors that channels are tested for."""
+
+PIXEL_ALIGNMENTS = (2, 4, 8)
+"""Divisors that the pixels of a convolution's image are tested for: a product over NCHW loads so many at a time."""
 
 STATIC: tuple[str, ...] = (
     *(f"is_{kind.value}" for kind in OpKind),
@@ -55,6 +69,7 @@ STATIC: tuple[str, ...] = (
     "is_grouped",
     *(f"in_channels_by_{size}" for size in ALIGNMENTS),
     *(f"out_channels_by_{size}" for size in ALIGNMENTS),
+    *(f"pixels_by_{size}" for size in PIXEL_ALIGNMENTS),
     "has_bias",
     "has_mask",
     "is_last",

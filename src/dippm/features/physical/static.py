@@ -10,7 +10,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Arithmetic
 from dippm.costs.training_step.training_graph import Phase
 from dippm.costs.workload import Workload
-from dippm.features.physical.columns import ALIGNMENTS, AT, FORMATS, FUNCTIONS, STATIC
+from dippm.features.physical.columns import ALIGNMENTS, AT, FORMATS, FUNCTIONS, PIXEL_ALIGNMENTS, STATIC
 from dippm.features.physical.links import Links
 from dippm.graph import OpKind
 
@@ -117,5 +117,8 @@ def _fill_convolutions(result: Float32Array, work: Workload, place: IndexArray) 
     for size in ALIGNMENTS:
         columns[f"in_channels_by_{size}"] = (cin / groups) % size == 0
         columns[f"out_channels_by_{size}"] = (cout / groups) % size == 0
+    pixels = at.in_height[0] * at.in_width[0]
+    for size in PIXEL_ALIGNMENTS:
+        columns[f"pixels_by_{size}"] = pixels % size == 0
     for name, values in columns.items():
         result[place[at.node], AT[name]] = values
