@@ -100,7 +100,7 @@ def _train_without(samples: AdditiveSamples, networks: Path) -> None:
 
 def _test(samples: AdditiveSamples, test: np.ndarray, folder: Path) -> dict[str, float]:
     artefact, tensors = (read(manifest_path(_REGIME, folder)) for read in (AdditiveArtefact.read, read_tensors))
-    fitted = load_fitted(artefact, tensors)
+    fitted, samples = load_fitted(artefact, tensors), samples.reading(artefact.columns)
     novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
     predicted, measured = fitted.predict_ms(samples, test), samples.measured_ms[test]
     width = novelty.half_width(novelty.distance(describe_samples(samples, fitted.scale)[test]))

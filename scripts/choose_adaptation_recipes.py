@@ -68,7 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         samples = build_additive_samples(
             candidates, cache=cache, folder=folder, parameters_m={}, rates=artefact.rates, device=device
-        )
+        ).reading(artefact.columns)
     descriptors = describe_samples(samples, load_fitted(artefact, tensors).scale)
     chosen = choose_diverse(descriptors, np.arange(len(samples)), count=_COUNT)
     labels = [samples.labels[position] for position in chosen]

@@ -112,7 +112,7 @@ def test_a_thread_of_a_bilinear_resizing_goes_through_all_planes(side: int, wave
     n, rates = builder.N, Rates(plane_cycles=198.0, gap_us=0.0)
     builder.node(OpKind.RESIZE, [builder.input(n, 96, 7, 7)], n, 96, side, side, mode="bilinear")
     ((one, four),) = _turns_ms(builder.graph(), rates)
-    # Where an image outgrows the cache of 50 MiB, each of its planes takes twice as long.
+    # The more of the cache an image fills, the longer each of its planes takes, up to twice as long.
     moved = 96 * (7 * 7 + side * side) * 4 / (find_device("H200").l2_mb * 2**20)
     assert one == pytest.approx(1e-4 * 96 * waves * (1 + min(moved, 1)))
     assert four == pytest.approx(4 * 1e-4 * 96 * waves * (1 + min(4 * moved, 1)))

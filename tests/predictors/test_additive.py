@@ -14,12 +14,12 @@ from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
-from dippm.errors import UnsupportedError
+from dippm.errors import DippmError, UnsupportedError
 from dippm.features.physical import COLUMNS
 from dippm.graph import DType, Graph, OpKind
 from dippm.models.additive import AdditiveNetwork
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.additive_artefact import AdditiveArtefact, Regime
+from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, Regime, manifest_path, read_tensors
 
 _DEVICE = find_device("RTX 3090")
 
@@ -245,3 +245,32 @@ def test_captured_calls_count_as_measured_where_they_were(runtimes: list[str]) -
     captured = Conditions(precision=Precision.AMP, runtime=Runtime.CUDA_GRAPH)
     assert predictor.is_measured(_DEVICE, captured) is bool(runtimes)
     assert predictor.is_measured(_DEVICE, replace(captured, runtime=Runtime.EAGER))
+
+
+_RAMP = {"ramp.column": np.zeros(1), "ramp.start": np.zeros(1), "ramp.length": np.ones(1)}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {**_RAMP, "ramp.column": np.full(1, 999.0)},  # of no column
+        {**_RAMP, "ramp.column": np.full(1, -1.0)},
+        {**_RAMP, "ramp.length": np.zeros(1)},
+        {**_RAMP, "ramp.start": np.zeros(2)},
+        {"ramp.column": np.zeros(1)},
+        {},  # the networks read one more input
+    ],
+)
+def test_ramps_that_are_damaged_or_missing_are_refused(damaged: dict[str, np.ndarray]) -> None:
+    artefact = AdditiveArtefact.read(manifest_path(OWN_REGIMES[0]))
+    tensors = read_tensors(manifest_path(OWN_REGIMES[0]))
+    own = {name: values for name, values in tensors.items() if not name.startswith("ramp.")}
+    inputs = len(artefact.columns) + 1
+    for member in range(artefact.members):
+        name = f"member{member}.input.weight"
+        own[name] = own[name][:, :inputs]
+    whole = {**own, **{name: values.astype(np.float32) for name, values in _RAMP.items()}}
+    AdditivePredictor([(artefact, whole)], load_kernel_model())
+    with pytest.raises(DippmError) as caught:
+        AdditivePredictor([(artefact, {**own, **damaged})], load_kernel_model())
+    assert caught.value.code == "artefact.unreadable"

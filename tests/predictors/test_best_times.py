@@ -90,12 +90,15 @@ def test_no_operator_takes_less_than_the_data_sheet_allows(
     assert found.least_ms == pytest.approx(least.sum(axis=1))
 
 
+_LEARNED_IN_TF32 = ("H100", "H200", "B200")
+
+
 @pytest.mark.parametrize("device", ["A100", "H100", "H200", "B200", "L4", "RTX 4090"])
 def test_a_narrower_precision_is_not_said_to_be_slower(times: BestTimes, builder: Any, device: str) -> None:
     """FP32 runs convolutions in TF32 anyway, and autocast the kernels of 16 bits with casts around them.
 
-    Networks that were trained on both agree as far as measurements do: seven models took 0.41 to 1.014 times as long in
-    TF32 as in FP32 on an H100, and a call that is measured again differs by more.
+    Networks that were trained on FP32 and TF32 tell them apart as far as measurements do: seven models took 0.41 to
+    1.014 times as long in TF32 on an H100, and a call that is measured again differs by more.
     """
     n = builder.N
     square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
@@ -112,7 +115,8 @@ def test_a_narrower_precision_is_not_said_to_be_slower(times: BestTimes, builder
             _of(times, _prepared(graph, precision=precision), device)[0].busy_ms.sum(axis=1)
             for precision in (wide, narrow)
         )
-        assert np.all(narrower <= 1.02 * wider), (wide, narrow)
+        is_learned = narrow == "tf32" and device in _LEARNED_IN_TF32
+        assert np.all(narrower <= (1.02 if is_learned else 1.005) * wider), (wide, narrow)
 
 
 def test_unpacking_is_put_on_top_for_the_graphs_that_need_it(times: BestTimes, layers: Graph) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
+from dippm.features.physical import COLUMNS
 from dippm.training import additive_samples
 from dippm.training.additive_samples import AdditiveSamples, build_additive_samples
 
@@ -51,3 +52,13 @@ def test_no_graph_at_all_is_an_error(step_labels: list[Label], tmp_path: Path) -
     with pytest.raises(UsageError) as caught:
         build_additive_samples(step_labels, cache=tmp_path, folder=tmp_path, parameters_m={})
     assert caught.value.code == "samples.empty"
+
+
+def test_samples_for_networks_that_read_fewer_columns(step_samples: AdditiveSamples) -> None:
+    assert step_samples.reading(COLUMNS) is step_samples
+    columns = (COLUMNS[5], COLUMNS[2])
+    fewer = step_samples.reading(columns)
+    assert fewer.arrays.node_features.tolist() == step_samples.arrays.node_features[:, [5, 2]].tolist()
+    # What is kept of other columns is not taken for theirs.
+    assert fewer.key != step_samples.key
+    assert fewer.key != step_samples.reading(columns[::-1]).key

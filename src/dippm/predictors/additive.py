@@ -21,7 +21,7 @@ from dippm.costs.rates import Rates, architecture_of
 from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, load_catalog
-from dippm.errors import UnsupportedError
+from dippm.errors import DippmError, UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.graph import DType, Graph, OpKind
 from dippm.graph.codes import mark
@@ -102,17 +102,19 @@ class _Inputs:
     inputs: IndexArray
 
     @classmethod
-    def of(cls, columns: IndexArray, tensors: Mapping[str, Float32Array], *, first: int, stop: int) -> _Inputs:
+    def of(
+        cls, columns: IndexArray, tensors: Mapping[str, Float32Array], ramps: Ramps, *, first: int, stop: int
+    ) -> _Inputs:
         """Those that are some of the features.
 
         Args:
             columns: The feature that each column of the artefact is.
             tensors: The artefact's tensors.
+            ramps: All ramps of the artefact.
             first: First of the features.
             stop: Behind the last one.
         """
         (places,) = np.nonzero((columns >= first) & (columns < stop))
-        ramps = Ramps.from_tensors(tensors)
         (own,) = np.nonzero(np.isin(ramps.column, places))
         return cls(
             places=places,
@@ -152,8 +154,9 @@ class _Corrector:
         columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
         factor = tensors["scale.factor"]
         self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
-        self._static = _Inputs.of(columns, tensors, first=0, stop=len(STATIC))
-        self._changing = _Inputs.of(columns, tensors, first=len(STATIC), stop=len(COLUMNS))
+        ramps = _read_ramps(tensors, columns=len(columns))
+        self._static = _Inputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
+        self._changing = _Inputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
         # A column that never varied in training has no scale.
         self.unseen_kinds = frozenset(
             kind
@@ -433,6 +436,22 @@ class AdditivePredictor:
 def _read_all(regimes: Sequence[Regime], folder: Path) -> list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]:
     paths = [path for regime in regimes if (path := manifest_path(regime, folder)).exists()]
     return [(AdditiveArtefact.read(path), read_tensors(path)) for path in paths]
+
+
+def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
+    """The ramps of an artefact, which with its columns are all that its networks read."""
+    try:
+        ramps = Ramps.from_tensors(tensors)
+        inputs = tensors["member0.input.weight"].shape[1]
+        if np.any(ramps.column >= columns) or columns + len(ramps) != inputs:
+            raise ValueError(f"{columns} columns and {len(ramps)} ramps are not {inputs} inputs")
+    except (ValueError, KeyError, IndexError) as exc:
+        raise DippmError(
+            f"The networks' inputs cannot be read: {exc}.",
+            code="artefact.unreadable",
+            cure="Rebuild them with: python -m dippm.training.additive",
+        ) from exc
+    return ramps
 
 
 def _is_complex(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:

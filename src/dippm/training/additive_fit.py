@@ -107,7 +107,7 @@ class FeatureScale:
         factor = np.where(spread > _LEAST_SPREAD, 1.0 / np.maximum(spread, _LEAST_SPREAD), 0.0)
         factor[[AT[name] for name in passed_over]] = 0.0
         scale = cls(mean=mean.astype(np.float32), factor=factor.astype(np.float32))
-        return replace(scale, ramps=Ramps.fit(nodes, scale.apply(nodes), steps=ramps))
+        return replace(scale, ramps=Ramps.fit(nodes, scale.apply(nodes), steps=ramps)) if ramps else scale
 
     def apply(self, features: Float32Array) -> Float32Array:
         """Scaled features, [N, F]."""
@@ -117,7 +117,7 @@ class FeatureScale:
     def inputs(self, features: Float32Array) -> Float32Array:
         """Scaled features and their ramps: what a network reads, [N, F + R]."""
         scaled = self.apply(features)
-        return np.concatenate([scaled, self.ramps.of(scaled)], axis=1)
+        return np.concatenate([scaled, self.ramps.of(scaled)], axis=1) if len(self.ramps) else scaled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -122,13 +122,16 @@ class AdditiveSamples:
         return len(self.labels)
 
     def reading(self, columns: Sequence[str]) -> AdditiveSamples:
-        """The same with some of the node features alone, in this order.
+        """The same with some of the node features alone, in this order: what networks that were trained before read.
 
         Args:
             columns: Names of ``COLUMNS``.
         """
+        if tuple(columns) == COLUMNS:
+            return self
         features = self.arrays.node_features[:, [AT[name] for name in columns]]
-        return replace(self, arrays=replace(self.arrays, node_features=features))
+        key = hashlib.sha256("\n".join([self.key, *columns]).encode()).hexdigest()[:16]
+        return replace(self, arrays=replace(self.arrays, node_features=features), key=key)
 
     def plain_ms(self) -> npt.NDArray[np.float64]:
         """Kernel time of each sample by the plain sum, [S]."""

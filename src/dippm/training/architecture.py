@@ -66,11 +66,11 @@ FITTED = {
 #: half a microsecond more to the next kernel, and a clock of each multiprocessor for 21 and 22 bytes while what they
 #: move fits the L2 cache, which is 24 where 0.9 of everything is reached; beyond it they reach 0.91 and 0.87 of the
 #: bandwidth. Few labels tell of the others: bilinear resizings of 384 to 131,072 planes have 360 to 400 cycles for each
-#: where they move 4 and 8 MB, and 670 to 830 where they move 44 to 177; eleven shapes of split depthwise convolutions
-#: have 3.4 to 4 microseconds for a group with 9 taps and 5.3 to 5.9 with 49, where it is small. Cycles
-#: of elements are the same on both cards: batch norms of inference take 0.26 to 0.35 beside the time of their bytes,
-#: products with an operand that is spread 0.22 to 0.39; the largest values of windows of four and of nine take 3.2 and
-#: 4.3, their means 3.1 and 3.4.
+#: where they move 4 and 8 MB, and 670 to 830 where they move 44 to 177 (said to be 590 to 680); eleven shapes of split
+#: depthwise convolutions have 3.4 to 4 microseconds for a group with 9 taps and 5.3 to 5.9 with 49, where it is
+#: small. Cycles of elements are the same on both cards: batch norms of inference take 0.26 to 0.35 beside the time of
+#: their bytes, products with an operand that is spread 0.22 to 0.39; the largest values of windows of four and of nine
+#: take 3.2 and 4.3, their means 3.1 and 3.4.
 TRACED = {
     "gap_us": 1.65,
     "stream": 0.9,

@@ -58,7 +58,9 @@ class Ramps:
 
     @classmethod
     def fit(cls, features: Float32Array, scaled: Float32Array, *, steps: int) -> Ramps:
-        """Ramps that end at quantiles of what operators have; those without a size, which have 0, do not count.
+        """Ramps that end at quantiles of what operators have.
+
+        Those that have 0, which are those without a size and those of size one, do not count: the former are many.
 
         Args:
             features: Node features of the training, in the order of ``COLUMNS``.
@@ -84,10 +86,20 @@ class Ramps:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Float32Array]) -> Ramps:
-        """What :meth:`tensors` holds; none where it holds none."""
-        if _COLUMN not in tensors:
+        """What :meth:`tensors` holds; none where it holds none.
+
+        Raises:
+            ValueError: They are no ramps.
+        """
+        held = [tensors[name] for name in (_COLUMN, _START, _LENGTH) if name in tensors]
+        if not held:
             return cls.none()
-        return cls(column=tensors[_COLUMN].astype(np.int64), start=tensors[_START], length=tensors[_LENGTH])
+        if len(held) < 3 or len({values.shape for values in held}) > 1 or held[0].ndim != 1:
+            raise ValueError("ramps are not whole")
+        column, start, length = held
+        if not (np.all(column >= 0.0) and np.all(np.isfinite(start)) and np.all(length > 0.0)):
+            raise ValueError("ramps have no place or do not rise")
+        return cls(column=column.astype(np.int64), start=start, length=length)
 
     def tensors(self) -> dict[str, Float32Array]:
         """Arrays by the names of an artefact; nothing where there are no ramps."""
