@@ -528,6 +528,20 @@ def test_allowing_tf32_never_makes_a_recurrent_layer_slower(builder: Any, device
     assert (flops / (strict / 1e3) < 0.9e12 * find_device(device).peak_tflops["fp32"]).all()
 
 
+@pytest.mark.parametrize("device", ["A100", "H100", "RTX 4090", "V100", "T4"])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP32_STRICT, Precision.AMP])
+def test_a_recurrent_layer_of_one_sample_waits_for_its_steps(builder: Any, device: str, precision: Precision) -> None:
+    """Weights of 4 MB stay on the device, and one row of products is little: it is the steps that take the time."""
+    n, sizes = builder.N, {"hidden_size": 512, "num_layers": 1, "num_directions": 1, "batch_first": True}
+    weights = [builder.weight(2048, 512) for _ in range(2)]
+    builder.node(OpKind.LSTM, [builder.input(n, 128, 512), *weights], n, 128, 512, **sizes)
+    graph = builder.graph()
+    one, two = time_of(graph, batches=[1, 2], device=device, precision=precision)[:, 0]
+    step_ms = Rates().step_us / 1e3
+    assert 128 * step_ms < one < 1.5 * 128 * step_ms
+    assert one <= two < 1.1 * one
+
+
 @pytest.mark.parametrize(("device", "issued"), [("A100", 2.0), ("RTX 4090", 1.0), ("P100", 1.0), ("T4", 2.0)])
 @pytest.mark.parametrize(
     ("kernel", "precision", "layout", "rate"),
@@ -622,3 +636,35 @@ def test_a_convolution_on_permuted_tokens_needs_no_shuffle(builder: Any, new_bui
     without = replace(rates, nchw_shuffle=0.0)
     graph = image(new_builder(), is_permuted=False)
     assert permuted == pytest.approx(time_of(graph, batches=[64], precision=Precision.AMP, rates=without)[0, -1])
+
+
+@pytest.mark.parametrize("device", ["A100", "V100", "T4", "P4", "RTX 4090", "L4", "A10"])
+@pytest.mark.parametrize(("inputs", "outputs"), [(768, 3072), (4096, 4096), (512, 1000)])
+def test_a_linear_layer_in_fp32_takes_longer_for_more_rows(
+    builder: Any, device: str, inputs: int, outputs: int
+) -> None:
+    """Tables of single products have bumps, which cards without a table are taken to have elsewhere, and larger."""
+    n = builder.N
+    builder.node(OpKind.LINEAR, [builder.input(n, inputs), builder.weight(outputs, inputs)], n, outputs)
+    batches = list(range(1, 193))
+    time_ms = time_of(builder.graph(), batches=batches, device=device, precision=Precision.FP32_STRICT)[:, 0]
+    assert (np.diff(time_ms) >= -1e-12).all()
+    # Beyond, tables and cards differ in what a last tile takes, and no more.
+    (far,) = time_of(builder.graph(), batches=[4096], device=device, precision=Precision.FP32_STRICT)[:, 0]
+    assert far > time_ms[-1]
+
+
+@pytest.mark.parametrize("device", ["A100", "T4", "RTX 4090"])
+@pytest.mark.parametrize("precision", [Precision.FP32_STRICT, Precision.AMP])
+def test_weights_that_a_card_cannot_hold_are_read_at_every_step(
+    builder: Any, device: str, precision: Precision
+) -> None:
+    n, hidden, steps = builder.N, 8192, 16
+    sizes = {"hidden_size": hidden, "num_layers": 1, "num_directions": 1, "batch_first": True}
+    weights = [builder.weight(4 * hidden, hidden) for _ in range(2)]
+    builder.node(OpKind.LSTM, [builder.input(n, steps, hidden), *weights], n, steps, hidden, **sizes)
+    (time_ms,) = time_of(builder.graph(), batches=[1], device=device, precision=precision)[:, 0]
+    card = find_device(device)
+    weight_bytes = 4 * hidden * hidden * (4 if precision is Precision.FP32_STRICT else 2)
+    held = card.sm_count * 256 * 1024 + card.l2_mb * 2**20
+    assert time_ms > steps * (weight_bytes - held) / (card.bandwidth_gb_s * 1e6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -25,13 +25,16 @@ def draw(
     moved: float = 0.0,
     model: PowerModel = MODEL,
 ) -> float:
+    """Power of a call in which one long kernel runs for a part of the time, at these rates."""
     power = power_w(
         model,
         find_device(name),
-        busy_share=np.array([busy]),
-        plain_flops_per_s=np.array([plain]),
-        tensor_flops_per_s=np.array([tensor]),
-        bytes_per_s=np.array([moved]),
+        call_s=np.array([1e3]),
+        kernel_s=np.array([[busy * 1e3]]),
+        runs=np.ones(1),
+        plain_flops=np.array([[plain * busy * 1e3]]),
+        tensor_flops=np.array([[tensor * busy * 1e3]]),
+        traffic_bytes=np.array([[moved * busy * 1e3]]),
     )
     return float(power[0])
 
@@ -44,22 +47,73 @@ def test_every_part_by_hand() -> None:
     # 108 multiprocessors of 64 lanes at 1,410 MHz, in 7 nm.
     running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
     assert draw("A100-SXM4-40GB", moved=1e12, busy=0.25) == pytest.approx(80 + 0.25 * (running + 30.0))
-    assert draw("A100-SXM4-40GB", plain=1e13) == pytest.approx(80 + running + 0.4 * 5.0 * 10)
-    assert draw("A100-SXM4-40GB", tensor=1e14) == pytest.approx(80 + running + 0.4 * 3.0 * 100)
+    assert draw("A100-SXM4-40GB", plain=1.5e13) == pytest.approx(80 + running + 0.4 * 5.0 * 15)
+    assert draw("A100-SXM4-40GB", tensor=2e14) == pytest.approx(80 + running + 0.4 * 3.0 * 200)
     assert draw("A100-SXM4-40GB", moved=1e12) == pytest.approx(80 + running + 30.0)
     # Faster than the memory is the cache.
     assert draw("A100-SXM4-40GB", moved=1e13) == pytest.approx(80 + running + 30.0 * 1.555)
 
 
 def test_lanes_without_work_hold_their_clocks() -> None:
-    """All have work where a kernel reaches 0.3 of the peaks of FP32, tensor cores and memory, added up."""
+    """All have work where a kernel reaches 0.25 of the peaks of FP32, tensor cores and memory, added up."""
     running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
     assert draw("A100-SXM4-40GB") == 80
-    # 0.1 of 19.5 TFLOP/s, and 0.05 of 312, are half of that.
-    expected = 80 + 0.5 * running + 0.4 * (5.0 * 1.95 + 3.0 * 15.6)
-    assert draw("A100-SXM4-40GB", plain=1.95e12, tensor=15.6e12) == pytest.approx(expected)
+    # 0.075 of 19.5 TFLOP/s, and 0.05 of 312, are half of that.
+    expected = 80 + 0.5 * running + 0.4 * (5.0 * 1.4625 + 3.0 * 15.6)
+    assert draw("A100-SXM4-40GB", plain=1.4625e12, tensor=15.6e12) == pytest.approx(expected)
     # A T4's limit holds no clocks back where most of its lanes have no work.
-    assert draw("T4", moved=1e10) < 70
+    assert draw("T4", moved=5e9) < 70
+
+
+@pytest.mark.parametrize(
+    ("kernel_s", "runs", "filled_s"), [(1e-3, 1, 0.9955e-3), (3e-6, 300, 0.0), (10e-6, 100, 550e-6)]
+)
+def test_lanes_have_no_work_while_a_kernel_starts_and_ends(kernel_s: float, runs: int, filled_s: float) -> None:
+    moved = 1.555e12 * kernel_s * runs
+    power = power_w(
+        replace(MODEL, byte_pj=0.0),
+        A100,
+        call_s=np.array([1e-3]),
+        kernel_s=np.array([[kernel_s]]),
+        runs=np.array([runs]),
+        plain_flops=np.zeros((1, 1)),
+        tensor_flops=np.zeros((1, 1)),
+        traffic_bytes=np.array([[moved]]),
+    )
+    running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
+    assert power[0] == pytest.approx(80 + running * filled_s / 1e-3)
+
+
+def test_each_kernel_has_rates_of_its_own() -> None:
+    """Half of the time at the peak and half without work is not all of it at half of the peak."""
+
+    def of(*moved: float) -> float:
+        work = np.array([moved]) * 1e12
+        power = power_w(
+            MODEL,
+            A100,
+            call_s=np.ones(1),
+            kernel_s=np.full((1, len(moved)), 1.0 / len(moved)),
+            runs=np.ones(len(moved)),
+            plain_flops=0.0 * work,
+            tensor_flops=0.0 * work,
+            traffic_bytes=work,
+        )
+        return float(power[0])
+
+    running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
+    assert of(0.5, 0.0) == pytest.approx(80 + 0.5 * running + 15.0, rel=1e-4)
+    assert of(0.25, 0.25) == pytest.approx(of(0.5), rel=1e-4)
+    assert of(0.25, 0.25) > of(0.5, 0.0) + 0.49 * running
+
+
+def test_an_architecture_has_coefficients_of_its_own() -> None:
+    own = replace(MODEL, idle=0.1, running_pj=0.0, byte_pj=10.0)
+    model = replace(MODEL, measured={"9.0": own})
+    for name in ("H100", "H200"):
+        assert draw(name, moved=1e12, model=model) == draw(name, moved=1e12, model=own) == pytest.approx(70 + 10)
+    assert draw("A100", moved=1e12, model=model) == draw("A100", moved=1e12)
+    assert PowerModel.from_json(asdict(model)) == model
 
 
 def test_processes() -> None:

@@ -42,6 +42,7 @@ def score(
     mode: Mode = Mode.INFERENCE,
     precision: Precision = Precision.AMP,
     energy: Figure | None = None,
+    power: Figure | None = None,
     memory: Figure | None = None,
     reserved: Figure | None = None,
 ) -> LabelScore:
@@ -54,6 +55,7 @@ def score(
         is_steady=steady,
         latency=Figure(measured=measured, predicted=predicted, low=0.8 * predicted, high=1.25 * predicted),
         energy=energy,
+        power=power,
         memory=memory,
         reserved=reserved,
     )
@@ -117,13 +119,14 @@ def test_errors_of_energy_power_and_memory() -> None:
         score(
             10,
             20,
-            energy=Figure(measured=5, predicted=9, low=4, high=12),  # 500 W, predicted 450 W
+            energy=Figure(measured=5, predicted=9, low=4, high=12),
+            power=Figure(measured=500, predicted=450),
             memory=Figure(measured=1000, predicted=900, low=850, high=950),
             reserved=Figure(measured=200, predicted=150),
         ),
         score(10, 10),
     )
-    energy, power = part_of(page, "Energy of a call", "Power:"), part_of(page, "Power:", "## Memory")
+    energy, power = part_of(page, "Energy of a call", "Power at"), part_of(page, "Power at", "## Memory")
     assert "| all: device counts | 1 | 80.0 | 80.0 | +80.0 | 100 |" in energy
     assert "| all: device counts | 1 | 10.0 | 10.0 | -10.0 |\n" in power
     memory, reserved = (
@@ -155,7 +158,6 @@ def test_interval_ends_hold_and_no_interval_holds_nothing() -> None:
     assert Figure(measured=2, predicted=3, low=2, high=2).is_covered
     assert Figure(measured=2, predicted=3, low=2.1, high=4).is_covered is False
     assert Figure(measured=2, predicted=3).is_covered is None
-    assert score(1, 1).power is None
 
 
 def test_only_first_measurements_that_ended_well_are_chosen() -> None:

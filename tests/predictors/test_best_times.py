@@ -36,8 +36,8 @@ def layers(builder: Any) -> Graph:
     return builder.graph(x)  # type: ignore[no-any-return]
 
 
-def _prepared(*graphs: Graph, precision: str) -> PreparedGraphs:
-    conditions = Conditions.parse(precision=precision)
+def _prepared(*graphs: Graph, precision: str, **others: str) -> PreparedGraphs:
+    conditions = Conditions.parse(precision=precision, **others)
     compiled = CompiledGraphs.of(graphs, conditions, DEFAULT_SOFTWARE)
     return PreparedGraphs.of(compiled, batches=[1, 64], conditions=conditions)
 
@@ -127,3 +127,117 @@ def test_unpacking_is_put_on_top_for_the_graphs_that_need_it(times: BestTimes, l
     # One row reads a quarter of the bytes; of 64 rows the weight is unpacked first.
     assert unpacked.busy_ms[0, 0] < alone.busy_ms[0, 0]
     assert unpacked.busy_ms[1, 0] > alone.busy_ms[1, 0]
+
+
+def _image_model(builder: Any, *, is_convolution: bool) -> Graph:
+    n = builder.N
+    if is_convolution:
+        square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+        x = builder.input(n, 256, 28, 28)
+        builder.node(OpKind.CONV, [x, builder.weight(256, 256, 3, 3)], n, 256, 28, 28, **square)
+    else:
+        x = builder.input(n, 196, 768)
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(3072, 768)], n, 196, 3072)
+        builder.node(OpKind.GELU, [x], n, 196, 3072)
+    return builder.graph()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("device", ["H100", "H200", "B200"])
+@pytest.mark.parametrize("is_convolution", [True, False])
+def test_without_tf32_convolutions_alone_take_longer(
+    times: BestTimes, builder: Any, device: str, is_convolution: bool
+) -> None:
+    graph = _image_model(builder, is_convolution=is_convolution)
+    (strict,), (fp32,) = (
+        _of(times, _prepared(graph, precision=precision), device) for precision in ("fp32-strict", "fp32")
+    )
+    assert strict.knows_interval.all()
+    assert strict.half_width is not None
+    assert fp32.half_width is not None
+    if is_convolution:
+        assert np.all(strict.busy_ms >= fp32.busy_ms)
+        assert strict.busy_ms[1, 0] > 1.2 * fp32.busy_ms[1, 0]
+        assert np.all(strict.half_width >= fp32.half_width)
+    else:
+        assert strict.busy_ms == pytest.approx(fp32.busy_ms)
+        assert strict.half_width == pytest.approx(fp32.half_width)
+
+
+def test_strict_graphs_laid_out_together_keep_their_times(times: BestTimes, new_builder: Any) -> None:
+    graphs = [_image_model(new_builder(), is_convolution=is_convolution) for is_convolution in (True, False)]
+    together = _of(times, _prepared(*graphs, precision="fp32-strict"), "H200")
+    for graph, breakdown in zip(graphs, together, strict=True):
+        (alone,) = _of(times, _prepared(graph, precision="fp32-strict"), "H200")
+        assert breakdown.busy_ms == pytest.approx(alone.busy_ms)
+        assert breakdown.half_width == pytest.approx(alone.half_width)
+
+
+@pytest.mark.parametrize("device", ["A100", "L4", "RTX 4090"])
+@pytest.mark.parametrize("is_convolution", [True, False])
+def test_without_tf32_nothing_is_faster_where_no_networks_know_fp32(
+    times: BestTimes, builder: Any, device: str, is_convolution: bool
+) -> None:
+    graph = _image_model(builder, is_convolution=is_convolution)
+    (strict,), (fp32,) = (
+        _of(times, _prepared(graph, precision=precision), device) for precision in ("fp32-strict", "fp32")
+    )
+    assert np.all(strict.busy_ms >= fp32.busy_ms)
+    assert is_convolution or np.array_equal(strict.busy_ms, fp32.busy_ms)
+    assert not strict.knows_interval.any()
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("is_convolution", [True, False])
+def test_a_step_in_tf32_is_one_in_fp32_but_for_products(
+    times: BestTimes, builder: Any, layout: str, is_convolution: bool
+) -> None:
+    graph = _image_model(builder, is_convolution=is_convolution)
+    (tf32,), (fp32,) = (
+        _of(times, _prepared(graph, precision=precision, layout=layout, mode="training"), "H200")
+        for precision in ("tf32", "fp32")
+    )
+    assert np.all(tf32.busy_ms <= fp32.busy_ms)
+    if is_convolution:
+        assert np.array_equal(tf32.busy_ms, fp32.busy_ms)
+    else:
+        assert tf32.busy_ms[1].sum() < 0.7 * fp32.busy_ms[1].sum()
+
+
+@pytest.mark.parametrize("device", ["H100", "A100", "RTX 4090"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_model_in_16_bits_runs_alike_whatever_it_is_called_with(
+    times: BestTimes, builder: Any, device: str, mode: str, layout: str
+) -> None:
+    n, half = builder.N, DType.FLOAT16
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 64, 28, 28, dtype=half)
+    for _ in range(2):
+        x = builder.node(
+            OpKind.CONV, [x, builder.weight(64, 64, 3, 3, dtype=half)], n, 64, 28, 28, dtype=half, **square
+        )
+        scale = [builder.weight(64, dtype=half) for _ in range(4)]
+        x = builder.node(OpKind.BATCH_NORM, [x, *scale], n, 64, 28, 28, dtype=half)
+    x = builder.node(OpKind.GLOBAL_POOL, [x], n, 64, 1, 1, output_size=(1, 1), dtype=half)
+    x = builder.node(OpKind.VIEW, [x], n, 64, alias_of=x, function="view", dtype=half)
+    builder.node(OpKind.LINEAR, [x, builder.weight(10, 64, dtype=half)], n, 10, dtype=half)
+    graph = builder.graph()
+    of_precisions = [
+        _of(times, _prepared(graph, precision=precision, layout=layout, mode=mode), device)[0].busy_ms
+        for precision in ("fp16", "fp32", "fp32-strict", "tf32")
+    ]
+    for busy_ms in of_precisions[1:]:
+        assert busy_ms == pytest.approx(of_precisions[0])
+
+
+def test_graphs_of_several_precisions_laid_out_together_keep_their_times(times: BestTimes, new_builder: Any) -> None:
+    builder = new_builder()
+    n, half = builder.N, DType.FLOAT16
+    x = builder.input(n, 512, dtype=half)
+    builder.node(OpKind.LINEAR, [x, builder.weight(512, 512, dtype=half)], n, 512, dtype=half)
+    graphs = [builder.graph(), _image_model(new_builder(), is_convolution=True)]
+    for device in ("H100", "A100"):
+        together = _of(times, _prepared(*graphs, precision="fp32-strict"), device)
+        for graph, breakdown in zip(graphs, together, strict=True):
+            (alone,) = _of(times, _prepared(graph, precision="fp32-strict"), device)
+            assert breakdown.busy_ms == pytest.approx(alone.busy_ms)

@@ -21,19 +21,35 @@ A100 = find_device("A100-SXM4-40GB")
 
 def test_the_same_work_in_twice_the_time_draws_less() -> None:
     load = BoardLoad(
-        busy_share=np.array([0.5]),
-        plain_flops=np.array([1e10]),
-        tensor_flops=np.array([2e11]),
-        traffic_bytes=np.array([1e9]),
+        kernel_share=np.array([[0.5, 0.1]]),
+        runs=np.array([1.0, 2.0]),
+        plain_flops=np.array([[1e10, 0.0]]),
+        tensor_flops=np.array([[2e11, 0.0]]),
+        traffic_bytes=np.array([[1e9, 0.0]]),
     )
     running = 0.4 * 10.0 * 108 * 64 * 1.41e-3
+    assert load.busy_share == pytest.approx([0.7])
     for latency_ms in (10.0, 20.0):
         busy_s = 0.5 * latency_ms / 1e3
-        work = (0.4 * (5.0 * 0.01 + 3.0 * 0.2) + 30.0 * 0.001) / busy_s
-        # Half of the time of 19.5 and 312 TFLOP/s and 1,555 GB/s: below 0.3 of them some lanes have no work.
+        work_j = 0.4 * (5.0 * 0.01 + 3.0 * 0.2) + 30.0 * 0.001
+        # Half of the time of 19.5 and 312 TFLOP/s and 1,555 GB/s: below 0.25 of them some lanes have no work.
         use = (0.01 / 19.5 + 0.2 / 312 + 0.001 / 1.555) / busy_s
+        filled_s = min(busy_s - 4.5e-6, use * busy_s / 0.25)
         power = load.power_w(MODEL, A100, np.array([latency_ms]))
-        assert power[0] == pytest.approx(80 + 0.5 * (min(use / 0.3, 1.0) * running + work))
+        assert power[0] == pytest.approx(80 + (filled_s * running + work_j) / (latency_ms / 1e3))
+
+
+def test_the_work_of_nodes_that_run_together_is_that_of_their_kernel(builder: Any) -> None:
+    x = builder.input(builder.N, 256, 28, 28)
+    for _ in range(3):
+        x = builder.node(OpKind.SIGMOID, [x], builder.N, 256, 28, 28)
+    graph, predictor = builder.graph(), PhysicsPredictor.load()
+    load = predictor.load_of(graph, batch=256, device=A100, conditions=Conditions.parse(runtime="compile"))
+    assert (load.kernel_share > 0.0).tolist() == [[False, False, True]]
+    moved = 2.0 * 4 * 256 * 256 * 28 * 28
+    assert load.traffic_bytes.tolist() == [[0.0, 0.0, moved]]
+    assert load.plain_flops[0, 2] > 0.0
+    assert load.plain_flops[0, :2].tolist() == [0.0, 0.0]
 
 
 def test_at_the_predicted_time_it_draws_what_was_predicted(builder: Any) -> None:

@@ -11,7 +11,7 @@ from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device, load_catalog
 from dippm.errors import UnsupportedError
-from dippm.graph import Graph, OpKind
+from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
@@ -257,7 +257,7 @@ def test_casts_draw_energy(network: Graph) -> None:
         CompiledGraphs.of([network], conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions
     )
     nodes = (prepared.at.bytes_read + prepared.at.bytes_written).sum()
-    assert prepared.traffic_bytes[0][0] > nodes
+    assert prepared.traffic_bytes.sum() > nodes
 
 
 def test_operators_without_measurements_widen_the_interval_and_are_named(builder: Any) -> None:
@@ -610,3 +610,22 @@ def test_old_software_says_what_is_known_of_its_time(network: Graph) -> None:
     ):
         (answer,) = predict(network, batches=[8], devices=["A100"], precision=precision, software=Software.parse(given))
         assert any(text.endswith(waits) for text in answer.predictor.warnings) is is_said
+
+
+@pytest.mark.parametrize("device", ["H100", "A100"])
+def test_a_model_in_16_bits_has_one_answer_whatever_32_bits_it_is_asked_for_in(builder: Any, device: str) -> None:
+    n, half = builder.N, DType.FLOAT16
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 64, 28, 28, dtype=half)
+    for _ in range(3):
+        x = builder.node(
+            OpKind.CONV, [x, builder.weight(64, 64, 3, 3, dtype=half)], n, 64, 28, 28, dtype=half, **square
+        )
+    graph = builder.graph()
+    answers = [
+        predict(graph, batches=[64], devices=[device], precision=precision, runtime=Runtime.CUDA_GRAPH)[0]
+        for precision in (Precision.FP32, Precision.FP32_STRICT, Precision.TF32)
+    ]
+    assert len({(answer.latency_ms, answer.energy_j) for answer in answers}) == 1
+    assert answers[1].intervals == answers[0].intervals
+    assert answers[1].warnings == answers[0].warnings

@@ -303,3 +303,15 @@ def test_experts_without_adapters_are_told_where_all_layers_are_asked_for(builde
     y = builder.node(OpKind.MATMUL, [x, builder.weight(4, 64, 64)], n, 4, 64)
     assert _said(builder.graph(y), words, mode="training", lora=4) == [True]
     assert _said(builder.graph(y), words, mode="training", lora="4:q_proj") == [False]
+
+
+@pytest.mark.parametrize("device", ["A100-SXM4-40GB", "3g.20gb@A100-SXM4-40GB", "H100", "1g.10gb@H100", "A40"])
+def test_what_the_power_was_fitted_on_is_not_told_of_other_boards(builder: Any, device: str) -> None:
+    warnings = dippm.predict(_linear(builder, width=512), batch=64, device=device).warnings
+    assert not any(warning.startswith("Energy comes from") for warning in warnings)
+
+
+def test_how_many_boards_the_power_was_fitted_on(builder: Any) -> None:
+    warnings = dippm.predict(_linear(builder, width=512), batch=64, device="L4").warnings
+    count = len(Calibration.read().power_devices)
+    assert f"Energy comes from a power model fitted on runs of {count} other boards." in warnings

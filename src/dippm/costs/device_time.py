@@ -55,6 +55,12 @@ _WIDEST_FILTER = 7.0
 _THIN_GROUP = 8
 # Rows of queries, keys, and width of values.
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
+# Rows at which the learned time of products is looked at whether it grows.
+_ROWS = np.unique(np.outer(2.0 ** np.arange(8), [1.0, 1.5]).astype(np.int64)).astype(np.float64)
+# Rows of a step of a recurrent layer in FP32 that are worked out together; assumed.
+_STEP_ROWS = 8.0
+# What a multiprocessor holds of the weights of a recurrent layer from step to step, in its registers.
+_HELD_BYTES = 256 * 1024.0
 # Formats in which fused attention is FlashAttention.
 _HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithmetic.BF16))
 
@@ -178,11 +184,11 @@ class _Timer:
         for family, of_family in ((Family.LINEAR, is_single), (Family.BMM, ~is_single)):
             plain, close = of_family & ~is_tensor, of_family & may_stay
             if plain.any():
-                learned = self._learned(family, products(plain), batches=1)
+                learned = self._learned_product(family, products(plain))[:, None]
                 own_peak = np.broadcast_to(peak, result.shape)[:, None, plain]
                 result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
             if close.any():
-                in_fp32 = self._learned(family, products(close), batches=1)[:, 0]
+                in_fp32 = self._learned_product(family, products(close))
                 result[:, close] = self._faster_where_close(result[:, close], in_fp32)
         return np.maximum(result, self._traffic_seconds(node))
 
@@ -334,8 +340,16 @@ class _Timer:
             )
         )
         step = np.maximum(step, self.rates.step_us / 1e6)
+        read = self.plan.work.types.read_bytes[np.searchsorted(self.plan.work.sizes.edges.read_node, node)]
+        step = np.maximum(step, self._weights_of_a_step(outputs * handed * read))
         total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)
         return np.maximum(total, self._traffic_seconds(node))
+
+    def _weights_of_a_step(self, weight_bytes: FloatArray) -> FloatArray:
+        """Time to read what the multiprocessors do not hold of a layer's weights, seconds, [B, U] to [D, B, U]."""
+        read = np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)
+        warm = np.minimum(read, self.sheets.warm_bytes)
+        return np.asarray(warm / self._cache_bandwidth() + (read - warm) / self.sheets.bandwidth)
 
     def _products_of_layers(
         self, node: IndexArray, rows: FloatArray, columns: FloatArray, depth: FloatArray, *, is_step: bool
@@ -350,14 +364,18 @@ class _Timer:
         peak = peak * np.where(is_tensor, self.rates.tensor_gemm, 1.0)
         result = self._tensor_product(one, rows, columns, depth, peak=peak)
         plain, close = ~is_tensor, is_tensor & self._may_stay_fp32(node)
-        if not (plain | close).any():
-            return result
         if is_step:
-            in_fp32 = self._tensor_product(one, rows, columns, depth, peak=self.sheets.fp32)
-        else:
+            # Such a kernel has all multiprocessors hold a part of the weights, and no tiles of many rows.
+            flops = 2.0 * np.ceil(rows / _STEP_ROWS) * _STEP_ROWS * columns * depth
+            in_fp32 = flops / (self.sheets.fp32 * self.rates.tensor_gemm)
+            result = np.minimum(result, in_fp32)
+        elif (plain | close).any():
             m, n, k = (np.maximum(size, 1.0).ravel() for size in (rows, columns, depth))
-            in_fp32 = self._learned(Family.LINEAR, GemmProblem.of(m=m, n=n, k=k), batches=len(rows))
-            result[..., plain] = np.maximum(in_fp32, self._slower_than_fp32(in_fp32, peak))[..., plain]
+            in_fp32 = self._learned_product(Family.LINEAR, GemmProblem.of(m=m, n=n, k=k))
+            in_fp32 = in_fp32.reshape(len(in_fp32), *rows.shape)
+        else:
+            return result
+        result[..., plain] = np.maximum(in_fp32, self._slower_than_fp32(in_fp32, peak))[..., plain]
         result[..., close] = self._faster_where_close(result[..., close], in_fp32[..., close])
         return result
 
@@ -465,6 +483,36 @@ class _Timer:
             share = weight[known, None, None]
             seconds[known] = share * learned + (1.0 - share) * seconds[known]
         return seconds
+
+    def _learned_product(self, family: Family, problem: GemmProblem) -> FloatArray:
+        """Learned time of matrix products, seconds, that of linear layers such that it grows with their rows, [D, n].
+
+        The tables have bumps at some rows, which cards that no table is of are taken to have at others: a product of
+        128 rows would take half of one of 48. Half way, as a factor, between the greatest of all fewer rows and the
+        least of all more of them lies what grows. It is looked for at some rows, and lies on lines between them, of
+        logarithms. Of more rows than these tables are better as they are: whole models are met worse without what a
+        last tile of rows takes.
+        """
+        if family is not Family.LINEAR:
+            return self._learned(family, problem, batches=1)[:, 0]
+        shapes, inverse = np.unique(np.stack([problem.b, problem.n, problem.k]), axis=1, return_inverse=True)
+        b, n, k = (np.tile(size, len(_ROWS)) for size in shapes)
+        of_rows = GemmProblem.of(b=b, m=np.repeat(_ROWS, shapes.shape[1]), n=n, k=k)
+        at_rows = np.log(self._learned(family, of_rows, batches=len(_ROWS)))
+        most = np.maximum.accumulate(at_rows, axis=1)
+        least = np.minimum.accumulate(at_rows[:, ::-1], axis=1)[:, ::-1]
+        growing = 0.5 * (most + least)
+        place = np.interp(np.log(problem.m), np.log(_ROWS), np.arange(len(_ROWS)))
+        before = np.minimum(place.astype(np.int64), len(_ROWS) - 2)
+        weight, shape = place - before, inverse.ravel()
+        result = np.exp((1.0 - weight) * growing[:, before, shape] + weight * growing[:, before + 1, shape])
+        is_beyond = problem.m > _ROWS[-1]
+        if is_beyond.any():
+            others = GemmProblem.of(
+                b=problem.b[is_beyond], m=problem.m[is_beyond], n=problem.n[is_beyond], k=problem.k[is_beyond]
+            )
+            result[:, is_beyond] = np.maximum(result[:, is_beyond], self._learned(family, others, batches=1)[:, 0])
+        return np.asarray(result)
 
     def _learned(
         self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None

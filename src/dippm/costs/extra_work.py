@@ -13,6 +13,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
+from dippm.costs.resizing import count_planes, resizes_in_turn
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -52,8 +53,6 @@ _IMAGE_RANK = 4
 _BLOCKS_PER_SM = 2
 # Threads that a multiprocessor holds.
 _THREADS_PER_SM = 2048
-# Ways of resizing whose threads each go through all planes.
-_BY_PIXEL = ("linear", "bilinear", "bicubic")
 # So many taps of a filter take as long as the start of a kernel for a group that is small.
 _TAPS_OF_A_START = 50.0
 _IS_BF16 = mark(DType, [DType.BFLOAT16])
@@ -195,13 +194,8 @@ def add_turns(
     taps = (convolution.kernel_height * convolution.kernel_width)[is_split]
     turns = convolution.groups[is_split] * (1.0 + taps / _TAPS_OF_A_START)
     busy_ms[:, convolution.node[is_split]] += rates.group_kernel_us * MILLI * turns
-    resized = np.flatnonzero(sizes.is_kind(OpKind.RESIZE) & ~is_last)
-    image = sizes.outputs(resized)
-    by_pixel = sizes.read_attributes(resized, lambda given: float(str(given.get("mode", "")) in _BY_PIXEL)) > 0.0
-    by_pixel &= sizes.rank(image) == _IMAGE_RANK
-    resized, image = resized[by_pixel], image[by_pixel]
-    pixels = np.maximum(sizes.dimension(image, -2)[:, 0] * sizes.dimension(image, -1)[:, 0], 1.0)
-    planes = evaluate(sizes.elements_of(image), at.batches) / pixels
+    resized = resizes_in_turn(plan, layout)
+    planes, pixels = count_planes(sizes, resized, at)
     waves = np.ceil(pixels / (_THREADS_PER_SM * device.sm_count))
     moved = (at.bytes_read + at.bytes_written)[:, resized]
     late = 1.0 + np.minimum(moved / (device.l2_mb * BYTES_PER_MIB), 1.0)

@@ -49,9 +49,9 @@ class Rates:
             count.
         group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
             multiprocessor runs two blocks at a time. 0 where bytes alone count.
-        plane_cycles: Cycles for each plane of an image (a channel of a sample) in a thread of PyTorch's bilinear and
-            bicubic resizing in NCHW, which has one for each pixel of a plane and goes through all planes; up to
-            twice as many as what it moves grows to the L2 cache. 0 where bytes alone count.
+        plane_cycles: Cycles for each plane of an image (a channel of a sample) in a thread of PyTorch's interpolating
+            kernels, which have one for each pixel of a plane (:mod:`dippm.costs.resizing`); up to twice as many as what
+            it moves grows to the L2 cache. 0 where bytes alone count.
         group_kernel_us: Least time of a group of a depthwise convolution in 16 bits with several outputs of each
             channel where channels lie side by side, microseconds, and as much again for every 50 taps of its filter:
             cuDNN runs a kernel for each; 0 where it does not.

@@ -222,6 +222,10 @@ class Workload:
             pool=table_of(PoolTable, WorkFamily.POOL),
         )
 
+    def typed(self, precision: Precision) -> Workload:
+        """The same graphs in another precision that gives tensors the same types."""
+        return replace(self, types=TypePlan.from_sizes(self.sizes, precision))
+
     def fused(self, part: IndexArray | None = None, *, software: Software = DEFAULT_SOFTWARE) -> Workload:
         """The same work as a compiled model does it: less traffic and fewer kernels.
 

@@ -30,6 +30,7 @@ from dippm.errors import UsageError
 from dippm.evaluation.report_page import Section, Table, render_markdown
 from dippm.graph import Graph
 from dippm.measuring.measurement import Outcome
+from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 _WORST = 20
+_CALIBRATIONS = {Mode.INFERENCE: ARTEFACT_PATH, Mode.TRAINING: TRAINING_ARTEFACT_PATH}
 _CONTEXT = "context"
 # The smallest segment of PyTorch's caching allocator.
 _CLOSE_MB = 2.0
@@ -96,6 +98,7 @@ class LabelScore:
         is_steady: Whether the device never waits for the host; None where the scatter of the calls is not known.
         latency: Time of a call, ms.
         energy: Energy of a call, J; None where it was not measured or is not predicted.
+        power: Mean power over a call, W, predicted for the measured time; likewise. It has no interval.
         memory: Device memory of the process, MiB; None alike.
         reserved: The same without the context, MiB: what PyTorch's allocator reserved. It has no interval.
     """
@@ -108,18 +111,9 @@ class LabelScore:
     is_steady: bool | None
     latency: Figure
     energy: Figure | None = None
+    power: Figure | None = None
     memory: Figure | None = None
     reserved: Figure | None = None
-
-    @property
-    def power(self) -> Figure | None:
-        """Mean power over a call, W; its error is that of the energy at the measured time."""
-        if self.energy is None:
-            return None
-        return Figure(
-            measured=1e3 * self.energy.measured / self.latency.measured,
-            predicted=1e3 * self.energy.predicted / self.latency.predicted,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,6 +232,7 @@ def score_label(predictor: PhysicsPredictor, graph: Graph, label: Label) -> Labe
             measured=measurement.latency_ms or float("nan"), predicted=prediction.latency_ms, low=low, high=high
         ),
         energy=_figure(measurement.energy_j, prediction.energy_j, intervals.get("energy_j")),
+        power=None if measurement.energy_j is None else _power_at_measured_time(predictor, graph, label),
         memory=_figure(measurement.memory_mb, memory_mb, intervals.get("memory_mb")),
         reserved=_figure(measurement.reserved_peak_mb, without_context, None),
     )
@@ -273,12 +268,12 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
         Section(
             title="Energy",
             text=[
-                "Energy was measured for a part of the rows. That of power, which is energy over time, is the error "
-                "that the energy would have at the measured time; it has no interval of its own."
+                "Energy was measured for a part of the rows. Power is energy over time, and predicted for the measured "
+                "time; it has no interval of its own."
             ],
             tables=[
                 _by_kind(report, _energy, caption="Energy of a call"),
-                _by_kind(report, _power, caption="Power: energy at the measured time", has_interval=False),
+                _by_kind(report, _power, caption="Power at the measured time", has_interval=False),
             ],
         ),
         Section(
@@ -328,6 +323,20 @@ def _latency(score: LabelScore) -> Figure | None:
 
 def _energy(score: LabelScore) -> Figure | None:
     return score.energy
+
+
+def _power_at_measured_time(predictor: PhysicsPredictor, graph: Graph, label: Label) -> Figure | None:
+    conditions, measurement = label.configuration.conditions, label.measurement
+    latency_ms, device = measurement.latency_ms or float("nan"), find_device(measurement.device)
+    load = predictor.load_of(
+        as_measured(graph, label),
+        batch=label.recipe.batch,
+        device=device,
+        conditions=conditions,
+        software=software_of(measurement.software.framework),
+    )
+    predicted_w = load.power_w(Calibration.read(_CALIBRATIONS[conditions.mode]).power, device, np.array([latency_ms]))
+    return _figure(1e3 * (measurement.energy_j or float("nan")) / latency_ms, float(predicted_w[0]), None)
 
 
 def _power(score: LabelScore) -> Figure | None:

@@ -106,10 +106,10 @@ def render_power(scores: Sequence[PowerScore]) -> list[str]:
         "",
         "## Power and energy",
         "",
-        "Mean power of the board over a call, as a share of its limit. The power model was fitted on these rows and on "
-        "training runs of four other boards (`python -m dippm.training.published_power`), each board alike; times were "
-        "not. At the measured time, the published time stands in place of the predicted one: what is left is the power "
-        "model's own error.",
+        "Mean power of the board over a call, as a share of its limit. The power model was fitted on these rows, on "
+        "training runs of four other boards and on labels of our own of an H100 and an H200 "
+        "(`python -m dippm.training.published_power`), each board alike; times were not. At the measured time, the "
+        "published time stands in place of the predicted one: what is left is the power model's own error.",
         "",
         *_table(scores),
         *(_left_out(fit) if isinstance(fit, Mapping) and "processes_left_out" in fit else []),

@@ -49,8 +49,13 @@ _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
 _ALIKE = {Precision.AMP_BF16: (Precision.AMP, "bf16_tensor")}
 # Whole models in 16 bits, and the autocast that runs the same kernels; with TF32 allowed for products, what FP32 runs
-# but for these: convolutions take it anyway.
-_NEAR = {Precision.FP16: Precision.AMP, Precision.BF16: Precision.AMP_BF16, Precision.TF32: Precision.FP32}
+# but for these: convolutions take it anyway. Strict FP32 runs what FP32 does but for these.
+_NEAR = {
+    Precision.FP16: Precision.AMP,
+    Precision.BF16: Precision.AMP_BF16,
+    Precision.TF32: Precision.FP32,
+    Precision.FP32_STRICT: Precision.FP32,
+}
 _CLIP = np.float32(4.0)
 
 

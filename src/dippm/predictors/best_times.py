@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.packed_weights import PackedWeights
+from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
 from dippm.predictors.least_times import least_ms
+from dippm.predictors.other_arithmetic import exchange_others
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
 
@@ -81,24 +84,35 @@ class BestTimes:
                 kernels=self.kernels,
                 networks=self.additive,
             )
-        is_covered = [
-            self._networks(prepared, device, prepared.conditions).covers(device, prepared.conditions)
-            for device in devices
+        ways = [
+            replace(prepared.conditions, precision=precision)
+            for precision in dict.fromkeys(member.runs_in for member in prepared.compiled.members)
         ]
+        of_ways = {way.precision: self._time_way(prepared, devices, way) for way in ways}
+        return [
+            [of_ways[member.runs_in][number][place] for place, member in enumerate(prepared.compiled.members)]
+            for number in range(len(devices))
+        ]
+
+    def _time_way(
+        self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec], conditions: Conditions
+    ) -> list[list[LatencyBreakdown]]:
+        """The same where all graphs are run in the precision of some conditions."""
+        is_covered = [self._networks(prepared, device, conditions).covers(device, conditions) for device in devices]
         summed = break_down_each(
             prepared.compiled.plan,
             prepared.at,
             devices=[device for device, covered in zip(devices, is_covered, strict=True) if not covered],
-            conditions=prepared.conditions,
-            rates=self.calibrations[prepared.conditions.mode].rates,
+            conditions=conditions,
+            rates=self.calibrations[conditions.mode].rates,
             kernels=self.kernels,
             times=prepared.compiled.times,
         )
         others = iter(summed)
         return [
-            self._corrected(prepared, device, prepared.conditions)
+            self._corrected(prepared, device, conditions)
             if covered
-            else self._corrected_where_alike(prepared, device, next(others))
+            else self._corrected_where_alike(prepared, device, conditions, next(others))
             for device, covered in zip(devices, is_covered, strict=True)
         ]
 
@@ -107,24 +121,14 @@ class BestTimes:
         return self.additive.on(device, conditions, prepared.compiled.plan)
 
     def _corrected_where_alike(
-        self, prepared: PreparedGraphs, device: DeviceSpec, summed: list[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        """The networks' time of graphs whose kernels they know by other conditions, [G]."""
-        result = list(summed)
-        for precision in {member.runs_in for member in prepared.compiled.members}:
-            conditions = replace(prepared.conditions, precision=precision)
-            alike = self._corrected_by_alike(prepared, device, conditions, summed)
-            for place, member in enumerate(prepared.compiled.members):
-                if member.runs_in is precision:
-                    result[place] = alike[place]
-        return result
-
-    def _corrected_by_alike(
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
-        """The same where all graphs are run in the precision of some conditions."""
+        """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""
+        in_fp32, is_near = prepared.compiled.in_fp32, self._networks(prepared, device, conditions).is_near
+        if in_fp32 is not None and conditions.precision is prepared.conditions.precision:
+            return self._from_fp32(prepared, in_fp32, device, conditions, summed)
         is_turned = prepared.compiled.plan.is_turned
-        if self._networks(prepared, device, conditions).is_near(device, conditions):
+        if is_near(device, conditions):
             return self._mixed(prepared, device, conditions, summed)
         # A compiler runs some graphs with channels last however they are called.
         alike = replace(conditions, layout=Layout.NCHW)
@@ -156,12 +160,50 @@ class BestTimes:
             summed_half_width=calibration.latency_spread_elsewhere,
         )
 
-    def _corrected(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions
+    def _from_fp32(
+        self,
+        prepared: PreparedGraphs,
+        in_fp32: KernelPlan,
+        device: DeviceSpec,
+        conditions: Conditions,
+        summed: list[LatencyBreakdown],
     ) -> list[LatencyBreakdown]:
+        calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
+        if self._networks(prepared, device, conditions).is_near(device, conditions):
+            known = self._corrected(prepared, device, conditions, in_fp32)
+        else:
+            (known,) = break_down_each(
+                in_fp32,
+                prepared.at,
+                devices=[device],
+                conditions=conditions,
+                rates=calibration.rates,
+                kernels=self.kernels,
+                times=compiled.times,
+            )
+        return exchange_others(
+            summed,
+            known,
+            compiled.plan,
+            is_other=in_fp32.arithmetic != compiled.plan.arithmetic,
+            is_faster=conditions.precision is Precision.TF32,
+            conditions=conditions,
+            host=calibration.rates,
+            times=compiled.times,
+            summed_half_width=calibration.latency_spread_elsewhere,
+        )
+
+    def _corrected(
+        self,
+        prepared: PreparedGraphs,
+        device: DeviceSpec,
+        conditions: Conditions,
+        kernels: KernelPlan | None = None,
+    ) -> list[LatencyBreakdown]:
+        """The networks' time of the graphs, by their own kernels unless others are named."""
         compiled = prepared.compiled
         return self._networks(prepared, device, conditions).break_down_kernels(
-            compiled.plan,
+            kernels or compiled.plan,
             prepared.at,
             device,
             conditions,

@@ -14,24 +14,28 @@ from dippm.devices import DeviceSpec
 __all__ = ["BoardLoad"]
 
 FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.int64]
+
 _LEAST_MS = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class BoardLoad:
-    """Work of one graph on one device at each batch, and for which part of the time a kernel runs.
+    """Work of one graph on one device at each batch, kernel by kernel, and for which part of the time each one runs.
 
     Args:
-        busy_share: Part of the predicted time in which a kernel runs.
-        plain_flops: FLOPs outside of tensor cores.
+        kernel_share: Part of the predicted time that one run of each kernel takes.
+        runs: How often each kernel runs.
+        plain_flops: FLOPs outside of tensor cores, in all runs of a kernel.
         tensor_flops: FLOPs on tensor cores, as so many of FP16.
         traffic_bytes: Bytes read and written.
 
     Shapes:
-        All: [B].
+        runs: [K]; all others: [B, K].
     """
 
-    busy_share: FloatArray
+    kernel_share: FloatArray
+    runs: FloatArray
     plain_flops: FloatArray
     tensor_flops: FloatArray
     traffic_bytes: FloatArray
@@ -41,21 +45,41 @@ class BoardLoad:
         cls,
         breakdown: LatencyBreakdown,
         *,
+        times: FloatArray,
         plain_flops: FloatArray,
         tensor_flops: FloatArray,
         traffic_bytes: FloatArray,
+        kernel: IndexArray | None = None,
     ) -> BoardLoad:
-        """The load of a call whose time is known part by part."""
-        busy_ms = np.maximum(breakdown.busy_ms.sum(axis=1), _LEAST_MS)
+        """The load of a call whose time is known node by node.
+
+        Args:
+            breakdown: Its time.
+            times: How often each node runs.
+            plain_flops: FLOPs of each node outside of tensor cores, in all its runs.
+            tensor_flops: Those on tensor cores, as so many of FP16.
+            traffic_bytes: What each node reads and writes.
+            kernel: The last node of each node's kernel, -1 where there is none; None where each node runs by itself.
+
+        Shapes:
+            times, kernel: [n_nodes]; plain_flops, tensor_flops, traffic_bytes: [B, n_nodes].
+        """
+        share = breakdown.once_ms(times) / np.maximum(breakdown.latency_ms, _LEAST_MS)[:, None]
+        parts = [share, plain_flops, tensor_flops, traffic_bytes]
+        if kernel is not None:
+            parts = [_add_up(part, kernel) for part in parts]
         return cls(
-            busy_share=np.minimum(busy_ms / breakdown.latency_ms, 1.0),
-            plain_flops=plain_flops,
-            tensor_flops=tensor_flops,
-            traffic_bytes=traffic_bytes,
+            kernel_share=parts[0], runs=times, plain_flops=parts[1], tensor_flops=parts[2], traffic_bytes=parts[3]
         )
 
+    @property
+    def busy_share(self) -> FloatArray:
+        """Part of the predicted time in which a kernel runs, [B]."""
+        result: FloatArray = np.minimum((self.kernel_share * self.runs).sum(axis=1), 1.0)
+        return result
+
     def power_w(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
-        """Mean power where the call takes as long, W: a kernel runs for the same part of it.
+        """Mean power where the call takes as long, W: each kernel runs for the same part of it.
 
         Args:
             model: Coefficients.
@@ -65,12 +89,22 @@ class BoardLoad:
         Shapes:
             latency_ms and result: [B].
         """
-        busy_s = np.maximum(self.busy_share * latency_ms, _LEAST_MS) / 1e3
+        call_s = np.maximum(latency_ms, _LEAST_MS) / 1e3
         return power_w(
             model,
             device,
-            busy_share=self.busy_share,
-            plain_flops_per_s=self.plain_flops / busy_s,
-            tensor_flops_per_s=self.tensor_flops / busy_s,
-            bytes_per_s=self.traffic_bytes / busy_s,
+            call_s=call_s,
+            kernel_s=self.kernel_share * call_s[:, None],
+            runs=self.runs,
+            plain_flops=self.plain_flops,
+            tensor_flops=self.tensor_flops,
+            traffic_bytes=self.traffic_bytes,
         )
+
+
+def _add_up(parts: FloatArray, kernel: IndexArray) -> FloatArray:
+    """The sum over the nodes of each kernel, at its last node."""
+    (node,) = np.nonzero(kernel >= 0)
+    result = np.zeros_like(parts)
+    np.add.at(result.T, kernel[node], parts[:, node].T)
+    return result

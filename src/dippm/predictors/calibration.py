@@ -55,7 +55,7 @@ class Calibration:
             those that failed on an RTX 3090 in NHWC under PyTorch 2.4, about 1,200 MiB beside tensors.
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
-        power_devices: Devices whose own energy the power model was brought to; none where it is that of other boards.
+        power_devices: Devices whose energy the power model was fitted on.
         architectures: By compute capability, where ``rates`` has rates that were measured on an architecture: the
             ``device`` and ``precisions`` of the labels, at inference, the ``half_width`` of the interval on families
             that were left out of the fit, and its errors.
@@ -98,7 +98,7 @@ class Calibration:
                 raise ValueError("another format")
             return cls(
                 rates=Rates(**held.pop("rates")),
-                power=PowerModel(**held.pop("power")),
+                power=PowerModel.from_json(held.pop("power")),
                 measured_devices=tuple(held.pop("measured_devices")),
                 measured_precisions=tuple(held.pop("measured_precisions")),
                 power_devices=tuple(held.pop("power_devices", ())),

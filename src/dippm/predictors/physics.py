@@ -226,12 +226,14 @@ class PhysicsPredictor:
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((breakdown,),) = self._times.break_down(prepared, [device])
-        plain_flops, tensor_flops = (of_nodes.sum(axis=1) for of_nodes in prepared.flops_by_unit(device))
+        plain_flops, tensor_flops = prepared.flops_by_unit(device)
         return BoardLoad.of(
             breakdown,
+            times=prepared.compiled.times,
             plain_flops=plain_flops,
             tensor_flops=tensor_flops,
-            traffic_bytes=prepared.traffic_bytes[0],
+            traffic_bytes=prepared.traffic_bytes,
+            kernel=_kernels_of(prepared, slice(0, len(prepared.compiled.times))),
         )
 
     def _prepare(
@@ -285,12 +287,14 @@ class PhysicsPredictor:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         software, latency_ms = driving_build(device, prepared.compiled.software), breakdown.latency_ms
-        plain_flops, tensor_flops = (of_nodes[:, compiled.nodes].sum(axis=1) for of_nodes in flops)
+        plain_flops, tensor_flops = (of_nodes[:, compiled.nodes] for of_nodes in flops)
         load = BoardLoad.of(
             breakdown,
+            times=prepared.compiled.times[compiled.nodes],
             plain_flops=plain_flops,
             tensor_flops=tensor_flops,
-            traffic_bytes=prepared.traffic_bytes[place],
+            traffic_bytes=prepared.traffic_bytes[:, compiled.nodes],
+            kernel=_kernels_of(prepared, compiled.nodes),
         )
         energy_j = load.power_w(calibration.power, device, latency_ms) * latency_ms / 1e3
         is_corrected = breakdown.knows_interval
@@ -301,7 +305,9 @@ class PhysicsPredictor:
                 device,
                 breakdown,
                 sums=calibration,
-                networks=self._additive.on(device, prepared.conditions, prepared.compiled.plan),
+                networks=self._additive.on(
+                    device, replace(prepared.conditions, precision=compiled.runs_in), prepared.compiled.plan
+                ),
                 is_corrected=corrected,
             )
             for corrected in set(is_corrected.tolist())
@@ -398,3 +404,12 @@ class PhysicsPredictor:
                 )
             )
         return predictions
+
+
+def _kernels_of(prepared: PreparedGraphs, nodes: slice) -> npt.NDArray[np.int64] | None:
+    """Of a compiled graph the place of the last node of each node's kernel, -1 for none."""
+    fusion = prepared.compiled.plan.work.fusion
+    if fusion is None:
+        return None
+    kernel = fusion.kernel[nodes]
+    return np.where(kernel >= 0, kernel - nodes.start, -1)

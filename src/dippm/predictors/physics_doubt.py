@@ -94,7 +94,7 @@ class TimeGrounds:
             is_corrected: Whether it is the answers that these have corrected, which have a half-width, or the others;
                 the spread at all other batches means nothing.
         """
-        conditions = prepared.conditions
+        conditions = replace(prepared.conditions, precision=compiled.runs_in)
         predictor, labels, unseen = _SUM_NAME, sums.labels, frozenset[OpKind]()
         if not is_corrected or breakdown.half_width is None:
             is_eager = conditions.runtime is Runtime.EAGER

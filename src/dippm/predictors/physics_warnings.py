@@ -63,7 +63,7 @@ def warn_of_question(
         is_measured: Whether whole models were measured on the device under these conditions.
         unseen: Kinds of operators that no model had which the time was learned from.
         power: Power model.
-        power_devices: Names of the devices whose own energy the power model was brought to.
+        power_devices: Names of the devices whose energy the power model was fitted on.
     """
     graph, conditions = compiled.graph, prepared.conditions
     software, as_run = prepared.compiled.software, replace(conditions, precision=compiled.runs_in)
@@ -163,9 +163,8 @@ def warn_of_question(
     if conditions.mode is Mode.TRAINING and conditions.optimizer not in _TIMED_OPTIMIZERS:
         warnings.append(f"No training step with {conditions.optimizer} was measured: its update is costed by bytes.")
     warnings.append("The memory interval rests on which batches of image models fitted 24 GB, in amp.")
-    if device.name not in power_devices:
-        warnings.append("Energy comes from a power model fitted on runs of seven boards.")
-        # None of the seven is such a board.
+    if (device.parent or device.name) not in power_devices:
+        warnings.append(f"Energy comes from a power model fitted on runs of {len(power_devices)} other boards.")
         if is_always_limited(power, device):
             warnings.append(
                 f"Energy takes {device.name} to draw its power limit in every kernel that fills it: no measurement "

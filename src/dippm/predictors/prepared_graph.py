@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +120,7 @@ class CompiledGraphs:
         software: The software.
         plan: The kernels of all graphs.
         eager: Those of the eager runtime where the plan is of compiled training steps, None elsewhere.
+        in_fp32: Those of strict FP32 and of TF32 if they were run in FP32; None elsewhere.
         is_unsupported: Nodes without a rule of their own.
         is_unmeasured: Nodes whose rule no measurement stands behind.
         phase: Phase of each node.
@@ -133,6 +133,7 @@ class CompiledGraphs:
     software: Software
     plan: KernelPlan
     eager: KernelPlan | None
+    in_fp32: KernelPlan | None
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
     phase: npt.NDArray[np.int8]
@@ -219,6 +220,11 @@ class CompiledGraphs:
                 if is_compiled and steps
                 else None
             ),
+            in_fp32=(
+                KernelPlan.from_workload(work.typed(Precision.FP32), is_backward=is_backward, software=software)
+                if precision in (Precision.FP32_STRICT, Precision.TF32) and not is_compiled
+                else None
+            ),
             is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=count),
             is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             phase=phase,
@@ -251,7 +257,8 @@ class PreparedGraphs:
         at: Their work at these batches.
         inputs: Of each graph the shape of each input at each batch.
         macs: Of each graph the multiply-accumulates at each batch.
-        traffic_bytes: Of each graph the bytes that its kernels read and write, [B] each.
+        traffic_bytes: The bytes that each node reads and writes in all its runs, casts of its inputs among them,
+            [B, n_nodes].
         node_bytes: What each node reads and writes when it runs once, without its casts, [B, n_nodes].
         weights: The weights that products have to read at least once.
         packed: Those in few bits; None where there are none.
@@ -263,7 +270,7 @@ class PreparedGraphs:
     at: WorkloadAt
     inputs: tuple[tuple[Mapping[str, tuple[int, ...]], ...], ...]
     macs: tuple[tuple[int, ...], ...]
-    traffic_bytes: tuple[FloatArray, ...]
+    traffic_bytes: FloatArray
     node_bytes: FloatArray
     weights: WeightReads
     packed: PackedWeights | None
@@ -273,11 +280,9 @@ class PreparedGraphs:
         """Evaluate laid-out graphs at some batches."""
         at = compiled.plan.work.at(list(batches))
         nodes = [member.nodes for member in compiled.members]
-        cast_start = np.searchsorted(at.casts.node, compiled.plan.work.sizes.arrays.node_start)
-        casts = [slice(first, stop) for first, stop in pairwise(cast_start.tolist())]
-        cast_bytes = at.casts.bytes_read + at.casts.bytes_written
         node_bytes = at.bytes_read + at.bytes_written
         moved = node_bytes * compiled.times
+        np.add.at(moved.T, at.casts.node, (at.casts.bytes_read + at.casts.bytes_written).T)
         macs = at.macs * compiled.times
         return cls(
             compiled=compiled,
@@ -286,10 +291,7 @@ class PreparedGraphs:
             at=at,
             inputs=tuple(_inputs_of(member.graph, batches) for member in compiled.members),
             macs=tuple(tuple(map(int, macs[:, own].sum(axis=1).tolist())) for own in nodes),
-            traffic_bytes=tuple(
-                moved[:, own].sum(axis=1) + cast_bytes[:, own_casts].sum(axis=1)
-                for own, own_casts in zip(nodes, casts, strict=True)
-            ),
+            traffic_bytes=moved,
             node_bytes=node_bytes,
             weights=WeightReads.of(compiled.plan.work, at, compiled.is_of(CONTRACTION_KINDS)),
             packed=PackedWeights.of(compiled.plan, at),

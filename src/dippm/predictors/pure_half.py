@@ -10,8 +10,7 @@ plain sum. That this is so was seen before the rule was made; its two ends are n
 
 Where the networks' time is the shorter one it stands however novel the model is: autocast runs the same kernels and
 casts besides, and is answered by the networks alone, so that pure 16 bits are not said to be slower. Of training steps
-in pure 16 bits, whose updates and gradients differ, no more than this is taken from them. TF32 is to networks of FP32
-what pure 16 bits are to those of autocast: convolutions run the same kernels, and products faster ones.
+in pure 16 bits, whose updates and gradients differ, no more than this is taken from them.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ _LAWS = {
         "plane_cycles",
         "group_kernel_us",
     ),
-    Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle"),
+    Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle", "plane_cycles"),
 }
 _PASSED_OVER = ("rows_by_8",)
 _RAMPS = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -139,8 +139,8 @@ def calibrate_power(
         draws = _measured_draws(measured, predictor, device, cache=cache)
         if len(draws) < least_rows:
             continue
-        ratio = _fit_ratio(draws, calibration.power, device)
-        power = _scaled(calibration.power, ratio)
+        ratio = _fit_ratio(draws, calibration.power.on(device), device)
+        power = _scaled(calibration.power.on(device), ratio)
         spread = conformal_quantile(np.abs(_log_power_ratios(draws, power, device)))
         changes.append(
             CalibratedPower(mode=mode.value, rows=len(draws), ratio=round(ratio, 4), spread=round(spread, 4))
@@ -201,7 +201,7 @@ def _fit_ratio(draws: Sequence[_Draw], power: PowerModel, device: DeviceSpec) ->
 
 
 def _scaled(power: PowerModel, factor: float) -> PowerModel:
-    scaled = {field.name: getattr(power, field.name) * factor for field in fields(PowerModel)}
+    scaled = {name: value * factor for name, value in asdict(power).items() if name != "measured"}
     return PowerModel(**{**scaled, "idle": min(scaled["idle"], 1.0)})
 
 

@@ -1,22 +1,20 @@
 """Fit the power model on what boards drew in training and in inference.
 
-``python -m dippm.training.published_power`` changes the power model, its spread and what is said of its labels in the
-artefacts that :mod:`dippm.training.physics` and :mod:`dippm.training.physics_training` have written. It comes last of
-all fits: it takes from the predictor for which part of a call a kernel runs, and the rates of work from the measured
-time.
+``python -m dippm.training.published_power --labels data/labels/h200/labels.parquet data/labels/h100/labels.parquet
+--cache graphs`` changes the power model, its spread and what is said of its labels in the artefacts that
+:mod:`dippm.training.physics` and :mod:`dippm.training.physics_training` have written. It comes last of all fits: it
+takes from the predictor for which part of a call each kernel runs, and the rates of work from the measured time.
 
 - Training: mean power of BERT and ResNet-50 at the board's own limit, of Zeus' traces (A40, V100, P100, Quadro RTX
   6000). The idle share is that of their runs whose device mostly waited.
-- Inference: the rows of ``data/published`` that state energy (A100 in two forms, GTX 1080 Ti).
+- Inference: the rows of ``data/published`` that state energy (A100 in two forms, GTX 1080 Ti), and labels of our own
+  whose calls never wait for the host (H100, H200). Boards of the latter's architecture have coefficients of their own
+  besides, with the idle share that was measured beside the labels.
 
-Four energies are fitted by least squares on ``log(predicted / measured)``, robust to outliers, each board alike, and
-beside them by what factor the mean over an epoch of the traces, in which the board also waits for data, is below the
-power of a step. All are weakly drawn to where they start.
-
-For the spread, all boards of a chip process are left out together: it is the 90 % quantile of the errors on those of
-the process that is met worst. An energy that no other board tells of is taken at half, at once and at twice its start,
-and the worst counts. Boards left out one by one would promise too much: some are forms of one chip, or chips of one
-process, and a chip that nobody measured has no such sibling.
+Four energies are fitted as :mod:`dippm.training.power_fit` does. For the spread, all boards of a chip process are left
+out together: it is the 90 % quantile of the errors on those of the process that is met worst. Boards left out one by
+one would promise too much: some are forms of one chip, or chips of one process, and a chip that nobody measured has no
+such sibling.
 """
 
 from __future__ import annotations
@@ -25,35 +23,49 @@ import argparse
 import hashlib
 import json
 import logging
+import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Mode, Optimizer
-from dippm.costs.energy import PowerModel, chip_process
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.energy import chip_process
+from dippm.costs.rates import architecture_of
 from dippm.costs.software import Software
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.location import data_folder
 from dippm.datasets.power import BusyRun, read_busy_runs
 from dippm.datasets.published import digest_published
-from dippm.devices import DeviceSpec, find_device
-from dippm.errors import MissingExtraError
+from dippm.datasets.selection import is_steady
+from dippm.datasets.software_graphs import as_measured, software_of
+from dippm.datasets.store.label import Label
+from dippm.datasets.store.parquet import read_parquet
+from dippm.devices import find_device
+from dippm.errors import UsageError
+from dippm.evaluation.own_labels import choose_labels
 from dippm.evaluation.published import read_graphs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, read_power_runs
 from dippm.frontends.inputs import parse_input_shapes
 from dippm.frontends.open_model import open_model
 from dippm.predictors.additive_artefact import ARTEFACT_FOLDER
-from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.predictors.physics import PhysicsPredictor
+from dippm.training.architecture import HEIRS
+from dippm.training.power_fit import (
+    PowerPoint,
+    describe_power,
+    fit_power,
+    leave_groups_out,
+    log_power_errors,
+    spread_of,
+)
 
-__all__ = ["FittedPower", "PowerPoint", "fit_power", "leave_groups_out", "log_power_errors", "main", "spread_of"]
-
-FloatArray = npt.NDArray[np.float64]
+__all__ = ["main", "read_own_points"]
 
 _LOG = logging.getLogger(__name__)
 _POWER_TABLE = "power.csv"
@@ -66,150 +78,96 @@ _TRAINED = {
 _TRAINED_WITH = "torch 1.9"
 _LABELS_SEPARATOR = "; "
 _POWER_OF = "power of "
-_POWER_LABELS = f"{_POWER_OF}training on A40, V100, P100, Quadro RTX 6000 and of inference on A100, GTX 1080 Ti"
-_COVERAGE = 0.9
-# Start, lowest and highest value of each energy in pJ, and of the share of an epoch's mean.
-_ENERGIES = {
-    "running_pj": (20.0, 0.0, 200.0),
-    "flop_pj": (5.0, 0.0, 100.0),
-    "tensor_pj": (3.0, 0.0, 50.0),
-    "byte_pj": (40.0, 0.0, 1000.0),
-}
-_EPOCH = (0.9, 0.8, 1.0)
-_SOFT = 0.05
-# Of what each value is away from its start, relative to it: an energy that no board tells of, as that of tensor cores
-# without the boards of 7 nm, stays there, and does not end wherever the solver happens to pass.
-_PULL = 0.01
-# Where an energy that no board tells of might be instead, over the start.
-_STARTS = (0.5, 1.0, 2.0)
+_POWER_LABELS = (
+    f"{_POWER_OF}training on A40, V100, P100, Quadro RTX 6000 and of inference on A100, GTX 1080 Ti, H100, H200"
+)
+_PARTS = 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PowerPoint:
-    """Measured mean power of one call, and what the call asked of the board.
+def read_own_points(labels: Sequence[Label], cache: GraphCache, predictor: PhysicsPredictor) -> list[PowerPoint]:
+    """Energies of calls that never waited for the host, of our own labels.
 
     Args:
-        device: The board.
-        load: Its work.
-        latency_ms: Measured time of the call, ms.
-        power_share: Measured mean power over the board's limit.
-        is_of_epoch: Whether it is a mean over an epoch, in which the board also waits for data.
+        labels: All labels of one device.
+        cache: Their graphs; what it lacks is built.
+        predictor: Tells what a call asks of the board.
     """
-
-    device: DeviceSpec
-    load: BoardLoad
-    latency_ms: float
-    power_share: float
-    is_of_epoch: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FittedPower:
-    """A power model, and what belongs to its labels alone.
-
-    Args:
-        model: The power model.
-        epoch_share: Mean power over an epoch of the traces over that of a step.
-    """
-
-    model: PowerModel
-    epoch_share: float
-
-
-def fit_power(points: Sequence[PowerPoint], *, idle: float, start_factor: float = 1.0) -> FittedPower:
-    """The power model that fits the points best, each board alike.
-
-    Args:
-        points: What was measured.
-        idle: Share of the limit that is drawn while no kernel runs.
-        start_factor: Where the energies start, and stay if no point tells of them, over where they usually do.
-
-    Raises:
-        MissingExtraError: SciPy is not installed.
-    """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError as exc:
-        raise MissingExtraError(package="scipy", extra="train", purpose="fit the power model") from exc
-    counts = Counter(point.device.name for point in points)
-    weights = np.array([counts[point.device.name] ** -0.5 for point in points])
-
-    def fitted_of(values: FloatArray) -> FittedPower:
-        *energies, epoch_share = (round(value, 4) for value in values.tolist())
-        model = PowerModel(idle=idle, **dict(zip(_ENERGIES, energies, strict=True)))
-        return FittedPower(model=model, epoch_share=epoch_share)
-
-    start, low, high = np.array([*_ENERGIES.values(), _EPOCH]).T
-    start[:-1] *= start_factor
-
-    def residuals(values: FloatArray) -> FloatArray:
-        pulls = _PULL * (values / start - 1.0)
-        return np.concatenate([weights * log_power_errors(points, fitted_of(values)), pulls])
-
-    solution = least_squares(
-        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT, x_scale=start, diff_step=1e-3
-    )
-    return fitted_of(solution.x)
-
-
-def log_power_errors(points: Sequence[PowerPoint], fitted: FittedPower) -> FloatArray:
-    """``log(predicted / measured)`` of the power of every point, at the measured time.
-
-    Shapes:
-        Result: [len(points)].
-    """
-    predicted = [
-        float(point.load.power_w(fitted.model, point.device, np.array([point.latency_ms]))[0])
-        / point.device.board_power_w
-        * (fitted.epoch_share if point.is_of_epoch else 1.0)
-        for point in points
+    chosen = [
+        label
+        for label in choose_labels(labels)
+        if label.measurement.energy_j is not None
+        and label.configuration.conditions.mode is Mode.INFERENCE
+        and (label.configuration.conditions.runtime is Runtime.CUDA_GRAPH or is_steady(label.measurement))
     ]
-    result: FloatArray = np.log(np.array(predicted) / np.array([point.power_share for point in points]))
-    return result
+    for failure in build_label_graphs(chosen, cache, jobs=1):
+        _LOG.warning("left out %s: %s", failure.recipe.architecture, failure.reason)
+    points = []
+    for label in chosen:
+        cached, measurement = load_label_graph(label, cache), label.measurement
+        if cached is None:
+            continue
+        device, latency_ms = find_device(measurement.device), measurement.latency_ms or math.nan
+        load = predictor.load_of(
+            as_measured(cached.graph, label),
+            batch=label.recipe.batch,
+            device=device,
+            conditions=label.configuration.conditions,
+            software=software_of(measurement.software.framework),
+        )
+        power_w = 1e3 * (measurement.energy_j or math.nan) / latency_ms
+        points.append(
+            PowerPoint(
+                device=device,
+                load=load,
+                latency_ms=latency_ms,
+                power_share=power_w / device.board_power_w,
+                model=label.recipe.model_key,
+                family=label.recipe.family,
+            )
+        )
+    return points
 
 
-def leave_groups_out(
-    points: Sequence[PowerPoint], group_of: Callable[[DeviceSpec], str], *, idle: float
-) -> dict[str, FloatArray]:
-    """Errors on the boards of every group of a fit on all others, by the group's name.
+def _idle_share(labels: Sequence[Label]) -> float:
+    """Mean of what boards drew before their labels were taken, over their limits."""
+    shares = [
+        label.measurement.idle_power_w / find_device(label.measurement.device).board_power_w
+        for label in labels
+        if label.measurement.idle_power_w
+    ]
+    return round(float(np.mean(shares)), 4)
 
-    An energy that only this group tells of may be anything: of fits that leave it at half, at once and at twice where
-    it starts the worst counts.
 
-    Args:
-        points: What was measured.
-        group_of: Name of the group that a board belongs to: itself, or the process that its chip is made in.
-        idle: Share of the limit that is drawn while no kernel runs.
+def _architecture_of(points: Sequence[PowerPoint]) -> str:
+    """The one architecture that all boards of some points are of.
 
     Raises:
-        MissingExtraError: SciPy is not installed.
+        UsageError: ``labels.none`` without points, ``labels.ambiguous`` where there are several architectures.
     """
-    errors = {}
-    for group in sorted({group_of(point.device) for point in points}):
-        others = [point for point in points if group_of(point.device) != group]
-        own = [point for point in points if group_of(point.device) == group]
-        errors[group] = max(
-            (log_power_errors(own, fit_power(others, idle=idle, start_factor=factor)) for factor in _STARTS),
-            key=_quantile,
+    names = sorted({architecture_of(point.device) for point in points})
+    if not names:
+        raise UsageError("No label has an energy of a call that does not wait for the host.", code="labels.none")
+    if len(names) > 1:
+        raise UsageError(
+            f"The labels are of compute capability {', '.join(names)}: a fit is of one.", code="labels.ambiguous"
         )
-    return errors
+    return names[0]
 
 
-def spread_of(errors: Mapping[str, FloatArray]) -> float:
-    """The 90 % quantile of the errors of the group that is met worst."""
-    return max(map(_quantile, errors.values()))
+def _board_of(point: PowerPoint) -> str:
+    return point.device.name
 
 
-def _quantile(errors: FloatArray) -> float:
-    return float(np.quantile(np.abs(errors), _COVERAGE))
+def _process_of(point: PowerPoint) -> str:
+    return chip_process(point.device).name
 
 
-def _board_of(device: DeviceSpec) -> str:
-    return device.name
+def _family_of(point: PowerPoint) -> str:
+    return point.family
 
 
-def _process_of(device: DeviceSpec) -> str:
-    return chip_process(device).name
+def _part_of(point: PowerPoint) -> str:
+    return str(zlib.crc32(point.model.encode()) % _PARTS)
 
 
 def _trained_points(runs: Sequence[BusyRun], predictor: PhysicsPredictor) -> list[PowerPoint]:
@@ -262,62 +220,80 @@ def _with_power_labels(labels: str) -> str:
     return _LABELS_SEPARATOR.join([*others, _POWER_LABELS])
 
 
-def _describe(errors: FloatArray) -> dict[str, float]:
-    relative = np.expm1(errors)
-    return {
-        "rows": len(errors),
-        "mean_percent": round(100 * float(np.abs(relative).mean()), 1),
-        "bias_percent": round(100 * float(np.median(relative)), 1),
-        "nine_in_ten_percent": round(100 * float(np.quantile(np.abs(relative), _COVERAGE)), 1),
-    }
-
-
-def _digest(folder: Path, traces: Path) -> str:
+def _digest(folder: Path, traces: Path, labels: Sequence[Path]) -> str:
     digest = hashlib.sha256(digest_published(folder).encode())
-    for path in (folder / _POWER_TABLE, *sorted(traces.glob("*.csv"))):
+    for path in (folder / _POWER_TABLE, *sorted(traces.glob("*.csv")), *labels):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
+def _describe_left_out(
+    points: Sequence[PowerPoint], group_of: Callable[[PowerPoint], str], *, idle: float
+) -> dict[str, float]:
+    errors = leave_groups_out(points, group_of, idle=idle)
+    return describe_power(np.concatenate(list(errors.values())))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: fit, and write the power model into the artefacts."""
-    parser = argparse.ArgumentParser(description="Fit the power model on published measurements.")
+    parser = argparse.ArgumentParser(description="Fit the power model on published measurements and on our own.")
     parser.add_argument("--folder", type=Path, default=PUBLISHED_FOLDER)
+    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of one architecture's GPUs")
+    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of their graphs")
     parser.add_argument("--out", type=Path, default=ARTEFACT_FOLDER, help="folder of the artefacts to change")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     traces, predictor = data_folder() / "power", PhysicsPredictor.load()
     runs = read_busy_runs(traces)
     idle = round(float(np.mean([run.power_w / run.power_limit_w for run in runs if run.is_idle])), 4)
-    points = [*_trained_points(runs, predictor), *_published_points(options.folder, predictor)]
+    labels = [list(read_parquet(path)) for path in options.labels]
+    cache = GraphCache(options.cache)
+    own = [point for of_device in labels for point in read_own_points(of_device, cache, predictor)]
+    name = _architecture_of(own)
+    points = [*_trained_points(runs, predictor), *_published_points(options.folder, predictor), *own]
     _LOG.info("fitting on %d rows", len(points))
     fitted = fit_power(points, idle=idle)
     boards, processes = (leave_groups_out(points, group_of, idle=idle) for group_of in (_board_of, _process_of))
     members = {
-        process: sorted({point.device.name for point in points if _process_of(point.device) == process})
+        process: sorted({point.device.name for point in points if _process_of(point) == process})
         for process in processes
     }
     spread = round(spread_of(processes), 4)
+    own_idle = _idle_share([each for of_device in labels for each in of_device])
+    own_fit = fit_power(own, idle=own_idle)
     provenance = {
-        "command": "python -m dippm.training.published_power",
-        "data_sha256": _digest(options.folder, traces),
+        "command": "python -m dippm.training.published_power "
+        f"--labels {' '.join(path.as_posix() for path in options.labels)}",
+        "data_sha256": _digest(options.folder, traces, options.labels),
         "epoch_share": fitted.epoch_share,
-        "fit": _describe(log_power_errors(points, fitted)),
-        "boards_left_out": {board: _describe(own) for board, own in boards.items()},
+        "fit": describe_power(log_power_errors(points, fitted)),
+        "boards_left_out": {board: describe_power(errors) for board, errors in boards.items()},
         "processes_left_out": {
-            process: {"boards": members[process], **_describe(own)} for process, own in processes.items()
+            process: {"boards": members[process], **describe_power(errors)} for process, errors in processes.items()
+        },
+        f"architecture_{name}": {
+            "fit": describe_power(log_power_errors(own, own_fit)),
+            "models_left_out": _describe_left_out(own, _part_of, idle=own_idle),
+            "families_left_out": _describe_left_out(own, _family_of, idle=own_idle),
+            "boards_left_out": {
+                board: describe_power(errors)
+                for board, errors in leave_groups_out(own, _board_of, idle=own_idle).items()
+            },
         },
     }
+    before = Calibration.read(options.out / ARTEFACT_PATH.name).power.measured
+    power = replace(fitted.model, measured={**before, **dict.fromkeys((name, *HEIRS.get(name, ())), own_fit.model)})
     for path in (options.out / ARTEFACT_PATH.name, options.out / TRAINING_ARTEFACT_PATH.name):
         calibration = Calibration.read(path)
         replace(
             calibration,
-            power=fitted.model,
+            power=power,
             power_spread=spread,
+            power_devices=tuple(boards),
             labels=_with_power_labels(calibration.labels),
             provenance={**calibration.provenance, "published_power": provenance},
         ).write(path)
-    sys.stdout.write(json.dumps(provenance, indent=1) + "\n")
+    sys.stdout.write(json.dumps({"power": asdict(power), "spread": spread, "provenance": provenance}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

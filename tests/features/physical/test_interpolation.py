@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
-from dippm.costs.conditions import Mode
+from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.device_time import busy_ms
+from dippm.costs.kernels.model import load_kernel_model
 from dippm.costs.precision import Precision
 from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.devices import find_device
 from dippm.features.physical import PhysicalPlan
 from dippm.graph import OpKind
+from dippm.predictors.calibration import Calibration
 
 
 def test_interpolation_of_small_images_takes_one_thread_per_pixel(at: Any, new_builder: Any) -> None:
@@ -47,3 +51,22 @@ def test_gradients_of_interpolation_have_a_thread_per_element(at: Any, column: A
     assert (is_resize & is_backward).any()
     slow, fast = (sample.kernel_ms[0][is_resize & chosen].max() for chosen in (~is_backward, is_backward))
     assert slow > 50 * fast
+
+
+@pytest.mark.parametrize(("layout", "is_slow"), [("nchw", True), ("nhwc", False)])
+def test_planes_have_one_law(layout: str, is_slow: bool, new_builder: Any) -> None:
+    """Where the plain sum has a law of planes, features take its time, and that of channels last as it is."""
+    builder, device = new_builder(), find_device("H100")
+    n, square = builder.N, {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    x = [builder.input(n, 64, 14, 14), builder.weight(512, 64, 1, 1)]
+    x = builder.node(OpKind.CONV, x, n, 512, 14, 14, **square)
+    graph = builder.graph(builder.node(OpKind.RESIZE, [x], n, 512, 28, 28, mode="bilinear"))
+    plan, conditions = PhysicalPlan.from_graph(graph, Precision.FP32), Conditions.parse(layout=layout)
+    rates = Calibration.read().rates.on(device)
+    assert rates.plane_cycles
+    common = {"conditions": conditions, "rates": rates, "kernels": load_kernel_model()}
+    sample, at = plan.at([64], device=device, **common), plan.kernels.work.at([64])
+    (busy,) = busy_ms(plan.kernels, at, devices=[device], **common)
+    assert sample.kernel_ms[0] == pytest.approx(busy[0, plan.node])
+    planes_ms = rates.plane_cycles * 64 * 512 / (device.boost_clock_mhz * 1e3)
+    assert (sample.kernel_ms[0].max() > planes_ms) == is_slow

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from dippm.costs.edges import IndexArray
-from dippm.costs.polynomial import FloatArray, evaluate
-from dippm.costs.sizes import GraphSizes
-from dippm.costs.training_step.training_graph import Phase
+from dippm.costs.conditions import Layout
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.polynomial import FloatArray
+from dippm.costs.resizing import count_planes, resizes_in_turn
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.features.physical.links import Links
-from dippm.graph import OpKind
 
-__all__ = ["interpolation_ms", "serial_resizes"]
+__all__ = ["interpolation_ms"]
 
 # Of an interpolating kernel: threads that run at a time, and cycles in which one works out a pixel. The latter from
 # EfficientFormerV2 (timm's tables), most of whose time is that of its two to six resizes: 502 to 522 on an RTX 3090,
@@ -23,38 +20,22 @@ _THREADS_PER_SM = 1536
 _CYCLES_PER_IMAGE = 570
 
 
-def interpolation_ms(sizes: GraphSizes, chosen: IndexArray, at: WorkloadAt, device: DeviceSpec) -> FloatArray:
+def interpolation_ms(plan: KernelPlan, at: WorkloadAt, *, layout: Layout, device: DeviceSpec) -> FloatArray:
     """Time that interpolating resizes take beyond their traffic, [B, n_nodes].
 
     PyTorch's kernels run one thread per pixel of the result, which walks over all samples and channels. Small
-    images of many channels leave most of the device idle: all that counts is how long one thread takes. Where the
-    channels lie side by side, because the image is a transposed list of tokens, another kernel does better.
+    images of many channels leave most of the device idle: all that counts is how long one thread takes.
 
     Args:
-        sizes: Sizes of the graph.
-        chosen: Nodes that interpolate so, see :func:`serial_resizes`.
+        plan: The kernels.
         at: The work at the batch sizes.
+        layout: Layout that the models are called with.
         device: The device.
     """
     result = np.zeros_like(at.flops)
-    if len(chosen):
-        out = sizes.outputs(chosen)
-        pixels = evaluate(sizes.dimension(out, -1), at.batches) * evaluate(sizes.dimension(out, -2), at.batches)
-        images = evaluate(sizes.elements_of(out), at.batches) / np.maximum(pixels, 1.0)
+    node = resizes_in_turn(plan, layout)
+    if len(node):
+        planes, pixels = count_planes(plan.work.sizes, node, at)
         turns = np.ceil(pixels / (device.sm_count * _THREADS_PER_SM))
-        result[:, chosen] = images * turns * _CYCLES_PER_IMAGE / (device.boost_clock_mhz * 1e3)
+        result[:, node] = planes * turns * _CYCLES_PER_IMAGE / (device.boost_clock_mhz * 1e3)
     return result
-
-
-def serial_resizes(sizes: GraphSizes, links: Links, phase: npt.NDArray[np.int8] | None) -> IndexArray:
-    """Interpolating resizes of images whose rows lie side by side; their gradients have a thread for each element."""
-    is_chosen = sizes.is_kind(OpKind.RESIZE)
-    if phase is not None:
-        is_chosen &= phase != Phase.BACKWARD
-    # A cast keeps the order of what it reads.
-    is_cast = sizes.is_kind(OpKind.CAST)[links.producer]
-    is_reordered = links.reads_reordered.copy()
-    is_reordered[links.consumer[is_cast & links.reads_reordered[links.producer]]] = True
-    chosen = np.flatnonzero(is_chosen & ~is_reordered)
-    is_nearest = [sizes.nodes[position].attributes.get("mode") == "nearest" for position in chosen.tolist()]
-    return chosen[~np.array(is_nearest, dtype=np.bool_)]

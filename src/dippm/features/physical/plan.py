@@ -24,7 +24,7 @@ from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
 from dippm.features.physical.classes import colours_of
 from dippm.features.physical.columns import AT, COLUMNS, STATIC
-from dippm.features.physical.interpolation import interpolation_ms, serial_resizes
+from dippm.features.physical.interpolation import interpolation_ms
 from dippm.features.physical.links import Links, Messages, messages_of
 from dippm.features.physical.static import static_features
 from dippm.features.physical.tiles import tile_columns
@@ -43,7 +43,6 @@ _TINY = 1e-9
 # What runs inside of another's kernel takes next to no time: less than any launch, and not so little that its logarithm
 # would stand apart from all others.
 _FUSED_MS = 1e-4
-_NO_NODES = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -85,7 +84,6 @@ class PhysicalPlan:
         producers: What each class hears from the operators that it reads from.
         consumers: What each class hears from the operators that read it.
         static: Features that do not change.
-        serial: Nodes that interpolate with one thread per pixel.
         weight_bytes: Bytes of weights that an operator of each class reads.
         first_elements: Elements of its first input, as polynomials of the batch.
         first_bytes: Bytes of each of those.
@@ -106,7 +104,6 @@ class PhysicalPlan:
     producers: Messages
     consumers: Messages
     static: Float32Array
-    serial: IndexArray
     weight_bytes: FloatArray
     first_elements: FloatArray
     first_bytes: FloatArray
@@ -169,7 +166,6 @@ class PhysicalPlan:
             producers=messages_of(node, class_of, links.consumer, links.producer),
             consumers=messages_of(node, class_of, links.producer, links.consumer),
             static=static_features(work, kernels, links, phase, node=node),
-            serial=serial_resizes(work.sizes, links, phase) if work.fusion is None else _NO_NODES,
             weight_bytes=held_bytes[node],
             first_elements=work.sizes.elements_of(first_input),
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
@@ -214,8 +210,8 @@ class PhysicalPlan:
         """
         busy = busy_ms(self.kernels, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)[0]
         changing = np.zeros((len(at.batches), len(self.node), len(COLUMNS) - len(STATIC)), dtype=np.float32)
-        if len(self.serial):
-            busy += interpolation_ms(self.kernels.work.sizes, self.serial, at, device)
+        if not rates.plane_cycles and self.kernels.work.fusion is None:  # else that is the plain sum's own law
+            busy += interpolation_ms(self.kernels, at, layout=conditions.layout, device=device)
         self._fill_dynamic(changing, at, busy, device)
         if conditions.layout is Layout.NHWC:
             changing[:, :, _AT["nhwc"]] = 1.0

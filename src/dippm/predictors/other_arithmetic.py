@@ -1,0 +1,78 @@
+"""Time of models in strict FP32 and in TF32, from networks that know FP32, PyTorch's default.
+
+FP32 lets convolutions and recurrent layers take TF32 and matrix products not. In strict FP32 the former, in TF32 the
+latter run other kernels, and all else is the same and has the networks' time. What runs without TF32 takes what the
+plain sum says, and not less than with it, since a library that may take either takes the faster one; what runs with
+TF32 not more than without. Nothing was measured in strict FP32 on a device that such networks are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Conditions
+from dippm.costs.kernel_plan import KernelPlan
+from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.rates import Rates
+
+__all__ = ["exchange_others"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def exchange_others(
+    summed: Sequence[LatencyBreakdown],
+    known: Sequence[LatencyBreakdown],
+    plan: KernelPlan,
+    *,
+    is_other: npt.NDArray[np.bool_],
+    is_faster: bool,
+    conditions: Conditions,
+    host: Rates,
+    times: FloatArray,
+    summed_half_width: float,
+) -> list[LatencyBreakdown]:
+    """Give nodes that run another kernel than in FP32 the plain sum's time, where it is on the right side of FP32's.
+
+    The half-width is that of the networks, and of such nodes the plain sum's where it is the larger one, by what of the
+    device's time goes to them.
+
+    Args:
+        summed: By the plain sum.
+        known: In FP32.
+        plan: The kernels of the graphs.
+        is_other: Nodes that run another kernel than in FP32.
+        is_faster: Whether these take less time than in FP32, or more.
+        conditions: The runtime.
+        host: Rates of the host.
+        times: How often each node runs.
+        summed_half_width: Half-width of the plain sum's interval.
+
+    Shapes:
+        is_other, times: [n_nodes].
+    """
+    bound = np.minimum if is_faster else np.maximum
+    busy: list[FloatArray] = []
+    half_widths: list[FloatArray | None] = []
+    for nodes, by_sum, in_fp32 in zip(plan.work.sizes.nodes_of_graphs, summed, known, strict=True):
+        is_own_other = is_other[nodes]
+        own = np.where(is_own_other, bound(by_sum.busy_ms, in_fp32.busy_ms), in_fp32.busy_ms)
+        busy.append(own)
+        half_width = in_fp32.half_width
+        if half_width is not None:
+            total = own.sum(axis=1)
+            share = np.divide(own[:, is_own_other].sum(axis=1), total, out=np.zeros_like(total), where=total > 0.0)
+            half_width = share * np.maximum(summed_half_width, half_width) + (1.0 - share) * half_width
+        half_widths.append(half_width)
+    joined = np.concatenate(busy, axis=1)
+    return LatencyBreakdown.of_each(
+        np.divide(joined, times, out=np.zeros_like(joined), where=times > 0.0),
+        plan,
+        conditions=conditions,
+        host=host,
+        times=times,
+        half_widths=half_widths,
+    )
