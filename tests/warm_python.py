@@ -133,7 +133,8 @@ def run(address: str, words: list[str]) -> int:
         connection.connect(address)
         message = json.dumps(asked).encode() + b"\n"
         sent = socket.send_fds(connection, [message], list(_FILES))
-        connection.sendall(message[sent:])
+        if sent < len(message):  # to send nothing fails where all is done and the other end is closed already
+            connection.sendall(message[sent:])
         status = int(connection.recv(64) or _FAILED)
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None

@@ -33,7 +33,7 @@ def _places(warnings: tuple[str, ...]) -> list[int]:
 def test_what_costs_most_comes_first(new_builder: Callable[[], Any]) -> None:
     graph = _graph(new_builder, width=2**16)
     every = list(range(len(BEGINNINGS)))
-    slice_ = "1g.5gb@A100"
+    slice_ = "1g.6gb@A30"
     assert _places(dippm.predict(graph, device=slice_).warnings) == every
     assert _places(dippm.predict(graph, device=[slice_])[0].warnings) == every
     assert _places(dippm.fits(graph, device=slice_).prediction.warnings) == every
