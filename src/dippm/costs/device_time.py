@@ -22,6 +22,7 @@ from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
 from dippm.costs.extra_work import add_extra_work, reordered_images
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
+from dippm.costs.kernels.growing import grow_with_rows
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.kernels.problems import (
@@ -55,8 +56,6 @@ _WIDEST_FILTER = 7.0
 _THIN_GROUP = 8
 # Rows of queries, keys, and width of values.
 _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
-# Rows at which the learned time of products is looked at whether it grows.
-_ROWS = np.unique(np.outer(2.0 ** np.arange(8), [1.0, 1.5]).astype(np.int64)).astype(np.float64)
 # Rows of a step of a recurrent layer in FP32 that are worked out together; assumed.
 _STEP_ROWS = 8.0
 # What a multiprocessor holds of the weights of a recurrent layer from step to step, in its registers.
@@ -340,16 +339,10 @@ class _Timer:
             )
         )
         step = np.maximum(step, self.rates.step_us / 1e6)
-        read = self.plan.work.types.read_bytes[np.searchsorted(self.plan.work.sizes.edges.read_node, node)]
-        step = np.maximum(step, self._weights_of_a_step(outputs * handed * read))
+        weight_bytes = outputs * handed * self.plan.work.first_element_bytes(node)
+        step = np.maximum(step, self._reading_seconds(np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)))
         total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)
         return np.maximum(total, self._traffic_seconds(node))
-
-    def _weights_of_a_step(self, weight_bytes: FloatArray) -> FloatArray:
-        """Time to read what the multiprocessors do not hold of a layer's weights, seconds, [B, U] to [D, B, U]."""
-        read = np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)
-        warm = np.minimum(read, self.sheets.warm_bytes)
-        return np.asarray(warm / self._cache_bandwidth() + (read - warm) / self.sheets.bandwidth)
 
     def _products_of_layers(
         self, node: IndexArray, rows: FloatArray, columns: FloatArray, depth: FloatArray, *, is_step: bool
@@ -451,9 +444,12 @@ class _Timer:
 
     def _moving_seconds(self, moved: FloatArray) -> FloatArray:
         """Time to move bytes, part of them from the cache: [B, U] to [D, B, U]."""
+        return np.asarray(self._reading_seconds(moved) / self.rates.stream)
+
+    def _reading_seconds(self, moved: FloatArray) -> FloatArray:
+        """The same at the full bandwidth of both."""
         warm = np.minimum(moved, self.sheets.warm_bytes)
-        seconds = warm / self._cache_bandwidth() + (moved - warm) / self.sheets.bandwidth
-        return np.asarray(seconds / self.rates.stream)
+        return np.asarray(warm / self._cache_bandwidth() + (moved - warm) / self.sheets.bandwidth)
 
     def _cache_bandwidth(self) -> FloatArray:
         """Bytes that the L2 cache delivers per second, [D, 1, 1]."""
@@ -485,34 +481,12 @@ class _Timer:
         return seconds
 
     def _learned_product(self, family: Family, problem: GemmProblem) -> FloatArray:
-        """Learned time of matrix products, seconds, that of linear layers such that it grows with their rows, [D, n].
+        """Learned time of matrix products, seconds, that of linear layers growing with their rows, [D, n]."""
 
-        The tables have bumps at some rows, which cards that no table is of are taken to have at others: a product of
-        128 rows would take half of one of 48. Half way, as a factor, between the greatest of all fewer rows and the
-        least of all more of them lies what grows. It is looked for at some rows, and lies on lines between them, of
-        logarithms. Of more rows than these tables are better as they are: whole models are met worse without what a
-        last tile of rows takes.
-        """
-        if family is not Family.LINEAR:
-            return self._learned(family, problem, batches=1)[:, 0]
-        shapes, inverse = np.unique(np.stack([problem.b, problem.n, problem.k]), axis=1, return_inverse=True)
-        b, n, k = (np.tile(size, len(_ROWS)) for size in shapes)
-        of_rows = GemmProblem.of(b=b, m=np.repeat(_ROWS, shapes.shape[1]), n=n, k=k)
-        at_rows = np.log(self._learned(family, of_rows, batches=len(_ROWS)))
-        most = np.maximum.accumulate(at_rows, axis=1)
-        least = np.minimum.accumulate(at_rows[:, ::-1], axis=1)[:, ::-1]
-        growing = 0.5 * (most + least)
-        place = np.interp(np.log(problem.m), np.log(_ROWS), np.arange(len(_ROWS)))
-        before = np.minimum(place.astype(np.int64), len(_ROWS) - 2)
-        weight, shape = place - before, inverse.ravel()
-        result = np.exp((1.0 - weight) * growing[:, before, shape] + weight * growing[:, before + 1, shape])
-        is_beyond = problem.m > _ROWS[-1]
-        if is_beyond.any():
-            others = GemmProblem.of(
-                b=problem.b[is_beyond], m=problem.m[is_beyond], n=problem.n[is_beyond], k=problem.k[is_beyond]
-            )
-            result[:, is_beyond] = np.maximum(result[:, is_beyond], self._learned(family, others, batches=1)[:, 0])
-        return np.asarray(result)
+        def learned(asked: GemmProblem) -> FloatArray:
+            return self._learned(family, asked, batches=1)[:, 0]
+
+        return grow_with_rows(learned, problem) if family is Family.LINEAR else learned(problem)
 
     def _learned(
         self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None

@@ -241,7 +241,7 @@ def native_batch_norms(plan: KernelPlan, precision: Precision) -> IndexArray:
         return np.zeros(0, dtype=np.int64)
     sizes = plan.work.sizes
     node = np.flatnonzero(sizes.is_kind(OpKind.BATCH_NORM) & ~reads_twice(sizes))
-    result: IndexArray = node[_image_bytes(plan, node) == _HALF_BYTES]
+    result: IndexArray = node[plan.work.first_element_bytes(node) == _HALF_BYTES]
     return result
 
 
@@ -260,14 +260,7 @@ def reordered_images(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, Floa
     channels, height, width = (sizes.dimension(image, axis)[:, 0] != 1.0 for axis in (1, -2, -1))
     has_orders = (sizes.rank(image) == _IMAGE_RANK) & channels & (height | width)
     node, image = node[has_orders], image[has_orders]
-    return node, 2.0 * _image_bytes(plan, node) * evaluate(sizes.elements_of(image), at.batches)
-
-
-def _image_bytes(plan: KernelPlan, node: IndexArray) -> FloatArray:
-    """Bytes of an element of each node's first input, [n]."""
-    # Reads are in the order of the nodes that they belong to, the first input first.
-    result: FloatArray = plan.work.types.read_bytes[np.searchsorted(plan.work.sizes.edges.read_node, node)]
-    return result
+    return node, 2.0 * plan.work.first_element_bytes(node) * evaluate(sizes.elements_of(image), at.batches)
 
 
 def _cycles_per_ms(device: DeviceSpec) -> float:

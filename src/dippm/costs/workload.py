@@ -222,6 +222,12 @@ class Workload:
             pool=table_of(PoolTable, WorkFamily.POOL),
         )
 
+    def first_element_bytes(self, node: IndexArray) -> FloatArray:
+        """Bytes of an element of each node's first input, [n]."""
+        # Reads are in the order of the nodes that they belong to, the first input first.
+        result: FloatArray = self.types.read_bytes[np.searchsorted(self.sizes.edges.read_node, node)]
+        return result
+
     def typed(self, precision: Precision) -> Workload:
         """The same graphs in another precision that gives tensors the same types."""
         return replace(self, types=TypePlan.from_sizes(self.sizes, precision))

@@ -124,11 +124,11 @@ class BestTimes:
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
         """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""
-        in_fp32, is_near = prepared.compiled.in_fp32, self._networks(prepared, device, conditions).is_near
+        in_fp32, is_turned = prepared.compiled.in_fp32, prepared.compiled.plan.is_turned
+        is_near = self._networks(prepared, device, conditions).is_near(device, conditions)
         if in_fp32 is not None and conditions.precision is prepared.conditions.precision:
-            return self._from_fp32(prepared, in_fp32, device, conditions, summed)
-        is_turned = prepared.compiled.plan.is_turned
-        if is_near(device, conditions):
+            return self._from_fp32(prepared, in_fp32, device, conditions, summed, is_near=is_near)
+        if is_near:
             return self._mixed(prepared, device, conditions, summed)
         # A compiler runs some graphs with channels last however they are called.
         alike = replace(conditions, layout=Layout.NCHW)
@@ -167,9 +167,12 @@ class BestTimes:
         device: DeviceSpec,
         conditions: Conditions,
         summed: list[LatencyBreakdown],
+        *,
+        is_near: bool,
     ) -> list[LatencyBreakdown]:
+        """What FP32 takes by what knows it best, but for nodes that run another kernel then."""
         calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
-        if self._networks(prepared, device, conditions).is_near(device, conditions):
+        if is_near:
             known = self._corrected(prepared, device, conditions, in_fp32)
         else:
             (known,) = break_down_each(
