@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import TensorProto, helper
+
+import dippm
 
 HEAVY = {"torch", "tensorflow", "paddle", "pandas", "pyarrow", "lightgbm", "scipy", "sklearn", "fastapi", "ray"}
 
@@ -45,6 +48,10 @@ def run_main(*words: str) -> str:
 
 def test_package_itself_is_light() -> None:
     assert imported_by("import dippm") & (HEAVY | {"onnx", "rich", "typer"}) == set()
+
+
+def test_package_tells_its_version() -> None:
+    assert dippm.__version__ == version("dippm")
 
 
 def test_help_is_light() -> None:

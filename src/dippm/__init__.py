@@ -1,6 +1,6 @@
 """dippm predicts what a deep-learning model costs on a GPU, from its file, without running it.
 
-The names below are those of :mod:`dippm.api`, imported when they are first used.
+The names below are those of :mod:`dippm.api`, imported when they are first used. ``__version__`` is the release.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from dippm import api as _api
 if TYPE_CHECKING:
     from dippm.api import *  # noqa: F403
 
+    __version__: str
+
 __all__ = _api.__all__
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("dippm")
     return getattr(_api, name)
 
 

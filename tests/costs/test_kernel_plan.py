@@ -28,6 +28,14 @@ def test_equal_kernels_are_planned_once(builder: Any) -> None:
     assert (len(plan.stream.node), len(plan.stream.index)) == (3, 1)
 
 
+def test_a_mask_makes_another_attention_even_where_it_moves_no_more(builder: Any) -> None:
+    q = builder.input(builder.N, 8, 64, 32)
+    for mask in ([], [q]):
+        builder.node(OpKind.ATTENTION, [q, q, q, *mask], builder.N, 8, 64, 32)
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph()))
+    assert len(plan.attention.node) == len(plan.attention.index) == 2
+
+
 def test_softmax_takes_its_table_in_fp32_only(builder: Any) -> None:
     graph = chain(builder)
     assert KernelPlan.from_workload(Workload.from_graph(graph)).row.node.tolist() == [7]

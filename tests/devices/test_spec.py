@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dippm.devices import DeviceSpec, MigProfile
+from dippm.devices import DeviceSpec, MigProfile, latest_figure
 from dippm.errors import UsageError
 
 FIGURES: dict[str, Any] = {
@@ -119,3 +119,12 @@ def test_mig_profile_refuses_value(field: str, value: object) -> None:
         MigProfile(**PROFILE | {field: value})
 
     assert caught.value.code == "device.value"
+
+
+@pytest.mark.parametrize(
+    ("capability", "figure"),
+    [((5, 2), "first"), ((6, 0), "first"), ((7, 5), "first"), ((8, 0), "last"), ((10, 3), "last")],
+)
+def test_a_figure_holds_until_the_next_one(capability: tuple[int, int], figure: str) -> None:
+    device = DeviceSpec(**FIGURES | {"compute_capability": capability})
+    assert latest_figure({(8, 0): "last", (6, 0): "first"}, device) == figure

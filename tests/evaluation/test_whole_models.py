@@ -1,14 +1,20 @@
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dippm.costs.conditions import Runtime
+from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.store.label import Label
 from dippm.evaluation.whole_models import (
     WholeModelReport,
     WholeModelScore,
     evaluate_whole_models,
     render_markdown,
 )
+from dippm.graph import Graph, OpKind
 
 
 def score(*, measured: float, predicted: float, source: str = "a", runtime: Runtime = Runtime.EAGER) -> WholeModelScore:
@@ -37,6 +43,28 @@ def test_errors_and_coverage() -> None:
     page = render_markdown(report)
     assert "| a | m | d | inference, fp32, nchw, eager | 1 | 10 | 10.5 | +5.0 | yes |" in page
     assert "| b | m | d | inference, fp32, nchw, compile | 1 | 10 | 20 | +100.0 | no |" in page
+
+
+def test_a_training_step_is_evaluated_on_the_graph_of_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, builder: Any, make_label: Callable[..., Label]
+) -> None:
+    pytest.importorskip("transformers")
+    builder.node(OpKind.LINEAR, [builder.input(builder.N, 8), builder.weight(8, 8)], builder.N, 8)
+    step = Conditions(mode=Mode.TRAINING, optimizer=Optimizer.SGD)
+    read = []
+
+    def read_recipe(_recipe: Recipe, *, mode: Mode) -> Graph:
+        read.append(mode)
+        graph: Graph = builder.graph()
+        return graph
+
+    module = "dippm.evaluation.whole_models"
+    monkeypatch.setattr(f"{module}.data_folder", lambda: tmp_path)
+    monkeypatch.setattr(f"{module}.import_whole_models", lambda _: [make_label(1), make_label(1, conditions=step)])
+    monkeypatch.setattr(f"{module}.read_recipe", read_recipe)
+    scores = evaluate_whole_models().scores
+    assert read == [Mode.INFERENCE, Mode.TRAINING]
+    assert [score.how.split(", ")[0] for score in scores] == ["inference", "training"]
 
 
 @pytest.mark.data

@@ -96,6 +96,28 @@ def test_operators_explain_exactly_the_latency(network: Graph) -> None:
     assert same == explanation.prediction
 
 
+def test_live_memory_of_operators_counts_the_copies_that_the_device_makes(builder: Any) -> None:
+    """With TF32 convolutions turn channels last, which a P100 has no units for."""
+    x = builder.input(builder.N, 64, 112, 112)
+    builder.node(OpKind.CONV, [x, builder.weight(64, 64, 3, 3)], builder.N, 64, 112, 112, padding=(1, 1))
+    graph = builder.graph()
+
+    def highest_mb(device: str) -> float:
+        explanation = PhysicsPredictor.load().explain(
+            graph, batch=8, device=find_device(device), conditions=Conditions()
+        )
+        parts = explanation.prediction.memory_parts_mb
+        most = float(explanation.live_mb.max())
+        # What libraries keep is no tensor, and neither is what is reserved beyond need.
+        assert most <= parts["weights"] + parts["activations"] + parts["workspace"]
+        assert most >= parts["weights"] + parts["activations"]
+        return most
+
+    image_mb = 8 * 64 * 112 * 112 * 4 / 2**20
+    assert highest_mb("P100") == pytest.approx(2 * image_mb, rel=0.1)
+    assert highest_mb("A100") >= 3 * image_mb
+
+
 def test_an_architecture_with_networks_of_its_own_is_answered_by_them(network: Graph) -> None:
     """Traces of an H200 and an H100 are behind calls and steps of today's libraries on their architecture."""
     step = {"mode": Mode.TRAINING, "optimizer": Optimizer.SGD}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from dippm.costs.latency import LatencyBreakdown
-from dippm.costs.memory import MemoryEstimate
+from dippm.costs.memory import LiveMemory, MemoryEstimate
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
 from dippm.predictors.calibration import Calibration
@@ -72,9 +72,7 @@ def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
             memory_mb=np.array([sum(parts.values())]),
             fits=np.ones(1, dtype=np.bool_),
             parts_mb={name: np.array([part]) for name, part in parts.items()},
-            peak_live_mb=np.zeros(1),
-            peak_node=np.zeros(1, dtype=np.int64),
-            assumptions=(),
+            live=LiveMemory(**{each.name: np.zeros(1) for each in fields(LiveMemory)}),
         )
         spreads = calibration.memory_spread_low, calibration.memory_spread
         low, high = memory_interval(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.tensor_rates import OF_FP16, tensor_format, tensor_tflops
-from dippm.devices import DeviceSpec
+from dippm.devices import DeviceSpec, latest_figure
 from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
 __all__ = ["FED_WELL_FROM", "DeviceSheets", "formats_on_tensor_cores"]
@@ -120,7 +120,7 @@ class DeviceSheets:
             is_tensor=np.array([value in on_tensor for value in _ARITHMETICS]),
             peaks=np.array([_peaks(device, on_tensor, tensor_feed, feeds_slowly=feeds_slowly) for device in devices]),
             fp32=column(device.peak_tflops["fp32"] * TERA for device in devices),
-            issued=column(_latest(_ISSUED, device) * device.peak_tflops["fp32"] * TERA for device in devices),
+            issued=column(latest_figure(_ISSUED, device) * device.peak_tflops["fp32"] * TERA for device in devices),
             bandwidth=column(device.bandwidth_gb_s * GIGA for device in devices),
             warm_bytes=column(_WARM_CACHE * device.l2_mb * BYTES_PER_MIB for device in devices),
             sms=column(device.sm_count for device in devices),
@@ -154,7 +154,7 @@ def _sustained_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: f
     """What tensor cores reach in a large product: what feeds them, or the board's power, holds them back."""
     arithmetic = tensor_format(device, arithmetic)
     fed = tensor_tflops(device, arithmetic) / _feeding(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
-    powered = device.board_power_w / _latest(_W_PER_TFLOP, device) * OF_FP16[arithmetic]
+    powered = device.board_power_w / latest_figure(_W_PER_TFLOP, device) * OF_FP16[arithmetic]
     return _SUSTAINED * min(fed, powered)
 
 
@@ -166,17 +166,11 @@ def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, 
     all that counts in FP16 and BF16, so that the full rate is no faster than half of it; published times say so, and
     that it is not so in TF32. Libraries that know Hopper are none of these.
     """
-    full_rate = _latest(_FULL_RATE, device)
+    full_rate = latest_figure(_FULL_RATE, device)
     full = full_rate * OF_FP16[arithmetic] * device.sm_count * device.boost_clock_mhz * MEGA
     # Below half of the full rate nothing waits.
     share = min(max(tensor_tflops(device, arithmetic) * TERA / full, _HALF_RATE), 1.0)
-    feed = tensor_feed * full_rate / _latest(_SHARED_BYTES, device) / _OF_A_BYTE
+    feed = tensor_feed * full_rate / latest_figure(_SHARED_BYTES, device) / _OF_A_BYTE
     is_slow = feeds_slowly and arithmetic in _FED_SLOWLY and device.compute_capability < FED_WELL_FROM
     weight = 1.0 if is_slow else feed / (1.0 + feed)
     return (1.0 - weight + weight * share) / (1.0 - weight + weight * _HALF_RATE)
-
-
-def _latest(figures: Mapping[tuple[int, int], float], device: DeviceSpec) -> float:
-    """The figure of the last compute capability that is not after the device's, of the first where all are."""
-    known = [first for first in figures if first <= device.compute_capability]
-    return figures[max(known, default=min(figures))]

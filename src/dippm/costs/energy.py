@@ -30,7 +30,7 @@ import numpy.typing as npt
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import architecture_of
 from dippm.costs.tensor_rates import tensor_tflops
-from dippm.devices import DeviceSpec
+from dippm.devices import DeviceSpec, latest_figure
 from dippm.units import GIGA, MEGA, PICO, TERA
 
 __all__ = ["ChipProcess", "PowerModel", "chip_process", "is_always_limited", "power_w"]
@@ -105,9 +105,7 @@ class PowerModel:
 
 def chip_process(device: DeviceSpec) -> ChipProcess:
     """The process that a device's chip is made in, by its compute capability."""
-    return _PROCESSES[
-        max((first for first in _PROCESSES if first <= device.compute_capability), default=min(_PROCESSES))
-    ]
+    return latest_figure(_PROCESSES, device)
 
 
 def is_always_limited(model: PowerModel, device: DeviceSpec) -> bool:

@@ -205,7 +205,11 @@ class KernelPlan:
                 is_backward[conv.table.node],
             ),
             attention=distinct(
-                attention.table.polynomials, attention.table.node, attention.is_causal, attention.products
+                attention.table.polynomials,
+                attention.table.node,
+                attention.is_causal,
+                attention.has_mask,
+                attention.products,
             ),
             recurrent=distinct(recurrent.table.polynomials, recurrent.table.node, recurrent.constants.T),
             row=distinct(row_sizes.reshape(-1, width), row_node, table_codes),

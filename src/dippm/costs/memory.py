@@ -106,9 +106,7 @@ class MemoryEstimate:
         parts_mb: Its parts, which add up to it: ``context``, ``weights``, ``activations`` (inputs and outputs among
             them), ``gradients`` and ``optimizer`` where the graph trains, ``kv_cache`` where it is a decoder's step,
             ``workspace`` (cuBLAS, cuDNN and scratch memory), ``slack`` (reserved and not in use at the peak).
-        peak_live_mb: Weights, activations and scratch memory at the peak.
-        peak_node: The node that reaches it.
-        assumptions: Which parts rest on assumptions and not on rules, in words for the user.
+        live: The live tensors of the pass on this device.
 
     Shapes:
         All arrays: [B].
@@ -118,9 +116,7 @@ class MemoryEstimate:
     memory_mb: FloatArray
     fits: npt.NDArray[np.bool_]
     parts_mb: dict[str, FloatArray]
-    peak_live_mb: FloatArray
-    peak_node: IndexArray
-    assumptions: tuple[str, ...]
+    live: LiveMemory
 
 
 def live_memory(
@@ -348,17 +344,12 @@ def _assemble(timeline: MemoryTimeline, found: _Held, *, context: float, library
         "workspace": workspace / BYTES_PER_MIB,
         "slack": (held - live.peak_bytes - library_bytes) / BYTES_PER_MIB,
     }
-    assumptions = ["The size of the CUDA context is estimated from the device's number of resident threads."]
-    if (live.workspace_bytes > 0).any():
-        assumptions.append("cuDNN's workspace is estimated from the sizes of an operator's tensors.")
     return MemoryEstimate(
         batches=live.batches,
         memory_mb=contexts + held / BYTES_PER_MIB,
         fits=found.fits,
         parts_mb=parts,
-        peak_live_mb=live.peak_bytes / BYTES_PER_MIB,
-        peak_node=live.peak_node,
-        assumptions=tuple(assumptions),
+        live=live,
     )
 
 

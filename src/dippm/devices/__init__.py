@@ -1,7 +1,7 @@
 """Devices: what the data sheets say of each, found by forgiving names, and MIG slices as devices of their own."""
 
 from dippm.devices.catalog import DEVICE_FILE_REQUIRED, find_device, load_catalog, load_device_file, slice_device
-from dippm.devices.spec import ARCHITECTURES, PEAK_RATES, DeviceSpec, MigProfile
+from dippm.devices.spec import ARCHITECTURES, PEAK_RATES, DeviceSpec, MigProfile, latest_figure
 
 __all__ = [
     "ARCHITECTURES",
@@ -10,6 +10,7 @@ __all__ = [
     "DeviceSpec",
     "MigProfile",
     "find_device",
+    "latest_figure",
     "load_catalog",
     "load_device_file",
     "slice_device",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dippm.errors import UsageError
 
-__all__ = ["ARCHITECTURES", "PEAK_RATES", "DeviceSpec", "MigProfile"]
+__all__ = ["ARCHITECTURES", "PEAK_RATES", "DeviceSpec", "MigProfile", "latest_figure"]
+
+_Figure = TypeVar("_Figure")
 
 ARCHITECTURES = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell")
 """Architectures that a spec may name, oldest first."""
@@ -200,6 +203,17 @@ class DeviceSpec:
     def is_mig_slice(self) -> bool:
         """Whether this is a MIG slice rather than a whole card."""
         return self.parent is not None
+
+
+def latest_figure(figures: Mapping[tuple[int, int], _Figure], device: DeviceSpec) -> _Figure:
+    """What holds from the last compute capability on that is not after the device's.
+
+    Args:
+        figures: By the first compute capability that each holds of; at least one. Older devices have the first of them.
+        device: The device.
+    """
+    known = [first for first in figures if first <= device.compute_capability]
+    return figures[max(known, default=min(figures))]
 
 
 _WHOLE_FIELDS = frozenset({"sm_count", "fp32_lanes_per_sm"})

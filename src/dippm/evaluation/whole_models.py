@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,11 +103,8 @@ class WholeModelReport:
         }
 
 
-def evaluate_whole_models(data: Path | None = None) -> WholeModelReport:
-    """Predict every configuration of the tables.
-
-    Args:
-        data: Folder of the measured tables, by default :func:`dippm.datasets.location.data_folder`.
+def evaluate_whole_models() -> WholeModelReport:
+    """Predict every configuration of the tables, which lie in :func:`dippm.datasets.location.data_folder`.
 
     Raises:
         UsageError: The tables are not there.
@@ -120,14 +116,14 @@ def evaluate_whole_models(data: Path | None = None) -> WholeModelReport:
     from dippm.frontends.torch.torchvision_ops import import_torchvision_ops
 
     import_torchvision_ops()
-    folder = data_folder() if data is None else data
     graphs: dict[tuple[str, Mode], Graph] = {}
     predictor = PhysicsPredictor.load()
     scores = []
-    for label in import_whole_models(folder / "whole_models"):
-        key = (label.recipe.model_key, label.configuration.conditions.mode)
+    for label in import_whole_models(data_folder() / "whole_models"):
+        mode = label.configuration.conditions.mode
+        key = (label.recipe.model_key, mode)
         if key not in graphs:
-            graphs[key] = read_recipe(label.recipe)
+            graphs[key] = read_recipe(label.recipe, mode=mode)
         scores.append(_score(predictor, graphs[key], label))
     return WholeModelReport(scores=tuple(scores))
 

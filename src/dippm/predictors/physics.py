@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
-from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory, live_memory
+from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import DeviceSpec
@@ -43,6 +43,7 @@ from dippm.predictors.prepared_graph import (
     group_graphs,
 )
 from dippm.processes.collection_pause import collection_paused
+from dippm.units import BYTES_PER_MIB
 
 __all__ = ["Explanation", "PhysicsPredictor"]
 
@@ -199,17 +200,16 @@ class PhysicsPredictor:
             prepared, 0, device, memory, breakdown, prepared.flops_by_unit(device), mig_policy=mig_policy
         )
         at, times = prepared.at, prepared.compiled.times
-        (compiled,) = prepared.compiled.members
         fusion = prepared.compiled.plan.work.fusion
         return Explanation(
             prediction=prediction,
             graph=prepared.compiled.plan.work.sizes.graph,
             phase=prepared.compiled.phase,
             time_ms=breakdown.share_ms[0],
-            live_mb=live_memory(compiled.timeline, [batch]).live_bytes[0] / 2**20,
+            live_mb=memory.live.live_bytes[0] / BYTES_PER_MIB,
             macs=at.macs[0] * times,
             flops=at.flops[0] * times,
-            traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) * times / 2**20,
+            traffic_mb=(at.bytes_read[0] + at.bytes_written[0]) * times / BYTES_PER_MIB,
             kernel=np.arange(len(times)) if fusion is None else fusion.kernel,
         )
 

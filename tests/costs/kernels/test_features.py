@@ -33,6 +33,11 @@ def test_features_are_finite_on_every_device(family: Family) -> None:
         np.testing.assert_allclose(features.matrix[0, 0, -len(DEVICE_FEATURES) :], device_features(device), rtol=1e-5)
 
 
+def test_a_b300_has_the_shared_memory_of_a_b200() -> None:
+    column = DEVICE_FEATURES.index("log_shared_memory")
+    assert device_features(find_device("B300"))[column] == device_features(find_device("B200"))[column]
+
+
 def test_a_problem_of_another_family_is_refused() -> None:
     with pytest.raises(UsageError, match="softmax"):
         compute_features(Family.SOFTMAX, PROBLEMS[Family.CONV], [find_device("T4")])

@@ -32,7 +32,7 @@ from dippm.costs.kernels.problems import (
     Problem,
     RowProblem,
 )
-from dippm.devices.spec import DeviceSpec
+from dippm.devices.spec import DeviceSpec, latest_figure
 from dippm.errors import UsageError
 
 __all__ = [
@@ -57,8 +57,8 @@ _IMPLICIT_TILES = ((128, 128), (128, 64), (64, 128), (128, 32), (32, 128), (64, 
 _FUSED_TILES = ((32, 32), (64, 32), (128, 8))
 _WINOGRAD_TILES = ((128, 128), (128, 64), (64, 128), (32, 128), (128, 32), (64, 64))
 
-#: Shared memory per SM in KiB by compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
-#: Capability"); it bounds how deep a tile's pipeline can be.
+#: Shared memory per SM in KiB by the first compute capability that has it (CUDA C++ Programming Guide, "Technical
+#: Specifications per Compute Capability"); it bounds how deep a tile's pipeline can be.
 _SHARED_MEMORY_KIB = {
     (6, 0): 64.0,
     (6, 1): 96.0,
@@ -66,25 +66,19 @@ _SHARED_MEMORY_KIB = {
     (7, 5): 64.0,
     (8, 0): 164.0,
     (8, 6): 100.0,
-    (8, 9): 100.0,
     (9, 0): 228.0,
-    (10, 0): 228.0,
     (12, 0): 100.0,
 }
 
-#: Switching energy per operation relative to a 16 nm process, by compute capability. Rough estimates from the process
-#: of each generation, no data-sheet figures: they only have to tell a card that throttles from one that does not.
+#: Switching energy per operation relative to a 16 nm process, by the first compute capability that has it. Rough
+#: estimates from the process of each generation, no data-sheet figures: they only have to tell a card that throttles
+#: from one that does not. The power model has better ones (:mod:`dippm.costs.energy`); networks were trained on these.
 _RELATIVE_ENERGY = {
     (6, 0): 1.0,
-    (6, 1): 1.0,
     (7, 0): 0.8,
-    (7, 5): 0.8,
     (8, 0): 0.45,
     (8, 6): 0.55,
     (8, 9): 0.3,
-    (9, 0): 0.3,
-    (10, 0): 0.3,
-    (12, 0): 0.3,
 }
 
 #: Watts per (16 nm equivalent) TFLOP/s above which more power brings no more clock.
@@ -142,7 +136,7 @@ class Features:
 def device_features(device: DeviceSpec) -> FloatArray:
     """The device's own columns, in the order of `DEVICE_FEATURES`, read-only; numbers of the data sheet only."""
     peak = device.peak_tflops["fp32"]
-    shared = _SHARED_MEMORY_KIB.get(device.compute_capability, 100.0)
+    shared = latest_figure(_SHARED_MEMORY_KIB, device)
     ratios = (
         device.sm_count / 64.0,
         1000.0 * peak / device.sm_count / 180.0,
@@ -153,7 +147,7 @@ def device_features(device: DeviceSpec) -> FloatArray:
         shared / 100.0,
         device.bandwidth_gb_s / 800.0,
     )
-    energy = _RELATIVE_ENERGY.get(device.compute_capability, 0.3)
+    energy = latest_figure(_RELATIVE_ENERGY, device)
     headroom = min(1.0, device.board_power_w / peak / energy / _AMPLE_WATTS_PER_TFLOP)
     # Volta joined L1 and shared memory and gave integers a datapath of their own; GEMM kernels gained from both.
     unified = 1.0 if device.compute_capability >= (7, 0) else 0.0
