@@ -12,9 +12,12 @@ from dippm.evaluation.whole_models import (
     WholeModelReport,
     WholeModelScore,
     evaluate_whole_models,
+    main,
     render_markdown,
 )
 from dippm.graph import Graph, OpKind
+
+_REPORTS = Path(__file__).parents[2] / "docs" / "reports"
 
 
 def score(*, measured: float, predicted: float, source: str = "a", runtime: Runtime = Runtime.EAGER) -> WholeModelScore:
@@ -67,6 +70,19 @@ def test_a_training_step_is_evaluated_on_the_graph_of_training(
     assert [score.how.split(", ")[0] for score in scores] == ["inference", "training"]
 
 
+def test_the_page_goes_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = WholeModelReport(scores=(score(measured=10, predicted=10.5),))
+    monkeypatch.setattr("dippm.evaluation.whole_models.evaluate_whole_models", lambda: report)
+    main(["--report", str(tmp_path / "page.md")])
+    assert (tmp_path / "page.md").read_text(encoding="utf-8") == render_markdown(report)
+
+
+def _summary(page: str) -> dict[str, float]:
+    """Mean error of each part of the rows, %."""
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return {row[0]: float(row[2]) for row in cells if len(row) == 4 and row[1].isdecimal()}
+
+
 @pytest.mark.data
 @pytest.mark.slow
 def test_the_shipped_predictor_keeps_its_error() -> None:
@@ -77,3 +93,5 @@ def test_the_shipped_predictor_keeps_its_error() -> None:
         assert report.mape_percent(source="huggingface", runtime=runtime) < 20.0
         assert report.mape_percent(source="neusight", runtime=runtime) < 14.0
     assert report.coverage_percent() > 80.0
+    committed = _summary((_REPORTS / "whole_models.md").read_text(encoding="utf-8"))
+    assert committed == pytest.approx(_summary(render_markdown(report)), abs=0.3)

@@ -1,9 +1,15 @@
-"""The shipped predictor on whole models that nothing was fitted on: times against published measurements."""
+"""The shipped predictor on whole models that nothing was fitted on: times against published measurements.
+
+``python -m dippm.evaluation.whole_models --report docs/reports/whole_models.md`` writes the page.
+"""
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +24,7 @@ from dippm.errors import MissingExtraError
 from dippm.graph import Graph
 from dippm.predictors.physics import PhysicsPredictor
 
-__all__ = ["WholeModelReport", "WholeModelScore", "evaluate_whole_models", "render_markdown"]
+__all__ = ["WholeModelReport", "WholeModelScore", "evaluate_whole_models", "main", "render_markdown"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +171,7 @@ def render_markdown(report: WholeModelReport) -> str:
         "off the tables of single kernels alone. That launching takes a tenth longer than was thought, and "
         "convolutions before PyTorch 2.0 twice as long, comes of other machines (data/published, framework-tax), "
         "which were looked for because small batches on the A100 were a fifth too fast. Made by "
-        "`dippm evaluate --protocol whole-models`.",
+        "`python -m dippm.evaluation.whole_models --report docs/reports/whole_models.md`.",
         "",
         "NVIDIA's figures are batch over throughput with the loading of data inside, which bounds their small batches. "
         "The launches of compiled models cost what those of the eager runtime do, which was settled on other models of "
@@ -197,3 +203,15 @@ def render_markdown(report: WholeModelReport) -> str:
         for s in report.scores
     ]
     return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: predict all configurations, write the report."""
+    parser = argparse.ArgumentParser(description="Compare the shipped predictor with whole models of others.")
+    parser.add_argument("--report", type=Path, required=True, help="where the report goes")
+    options = parser.parse_args(arguments)
+    options.report.write_text(render_markdown(evaluate_whole_models()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
