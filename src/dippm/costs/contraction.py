@@ -295,6 +295,11 @@ class RecurrentTable:
             constants=np.stack([hidden, projection, layers, directions, gates, products]),
         )
 
+    @property
+    def hidden_size(self) -> FloatArray:
+        """Width of each hidden state, [n_recurrent]."""
+        return self.constants[0]
+
     def at(self, batches: FloatArray) -> RecurrentSizes:
         """Sizes at each batch."""
         steps, batch, input_size = self.table.at(batches)

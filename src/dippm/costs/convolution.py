@@ -22,7 +22,7 @@ class ConvolutionSizes:
 
     A one-dimensional convolution has height 1. A three-dimensional one is that many two-dimensional ones as it has
     output slices, each over as many times more input channels as its kernel is deep: multiply-accumulates and the
-    equivalent matrix product stay what they are.
+    equivalent matrix product stay what they are. The kernels that run it are others: ``kernel_depth`` tells.
 
     Args:
         node: Node of each column.
@@ -35,6 +35,7 @@ class ConvolutionSizes:
         out_width: Output columns.
         kernel_height: Kernel rows.
         kernel_width: Kernel columns.
+        kernel_depth: Kernel slices, by which the input channels are multiplied; 1 where there are none.
         stride_height: Step between rows.
         stride_width: Step between columns.
         dilation_height: Spacing of kernel rows.
@@ -58,6 +59,7 @@ class ConvolutionSizes:
     out_width: FloatArray
     kernel_height: FloatArray
     kernel_width: FloatArray
+    kernel_depth: FloatArray
     stride_height: FloatArray
     stride_width: FloatArray
     dilation_height: FloatArray
@@ -127,7 +129,7 @@ class ConvolutionTable:
                 ],
             ),
             macs=macs,
-            constants=np.stack([height, width, *stated[1:]]),
+            constants=np.stack([height, width, depth, *stated[1:]]),
             is_transposed=is_transposed,
             is_weight_gradient=is_weight_gradient,
             has_bias=sizes.inputs(node, 2) >= 0,
@@ -136,7 +138,7 @@ class ConvolutionTable:
     def at(self, batches: FloatArray) -> ConvolutionSizes:
         """Sizes at each batch."""
         batch, in_channels, out_channels, in_height, in_width, out_height, out_width = self.table.at(batches)
-        height, width, stride_height, stride_width, dilation_height, dilation_width, groups = self.constants
+        height, width, depth, stride_height, stride_width, dilation_height, dilation_width, groups = self.constants
         return ConvolutionSizes(
             node=self.table.node,
             batch=batch,
@@ -148,6 +150,7 @@ class ConvolutionTable:
             out_width=out_width,
             kernel_height=height,
             kernel_width=width,
+            kernel_depth=depth,
             stride_height=stride_height,
             stride_width=stride_width,
             dilation_height=dilation_height,

@@ -15,7 +15,7 @@ from dippm.costs.tensor_rates import OF_FP16, tensor_format, tensor_tflops
 from dippm.devices import DeviceSpec, latest_figure
 from dippm.units import BYTES_PER_MIB, GIGA, MEGA, TERA
 
-__all__ = ["FED_WELL_FROM", "DeviceSheets", "formats_on_tensor_cores"]
+__all__ = ["FED_WELL_FROM", "DeviceSheets", "formats_on_tensor_cores", "reached_tflops"]
 
 _ARITHMETICS = tuple(Arithmetic)
 # The rate of a format without tensor cores. One that is not listed computes in FP32: PyTorch asks the library to
@@ -151,11 +151,22 @@ def _peaks(
 
 
 def _sustained_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
-    """What tensor cores reach in a large product: what feeds them, or the board's power, holds them back."""
+    """What tensor cores sustain in a large product, TFLOP/s."""
+    return _SUSTAINED * reached_tflops(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
+
+
+def reached_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
+    """What tensor cores reach at the boost clock: what feeds them, or the board's power, holds them back, TFLOP/s.
+
+    Args:
+        device: The device.
+        arithmetic: A format that its tensor cores compute in, or in which they compute something else instead.
+        tensor_feed: See :class:`~dippm.costs.rates.Rates`.
+        feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
+    """
     arithmetic = tensor_format(device, arithmetic)
     fed = tensor_tflops(device, arithmetic) / _feeding(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly)
-    powered = device.board_power_w / latest_figure(_W_PER_TFLOP, device) * OF_FP16[arithmetic]
-    return _SUSTAINED * min(fed, powered)
+    return min(fed, device.board_power_w / latest_figure(_W_PER_TFLOP, device) * OF_FP16[arithmetic])
 
 
 def _feeding(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:

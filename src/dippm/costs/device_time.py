@@ -284,6 +284,7 @@ class _Timer:
             out_channels=cout,
             kernel_height=flat(sizes.kernel_height),
             kernel_width=flat(sizes.kernel_width),
+            kernel_depth=flat(sizes.kernel_depth),
             stride=np.maximum(flat(sizes.stride_height), flat(sizes.stride_width)),
             dilation=np.maximum(flat(sizes.dilation_height), flat(sizes.dilation_width)),
             groups=flat(sizes.groups),

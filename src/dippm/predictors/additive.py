@@ -57,6 +57,9 @@ _NEAR = {
     Precision.FP32_STRICT: Precision.FP32,
 }
 _CLIP = np.float32(4.0)
+# The widest hidden state of a recurrent layer that any model of the training had (Sequencer). A block of cuDNN's kernel
+# holds all weights of such a layer; wider ones run other kernels.
+_WIDEST_HIDDEN = 96.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -69,7 +72,8 @@ class _AdditivePlan:
         consumers: Whom it hears as consumers.
         static: Scaled features that do not change.
         first: What these make of the networks' first layer.
-        is_unseen: Whether a class is of a kind that no model of the training had, or computes complex numbers.
+        is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
+            its kind, as it computes complex numbers, or as a wide recurrent layer.
 
     Shapes:
         static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
@@ -187,7 +191,9 @@ class _Corrector:
             static=static,
             first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
             # What was never trained on keeps its time.
-            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1) | _is_complex(physical),
+            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
+            | _is_complex(physical)
+            | _is_wide_recurrent(physical),
         )
 
     def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> tuple[FloatArray, FloatArray]:
@@ -465,6 +471,14 @@ def _is_complex(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
     out = sizes.outputs(physical.node)
     result: npt.NDArray[np.bool_] = (out >= 0) & _IS_COMPLEX[sizes.arrays.dtype[out]]
     return result
+
+
+def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes are recurrent layers wider than those of the training, [C]."""
+    recurrent = physical.kernels.work.recurrent
+    is_wide = np.zeros(len(physical.kernels.work.sizes.nodes), dtype=np.bool_)
+    is_wide[recurrent.table.node] = recurrent.hidden_size > _WIDEST_HIDDEN
+    return is_wide[physical.node]
 
 
 def _regime_of(conditions: Conditions) -> Regime:

@@ -51,8 +51,8 @@ class BestTimes:
         """
         conditions, compiled = prepared.conditions, prepared.compiled
         # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
-        least_on = partial(least_ms, prepared) if compiled.eager is None else prepared.weights.least_ms
         host = self.calibrations[conditions.mode].rates
+        least_on = partial(least_ms, prepared, rates=host) if compiled.eager is None else prepared.weights.least_ms
         result = [
             [
                 breakdown.at_least(

@@ -1,7 +1,9 @@
-"""What no operator can be faster than on a device, whatever rates and networks say: its data sheet.
+"""What no operator can be faster than on a device, whatever rates and networks say.
 
-Of 10,930 operators in 600 calls that were traced on an H200 and move more than its cache holds, one is faster than what
-is said here, by 2 %; of 10,017 matrix products none, nor does any reach two thirds of it.
+That is its data sheet, but for products on tensor cores, in which no card with the full rate comes near it: these take
+what the sum of kernel times says that tensor cores reach at the boost clock. Networks that never saw a product as
+large, or a card as fast, are held to it. Of 10,930 operators in 600 calls that were traced on an H200 and move more
+than its cache holds, one is faster than what is said here, by 2 %; of 10,017 matrix products none.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.device_sheets import reached_tflops
 from dippm.costs.precision import Arithmetic
+from dippm.costs.rates import Rates
 from dippm.costs.tensor_rates import tensor_tflops
 from dippm.devices import DeviceSpec
 from dippm.predictors.prepared_graph import PreparedGraphs
@@ -28,16 +32,18 @@ _ABOVE_BOOST = 1.1
 _PLAIN = frozenset({Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16, Arithmetic.BF16})
 
 
-def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
+def least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> FloatArray:
     """What each node takes at least when it runs once, ms.
 
-    That is what it moves at the bandwidth of the data sheet, and of a product or a decomposition of matrices its
-    arithmetic at the peak. Of what is moved the L2 cache may hold as much as fits when the node starts; of weights it
-    keeps a share from call to call.
+    That is what it moves at the bandwidth of the data sheet, and of a product or a decomposition of matrices, of a
+    recurrent layer and of a convolution of three dimensions its arithmetic at the fastest rate; other convolutions have
+    algorithms that do with less. Of what is moved the L2 cache may hold as much as fits when the node starts; of
+    weights it keeps a share from call to call.
 
     Args:
         prepared: The graphs.
         device: The device.
+        rates: Rates of the sum of kernel times.
 
     Shapes:
         Result: [B, n_nodes].
@@ -45,20 +51,25 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
     uncached = np.maximum(prepared.node_bytes - device.l2_mb * BYTES_PER_MIB, 0.0)
     result = np.maximum(prepared.weights.least_ms(device), uncached / (device.bandwidth_gb_s * GIGA) * 1e3)
     plan = prepared.compiled.plan
-    node = plan.work.gemm.table.node
-    rates = np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic]) * TERA * _ABOVE_BOOST
-    products_ms = 2e3 * prepared.at.macs[:, node] / rates[plan.arithmetic[node]]
+    work = plan.work
+    is_deep = prepared.at.convolution.kernel_depth > 1.0
+    node = np.concatenate([work.gemm.table.node, work.recurrent.table.node, work.convolution.table.node[is_deep]])
+    fastest = [
+        _fastest_tflops(device, arithmetic, rates.on(device).tensor_feed, feeds_slowly=plan.feeds_slowly)
+        for arithmetic in Arithmetic
+    ]
+    products_ms = 2e3 * prepared.at.macs[:, node] / (TERA * _ABOVE_BOOST * np.array(fastest)[plan.arithmetic[node]])
     result[:, node] = np.maximum(result[:, node], products_ms)
     node = np.flatnonzero(prepared.compiled.is_unsupported)
-    fp32 = _peak_tflops(device, Arithmetic.FP32) * TERA * _ABOVE_BOOST
+    fp32 = device.peak_tflops["fp32"] * TERA * _ABOVE_BOOST
     result[:, node] = np.maximum(result[:, node], 1e3 * prepared.at.flops[:, node] / fp32)
     return result
 
 
-def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
-    """What the fastest unit of a device does in a format, TFLOP/s; without end where sheets do not tell."""
-    peaks = device.peak_tflops
-    tensor = tensor_tflops(device, arithmetic)
+def _fastest_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
+    """What the fastest unit does in a format at the boost clock, TFLOP/s; without end where sheets do not tell."""
+    peaks, has_tensor = device.peak_tflops, tensor_tflops(device, arithmetic) > 0.0
+    tensor = reached_tflops(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly) if has_tensor else 0.0
     if arithmetic in _PLAIN:
         return max(peaks["fp32"], peaks.get(arithmetic.value, 0.0), tensor)
     return tensor or math.inf

@@ -4,7 +4,8 @@ The tables hold 3x3 with stride 1; the rest is reached through the matrix produc
 ``m = batch x output pixels``, ``n = output channels``, ``k = input channels x kernel size``.
 
 ====================================  =================================================================================
-3x3, stride 1, dilation 1, ungrouped  the conv model itself, at the output's size (Winograd and FFT included)
+3x3, stride 1, dilation 1, ungrouped  the conv model itself, at the output's size (Winograd and FFT included); not
+                                      where it is one slice of a 3x3x3, which has no such algorithms
 1x1, ungrouped                        the linear model; a stride only picks which pixels take part
 other ungrouped kernels               the linear model, slowed by ``implicit_gemm_efficiency``; no Winograd
 grouped                               the bmm model, one product per group, slowed likewise
@@ -60,6 +61,7 @@ class ConvShape:
         out_channels: Output channels, a multiple of ``groups``.
         kernel_height: Kernel height.
         kernel_width: Kernel width.
+        kernel_depth: Kernel depth, by which the input channels of a three-dimensional one are multiplied; else 1.
         stride: Stride (the larger, where they differ).
         dilation: Dilation (the larger, where they differ).
         groups: Groups.
@@ -74,6 +76,7 @@ class ConvShape:
     out_channels: FloatArray
     kernel_height: FloatArray
     kernel_width: FloatArray
+    kernel_depth: FloatArray
     stride: FloatArray
     dilation: FloatArray
     groups: FloatArray
@@ -91,6 +94,7 @@ class ConvShape:
         out_channels: Sizes,
         kernel_height: Sizes,
         kernel_width: Sizes,
+        kernel_depth: Sizes = 1.0,
         in_height: Sizes,
         in_width: Sizes,
         out_height: Sizes,
@@ -110,6 +114,7 @@ class ConvShape:
             "out_channels": out_channels,
             "kernel_height": kernel_height,
             "kernel_width": kernel_width,
+            "kernel_depth": kernel_depth,
             "stride": stride,
             "dilation": dilation,
             "groups": groups,
@@ -139,7 +144,7 @@ class ConvShape:
     @property
     def bytes(self) -> FloatArray:
         """Bytes of input, weights and output, once each, fp32."""
-        inputs = self.batch * self.in_channels * self.in_height * self.in_width
+        inputs = self.batch * self.in_channels / self.kernel_depth * self.in_height * self.in_width
         outputs = self.batch * self.out_channels * self.out_height * self.out_width
         weights = self.out_channels * self.in_channels / self.groups * self.kernel_height * self.kernel_width
         return 4.0 * (inputs + outputs + weights)
@@ -206,7 +211,7 @@ def conv2d_busy_ms(
 
 def _is_3x3(shape: ConvShape) -> npt.NDArray[np.bool_]:
     """Whether the conv model covers a convolution, groups aside."""
-    is_3x3 = (shape.kernel_height == 3.0) & (shape.kernel_width == 3.0)
+    is_3x3 = (shape.kernel_height == 3.0) & (shape.kernel_width == 3.0) & (shape.kernel_depth == 1.0)
     return np.asarray(is_3x3 & (shape.stride == 1.0) & (shape.dilation == 1.0))
 
 
