@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BYTES_PER_MIB", "GIGA", "MEGA", "MILLI", "PICO", "TERA", "bytes_to_mib", "mib_to_bytes"]
+__all__ = ["BYTES_PER_MIB", "GIGA", "MEGA", "MILLI", "PICO", "TERA", "bytes_to_mib"]
 
 BYTES_PER_MIB = 2**20
 MEGA = 1e6
@@ -15,8 +15,3 @@ PICO = 1e-12
 def bytes_to_mib(size_bytes: float) -> float:
     """Bytes to MiB (2^20 bytes)."""
     return size_bytes / BYTES_PER_MIB
-
-
-def mib_to_bytes(size_mib: float) -> float:
-    """MiB (2^20 bytes) to bytes."""
-    return size_mib * BYTES_PER_MIB

@@ -56,6 +56,13 @@ def test_number_of_elements_is_the_product_of_the_dimensions(new_builder, shape,
     assert evaluate(elements, np.array([float(batch)]))[0, 0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_scalars_and_high_ranks_share_one_array(builder):
+    builder.input()
+    builder.input(2, 3, 4, 5, 6)
+    builder.input(builder.N, 8)
+    assert numel(GraphArrays.from_graph(builder.graph())).tolist() == [[1, 0], [720, 0], [0, 8]]
+
+
 def test_a_missing_dimension_counts_one(builder):
     builder.input(builder.N, 7)
     arrays = GraphArrays.from_graph(builder.graph())

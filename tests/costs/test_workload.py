@@ -50,8 +50,7 @@ def test_every_node_is_in_the_family_of_its_kind(builder):
     listed = {
         WorkFamily.CONVOLUTION: at.convolution.node,
         WorkFamily.GEMM: at.gemm.node,
-        WorkFamily.ELEMENTWISE: at.elementwise.node,
-        WorkFamily.REDUCTION: at.reduction.node,
+        WorkFamily.REDUCTION: work.reduction.table.node,
     }
     for family, nodes in listed.items():
         assert nodes.tolist() == [i for i, name in enumerate(work.family) if name is family]

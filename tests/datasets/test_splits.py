@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dippm.datasets.splits import Split, leave_device_out, leave_family_out, split_by_graph
+from dippm.datasets.splits import Split, leave_family_out, split_by_graph
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
 
@@ -111,16 +111,9 @@ def test_leaving_a_family_out_leaves_its_graphs_out(make_label: Maker) -> None:
     assert split.validation == ()
 
 
-def test_leaving_a_device_out(make_label: Maker) -> None:
-    labels = [make_label(number, device=device) for number in range(3) for device in ("H200", "T4")]
-    split = leave_device_out(labels, {"H200"})
-    assert split.test == tuple(labels[::2])
-    assert split.training == tuple(labels[1::2])
-
-
 def test_leaving_out_what_is_not_there_or_all_there_is(make_label: Maker) -> None:
     labels = [make_label(1), make_label(2)]
-    for leave_out, names in ((leave_family_out, {"vgg"}), (leave_family_out, {"resnet"}), (leave_device_out, {"T4"})):
-        with pytest.raises(UsageError) as caught:
-            leave_out(labels, names)
+    for family, empty in (("vgg", "test"), ("resnet", "training")):
+        with pytest.raises(UsageError, match=f"family {family} leaves no labels for {empty}") as caught:
+            leave_family_out(labels, {family})
         assert caught.value.code == "split.empty"

@@ -1,15 +1,21 @@
+import numpy as np
 import pytest
 
 from dippm.graph import DType
 
-
-@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("bfloat16", 16), ("int4", 4), ("bool", 8)])
-def test_bits(dtype: str, bits: int) -> None:
-    assert DType(dtype).bits == bits
+_SIZELESS = {DType.STRING: 0, DType.OTHER: 32}
 
 
-def test_every_type_has_a_size() -> None:
-    assert all(dtype.bits >= 0 for dtype in DType)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype not in _SIZELESS])
+def test_a_type_is_as_wide_as_numpy_has_it_else_as_its_name_says(dtype: DType) -> None:
+    if dtype is DType.BOOL or hasattr(np, dtype.value):
+        assert dtype.bits == 8 * np.dtype(dtype.value).itemsize
+    else:
+        assert dtype.bits == int(dtype.value.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def test_types_without_a_size() -> None:
+    assert {dtype: dtype.bits for dtype in _SIZELESS} == _SIZELESS
 
 
 def test_only_real_numbers_are_floating() -> None:

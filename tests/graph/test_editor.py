@@ -38,6 +38,16 @@ def test_unchanged_graph_loses_only_what_is_unused(graph: Graph) -> None:
     assert result.tensors == graph.tensors[:4]
 
 
+def test_weights_of_unused_nodes_go_and_unused_inputs_stay(builder: Any) -> None:
+    x, _ = builder.input(builder.N, 4), builder.input(builder.N)
+    builder.node(OpKind.LINEAR, [x, builder.weight(4, 4)], builder.N, 4)
+    y = builder.node(OpKind.RELU, [x], builder.N, 4)
+    graph = GraphEditor(builder.graph(y)).to_graph()
+    assert [node.kind for node in graph.nodes] == [OpKind.RELU]
+    assert [tensor.name for tensor in graph.tensors] == ["t0", "t1", "t4"]
+    assert graph.inputs == (0, 1)
+
+
 def test_weights_that_nothing_ever_read_stay(graph: Graph) -> None:
     weights = [spec(role.value, role) for role in (TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT)]
     last = Node(kind=OpKind.ADD, inputs=(0, 8), outputs=(9,))

@@ -1,12 +1,11 @@
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dippm.errors import ModelReadError
-from dippm.graph import Dim, DType, Graph, GraphArrays, Node, OpKind, TensorRole, TensorSpec, fixed_shape
+from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec, fixed_shape
 
 
 def residual_block() -> Graph:
@@ -38,32 +37,6 @@ def test_edges_follow_the_data_and_keep_the_branch() -> None:
 
 def test_parameters_are_counted_without_activations() -> None:
     assert residual_block().parameter_count == 8 * 8 * 9
-
-
-def test_sizes_at_several_batches() -> None:
-    arrays = GraphArrays.from_graph(residual_block())
-    assert arrays.numel([1, 3])[:, 0].tolist() == [128, 384]
-    assert arrays.nbytes([2])[0].tolist() == [1024, 2304, 1024, 1024, 512]
-
-
-def test_views_own_no_storage() -> None:
-    arrays = GraphArrays.from_graph(residual_block())
-    assert arrays.storage_nbytes([1])[0].tolist() == [512, 2304, 512, 0, 256]
-
-
-def test_scalars_and_high_ranks_share_one_array() -> None:
-    graph = Graph(
-        source="s",
-        framework="test",
-        tensors=(
-            TensorSpec(name="scalar", shape=(), dtype=DType.FLOAT32, role=TensorRole.INPUT),
-            TensorSpec(name="deep", shape=fixed_shape(2, 3, 4, 5, 6), dtype=DType.INT64, role=TensorRole.INPUT),
-        ),
-        nodes=(),
-        inputs=(0, 1),
-        outputs=(0,),
-    )
-    assert np.array_equal(GraphArrays.from_graph(graph).numel([7]), [[1, 720]])
 
 
 def test_a_cycle_is_refused() -> None:

@@ -15,12 +15,34 @@ from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.measuring.bench import Bench  # noqa: E402
 from dippm.measuring.configuration import Configuration, Engine  # noqa: E402
 from dippm.measuring.cpu_meter import CpuMeter  # noqa: E402
-from dippm.measuring.measure import describe_device  # noqa: E402
+from dippm.measuring.device_names import describe_device  # noqa: E402
 from dippm.measuring.measurement import Outcome  # noqa: E402
 from dippm.measuring.meter import CallTime, MemoryReading  # noqa: E402
 from dippm.measuring.protocol import Plan  # noqa: E402
 
 TRAINING = Conditions.parse(mode="training", optimizer="adam")
+
+
+def test_a_measurement_is_whole(models: Any) -> None:
+    (measured,) = Bench("cpu").measure(models.Example(), [Configuration(batch=4)])
+    assert measured.outcome is Outcome.OK
+    assert measured.device == describe_device("cpu")
+    assert (measured.warmup_runs, measured.timed_runs) == (5, 30)
+    assert measured.latency_ms is not None
+    assert measured.latency_std_ms is not None
+    assert measured.latency_median_ms is not None
+    assert measured.latency_min_ms is not None
+    assert measured.latency_max_ms is not None
+    assert 0 < measured.latency_min_ms <= measured.latency_median_ms <= measured.latency_max_ms < 1000
+    assert measured.latency_min_ms <= measured.latency_ms <= measured.latency_max_ms
+    assert measured.duration_s > 30 * measured.latency_ms / 1000
+    assert measured.build_s > 0
+    assert measured.device_time_ms is None
+    assert measured.software.framework.startswith("torch ")
+    assert measured.software.threads >= 1
+    assert measured.software.cuda == ""
+    assert measured.measured_at.endswith("+00:00")
+    assert measured.fits is True
 
 
 def test_one_model_serves_all_configurations(models: Any) -> None:

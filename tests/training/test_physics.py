@@ -76,7 +76,6 @@ def test_rates_that_made_the_times_are_found_again(graph: Graph) -> None:
 def test_the_quantile_covers_a_new_score_often_enough() -> None:
     scores = np.arange(1.0, 100.0)
     assert conformal_quantile(scores) == 90.0
-    assert conformal_quantile(scores, 0.5) == 50.0
     assert conformal_quantile(np.array([3.0])) == 3.0
 
 

@@ -69,11 +69,6 @@ class BatchSearch:
         self._bound_ms = time_bound_ms
         self._trials: dict[int, _Trial] = {}
 
-    @property
-    def batches_tried(self) -> int:
-        """Number of batches that were predicted."""
-        return len(self._trials)
-
     def largest_certain(self) -> int:
         """Largest batch whose memory interval fits whole and whose time keeps the bound, 0 where none does."""
         return self._largest(_HIGH)

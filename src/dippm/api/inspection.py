@@ -96,13 +96,13 @@ class ModuleCost:
         self.peak_mb = max(self.peak_mb, operator.live_mb)
         self.operators += operator.kind != OpKind.VIEW
 
-    def walk(self, depth: int = 0) -> Iterator[tuple[int, ModuleCost]]:
+    def walk(self) -> Iterator[tuple[int, ModuleCost]]:
         """This module and those below it, depth first, each with its depth."""
-        stack = [(depth, self)]
+        stack = [(0, self)]
         while stack:
-            level, module = stack.pop()
-            yield level, module
-            stack.extend((level + 1, child) for child in reversed(module.children.values()))
+            depth, module = stack.pop()
+            yield depth, module
+            stack.extend((depth + 1, child) for child in reversed(module.children.values()))
 
     def to_dict(self) -> dict[str, object]:
         """This module and those below it for JSON."""

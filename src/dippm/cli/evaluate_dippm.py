@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dippm.cli.options import parse_rate
 from dippm.cli.output import SCHEMA, is_terminal, make_console, print_columns, print_json, print_note
-from dippm.cli.progress import CountBar
+from dippm.cli.progress import show_trainings
 
 if TYPE_CHECKING:
     from dippm.api import DippmReport
@@ -47,13 +47,7 @@ def run_dippm_protocol(
     """Run the protocol with progress on stderr, print its errors and name its files; arguments as of the API."""
     from dippm import api
 
-    graphs, trainings = CountBar("models"), CountBar("trainings")
-
-    def show_run(done: int, total: int, what: str) -> None:
-        graphs.close()
-        trainings.show(done, total, what)
-
-    try:
+    with show_trainings(out) as (show_graphs, show_run):
         found = api.evaluate_dippm(
             data,
             out,
@@ -77,17 +71,9 @@ def run_dippm_protocol(
             mixed_precision=mixed_precision,
             jobs=jobs,
             command=shlex.join(["dippm", *sys.argv[1:]]),
-            on_graph=graphs.show,
+            on_graph=show_graphs,
             on_run=show_run,
         )
-    except KeyboardInterrupt:
-        graphs.close()
-        trainings.close()
-        print_note(f"Interrupted. The same command goes on with what lies in '{out}'.")
-        raise
-    finally:
-        graphs.close()
-        trainings.close()
     files = [str(path) for path in found.files]
     if as_json:
         print_json({"schema": SCHEMA, "protocol": "dippm", "files": files, **found.report.to_dict()})

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, ClassVar
 
 from dippm.cli.output import make_printable, print_note
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
     from dippm.api import CampaignProgress
 
-__all__ = ["CampaignLines", "CountBar", "show_conversions"]
+__all__ = ["CampaignLines", "CountBar", "show_conversions", "show_trainings"]
 
 _FIRST_LINE_S = 2.0
 _LINE_EVERY_S = 30.0
@@ -169,3 +173,30 @@ class CampaignLines:
     def close(self) -> None:
         """Leave the terminal as it was."""
         self._bar.close()
+
+
+@contextmanager
+def show_trainings(out: Path) -> Iterator[tuple[Callable[[int, int], None], Callable[[int, int, str], None]]]:
+    """Show how many models are read, then how many trainings are done; what is called for each is handed out.
+
+    Args:
+        out: Where the trainings lie; whoever interrupts them is told that the same command goes on from there.
+    """
+    graphs, trainings = CountBar("models"), CountBar("trainings")
+
+    def show_run(done: int, total: int, what: str) -> None:
+        graphs.close()
+        trainings.show(done, total, what)
+
+    def close() -> None:
+        graphs.close()
+        trainings.close()
+
+    try:
+        yield graphs.show, show_run
+    except KeyboardInterrupt:
+        close()
+        print_note(f"Interrupted. The same command goes on with what lies in '{out}'.")
+        raise
+    finally:
+        close()

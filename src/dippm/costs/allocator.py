@@ -124,11 +124,6 @@ class CachingAllocator:
         self._peak = 0
 
     @property
-    def reserved_bytes(self) -> int:
-        """Bytes held in segments."""
-        return self._reserved * BLOCK_BYTES
-
-    @property
     def peak_reserved_bytes(self) -> int:
         """Most bytes that were ever held in segments."""
         return self._peak * BLOCK_BYTES
@@ -137,52 +132,6 @@ class CachingAllocator:
     def end_blocks(self) -> int:
         """Where the next segment would begin, in units of 512 bytes."""
         return self._end
-
-    @property
-    def allocated_bytes(self) -> int:
-        """Bytes in allocated blocks; a block that was not split counts whole."""
-        return sum(self._length) * BLOCK_BYTES
-
-    @property
-    def blocks(self) -> dict[int, int]:
-        """Allocated blocks: address to size, both in units of 512 bytes."""
-        return {address: size for address, size in zip(self._where, self._length, strict=True) if size}
-
-    def allocate(self, blocks: int) -> int:
-        """Take a block as a new piece.
-
-        Args:
-            blocks: Size in units of 512 bytes, at least 1.
-
-        Returns:
-            Its address, to be given to :meth:`free`, or -1 where the device has no room for it.
-        """
-        self._where.append(0)
-        self._length.append(0)
-        return self._where[-1] if self.replay((len(self._where) - 1,), (blocks,)) else -1
-
-    def free(self, address: int) -> None:
-        """Give a block back, in time linear in the pieces.
-
-        Raises:
-            UsageError: ``allocator.not_allocated`` where no block is allocated at the address.
-        """
-        for piece, (place, size) in enumerate(zip(self._where, self._length, strict=True)):
-            if place == address and size:
-                self.replay((-piece,), (size,))
-                return
-        raise UsageError(f"No block is allocated at address {address}.", code="allocator.not_allocated")
-
-    def touch(self, blocks: int) -> bool:
-        """Take a block and give it back at once; this can only add a segment.
-
-        Args:
-            blocks: Size in units of 512 bytes, at least 1.
-
-        Returns:
-            Whether the device had room for it.
-        """
-        return self.replay((0,), (blocks,))
 
     def replay(self, events: Iterable[int], sizes: Iterable[int]) -> bool:
         """Take and give back many pieces.

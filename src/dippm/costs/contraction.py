@@ -298,7 +298,8 @@ class RecurrentTable:
     @property
     def hidden_size(self) -> FloatArray:
         """Width of each hidden state, [n_recurrent]."""
-        return self.constants[0]
+        hidden: FloatArray = self.constants[0]
+        return hidden
 
     def at(self, batches: FloatArray) -> RecurrentSizes:
         """Sizes at each batch."""

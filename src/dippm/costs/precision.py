@@ -83,8 +83,6 @@ _WHOLE_MODEL = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
 _AUTOCAST = {Precision.AMP: DType.FLOAT16, Precision.AMP_BF16: DType.BFLOAT16}
 _INT8 = frozenset({DType.INT8, DType.UINT8, DType.INT4, DType.UINT4})
 
-_HALF_BITS = 16
-
 # The same by the place of each type in DType.
 _FLOAT32 = tuple(DType).index(DType.FLOAT32)
 _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
@@ -188,7 +186,7 @@ def stored_half(kept: Mapping[DType, int]) -> DType | None:
     Args:
         kept: Number of weights by their type, frozen ones too, as :meth:`~dippm.graph.GraphArrays.kept` counts them.
     """
-    whole = [dtype for dtype in kept if dtype.is_floating and dtype.bits >= _HALF_BITS]
+    whole = [dtype for dtype in kept if dtype.is_floating and dtype.bits >= DType.FLOAT16.bits]
     most = max(whole, key=lambda dtype: kept[dtype], default=None)
     return most if most in _AUTOCAST.values() else None
 

@@ -1,4 +1,4 @@
-"""Element-wise operators, softmax and norms, reductions and pooling: the sizes that bound them by memory."""
+"""Softmax and norms, reductions and pooling: the sizes that bound them by memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from dippm.costs.sizes import GraphSizes, SizeTable
 from dippm.graph import OpKind
 
 __all__ = [
-    "ElementwiseSizes",
-    "ElementwiseTable",
     "PoolSizes",
     "PoolTable",
     "ReductionSizes",
@@ -23,71 +21,6 @@ __all__ = [
     "RowSizes",
     "RowTable",
 ]
-
-_KIND_NAMES = tuple(kind.value for kind in OpKind)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ElementwiseSizes:
-    """Operators that write each output element from one element of each input.
-
-    Args:
-        node: Node of each column.
-        operator: The kind's name, or the function's for ``UNARY`` and ``BINARY``.
-        out_elements: Elements written.
-        in_elements: Elements of the first input.
-        other_elements: Elements of all other inputs together; each tensor counts once.
-        input_count: Distinct tensors read.
-
-    Shapes:
-        node, operator, input_count: [n_elementwise]; the others: [B, n_elementwise].
-    """
-
-    node: IndexArray
-    operator: tuple[str, ...]
-    out_elements: FloatArray
-    in_elements: FloatArray
-    other_elements: FloatArray
-    input_count: IndexArray
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ElementwiseTable:
-    """Element-wise operators with the batch left open."""
-
-    table: SizeTable
-    operator: tuple[str, ...]
-    input_count: IndexArray
-
-    @classmethod
-    def build(cls, sizes: GraphSizes, node: IndexArray) -> ElementwiseTable:
-        """Count the elements of the outputs and of every distinct input."""
-        edges, row = sizes.edges, np.full(len(sizes.arrays.kind), -1)
-        row[node] = np.arange(len(node))
-        distinct = np.flatnonzero(edges.is_first & (row[edges.read_node] >= 0))
-        owner, read = row[edges.read_node[distinct]], edges.read_tensor[distinct]
-        is_other = np.diff(owner, prepend=-1) == 0
-        first = np.full(len(node), -1)
-        first[owner[~is_other]] = read[~is_other]
-        others = np.zeros((len(node), sizes.elements.shape[1]))
-        np.add.at(others, owner[is_other], sizes.elements_of(read[is_other]))
-        return cls(
-            table=SizeTable.of(node, [sizes.elements_of(sizes.outputs(node)), sizes.elements_of(first), others]),
-            operator=_operators(sizes, node),
-            input_count=np.bincount(owner, minlength=len(node)),
-        )
-
-    def at(self, batches: FloatArray) -> ElementwiseSizes:
-        """Sizes at each batch."""
-        out, first, others = self.table.at(batches)
-        return ElementwiseSizes(
-            node=self.table.node,
-            operator=self.operator,
-            out_elements=out,
-            in_elements=first,
-            other_elements=others,
-            input_count=self.input_count,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -231,15 +164,6 @@ class PoolTable:
             out_elements=out_elements,
             window=np.where(self.window > 0, self.window, overall),
         )
-
-
-def _operators(sizes: GraphSizes, chosen: IndexArray) -> tuple[str, ...]:
-    """The kind's name of each chosen node, or the function's for ``UNARY`` and ``BINARY``."""
-    names = [_KIND_NAMES[kind] for kind in sizes.arrays.kind[chosen].tolist()]
-    is_named = sizes.is_kind(OpKind.UNARY, OpKind.BINARY)[chosen] & (sizes.arrays.function[chosen] >= 0)
-    for place in np.flatnonzero(is_named).tolist():
-        names[place] = sizes.arrays.functions[sizes.arrays.function[chosen[place]]]
-    return tuple(names)
 
 
 def _grouped(sizes: GraphSizes, node: IndexArray, rank: IndexArray) -> npt.NDArray[np.bool_]:

@@ -27,11 +27,8 @@ from dippm.costs.precision import Precision, TypePlan
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.streaming import (
-    ElementwiseSizes,
-    ElementwiseTable,
     PoolSizes,
     PoolTable,
-    ReductionSizes,
     ReductionTable,
     RowSizes,
     RowTable,
@@ -74,8 +71,8 @@ class CastWork:
 class WorkloadAt:
     """A model's work at given batch sizes.
 
-    Each family's sizes name the nodes that they belong to in ``node``; every node with work of its own is in exactly
-    one family, or in ``MOVE`` or ``OTHER``, which have bytes and FLOPs only.
+    Each family's sizes name the nodes that they belong to in ``node``; a node is in one of these families at most, and
+    the others have bytes and FLOPs only.
 
     Args:
         batches: Batch sizes.
@@ -89,9 +86,7 @@ class WorkloadAt:
         convolution: Convolutions.
         attention: Fused attention.
         recurrent: Recurrent layers.
-        elementwise: Element-wise operators.
         row: Softmax and norms.
-        reduction: Reductions, running sums and sorts.
         pool: Pooling.
         casts: Cast kernels beside the nodes; not contained in the nodes' bytes.
 
@@ -108,9 +103,7 @@ class WorkloadAt:
     convolution: ConvolutionSizes
     attention: AttentionSizes
     recurrent: RecurrentSizes
-    elementwise: ElementwiseSizes
     row: RowSizes
-    reduction: ReductionSizes
     pool: PoolSizes
     casts: CastWork
 
@@ -133,7 +126,6 @@ class Workload:
         convolution: Convolutions.
         attention: Fused attention.
         recurrent: Recurrent layers.
-        elementwise: Element-wise operators.
         row: Softmax and norms.
         reduction: Reductions.
         pool: Pooling.
@@ -151,7 +143,6 @@ class Workload:
     convolution: ConvolutionTable
     attention: AttentionTable
     recurrent: RecurrentTable
-    elementwise: ElementwiseTable
     row: RowTable
     reduction: ReductionTable
     pool: PoolTable
@@ -216,7 +207,6 @@ class Workload:
             convolution=convolution,
             attention=attention,
             recurrent=recurrent,
-            elementwise=table_of(ElementwiseTable, WorkFamily.ELEMENTWISE),
             row=row,
             reduction=table_of(ReductionTable, WorkFamily.REDUCTION),
             pool=table_of(PoolTable, WorkFamily.POOL),
@@ -295,9 +285,7 @@ class Workload:
             convolution=self.convolution.at(sizes),
             attention=self.attention.at(sizes),
             recurrent=self.recurrent.at(sizes),
-            elementwise=self.elementwise.at(sizes),
             row=self.row.at(sizes),
-            reduction=self.reduction.at(sizes),
             pool=self.pool.at(sizes),
             casts=CastWork(
                 node=casts.node, bytes_read=elements * casts.from_bytes, bytes_written=elements * casts.to_bytes

@@ -154,11 +154,9 @@ class GraphSamples:
         return np.concatenate([self.node_features[start:end] for start, end in zip(starts, ends, strict=True)])
 
 
-def assign_parts(
-    samples: SampleTable, *, fractions: tuple[float, float, float] = FRACTIONS, seed: int = 0
-) -> npt.NDArray[np.int8]:
+def assign_parts(samples: SampleTable, *, seed: int = 0) -> npt.NDArray[np.int8]:
     """Part of each sample, see :class:`Part`: random by model, all batches of a graph in one part."""
-    return parts_of_split(samples, split_by_graph(samples.labels, fractions=fractions, seed=seed))
+    return parts_of_split(samples, split_by_graph(samples.labels, fractions=FRACTIONS, seed=seed))
 
 
 def parts_of_split(samples: SampleTable, split: Split) -> npt.NDArray[np.int8]:

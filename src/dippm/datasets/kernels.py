@@ -53,6 +53,8 @@ __all__ = [
     "split_by_shape",
 ]
 
+# Shares of the shapes in these parts.
+_TEST, _VALIDATION = 0.15, 0.10
 #: The tables' device names, and ours.
 DEVICE_NAMES = {
     "NVIDIA A100-PCIE-40GB": "A100-PCIE-40GB",
@@ -246,10 +248,8 @@ def rows_from_frame(family: Family, frame: pd.DataFrame, *, data_hash: str = "")
     )
 
 
-def split_by_shape(
-    rows: KernelRows, *, seed: int, test: float = 0.15, validation: float = 0.10
-) -> npt.NDArray[np.int8]:
-    """Assign every row to training, validation or test by its shape alone.
+def split_by_shape(rows: KernelRows, *, seed: int) -> npt.NDArray[np.int8]:
+    """Assign every row to training, validation (10 % of the shapes) or test (15 %) by its shape alone.
 
     A shape falls in the same part on every device and for every operator of its family, so no test shape was ever seen.
     The part depends on the shape's digits and the seed through a hash: it survives reordered or extended tables.
@@ -257,24 +257,22 @@ def split_by_shape(
     Args:
         rows: Measured rows.
         seed: Seed of the split.
-        test: Share of shapes in the test part, 0 to 1.
-        validation: Share of shapes in the validation part, 0 to 1.
 
     Returns:
         One `Part` value per row.
     """
     shapes, inverse = np.unique(rows.shape, axis=0, return_inverse=True)
     prefix = f"{rows.family.value}:{seed}:"
-    parts = np.array([_part(prefix, shape, test=test, validation=validation) for shape in shapes], dtype=np.int8)
+    parts = np.array([_part(prefix, shape) for shape in shapes], dtype=np.int8)
     return parts[np.ravel(inverse)]
 
 
-def _part(prefix: str, shape: Sequence[int], *, test: float, validation: float) -> int:
+def _part(prefix: str, shape: Sequence[int]) -> int:
     key = prefix + ",".join(str(int(size)) for size in shape)
     position = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2.0**64
-    if position < test:
+    if position < _TEST:
         return Part.TEST
-    return Part.VALIDATION if position < test + validation else Part.TRAIN
+    return Part.VALIDATION if position < _TEST + _VALIDATION else Part.TRAIN
 
 
 def _problem(family: Family, shape: npt.NDArray[np.int64], table: npt.NDArray[np.str_]) -> Problem:

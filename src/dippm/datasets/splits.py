@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from dippm.datasets.store.label import Label
 from dippm.errors import UsageError
 
-__all__ = ["Split", "leave_device_out", "leave_family_out", "split_by_graph"]
+__all__ = ["Split", "leave_family_out", "split_by_graph"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,30 +86,13 @@ def leave_family_out(labels: Iterable[Label], families: Collection[str]) -> Spli
         training=tuple(label for label, model in zip(labels, models, strict=True) if model not in held),
         test=tuple(label for label, is_test in zip(labels, test, strict=True) if is_test),
     )
-    return _checked(split, what="family", names=families, present={label.recipe.family for label in labels})
-
-
-def leave_device_out(labels: Iterable[Label], devices: Collection[str]) -> Split:
-    """Test on devices that training has never seen; the models may be the same, measured on other devices.
-
-    Raises:
-        UsageError: ``split.empty`` where no label, or every label, is of these devices.
-    """
-    labels = tuple(labels)
-    split = Split(
-        training=tuple(label for label in labels if label.measurement.device not in devices),
-        test=tuple(label for label in labels if label.measurement.device in devices),
-    )
-    return _checked(split, what="device", names=devices, present={label.measurement.device for label in labels})
-
-
-def _checked(split: Split, *, what: str, names: Collection[str], present: Collection[str]) -> Split:
     if not split.training or not split.test:
         empty = "test" if not split.test else "training"
+        present = sorted({label.recipe.family for label in labels})
         raise UsageError(
-            f"Leaving out the {what} {', '.join(sorted(names)) or '(none)'} leaves no labels for {empty}.",
+            f"Leaving out the family {', '.join(sorted(families)) or '(none)'} leaves no labels for {empty}.",
             code="split.empty",
-            cure=f"The labels are of {', '.join(sorted(present)[:20]) or 'nothing'}.",
+            cure=f"The labels are of {', '.join(present[:20]) or 'nothing'}.",
         )
     return split
 

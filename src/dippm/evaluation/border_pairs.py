@@ -9,7 +9,7 @@ its copies of the weights, and attention is not fused.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -122,15 +122,12 @@ def inference_borders(folder: Path, cache: GraphCache) -> list[Border]:
     return result
 
 
-def border_pairs(
-    folder: Path, cache: GraphCache, *, on_progress: Callable[[int, int], None] | None = None
-) -> tuple[list[BorderPair], dict[str, str]]:
+def border_pairs(folder: Path, cache: GraphCache) -> tuple[list[BorderPair], dict[str, str]]:
     """Read the training tables, and replay both batches of every pair whose graph lies in the cache.
 
     Args:
         folder: The folder ``timm`` of the measured tables.
         cache: Graphs by recipe.
-        on_progress: Called with the number of models done and their total.
 
     Returns:
         The pairs, and the models that were left out with the reason.
@@ -145,9 +142,7 @@ def border_pairs(
         models[label.recipe.model_key].append(label)
     pairs: list[BorderPair] = []
     left_out: dict[str, str] = {}
-    for done, labels in enumerate(models.values()):
-        if on_progress is not None:
-            on_progress(done, len(models))
+    for labels in models.values():
         if any(label.measurement.outcome is Outcome.OUT_OF_MEMORY for label in labels):
             published = parameters[labels[0].recipe.architecture]
             try:

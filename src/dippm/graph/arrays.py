@@ -191,48 +191,6 @@ class GraphArrays:
             result[place] += exact[number]
         return result
 
-    def sizes(self, batch: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Every dimension at each batch size, padded with 1.
-
-        Shapes:
-            batch: [B]; result: [B, T, R].
-        """
-        batches = np.atleast_1d(np.asarray(batch, dtype=np.int64))
-        of_shapes = self.per_sample * batches[:, None, None] + self.fixed
-        result: npt.NDArray[np.int64] = of_shapes[:, self.shape[:-1]]
-        return result
-
-    def numel(self, batch: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Number of elements of every tensor at each batch size.
-
-        Shapes:
-            batch: [B]; result: [B, T], as floats because a hostile shape can pass 2^63.
-        """
-        result: npt.NDArray[np.float64] = self.sizes(batch).astype(np.float64).prod(axis=-1)
-        return result
-
-    def nbytes(self, batch: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Bytes of the elements of every tensor at each batch size.
-
-        Shapes:
-            batch: [B]; result: [B, T].
-        """
-        result: npt.NDArray[np.float64] = self.numel(batch) * (self.bits / 8.0)
-        return result
-
-    def storage_nbytes(self, batch: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Bytes of the storage that every tensor owns at each batch size; 0 for views.
-
-        Shapes:
-            batch: [B]; result: [B, T].
-        """
-        batches = np.atleast_1d(np.asarray(batch, dtype=np.float64))
-        stated = self.storage_per_sample * batches[:, None] + self.storage_fixed
-        owned = np.where(self.storage_per_sample >= 0, stated, self.nbytes(batch))
-        owns = self.storage == np.arange(len(self.storage))
-        result: npt.NDArray[np.float64] = np.where(owns, owned, 0.0)
-        return result
-
 
 def _join(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """Columns of several graphs, one after the other."""

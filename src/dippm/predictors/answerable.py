@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from dippm.errors import UnsupportedError
 from dippm.graph import Graph, OpKind
 
-__all__ = ["check_answerable", "name_unsupported", "warn_of_batch"]
+__all__ = [
+    "DOUBT_PER_UNSUPPORTED_SHARE",
+    "UNSUPPORTED_KINDS",
+    "check_answerable",
+    "name_unsupported",
+    "warn_of_batch",
+]
+
+#: Operators without a rule of their own.
+UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
+#: An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
+DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 
 
 def check_answerable(graph: Graph, batches: Sequence[int]) -> None:

@@ -16,8 +16,14 @@ from dippm.costs.precision import Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
 from dippm.errors import UnsupportedError
-from dippm.graph import Graph, OpKind
-from dippm.predictors.answerable import check_answerable, name_unsupported, warn_of_batch
+from dippm.graph import Graph
+from dippm.predictors.answerable import (
+    DOUBT_PER_UNSUPPORTED_SHARE,
+    UNSUPPORTED_KINDS,
+    check_answerable,
+    name_unsupported,
+    warn_of_batch,
+)
 from dippm.predictors.cpu_calibration import CpuCalibration, CpuMachine
 from dippm.predictors.prediction import Interval, ModelInfo, NoSlice, Prediction, PredictorInfo
 from dippm.units import BYTES_PER_MIB
@@ -34,9 +40,6 @@ _DOUBT_OF_OTHER_THREADS = math.log(2.0)
 _WARNED_FACTOR = 1.5
 # Libraries differ in size, and the labels tell of one: assumed.
 _DOUBT_PER_LIBRARY = 0.5
-# An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
-_DOUBT_PER_UNSUPPORTED_SHARE = 1.0
-_UNSUPPORTED_KINDS = (OpKind.UNKNOWN, OpKind.CONTROL_FLOW)
 
 
 class CpuPredictor:
@@ -90,7 +93,7 @@ class CpuPredictor:
         nearest, shares = self._nearest(rates).rates, self._calibration.shares
         seconds = node_seconds(workload, batches, rates, shares)
         latency_ms = 1e3 * seconds.sum(axis=1)
-        is_unsupported = np.array([node.kind in _UNSUPPORTED_KINDS for node in graph.nodes], dtype=np.bool_)
+        is_unsupported = np.array([node.kind in UNSUPPORTED_KINDS for node in graph.nodes], dtype=np.bool_)
         latency_at_labels_ms = 1e3 * node_seconds(workload, batches, nearest, shares).sum(axis=1)
         beyond = np.log(np.maximum(latency_at_labels_ms / self._calibration.longest_ms, 1.0))
         spread = (
@@ -98,7 +101,7 @@ class CpuPredictor:
             + self._calibration.doubt_per_rate * rates.distance_to(nearest)
             + self._calibration.doubt_beyond_labels * beyond
             + (0.0 if rates.threads == nearest.threads else _DOUBT_OF_OTHER_THREADS)
-            + _DOUBT_PER_UNSUPPORTED_SHARE * 1e3 * seconds[:, is_unsupported].sum(axis=1) / latency_ms
+            + DOUBT_PER_UNSUPPORTED_SHARE * 1e3 * seconds[:, is_unsupported].sum(axis=1) / latency_ms
         )
         latency_in = zip((latency_ms / np.exp(spread)).tolist(), (latency_ms * np.exp(spread)).tolist(), strict=True)
         memory = self._memory(workload, batches, context_mb=context_mb, imports_library=imports_library)

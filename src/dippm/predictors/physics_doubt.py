@@ -17,6 +17,7 @@ from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
 from dippm.predictors.additive import AdditivePredictor
+from dippm.predictors.answerable import DOUBT_PER_UNSUPPORTED_SHARE
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
@@ -33,8 +34,6 @@ _CORRECTED_NAME = "additive-1"
 # The networks' 90 % quantile on a card that was left out, of the two of which one predicts the other: see
 # docs/reports/inference_step.md. It holds for their architectures; elsewhere nothing shows that they beat the sum.
 _UNSEEN_DEVICE = 0.14
-# An operator without a rule may cost many times its bytes: all of its predicted time counts as doubt.
-_DOUBT_PER_UNSUPPORTED_SHARE = 1.0
 _DOUBT_PER_UNMEASURED_SHARE = 1.0
 # The 90 % quantile of what the sum is off on the 1,437 compiled models of the RTX 4090's table (amp, PyTorch 2.4), from
 # which none of its rates was learned.
@@ -148,7 +147,7 @@ def _doubt_of_operators(
         breakdown.share_ms[:, chosen[compiled.nodes]].sum(axis=1) / breakdown.latency_ms
         for chosen in (graphs.is_unsupported, graphs.is_unmeasured, graphs.is_of(unseen))
     )
-    result: FloatArray = _DOUBT_PER_UNSUPPORTED_SHARE * unsupported + _DOUBT_PER_UNMEASURED_SHARE * (
+    result: FloatArray = DOUBT_PER_UNSUPPORTED_SHARE * unsupported + _DOUBT_PER_UNMEASURED_SHARE * (
         unmeasured + unlearned
     )
     return result

@@ -31,6 +31,7 @@ from dippm.devices import DeviceSpec
 from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark
 from dippm.graph.linear_layers import count_quantised
+from dippm.predictors.answerable import UNSUPPORTED_KINDS
 from dippm.predictors.prediction import ModelInfo
 from dippm.predictors.weight_reads import WeightReads
 from dippm.units import BYTES_PER_MIB
@@ -48,10 +49,8 @@ _AT_ONCE = 2**15
 _KINDS = tuple(OpKind)
 # Which phases are compiled, each by itself: the update is not the model's.
 _PART_OF_PHASE = np.array([{Phase.FORWARD: 0, Phase.BACKWARD: 1}.get(phase, -1) for phase in Phase])
-_UNSUPPORTED_KINDS = frozenset({OpKind.UNKNOWN, OpKind.CONTROL_FLOW})
 _IS_PARAMETER = mark(TensorRole, [TensorRole.PARAMETER])
 _IS_FLOAT32 = mark(DType, [DType.FLOAT32])
-_HALF_BITS = 16
 _FORMATS = {
     Precision.BF16: ("bf16_tensor",),
     Precision.AMP_BF16: ("bf16_tensor",),
@@ -225,7 +224,7 @@ class CompiledGraphs:
                 if precision in (Precision.FP32_STRICT, Precision.TF32) and not is_compiled
                 else None
             ),
-            is_unsupported=_is_any(nodes_of, _UNSUPPORTED_KINDS, count=count),
+            is_unsupported=_is_any(nodes_of, UNSUPPORTED_KINDS, count=count),
             is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             phase=phase,
             times=np.concatenate([step.times for step in steps] or [np.ones(count)]),
@@ -312,14 +311,14 @@ class PreparedGraphs:
 
 
 def _stores_packed(kept: Mapping[DType, int]) -> bool:
-    return any(dtype.bits < _HALF_BITS for dtype in kept)
+    return any(dtype.bits < DType.FLOAT16.bits for dtype in kept)
 
 
 def _widened_mb(graph: Graph, kept: Mapping[DType, int]) -> float:
     """What the weights of 16 bits among those that are kept would take more in FP32, MiB; 0 without quantised ones."""
     if not (_stores_packed(kept) and count_quantised(graph)):
         return 0.0
-    more_bytes = (DType.FLOAT32.bits - _HALF_BITS) / 8
+    more_bytes = (DType.FLOAT32.bits - DType.FLOAT16.bits) / 8
     count = sum(kept.get(dtype, 0) for dtype in (DType.FLOAT16, DType.BFLOAT16))
     return count * more_bytes / BYTES_PER_MIB
 

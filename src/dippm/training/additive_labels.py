@@ -26,6 +26,8 @@ IndexArray = npt.NDArray[np.int64]
 # The newest of inference, the only one of training.
 _SOURCES = {Mode.INFERENCE: "timm torch 2.4.0", Mode.TRAINING: "timm torch 1.12"}
 _FRACTIONS = (0.8, 0.1, 0.1)
+# Of the order of families that have equally many rows.
+_SEED_OF_FOLDS = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +101,7 @@ def device_parts(samples: AdditiveSamples, *, device: str, seed: int) -> tuple[I
     return training[~is_own[training]], training[is_own[training]], others[is_own[others]]
 
 
-def family_folds(samples: AdditiveSamples, *, folds: int, seed: int = 0) -> list[tuple[IndexArray, IndexArray]]:
+def family_folds(samples: AdditiveSamples, *, folds: int) -> list[tuple[IndexArray, IndexArray]]:
     """Training and test of each fold; every family is in the test of one fold, and all of it.
 
     Families go, largest first, to the fold that has fewest rows. Labels of other families whose graph or model occurs
@@ -113,7 +115,7 @@ def family_folds(samples: AdditiveSamples, *, folds: int, seed: int = 0) -> list
     names, counts = np.unique(family, return_counts=True)
     if len(names) < folds:
         raise UsageError(f"{len(names)} families cannot make {folds} folds.", code="split.empty")
-    draw = [hashlib.sha256(f"{seed} {name}".encode()).hexdigest() for name in names]
+    draw = [hashlib.sha256(f"{_SEED_OF_FOLDS} {name}".encode()).hexdigest() for name in names]
     rows = [0] * folds
     fold_of: dict[str, int] = {}
     for place in sorted(range(len(names)), key=lambda at: (-counts[at], draw[at])):

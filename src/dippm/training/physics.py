@@ -196,10 +196,10 @@ def _fit_all(items: Sequence[Item], kernels: KernelModel, *, evaluations: int) -
     return fit_rates(chosen, kernels, evaluations=evaluations, bounds=_DEPTHWISE_BOUNDS, others=rates)
 
 
-def conformal_quantile(scores: FloatArray, coverage: float = _COVERAGE) -> float:
-    """The quantile of held-out scores that covers a new one with the given probability."""
+def conformal_quantile(scores: FloatArray) -> float:
+    """The quantile of held-out scores that covers a new one in 90 % of cases."""
     count = len(scores)
-    rank = min(math.ceil((count + 1) * coverage), count)
+    rank = min(math.ceil((count + 1) * _COVERAGE), count)
     return float(np.sort(scores)[rank - 1])
 
 

@@ -228,7 +228,6 @@ def predict_with(
     folder: Path,
     *,
     pretraining: Pretraining | None = None,
-    resume: bool = False,
 ) -> FloatArray:
     """Train on given parts and predict every sample: what evaluation needs of a training. Trees learn nothing first.
 
@@ -236,7 +235,7 @@ def predict_with(
         Result: [S, 3].
     """
     first = None if settings.model == TREES else pretraining
-    return _fit(samples, parts, settings, folder, pretraining=first, resume=resume).predictions
+    return _fit(samples, parts, settings, folder, pretraining=first, resume=False).predictions
 
 
 def _fit(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dippm.datasets.store import parquet
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.label_store import LabelStore
-from dippm.datasets.store.parquet import export_parquet, merge_parquet, read_parquet
+from dippm.datasets.store.parquet import export_parquet, read_parquet
 from dippm.errors import DippmError, MissingExtraError, UsageError
 
 Maker = Callable[..., Label]
@@ -73,8 +73,8 @@ def test_merging_adds_what_is_new(tmp_path: Path, make_label: Maker) -> None:
     export_parquet([make_label(number) for number in range(5)], path)
     with LabelStore.open(tmp_path / "labels.sqlite") as store:
         store.add(make_label(2, latency_ms=99.0))
-        assert merge_parquet(store, path) == 4
-        assert merge_parquet(store, path) == 0
+        assert store.add_all(read_parquet(path)) == 4
+        assert store.add_all(read_parquet(path)) == 0
         assert len(store) == 5
         assert 99.0 in {label.measurement.latency_ms for label in store.labels()}
         copy = tmp_path / "copy.parquet"

@@ -13,7 +13,6 @@ import pytest
 
 from dippm.frontends.onnx import read_onnx
 from dippm.graph import Graph, OpKind
-from dippm.graph.passes.resolve_shapes import resolve_shapes
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -103,10 +102,9 @@ def export_newer(module: nn.Module, example: torch.Tensor, **options: object) ->
 
 
 def macs(graph: Graph, batch: int) -> int:
-    fixed = resolve_shapes(graph, batch) if graph.fixed_batch is None else graph
-    shape = [[dim.fixed for dim in tensor.shape] for tensor in fixed.tensors]
+    shape = [[dim.at(batch) for dim in tensor.shape] for tensor in graph.tensors]
     total = 0
-    for node in fixed.nodes:
+    for node in graph.nodes:
         if node.kind is OpKind.CONV:
             total += prod(shape[node.outputs[0]]) * prod(shape[node.inputs[1]][1:])
         elif node.kind in (OpKind.LINEAR, OpKind.MATMUL):

@@ -54,7 +54,6 @@ class Progress:
         total: Rows of the plan.
         recipe: The model and batch of that row, or of the one that a device builds the model for.
         label: The row that was just measured; None where a device begins to build another model.
-        elapsed_s: Time since the campaign began, s.
         remaining_s: Time until its budget ends, s; infinite without one.
     """
 
@@ -62,7 +61,6 @@ class Progress:
     total: int
     recipe: Recipe
     label: Label | None
-    elapsed_s: float
     remaining_s: float
 
 
@@ -330,7 +328,6 @@ class Ledger:
                 total=len(self._keys),
                 recipe=recipe,
                 label=label,
-                elapsed_s=time.monotonic() - self._began_s,
                 remaining_s=self.stopper.remaining_s(),
             )
         )

@@ -2,6 +2,6 @@
 
 from dippm.datasets.store.label import Label
 from dippm.datasets.store.label_store import LabelStore
-from dippm.datasets.store.parquet import export_parquet, merge_parquet, read_parquet
+from dippm.datasets.store.parquet import export_parquet, read_parquet
 
-__all__ = ["Label", "LabelStore", "export_parquet", "merge_parquet", "read_parquet"]
+__all__ = ["Label", "LabelStore", "export_parquet", "read_parquet"]

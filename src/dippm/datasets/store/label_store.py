@@ -164,17 +164,7 @@ class LabelStore:
         # An open store is a store, though it be empty.
         return True
 
-    def labels(
-        self,
-        *,
-        collection: str | None = None,
-        family: str | None = None,
-        device: str | None = None,
-        mode: str | None = None,
-        precision: str | None = None,
-        outcome: str | None = None,
-        source: str | None = None,
-    ) -> Iterator[Label]:
+    def labels(self, *, device: str | None = None, source: str | None = None) -> Iterator[Label]:
         """Labels in the order in which they were added, those that match every value given.
 
         They are read a page at a time, each in a transaction of its own, so that a slow reader holds up no writer; a
@@ -184,19 +174,11 @@ class LabelStore:
 
         from dippm.datasets.store.schema import LABELS
 
-        wanted = {
-            "collection": collection,
-            "family": family,
-            "device": device,
-            "mode": mode,
-            "precision": precision,
-            "outcome": outcome,
-            "source": source,
-        }
         query = select(LABELS).order_by(LABELS.c.id).limit(_PAGE)
-        for column, value in wanted.items():
-            if value is not None:
-                query = query.where(LABELS.c[column] == str(value))
+        if device is not None:
+            query = query.where(LABELS.c.device == device)
+        if source is not None:
+            query = query.where(LABELS.c.source == source)
         last = 0
         while True:
             with self._reading() as connection:

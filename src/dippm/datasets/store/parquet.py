@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.datasets.store.label import Label
-from dippm.datasets.store.label_store import LabelStore
 from dippm.datasets.store.row import COLUMNS, SCHEMA_VERSION, label_to_row, row_to_label
 from dippm.errors import DippmError, MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["export_parquet", "merge_parquet", "read_parquet"]
+__all__ = ["export_parquet", "read_parquet"]
 
 _VERSION_KEY = b"dippm.labels.schema"
 _ROWS_PER_GROUP = 20_000
@@ -86,19 +85,6 @@ def read_parquet(path: str | Path) -> Iterator[Label]:
     path = Path(path)
     _check(path)
     return _read(path)
-
-
-def merge_parquet(store: LabelStore, path: str | Path) -> int:
-    """Add all labels of a Parquet file that a store does not hold yet.
-
-    Returns:
-        How many were new.
-
-    Raises:
-        UsageError: As :func:`read_parquet`.
-        DippmError: As :meth:`LabelStore.add_all`.
-    """
-    return store.add_all(read_parquet(path))
 
 
 def _check(path: Path) -> None:

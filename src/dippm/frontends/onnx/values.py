@@ -183,9 +183,9 @@ class Call:
         """Shape of an input at the batch that the file fixes; None where the file's batch is open."""
         return self.evaluator.native_shape(self.op.inputs[position]) if position < len(self.op.inputs) else None
 
-    def native_output_shape(self, position: int = 0) -> Sizes | None:
-        """Shape of an output at the batch that the file fixes; None where the file's batch is open."""
-        return self.evaluator.native_shape(self.op.outputs[position]) if position < len(self.op.outputs) else None
+    def native_output_shape(self) -> Sizes | None:
+        """Shape of the first output at the batch that the file fixes; None where the file's batch is open."""
+        return self.evaluator.native_shape(self.op.outputs[0]) if self.op.outputs else None
 
     # Results -------------------------------------------------------------------------------------------------------
 
