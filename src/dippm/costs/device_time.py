@@ -37,6 +37,7 @@ from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates, group_by_rates
+from dippm.costs.sorting import digit_passes
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -129,7 +130,11 @@ def busy_ms(
         node, moved = reordered_images(plan, at)
         if len(node):
             timer = timer_of(tuple(range(len(devices))), frozenset())
-            busy[..., node] += gap_ms + _MS * timer.reorder(moved)
+            busy[..., node] += gap_ms + _MS * timer.copy(moved)
+    node, passes, moved = digit_passes(plan, at)
+    if len(node):
+        timer = timer_of(tuple(range(len(devices))), frozenset())
+        busy[..., node] += gap_ms * passes + _MS * timer.copy(moved)
     # Nothing is launched for tensors without elements.
     busy[:, (at.bytes_written == 0.0) & (at.flops == 0.0)] = 0.0
     if len(at.casts.node):
@@ -400,7 +405,7 @@ class _Timer:
         operators = np.full(len(casts.node), "relu")
         return self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
 
-    def reorder(self, moved: FloatArray) -> FloatArray:
+    def copy(self, moved: FloatArray) -> FloatArray:
         """Seconds of copies that move as many bytes, [B, n] to [D, B, n]."""
         operators = np.full(moved.shape[1], "relu")
         return np.asarray(self._stream_seconds(moved, operators=operators) / self.rates.move)

@@ -73,7 +73,8 @@ class _AdditivePlan:
         static: Scaled features that do not change.
         first: What these make of the networks' first layer.
         is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
-            its kind, as it computes complex numbers, or as a wide recurrent layer.
+            its kind, as it computes complex numbers, as a wide recurrent layer, or as an update of networks that saw
+            one optimizer alone, and would give its corrections to all of them.
 
     Shapes:
         static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
@@ -172,7 +173,10 @@ class _Corrector:
             for kind in OpKind
             if (name := f"is_{kind.value}") in artefact.columns and factor[artefact.columns.index(name)] == 0.0
         )
-        self._unseen = np.array([STATIC.index(f"is_{kind.value}") for kind in self.unseen_kinds], dtype=np.int64)
+        unseen = [f"is_{kind.value}" for kind in self.unseen_kinds]
+        if len(artefact.measured.get("optimizers", ())) == 1:
+            unseen.append("in_optimizer")
+        self._unseen = np.array([STATIC.index(name) for name in unseen], dtype=np.int64)
         self._ensemble = Ensemble(
             [
                 {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}

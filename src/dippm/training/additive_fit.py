@@ -48,6 +48,7 @@ class AdditiveSettings:
         decay: Weight decay of AdamW.
         width: Width of the embeddings.
         dropout: Share of values dropped.
+        deaf: Share of operators that hear nothing of others in a step, so that what is asked for alone is known too.
         average: Memory of the running mean of the weights, which is what is kept.
         operator_weight: Weight of the errors of traced operators beside that of the whole, where there are traces.
         seed: Seed of the first member.
@@ -62,6 +63,7 @@ class AdditiveSettings:
     decay: float = 1e-2
     width: int = 64
     dropout: float = 0.0
+    deaf: float = 0.0
     average: float = 0.995
     operator_weight: float = 3.0
     seed: int = 0
@@ -169,9 +171,15 @@ class _Batch:
     count: Tensor
     traced: TracedBatch | None
 
-    def class_ms(self, network: nn.Module) -> Tensor:
-        """Time of all operators of each class, [C]."""
-        factors = torch.exp(network(self.features, self.producers, self.consumers))
+    def class_ms(self, network: nn.Module, *, deaf: float = 0.0) -> Tensor:
+        """Time of all operators of each class, [C], where a share of them hears nothing of others."""
+        producers, consumers = self.producers, self.consumers
+        if deaf > 0.0:
+            hears = (torch.rand(len(self.features)) >= deaf).float()
+            producers, consumers = (
+                (source, target, weight * hears[target]) for source, target, weight in (producers, consumers)
+            )
+        factors = torch.exp(network(self.features, producers, consumers))
         result: Tensor = self.kernel_ms * factors[:, 0] + self.launch_ms * factors[:, 1]
         return result
 
@@ -326,7 +334,7 @@ def _fit_member(
         for first in range(0, len(order), settings.batch_size):
             part = order[first : first + settings.batch_size]
             batch = tensors.batch(part)
-            class_ms = batch.class_ms(network)
+            class_ms = batch.class_ms(network, deaf=settings.deaf)
             loss = (batch.log_ms(class_ms) - measured[part]).abs().mean()
             if batch.traced is not None:
                 loss = loss + settings.operator_weight * batch.operator_error(class_ms)
