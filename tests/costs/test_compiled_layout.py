@@ -34,6 +34,15 @@ def is_turned(*graphs: Graph) -> list[bool]:
     return result
 
 
+@pytest.mark.parametrize("sides", [1, 2, 3])
+def test_only_convolutions_of_two_dimensions_are_turned(builder: Any, sides: int) -> None:
+    image, size = (builder.N, 256, *[8] * sides), (3,) * sides
+    ones = {"stride": (1,) * sides, "padding": (1,) * sides, "dilation": (1,) * sides, "groups": 1}
+    x = builder.input(*image)
+    builder.node(OpKind.CONV, [x, builder.weight(256, 256, *size)], *image, kernel=size, **ones)
+    assert is_turned(builder.graph()) == [sides == 2]
+
+
 @pytest.mark.parametrize(
     ("channels", "out", "groups", "expected"),
     [

@@ -2,7 +2,8 @@
 
 Inductor turns all convolutions of a model or none (``decide_layout_opt`` in ``torch/_inductor/graph.py``, PyTorch 2.4).
 In inference it weighs the FLOPs of all by what channels last gained or lost on average where its authors measured it.
-In training one that is grouped, or that narrows, keeps all as they are.
+In training one that is grouped, or that narrows, keeps all as they are. Only those of two dimensions are ever turned
+(``convolution`` in ``torch/_inductor/kernel/conv.py``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _GROUPED, _SMALL, _NARROWING, _OTHER = 1.358, 0.783, 0.725, 0.823
 _FEW_CHANNELS = 64
 # A model with so many operators for each convolution is left as it is.
 _MANY_OPERATORS = 300
+# Rank of the weight of a convolution of two dimensions.
+_FLAT_RANK = 4
 
 
 def runs_channels_last(work: Workload, is_backward: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.bool_]:
@@ -50,6 +53,7 @@ def runs_channels_last(work: Workload, is_backward: npt.NDArray[np.bool_] | None
         """The sum over some nodes of each graph, [G]."""
         return np.asarray(np.bincount(graph[node], weights=values, minlength=len(sizes.graphs)), dtype=np.float64)
 
+    is_flat = (sizes.rank(sizes.inputs(convolutions.node, 1)) == _FLAT_RANK).astype(np.float64)
     convolution, operator = convolutions.node, np.flatnonzero(~sizes.is_kind(OpKind.VIEW) & is_counted)
     convolved, operators = total(convolution, counts), total(operator, np.ones(len(operator)))
     if is_counted.all():
@@ -58,5 +62,6 @@ def runs_channels_last(work: Workload, is_backward: npt.NDArray[np.bool_] | None
         gains = (total(convolution, counts * (is_grouped | is_narrowing)) == 0) & (
             total(convolution, counts * is_small) < convolved
         )
-    result: npt.NDArray[np.bool_] = (convolved > 0) & gains & (operators < _MANY_OPERATORS * convolved)
+    has_flat = total(convolution, counts * is_flat) > 0
+    result: npt.NDArray[np.bool_] = has_flat & gains & (operators < _MANY_OPERATORS * convolved)
     return result
