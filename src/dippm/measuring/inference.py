@@ -12,7 +12,7 @@ from torch import nn
 
 from dippm.costs.conditions import Layout, Runtime
 from dippm.errors import UnsupportedError
-from dippm.measuring.arithmetic import autocast, whole_model_dtype
+from dippm.measuring.arithmetic import autocast, stored_dtype, whole_model_dtype
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.sample_inputs import Inputs
 
@@ -67,8 +67,11 @@ def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -
 
     Its weights are converted on the host: on the device new ones would lie between the old, in segments that the
     caching allocator could not give back, and a model in 16 bits would be counted with up to all that it held in 32.
+    A model that is stored in the precision's format runs as it is, with what it keeps in FP32.
     """
     dtype = whole_model_dtype(configuration.conditions.precision)
+    if dtype is stored_dtype(module):
+        dtype = None
     is_turned = configuration.conditions.layout is Layout.NHWC
     if dtype is None and not is_turned:
         return module, inputs
