@@ -162,6 +162,19 @@ def test_wrong_options_are_refused_before_anything_runs(net: Path, options: Any,
 
 
 @pytest.mark.usefixtures("device_name")
+@pytest.mark.parametrize(("device", "mode"), [("cpu", "inference"), ("cuda", "training")])
+def test_captures_that_cannot_be_are_refused_before_the_model_is_read(
+    device: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeWorker.asked = []
+    monkeypatch.setattr("dippm.api.measuring.load", lambda *args, **options: pytest.fail("it must not be read"))
+    with pytest.raises(UnsupportedError) as caught:
+        dippm.measure("timm:resnet18", device=device, mode=mode, runtime="cuda-graph")
+    assert caught.value.code == "runtime.unsupported"
+    assert FakeWorker.asked == []
+
+
+@pytest.mark.usefixtures("device_name")
 def test_autocast_of_an_onnx_file_is_refused_on_the_processor_too(net: Path) -> None:
     FakeWorker.asked = []
     with pytest.raises(UnsupportedError, match="onnxruntime on cpu has no precision amp") as caught:

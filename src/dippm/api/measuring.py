@@ -183,6 +183,8 @@ def measure(
     is_file = isinstance(source, FileSource) and source.onnx_path is not None
     if chosen is Engine.ONNXRUNTIME:
         _with_any_weights(asked).check_onnxruntime(device, is_file=is_file)
+    else:
+        asked.check_torch(device)
     busy_before = busy_processors()
     graph, note = _read_graph(name, shapes, batches, mode=conditions.mode, precision=precision, trust=trust)
     stored = None if graph is None else stored_half(*GraphArrays.from_graphs([graph]).kept())

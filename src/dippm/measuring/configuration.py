@@ -58,6 +58,27 @@ class Configuration:
                 cure=_BY_TORCH,
             )
 
+    def check_torch(self, device: str) -> None:
+        """Refuse a runtime that PyTorch does not have on a device, or that training is not measured with.
+
+        Args:
+            device: ``"cpu"``, or a GPU.
+
+        Raises:
+            UnsupportedError: ``runtime.unsupported``.
+        """
+        if self.conditions.runtime is not Runtime.CUDA_GRAPH:
+            return
+        is_training = self.conditions.mode is Mode.TRAINING
+        if is_training or device == "cpu":
+            raise UnsupportedError(
+                "Training is not measured with CUDA graphs."
+                if is_training
+                else f"CUDA graphs run on CUDA devices; this is '{device}'.",
+                code="runtime.unsupported",
+                cure="Use the runtime eager or compile.",
+            )
+
     def check_onnxruntime(self, device: str, *, is_file: bool, stored: DType | None = None) -> None:
         """Refuse a precision or layout that onnxruntime cannot be told to use.
 

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from dippm.costs.conditions import Layout, Runtime
-from dippm.errors import UnsupportedError
 from dippm.measuring.arithmetic import autocast, stored_dtype, whole_model_dtype
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.sample_inputs import Inputs
@@ -40,6 +39,7 @@ def inference_call(
     Raises:
         UnsupportedError: ``runtime.unsupported`` for CUDA graphs on another device.
     """
+    configuration.check_torch(device)
     conditions = configuration.conditions
     module, inputs = converted(module, inputs, configuration)
     if conditions.runtime is Runtime.COMPILE:
@@ -87,12 +87,6 @@ def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -
 
 @contextmanager
 def _captured(call: Callable[[], object], *, device: str) -> Iterator[Callable[[], object]]:
-    if torch.device(device).type != "cuda":
-        raise UnsupportedError(
-            f"CUDA graphs run on CUDA devices; this is '{device}'.",
-            code="runtime.unsupported",
-            cure="Use the runtime eager or compile.",
-        )
     # PyTorch asks for calls on a side stream before a capture, for all that libraries set up in their first call.
     side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream())
