@@ -158,3 +158,17 @@ def test_json_says_what_the_verdict_holds_for_and_rests_on(graph: Graph) -> None
     )  # fmt: skip
     assert said["predictor"]["version"]
     assert any("torch 1.12+cu113" in warning for warning in said["predictor"]["warnings"])
+
+
+def test_an_answer_prints_as_its_prediction_does(graph: Graph) -> None:
+    answer = dippm.fits(graph, device="1g.5gb@A100", batch=8, prices={"1g.5gb@A100": 2.0})
+    predicted = str(answer.prediction).splitlines()
+    title, *rows = str(answer).splitlines()
+    assert title == predicted[0]
+    assert [row.split()[0] for row in rows[:5]] == ["fits", "memory", "has", "margin", "price:"]
+    assert rows[0].split() == ["fits", "yes"]
+    assert rows[1] == predicted[3]
+    assert rows[2].split() == ["has", "4,864", "MiB"]
+    assert rows[3].split() == ["margin", f"{answer.margin_mb:+,.0f}", "MiB"]
+    assert rows[4].endswith("for a million samples, 2 for an hour")
+    assert rows[5:] == [f"  ! {warning}" for warning in answer.prediction.warnings]

@@ -77,3 +77,22 @@ def test_the_whole_of_it_is_json(inspection: Inspection) -> None:
     assert answer["schema"] == 1
     assert len(answer["operators"]) == len(inspection.operators)
     assert answer["modules"]["operators"] == len(inspection.operators)
+
+
+def test_an_inspection_prints_its_prediction_and_the_longest_operators(inspection: Inspection) -> None:
+    prediction = inspection.prediction
+    lines = str(inspection).splitlines()
+    assert lines[:4] == [prediction.title(), *prediction.figure_rows()]
+    assert lines[4] == f"  the longest of {len(inspection.operators)} operators:"
+    first = inspection.top_by_time(1)[0]
+    assert lines[5].split()[0] == first.kind
+    assert lines[5].split()[2] == "ms"
+    assert len(lines) == 5 + min(5, len(inspection.operators)) + len(prediction.warnings)
+
+
+def test_the_text_of_a_step_has_its_phases(builder: Any) -> None:
+    x = builder.input(builder.N, 64)
+    builder.node(OpKind.LINEAR, [x, builder.weight(64, 64)], builder.N, 64)
+    text = str(dippm.inspect(builder.graph(), batch=8, mode="training"))
+    assert "\n  step = forward " in text
+    assert " + optimizer " in text

@@ -140,3 +140,22 @@ def test_software_changes_it(graph: Graph) -> None:
 
 def test_an_a100_where_no_device_is_named(graph: Graph) -> None:
     assert dippm.max_batch(graph) == dippm.max_batch(graph, device="A100")
+
+
+def test_an_answer_prints_as_its_prediction_does(graph: Graph) -> None:
+    answer = dippm.max_batch(graph, device="1g.5gb@A100")
+    title, *rows = str(answer).splitlines()
+    assert title == str(answer.prediction).splitlines()[0].replace(f" · batch {answer.batch}", "")
+    assert [row.split() for row in rows[:3]] == [
+        ["batch", f"{answer.batch:,}"],
+        ["at", "most", f"{answer.batch_at_most:,}"],
+        ["bound", "by", "memory"],
+    ]
+    assert rows[3:6] == answer.prediction.figure_rows()
+    assert rows[6:] == answer.prediction.warning_rows()
+
+
+def test_where_nothing_fits_the_text_says_why(graph: Graph) -> None:
+    text = str(dippm.max_batch(graph, device="A100", latency_ms=1e-6))
+    assert "  ! A100-SXM4-40GB: even batch 1 is too slow: it takes" in text
+    assert "latency        " not in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from onnx import TensorProto, helper
 import dippm
 from dippm.costs.conditions import Conditions, Optimizer
 from dippm.costs.cpu_time import CpuRates
+from dippm.costs.precision import Precision
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.measuring import cpu_rates, device_names, worker
 from dippm.measuring.configuration import Configuration, Engine
@@ -146,6 +148,8 @@ def test_training_is_by_momentum_unless_said_otherwise(net: Path) -> None:
         ({"precision": "fp7"}, "precision.unknown"),
         ({"precision": "amp"}, "engine.unsupported"),
         ({"precision": "fp32"}, "engine.unsupported"),
+        ({"precision": "fp16"}, "engine.unsupported"),
+        ({}, "engine.unsupported"),
         ({"precision": "tf32", "layout": "nhwc"}, "engine.unsupported"),
     ],
 )
@@ -158,11 +162,90 @@ def test_wrong_options_are_refused_before_anything_runs(net: Path, options: Any,
 
 
 @pytest.mark.usefixtures("device_name")
+@pytest.mark.parametrize(("device", "mode"), [("cpu", "inference"), ("cuda", "training")])
+def test_captures_that_cannot_be_are_refused_before_the_model_is_read(
+    device: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeWorker.asked = []
+    monkeypatch.setattr("dippm.api.measuring.load", lambda *args, **options: pytest.fail("it must not be read"))
+    with pytest.raises(UnsupportedError) as caught:
+        dippm.measure("timm:resnet18", device=device, mode=mode, runtime="cuda-graph")
+    assert caught.value.code == "runtime.unsupported"
+    assert FakeWorker.asked == []
+
+
+@pytest.mark.usefixtures("device_name")
 def test_autocast_of_an_onnx_file_is_refused_on_the_processor_too(net: Path) -> None:
     FakeWorker.asked = []
     with pytest.raises(UnsupportedError, match="onnxruntime on cpu has no precision amp") as caught:
         dippm.measure(net, precision="amp")
     assert "or the engine torch" not in str(caught.value)
+    assert FakeWorker.asked == []
+
+
+@pytest.fixture(name="checkpoint")
+def _checkpoint(tmp_path: Path) -> Path:
+    settings = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 100,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(name="halved_net")
+def _halved_net(net: Path) -> Path:
+    model = onnx.load(net)
+    weight = model.graph.initializer[0]
+    weight.CopyFrom(helper.make_tensor("w", TensorProto.FLOAT16, (8, 8), np.ones((8, 8), np.float16).tobytes(), True))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    onnx.save(model, net)
+    return net
+
+
+@pytest.mark.usefixtures("device_name")
+@pytest.mark.parametrize(
+    ("asked", "run"),
+    [(None, Precision.BF16), ("fp32", Precision.BF16), ("bf16", Precision.BF16), ("amp", Precision.AMP)],
+)
+def test_weights_of_16_bits_decide_the_precision(checkpoint: Path, asked: str | None, run: Precision) -> None:
+    result = dippm.measure(checkpoint, device="cuda", precision=asked)
+    ((_, (configuration,)),) = FakeWorker.asked
+    assert configuration == result.configuration
+    assert configuration.conditions.precision is run
+    assert result.to_dict()["precision"] == run.value
+    predicted = dippm.predict(checkpoint, device="H200", precision=asked)
+    assert result.prediction is not None
+    assert result.prediction.conditions.precision is run
+    assert result.prediction.to_dict() == predicted.to_dict()
+
+
+def test_a_processor_has_no_prediction_for_weights_of_16_bits(
+    checkpoint: Path, device_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device_name("Some Processor")
+    monkeypatch.setattr(cpu_rates, "measure_cpu_rates", lambda threads: RATES)
+    result = dippm.measure(checkpoint)
+    assert result.to_dict()["precision"] == "bf16"
+    assert result.prediction is None
+    assert "bf16" in result.prediction_note
+
+
+@pytest.mark.usefixtures("device_name")
+def test_an_onnx_file_of_16_bits_runs_in_these(halved_net: Path) -> None:
+    for device in ("cpu", "cuda"):
+        for asked in (None, "fp32", "fp16"):
+            result = dippm.measure(halved_net, device=device, precision=asked)
+            assert result.to_dict()["precision"] == "fp16"
+    assert result.prediction is not None
+    assert result.prediction.conditions.precision is Precision.FP16
+    FakeWorker.asked = []
+    with pytest.raises(UnsupportedError, match="no precision bf16"):
+        dippm.measure(halved_net, precision="bf16")
     assert FakeWorker.asked == []
 
 
@@ -269,6 +352,13 @@ def test_a_processor_is_predicted_with_the_threads_and_the_start_of_the_measurin
     result = dippm.measure(tiny, input=(8,), mode="training", optimizer="sgd")
     assert result.prediction is None
     assert "training" in result.prediction_note
+
+
+@pytest.mark.slow
+def test_a_file_of_16_bits_is_really_measured_on_the_processor(halved_net: Path) -> None:
+    result = dippm.measure(halved_net)
+    assert result.measurement.outcome is Outcome.OK, result.measurement.message
+    assert result.configuration.conditions.precision is Precision.FP16
 
 
 @pytest.mark.slow

@@ -27,6 +27,14 @@ class Tiny(nn.Module):
         return self.second(self.between(self.first(x)))
 
 
+class Halved(Tiny):
+    """Stored in 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bfloat16()
+
+
 class Hanging(Tiny):
     def between(self, x: torch.Tensor) -> torch.Tensor:
         time.sleep(600)
@@ -81,7 +89,8 @@ class Hungry(Tiny):
 
 
 KINDS = {kind.__name__: kind for kind in
-         (Tiny, Hanging, Slow, Crashing, Killed, Undefined, Wrong, Talking, CrashingAtEight, Hungry)}  # fmt: skip
+         (Tiny, Halved, Hanging, Slow, Crashing, Killed, Undefined, Wrong, Talking, CrashingAtEight,
+          Hungry)}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

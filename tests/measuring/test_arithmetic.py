@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dippm.costs.precision import Precision  # noqa: E402
-from dippm.measuring.arithmetic import autocast, backend_switches, whole_model_dtype  # noqa: E402
+from dippm.measuring.arithmetic import autocast, backend_switches, stored_dtype, whole_model_dtype  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,13 @@ def test_autocast(precision: Precision, output: torch.dtype) -> None:
 def test_whole_models() -> None:
     assert whole_model_dtype(Precision.FP16) == torch.float16
     assert whole_model_dtype(Precision.BF16) == torch.bfloat16
+
+
+def test_most_weights_say_what_a_module_is_stored_in() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    assert stored_dtype(module) is None
+    module[0].bfloat16()
+    assert stored_dtype(module) is torch.bfloat16
+    module[1].half()
+    assert stored_dtype(module) is torch.bfloat16
+    assert stored_dtype(torch.nn.ReLU()) is None

@@ -62,6 +62,15 @@ def test_a_model_in_another_format_is_built_anew(models: Any) -> None:
     assert results[1].build_s > 0
 
 
+def test_a_model_that_is_stored_in_the_format_serves_all_rows(models: Any) -> None:
+    bench = Bench("cpu", Plan(warmup_runs=2, timed_runs=3))
+    conditions = Conditions.parse(precision="bf16")
+    asked = [Configuration(batch=batch, conditions=conditions) for batch in (1, 2)] + [Configuration(batch=1)]
+    results = list(bench.measure(models.Example(kind="Halved"), asked))
+    assert [result.outcome for result in results] == [Outcome.OK] * 3
+    assert [result.build_s > 0 for result in results] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("kind", "outcome", "message"),
     [

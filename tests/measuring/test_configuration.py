@@ -35,3 +35,14 @@ def test_onnxruntime_runs_inference_in_a_way_of_its_own(conditions: Conditions) 
     with pytest.raises(UnsupportedError) as caught:
         Configuration(batch=8, conditions=conditions, engine=Engine.ONNXRUNTIME)
     assert caught.value.code == "engine.unsupported"
+
+
+def test_torch_captures_inference_on_a_gpu() -> None:
+    captured = Conditions.parse(runtime="cuda-graph")
+    Configuration(batch=8, conditions=captured).check_torch("cuda:1")
+    Configuration(batch=8, conditions=Conditions.parse(runtime="compile")).check_torch("cpu")
+    step = Conditions.parse(mode="training", optimizer="sgd", runtime="cuda-graph")
+    for conditions, device, message in ((captured, "cpu", "this is 'cpu'"), (step, "cuda", "Training is not")):
+        with pytest.raises(UnsupportedError, match=message) as caught:
+            Configuration(batch=8, conditions=conditions).check_torch(device)
+        assert caught.value.code == "runtime.unsupported"

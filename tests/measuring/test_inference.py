@@ -87,6 +87,17 @@ def test_weights_are_converted_on_the_host(
     assert log == moves
 
 
+def test_a_model_that_is_stored_in_the_format_stays_as_it_is() -> None:
+    module = nn.Sequential(nn.Linear(8, 8).bfloat16(), nn.BatchNorm1d(8))
+    inputs = make_inputs(module, parse_input_shapes("8"), batch=2, device="cpu")
+    configuration = Configuration(batch=2, conditions=Conditions.parse(precision="bf16"))
+    assert inference.converted(module, inputs, configuration) == (module, inputs)
+    assert module[1].weight.dtype is torch.float32
+    other = Configuration(batch=2, conditions=Conditions.parse(precision="fp16"))
+    inference.converted(module, inputs, other)
+    assert {tensor.dtype for tensor in module.parameters()} == {torch.float16}
+
+
 def test_cuda_graphs_need_cuda() -> None:
     module = Spy().eval()
     inputs = make_inputs(module, parse_input_shapes("3,8,8"), batch=2, device="cpu")

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dippm.costs.conditions import Mode
+from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.precision import Precision
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import Label
 from dippm.devices import DeviceSpec
@@ -185,6 +186,33 @@ def test_too_few_rows_are_refused(
     assert caught.value.code == "adapt.too_few"
     assert ("which this one lacks" in str(caught.value)) == (wrong == "no tensor cores")
     assert not (tmp_path / "out").exists()
+
+
+def test_every_row_that_is_left_out_is_accounted_for(
+    card_labels: list[Label], card: DeviceSpec, labelled_models: tuple[list[Label], Path], tmp_path: Path
+) -> None:
+    busy = [label for label in card_labels if label.recipe.batch > 1]
+    waiting = [label for label in card_labels if label.recipe.batch == 1]
+    failed = replace(busy[4], measurement=replace(busy[4].measurement, latency_ms=None))
+    strict = replace(
+        busy[5], configuration=replace(busy[5].configuration, conditions=Conditions(precision=Precision.FP32_STRICT))
+    )
+    with pytest.raises(UsageError) as caught:
+        adapt_device(
+            [*busy[:4], busy[0], failed, strict, *waiting],
+            card,
+            tmp_path / "out",
+            cache=labelled_models[1],
+            settings=_QUICK,
+        )
+    told = str(caught.value)
+    assert "Got 4 rows of 2 models in inference instead." in told
+    assert f"Left out: {_MODELS} rows: the device waits for the host in inference; 1 row: did not end well;" in told
+    assert "1 row: no network for inference, fp32-strict" in told
+    assert "1 row: measured again" in told
+    with pytest.raises(UsageError) as caught:
+        adapt_device(waiting[:3], card, tmp_path / "out", cache=labelled_models[1], settings=_QUICK)
+    assert "Got none instead. Left out: 3 rows: the device waits for the host in inference. " in str(caught.value)
 
 
 def test_progress_is_told(

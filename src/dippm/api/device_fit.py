@@ -16,7 +16,7 @@ from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError
 from dippm.placement.fit import Fit, FitVerdict
 from dippm.placement.fit import fits as judge
-from dippm.predictors.prediction import Prediction, round_figures
+from dippm.predictors.prediction import Prediction, round_figures, text_row
 
 __all__ = ["DeviceFit", "fits"]
 
@@ -80,6 +80,17 @@ class DeviceFit:
             "memory_parts_mb": {name: round_figures(value) for name, value in self.prediction.memory_parts_mb.items()},
         }
         return answer | price_entry(self.price) | {"prediction": self.prediction.to_dict()}
+
+    def __str__(self) -> str:
+        rows = [
+            text_row("fits", self.verdict.value),
+            *(row for row in self.prediction.figure_rows() if row.split()[0] == "memory"),
+            text_row("has", f"{self.capacity_mb:,.0f}", "MiB"),
+            text_row("margin", f"{self.margin_mb:+,.0f}", "MiB"),
+        ]
+        if self.price is not None:
+            rows.append(f"  price: {self.price}")
+        return "\n".join([self.prediction.title(), *rows, *self.prediction.warning_rows()])
 
 
 @overload

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from dippm.costs.training_step.training_graph import Phase
 from dippm.graph import OpKind
 from dippm.predictors.physics import Explanation
-from dippm.predictors.prediction import Prediction, round_figures
+from dippm.predictors.prediction import Prediction, format_figure, round_figures
 
 __all__ = ["Inspection", "ModuleCost", "OperatorCost"]
 
 
 # No model is nested like this; a file made to break programs may be, and JSON and pages nest as the modules do.
 _DEEPEST_MODULE = 64
+_SEVERAL = 2
+# Operators that a text of a few lines has room for.
+_PRINTED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,6 +196,26 @@ class Inspection:
             entry[2] += 1
         rows = [(kind, entry[0], entry[1], int(entry[2])) for kind, entry in sums.items()]
         return sorted(rows, key=lambda row: -row[1])
+
+    @property
+    def phase_line(self) -> str:
+        """What a training step is made up of; ``""`` at inference."""
+        phases = self.by_phase()
+        if len(phases) < _SEVERAL:
+            return ""
+        return "step = " + " + ".join(f"{name} {format_figure(time_ms)}" for name, time_ms in phases.items()) + " ms"
+
+    def __str__(self) -> str:
+        prediction = self.prediction
+        total_ms = prediction.latency_ms
+        rows = [*prediction.figure_rows(), *([f"  {self.phase_line}"] if self.phase_line else [])]
+        rows.append(f"  the longest of {len(self.operators):,} operators:")
+        rows += [
+            f"  {operator.kind:<16} {format_figure(operator.time_ms):>8} ms "
+            f"{100 * operator.time_ms / total_ms if total_ms else 0:3.0f} %  {operator.scope or operator.source_op}"
+            for operator in self.top_by_time(_PRINTED)
+        ]
+        return "\n".join([prediction.title(), *rows, *prediction.warning_rows()])
 
     def to_dict(self) -> dict[str, object]:
         """The whole inspection for JSON."""

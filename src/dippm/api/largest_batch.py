@@ -18,7 +18,7 @@ from dippm.costs.conditions import Conditions, Mode
 from dippm.devices import DeviceSpec
 from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.graph import Graph
-from dippm.predictors.prediction import Prediction
+from dippm.predictors.prediction import Prediction, format_figure, format_interval, text_row
 
 __all__ = ["MaxBatch", "max_batch"]
 
@@ -65,6 +65,31 @@ class MaxBatch:
             "largest_part": self.largest_part,
         }
         return answer | price_entry(self.price) | {"prediction": self.prediction.to_dict()}
+
+    @property
+    def none_note(self) -> str:
+        """Why not even a batch of one is possible; ``""`` where one is."""
+        if self.batch:
+            return ""
+        prediction = self.prediction
+        if self.bound_by == "memory":
+            why = f"needs too much memory: {format_interval(prediction.intervals['memory_mb'])} MiB"
+        else:
+            interval = format_interval(prediction.intervals["latency_ms"])
+            why = f"is too slow: it takes {format_figure(prediction.latency_ms)} ms [{interval}]"
+        return f"{self.device}: even batch 1 {why}."
+
+    def __str__(self) -> str:
+        prediction = self.prediction
+        rows = [
+            text_row("batch", f"{self.batch:,}"),
+            text_row("at most", f"{self.batch_at_most:,}"),
+            text_row("bound by", self.bound_by.replace("_", " ")),
+            *(prediction.figure_rows() if self.batch else [f"  ! {self.none_note}"]),
+        ]
+        if self.price is not None:
+            rows.append(f"  price: {self.price}")
+        return "\n".join([prediction.title(with_batch=False), *rows, *prediction.warning_rows()])
 
 
 @overload

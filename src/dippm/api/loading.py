@@ -63,7 +63,8 @@ def load(
 
     Args:
         model: A path, also of a checkpoint's folder; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``,
-            ``diffusers:CLASS``, a ``torch.nn.Module``, an ``onnx.ModelProto`` or a graph.
+            ``diffusers:CLASS``, a ``torch.nn.Module``, a ``torch.export.ExportedProgram``, an ``onnx.ModelProto`` or a
+            graph.
         path: The same as a path, as the DIPPM paper's example calls it.
         framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
         input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, overload
 from dippm.api.arguments import Batches, check_optimizer, parse_batches, parse_conditions
 from dippm.api.loading import load
 from dippm.costs.conditions import Conditions, Mode, Optimizer
+from dippm.costs.precision import Precision, precision_of_run, stored_half
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError, UsageError
 from dippm.frontends.batch_axes import place_batch
 from dippm.frontends.inputs import InputShapes, parse_input_shapes
-from dippm.graph import Graph
+from dippm.graph import Graph, GraphArrays
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.measurement import Measurement
 from dippm.placement.mig import MigPolicy
@@ -77,7 +78,7 @@ def measure(
     input: object = None,
     device: str = "cpu",
     device_spec: DeviceSpec | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     mode: str = "inference",
     optimizer: str | None = None,
     layout: str = "nchw",
@@ -95,7 +96,7 @@ def measure(
     input: object = None,
     device: str = "cpu",
     device_spec: DeviceSpec | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     mode: str = "inference",
     optimizer: str | None = None,
     layout: str = "nchw",
@@ -112,7 +113,7 @@ def measure(
     input: object = None,  # noqa: A002 - the contract's name
     device: str = "cpu",
     device_spec: DeviceSpec | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     mode: str = "inference",
     optimizer: str | None = None,
     layout: str = "nchw",
@@ -134,7 +135,8 @@ def measure(
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
         device_spec: The device to predict for; left out, the measured GPU is looked up in the catalogue by the name
             that it gives itself. A CPU is predicted from its rates, which are measured after the model, in two seconds.
-        precision: See :func:`dippm.predict`.
+        precision: See :func:`dippm.predict`. A model whose weights are stored in 16 bits runs in these, whatever of 32
+            bits is asked for, and its configuration says so.
         mode: ``inference`` or ``training``.
         optimizer: For training: ``sgd``, ``momentum``, as when left out, ``adam``, ``adamw``, ``adamw-fused``,
             ``adamw-8bit`` (bitsandbytes), ``adafactor``, ``rmsprop`` or ``none``.
@@ -164,20 +166,32 @@ def measure(
             cure="It is built in a process of its own: write it to a file with torch.export or torch.jit first.",
         )
     name, shapes, batches = fspath(model), parse_input_shapes(input), parse_batches(batch)
-    conditions = Conditions.parse(precision=precision, mode=mode, layout=layout, runtime=runtime, optimizer=optimizer)
+    conditions = Conditions.parse(
+        precision="fp32" if precision is None else precision,
+        mode=mode,
+        layout=layout,
+        runtime=runtime,
+        optimizer=optimizer,
+    )
     if optimizer is None and conditions.mode is Mode.TRAINING:
         conditions = replace(conditions, optimizer=Optimizer.MOMENTUM)
     check_optimizer(optimizer, conditions.mode)
     source = find_source(name, shapes, trust=trust)
     chosen = _own_engine(source) if engine is None else parse_engine(engine)
-    configurations = [Configuration(batch=size, conditions=conditions, engine=chosen) for size in batches]
+    asked = Configuration(batch=max(batches), conditions=conditions, engine=chosen)
     device_name = describe_device(device)
+    is_file = isinstance(source, FileSource) and source.onnx_path is not None
     if chosen is Engine.ONNXRUNTIME:
-        is_file = isinstance(source, FileSource) and source.onnx_path is not None
-        for configuration in configurations:
-            configuration.check_onnxruntime(device, is_file=is_file)
+        _with_any_weights(asked).check_onnxruntime(device, is_file=is_file)
+    else:
+        asked.check_torch(device)
     busy_before = busy_processors()
-    graph, note = _read_graph(name, shapes, batches, conditions=conditions, trust=trust)
+    graph, note = _read_graph(name, shapes, batches, mode=conditions.mode, precision=precision, trust=trust)
+    stored = None if graph is None else stored_half(*GraphArrays.from_graphs([graph]).kept())
+    run = replace(conditions, precision=precision_of_run(conditions.precision, stored))
+    configurations = [replace(asked, batch=size, conditions=run) for size in batches]
+    if chosen is Engine.ONNXRUNTIME:
+        configurations[0].check_onnxruntime(device, is_file=is_file, stored=stored)
     if graph is not None and chosen is Engine.TORCH and (placed := place_batch(shapes, graph)) != shapes:
         source = find_source(name, placed, trust=trust)
     is_cpu = device == "cpu" and device_spec is None
@@ -231,8 +245,15 @@ def _own_engine(source: ModelSource) -> Engine:
     return Engine.ONNXRUNTIME if is_onnx else Engine.TORCH
 
 
+def _with_any_weights(asked: Configuration) -> Configuration:
+    """The same in a precision that onnxruntime has, where the weights, not read yet, decide whether it has this one."""
+    if asked.conditions.precision.is_autocast:
+        return asked
+    return replace(asked, conditions=replace(asked.conditions, precision=Precision.FP32_STRICT))
+
+
 def _read_graph(
-    model: str, shapes: InputShapes, batches: list[int], *, conditions: Conditions, trust: bool
+    model: str, shapes: InputShapes, batches: list[int], *, mode: Mode, precision: str | None, trust: bool
 ) -> tuple[Graph | None, str]:
     """The graph, or why there is none: what cannot be predicted may still be measured.
 
@@ -244,9 +265,9 @@ def _read_graph(
             model,
             input=shapes,
             trust=trust,
-            mode=conditions.mode.value,
+            mode=mode.value,
             batch_hint=max(batches),
-            precision=conditions.precision.value,
+            precision=precision,
         )
         return graph, ""
     except UnsupportedError as exc:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from dippm.devices import DeviceSpec, find_device
 from dippm.errors import DippmError, UsageError, quote
-from dippm.predictors.prediction import Prediction, round_figures
+from dippm.predictors.prediction import Prediction, format_figure, round_figures
 
 __all__ = ["Price", "parse_prices", "price_entry", "price_per_sample"]
 
 _MS_PER_HOUR = 3.6e6
+_MILLION = 1e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +37,10 @@ class Price:
         per_call = per_hour * prediction.latency_ms / _MS_PER_HOUR
         samples = prediction.batch * prediction.conditions.accumulation
         return cls(per_hour=per_hour, per_call=per_call, per_sample=per_call / samples)
+
+    def __str__(self) -> str:
+        per_million = format_figure(self.per_sample * _MILLION)
+        return f"{per_million} for a million samples, {format_figure(self.per_hour)} for an hour"
 
     def to_dict(self) -> dict[str, float]:
         """The price for JSON."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dippm.predictors.prediction import format_figure
+from dippm.predictors.prediction import format_figure, format_interval
 
 __all__ = ["format_count", "format_figure", "format_interval", "format_shape"]
 
@@ -13,12 +13,6 @@ def format_count(value: float) -> str:
         if value >= size:
             return f"{format_figure(value / size)} {prefix}"
     return f"{value:.3g} "
-
-
-def format_interval(interval: tuple[float, float]) -> str:
-    """Lower and upper end: ``"1.2 – 1.9"``."""
-    low, high = interval
-    return f"{format_figure(low)} – {format_figure(high)}"
 
 
 def format_shape(shape: tuple[int, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,8 +116,8 @@ def _print_totals(inspection: Inspection) -> None:
     print_heading([prediction])
     where = f"{prediction.device}, batch {prediction.batch:,}"
     print_note(f"{where}: {', '.join(totals)}{f', MIG {prediction.mig}' if prediction.mig else ''}")
-    if len(phases := inspection.by_phase()) > 1:
-        print_note(_phase_line(phases))
+    if inspection.phase_line:
+        print_note(inspection.phase_line)
 
 
 def _row(operator: OperatorCost) -> list[object]:
@@ -153,9 +152,8 @@ def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
 
     console = make_console()
     console.print(make_table([inspection.prediction]))
-    phases = inspection.by_phase()
-    if len(phases) > 1:
-        console.print(Text(_phase_line(phases)))
+    if inspection.phase_line:
+        console.print(Text(inspection.phase_line))
     if top:
         console.print()
         console.print(_operator_table("Operators by time", inspection.top_by_time(top), inspection))
@@ -163,12 +161,6 @@ def _print_tables(inspection: Inspection, *, top: int, depth: int) -> None:
     if depth:
         console.print(Text("Modules", style="bold"))
         console.print(_module_tree(inspection, depth=depth))
-
-
-def _phase_line(phases: Mapping[str, float]) -> str:
-    from dippm.cli.figures import format_figure
-
-    return "step = " + " + ".join(f"{name} {format_figure(time_ms)}" for name, time_ms in phases.items()) + " ms"
 
 
 def _operator_table(title: str, operators: list[OperatorCost], inspection: Inspection) -> Table:

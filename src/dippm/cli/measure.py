@@ -44,7 +44,7 @@ def measure(
     input: options.InputOption = None,  # noqa: A002 - the contract's name
     device: MeasuredDeviceOption = "cpu",
     device_file: options.DeviceFileOption = None,
-    precision: options.PrecisionOption = "fp32",
+    precision: options.PrecisionOrHeldOption = None,
     mode: Annotated[str, typer.Option("--mode", "-m", help="inference, or training: one whole step.")] = "inference",
     optimizer: options.OptimizerOption = None,
     layout: options.LayoutOption = "nchw",

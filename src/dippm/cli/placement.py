@@ -133,19 +133,7 @@ def _max_batch_row(answer: MaxBatch) -> list[object]:
 
 def _none_notes(answers: Sequence[MaxBatch]) -> list[str]:
     """Why not even a batch of one is possible, where that is so."""
-    from dippm.cli.figures import format_figure, format_interval
-
-    notes = []
-    for answer in answers:
-        prediction = answer.prediction
-        if answer.batch:
-            continue
-        why = f"needs too much memory: {format_interval(prediction.intervals['memory_mb'])} MiB"
-        if answer.bound_by != "memory":
-            interval = format_interval(prediction.intervals["latency_ms"])
-            why = f"is too slow: it takes {format_figure(prediction.latency_ms)} ms [{interval}]"
-        notes.append(f"{answer.device}: even batch 1 {why}.")
-    return notes
+    return [answer.none_note for answer in answers if answer.none_note]
 
 
 def _fit_row(answer: DeviceFit) -> list[object]:

@@ -118,7 +118,7 @@ def _notes(report: AdaptationReport) -> Iterable[str]:
             f"estimate), from {report.context.rows} rows."
         )
     for reason, count in report.left_out.items():
-        yield f"{count} rows left out: {reason}."
+        yield f"{count} row{'' if count == 1 else 's'} left out: {reason}."
     if report.unread:
         model_key, reason = next(iter(report.unread.items()))
         yield f"{len(report.unread)} models cannot be read; {model_key}: {reason}"

@@ -22,7 +22,7 @@ __all__ = [
     "TypePlan",
     "autocast_type",
     "plan_types",
-    "precision_of_weights",
+    "precision_of_run",
     "stored_half",
     "whole_model_type",
 ]
@@ -171,9 +171,16 @@ def autocast_type(precision: Precision) -> DType | None:
     return _AUTOCAST.get(precision)
 
 
-def precision_of_weights(half: DType) -> Precision:
-    """The precision of whole models whose weights are stored in a 16-bit format."""
-    return next(precision for precision, dtype in _WHOLE_MODEL.items() if dtype is half)
+def precision_of_run(precision: Precision, stored: DType | None) -> Precision:
+    """The precision that a model runs in, which its weights decide where they have 16 bits and nothing casts them.
+
+    Args:
+        precision: What was asked for.
+        stored: The 16-bit format that most of its weights are stored in, see :func:`stored_half`.
+    """
+    if stored is None or whole_model_type(precision) is not None or precision.is_autocast:
+        return precision
+    return next(whole for whole, dtype in _WHOLE_MODEL.items() if dtype is stored)
 
 
 def _number(dtype: DType) -> int:

@@ -51,8 +51,8 @@ def open_model(
 
     Args:
         model: A path; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH`` or ``diffusers:CLASS``; a ``torch.nn.Module``,
-            an ``onnx.ModelProto``, a checkpoint that was found, or a :class:`~dippm.graph.Graph`, which is returned as
-            it is.
+            a ``torch.export.ExportedProgram``, an ``onnx.ModelProto``, a checkpoint that was found, or a
+            :class:`~dippm.graph.Graph`, which is returned as it is.
         input: Shapes that the caller gave.
         framework: Name of the framework, or None to tell it from the content.
         trust: Allow opening pickles, which runs code from the file.
@@ -328,6 +328,11 @@ def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: i
         from dippm.frontends.torch import read_module
 
         return read_module(model, input=input, source=type(model).__name__, mode=mode, batch_hint=batch_hint)
+    exported = sys.modules.get("torch.export")
+    if exported is not None and isinstance(model, exported.ExportedProgram):
+        from dippm.frontends.torch import read_exported_object
+
+        return read_exported_object(model, input=input, mode=mode, batch_hint=batch_hint)
     onnx = sys.modules.get("onnx")
     if onnx is not None and isinstance(model, onnx.ModelProto):
         from dippm.frontends.onnx import read_onnx
@@ -359,7 +364,7 @@ def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: i
                 batch_hint=batch_hint,
             )
     raise UsageError(
-        f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module, a Keras model, a "
-        f"paddle.nn.Layer or an onnx.ModelProto. Got {type(model).__name__} instead.",
+        f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module, a torch.export.ExportedProgram, a "
+        f"Keras model, a paddle.nn.Layer or an onnx.ModelProto. Got {type(model).__name__} instead.",
         code="model.invalid",
     )

@@ -33,7 +33,7 @@ def check_training(graph: Graph, mode: Mode) -> Graph:
         graph,
         warnings=(
             *graph.warnings,
-            f"'{graph.source}' holds nothing that only training has: if its model has dropout, the file was exported "
+            f"'{graph.source}' holds nothing that only training has: if its model has dropout, it was exported "
             "for inference, and the training step is predicted without it.",
         ),
     )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 
 import torch
+from torch import nn
 
-from dippm.costs.precision import Precision
+from dippm.costs.precision import Precision, stored_half
+from dippm.frontends.torch.dtypes import from_torch_dtype, to_torch_dtype
+from dippm.graph import DType
 
-__all__ = ["autocast", "backend_switches", "whole_model_dtype"]
+__all__ = ["autocast", "backend_switches", "stored_dtype", "whole_model_dtype"]
 
 _AUTOCAST = {Precision.AMP: torch.float16, Precision.AMP_BF16: torch.bfloat16}
 _WHOLE_MODEL = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
@@ -50,3 +54,13 @@ def autocast(precision: Precision, device: str) -> AbstractContextManager[object
 def whole_model_dtype(precision: Precision) -> torch.dtype | None:
     """The format that model and inputs are converted to, or None where they stay as they are."""
     return _WHOLE_MODEL.get(precision)
+
+
+def stored_dtype(module: nn.Module) -> torch.dtype | None:
+    """The 16-bit format that most weights of a module are stored in; None where they are not."""
+    kept: dict[DType, int] = {}
+    for tensor in chain(module.parameters(), module.buffers()):
+        dtype = from_torch_dtype(tensor.dtype)
+        kept[dtype] = kept.get(dtype, 0) + tensor.numel()
+    half = stored_half(kept)
+    return None if half is None else to_torch_dtype(half)

@@ -17,7 +17,7 @@ from torch import nn
 
 from dippm.costs.conditions import Layout, Mode, Runtime
 from dippm.frontends.inputs import InputShapes
-from dippm.measuring.arithmetic import backend_switches, whole_model_dtype
+from dippm.measuring.arithmetic import backend_switches, stored_dtype, whole_model_dtype
 from dippm.measuring.configuration import Configuration, Engine
 from dippm.measuring.failures import describe, is_out_of_memory
 from dippm.measuring.inference import inference_call
@@ -41,11 +41,25 @@ _LIBRARIES = ("timm", "torchvision", "transformers")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Built:
-    """The model at hand; without a module where onnxruntime reads the file itself."""
+    """The model at hand; without a module where onnxruntime reads the file itself.
+
+    Args:
+        key: Of its source.
+        module: The module.
+        shapes: Of its inputs.
+        stored: The 16-bit format that it was built in, if it was.
+    """
 
     key: str
     module: nn.Module | None
     shapes: InputShapes
+    stored: torch.dtype | None = None
+
+    def is_changed_by(self, configuration: Configuration) -> bool:
+        """Whether a run leaves it in another format or layout."""
+        conditions = configuration.conditions
+        dtype = whole_model_dtype(conditions.precision)
+        return (dtype is not None and dtype is not self.stored) or conditions.layout is not Layout.NCHW
 
 
 class Bench:
@@ -120,7 +134,7 @@ class Bench:
             self._is_usable = self._meter.is_usable()
             raise
         finally:
-            if _converts(configuration):
+            if self._built is not None and self._built.is_changed_by(configuration):
                 self._built = None
             if self._is_usable:
                 self._meter.release_memory()
@@ -140,7 +154,8 @@ class Bench:
         except Exception as exc:  # noqa: BLE001 - whatever a model does is a result
             measurement = self._measurement(_outcome(exc), configuration.engine, message=describe(exc))
             has_raised = True
-        if measurement.outcome is not Outcome.OK or _converts(configuration):
+        is_changed = self._built is not None and self._built.is_changed_by(configuration)
+        if measurement.outcome is not Outcome.OK or is_changed:
             self._built = None  # its weights are another format's now, or hold NaN, or are of a broken run
         if has_raised:
             # Asked when the exception is gone, and with it the tensors of the frames that it went through.
@@ -176,7 +191,7 @@ class Bench:
             self._built = _Built(key=source.model_key, module=None, shapes=InputShapes())
             return
         module, shapes = source.build(self._meter.device)
-        self._built = _Built(key=source.model_key, module=module, shapes=shapes)
+        self._built = _Built(key=source.model_key, module=module, shapes=shapes, stored=stored_dtype(module))
         if self._meter.device != "cpu":
             # What initialisers took for a moment stays with the caching allocator, and would be counted in the first
             # configuration and in no other.
@@ -265,11 +280,6 @@ def _outcome(exc: Exception) -> Outcome:
     if isinstance(exc, TooSlowError):
         return Outcome.TIMED_OUT
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(exc) else Outcome.FAILED
-
-
-def _converts(configuration: Configuration) -> bool:
-    conditions = configuration.conditions
-    return whole_model_dtype(conditions.precision) is not None or conditions.layout is not Layout.NCHW
 
 
 @functools.cache

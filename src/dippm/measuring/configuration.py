@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
-from dippm.costs.precision import Precision
+from dippm.costs.precision import Precision, precision_of_run
 from dippm.errors import UnsupportedError, UsageError
+from dippm.graph import DType
 
 __all__ = ["Configuration", "Engine"]
 
@@ -57,12 +58,34 @@ class Configuration:
                 cure=_BY_TORCH,
             )
 
-    def check_onnxruntime(self, device: str, *, is_file: bool) -> None:
+    def check_torch(self, device: str) -> None:
+        """Refuse a runtime that PyTorch does not have on a device, or that training is not measured with.
+
+        Args:
+            device: ``"cpu"``, or a GPU.
+
+        Raises:
+            UnsupportedError: ``runtime.unsupported``.
+        """
+        if self.conditions.runtime is not Runtime.CUDA_GRAPH:
+            return
+        is_training = self.conditions.mode is Mode.TRAINING
+        if is_training or device == "cpu":
+            raise UnsupportedError(
+                "Training is not measured with CUDA graphs."
+                if is_training
+                else f"CUDA graphs run on CUDA devices; this is '{device}'.",
+                code="runtime.unsupported",
+                cure="Use the runtime eager or compile.",
+            )
+
+    def check_onnxruntime(self, device: str, *, is_file: bool, stored: DType | None = None) -> None:
         """Refuse a precision or layout that onnxruntime cannot be told to use.
 
         Args:
             device: ``"cpu"``, or a GPU.
             is_file: Whether it runs an ONNX file, whose formats stay what they are.
+            stored: The 16-bit format that the model's weights are stored in, if they are.
 
         Raises:
             UnsupportedError: ``engine.unsupported``.
@@ -72,6 +95,8 @@ class Configuration:
             allowed.add(Precision.FP32)
         if not is_file:
             allowed |= {Precision.FP16, Precision.BF16}
+        if stored is not None:
+            allowed.add(precision_of_run(Precision.FP32, stored))
         if self.conditions.precision not in allowed:
             names = ", ".join(precision.value for precision in Precision if precision in allowed)
             formats = ", and the formats of a file stay" if is_file else ""

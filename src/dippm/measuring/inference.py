@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from dippm.costs.conditions import Layout, Runtime
-from dippm.errors import UnsupportedError
-from dippm.measuring.arithmetic import autocast, whole_model_dtype
+from dippm.measuring.arithmetic import autocast, stored_dtype, whole_model_dtype
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.sample_inputs import Inputs
 
@@ -40,6 +39,7 @@ def inference_call(
     Raises:
         UnsupportedError: ``runtime.unsupported`` for CUDA graphs on another device.
     """
+    configuration.check_torch(device)
     conditions = configuration.conditions
     module, inputs = converted(module, inputs, configuration)
     if conditions.runtime is Runtime.COMPILE:
@@ -67,8 +67,11 @@ def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -
 
     Its weights are converted on the host: on the device new ones would lie between the old, in segments that the
     caching allocator could not give back, and a model in 16 bits would be counted with up to all that it held in 32.
+    A model that is stored in the precision's format runs as it is, with what it keeps in FP32.
     """
     dtype = whole_model_dtype(configuration.conditions.precision)
+    if dtype is stored_dtype(module):
+        dtype = None
     is_turned = configuration.conditions.layout is Layout.NHWC
     if dtype is None and not is_turned:
         return module, inputs
@@ -84,12 +87,6 @@ def converted(module: nn.Module, inputs: Inputs, configuration: Configuration) -
 
 @contextmanager
 def _captured(call: Callable[[], object], *, device: str) -> Iterator[Callable[[], object]]:
-    if torch.device(device).type != "cuda":
-        raise UnsupportedError(
-            f"CUDA graphs run on CUDA devices; this is '{device}'.",
-            code="runtime.unsupported",
-            cure="Use the runtime eager or compile.",
-        )
     # PyTorch asks for calls on a side stream before a capture, for all that libraries set up in their first call.
     side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream())

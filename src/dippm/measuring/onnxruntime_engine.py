@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from dippm.costs.precision import Precision
+from dippm.costs.precision import Precision, whole_model_type
 from dippm.errors import MissingExtraError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
-from dippm.measuring.arithmetic import whole_model_dtype
+from dippm.measuring.arithmetic import stored_dtype, whole_model_dtype
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.sample_inputs import Inputs
 
@@ -60,7 +60,7 @@ def module_call(
     if find_spec("onnxscript") is None:
         raise MissingExtraError(package="onnxscript", extra="dev", purpose="export a PyTorch module to ONNX")
     dtype = whole_model_dtype(configuration.conditions.precision)
-    if dtype is not None:
+    if dtype is not None and dtype is not stored_dtype(module):
         module, inputs = module.to(dtype), inputs.to_dtype(dtype)
     with ExitStack() as until_measured:
         with tempfile.TemporaryDirectory(prefix="dippm-") as folder:
@@ -101,11 +101,13 @@ def file_call(
         The call, which returns the model's outputs.
 
     Raises:
-        UnsupportedError: ``engine.unsupported`` for a precision or layout that onnxruntime cannot be told to use, or
-            for inputs that are no tensors of numbers.
+        UnsupportedError: ``engine.unsupported`` for a precision or layout that onnxruntime cannot be told to use, but
+            for 16 bits, which are taken for the format of the file's weights, or for inputs that are no tensors of
+            numbers.
         UsageError: ``input.shape_needed`` where the file leaves a size open; ``input.name_unknown``.
     """
-    configuration.check_onnxruntime(device, is_file=True)
+    stored = whole_model_type(configuration.conditions.precision)
+    configuration.check_onnxruntime(device, is_file=True, stored=stored)
     session = _open_session(path, configuration, device)
     given = _by_name([item.name for item in session.get_inputs()], shapes)
     random = np.random.default_rng(0)

@@ -50,13 +50,8 @@ def training_call(
         UnsupportedError: ``runtime.unsupported`` for CUDA graphs; ``training.nothing_to_train`` for a model without
             weights.
     """
+    configuration.check_torch(device)
     conditions = configuration.conditions
-    if conditions.runtime is Runtime.CUDA_GRAPH:
-        raise UnsupportedError(
-            "Training is not measured with CUDA graphs.",
-            code="runtime.unsupported",
-            cure="Use the runtime eager or compile.",
-        )
     module, inputs = converted(module, inputs, configuration)
     weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not weights:

@@ -242,17 +242,26 @@ class Prediction:
         return answer
 
     def __str__(self) -> str:
+        mig = text_row("MIG", self.mig_name)
+        return "\n".join([self.title(), *self.figure_rows(), mig, *self.warning_rows()])
+
+    def title(self, *, with_batch: bool = True) -> str:
+        """What it is of, in one line."""
         conditions = self.conditions
         optimizer = "" if conditions.optimizer is None else f" by {conditions.optimizer.value}"
-        lines = [
-            f"{self.model.source} · batch {self.batch} · {self.device} · {conditions.precision.value} "
+        batch = f" · batch {self.batch}" if with_batch else ""
+        return (
+            f"{self.model.source}{batch} · {self.device} · {conditions.precision.value} "
             f"{conditions.layout.value} {conditions.mode.value}{optimizer}, {conditions.runtime.value}"
-        ]
-        for label, value, unit, interval in self._rows():
-            lines.append(f"  {label:<8} {value:>10} {unit:<4} {f'[{interval}]' if interval else ''}".rstrip())
-        lines.append(f"  {'MIG':<8} {self.mig_name:>10}")
-        lines.extend(f"  ! {warning}" for warning in self.warnings)
-        return "\n".join(lines)
+        )
+
+    def figure_rows(self) -> list[str]:
+        """Time, energy and memory with their intervals, each in a line."""
+        return [text_row(label, value, unit, interval) for label, value, unit, interval in self._rows()]
+
+    def warning_rows(self) -> list[str]:
+        """What it cannot vouch for, each in a line."""
+        return [f"  ! {warning}" for warning in self.warnings]
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -278,8 +287,8 @@ class Prediction:
             if value is None:
                 yield label, "-", "", ""
             else:
-                ends = self.intervals.get(name, ())
-                yield label, format_figure(value), unit, " – ".join(format_figure(end) for end in ends)
+                ends = self.intervals.get(name)
+                yield label, format_figure(value), unit, "" if ends is None else format_interval(ends)
 
 
 def round_figures(value: float, *, digits: int = 4) -> float:
@@ -293,3 +302,14 @@ def format_figure(value: float) -> str:
     if value >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def format_interval(interval: Interval) -> str:
+    """Lower and upper end: ``"1.2 – 1.9"``."""
+    low, high = interval
+    return f"{format_figure(low)} – {format_figure(high)}"
+
+
+def text_row(label: str, value: str, unit: str = "", interval: str = "") -> str:
+    """A figure as answers print it: its name, the value, the unit, and the interval where there is one."""
+    return f"  {label:<8} {value:>10} {unit:<4} {f'[{interval}]' if interval else ''}".rstrip()

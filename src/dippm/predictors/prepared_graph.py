@@ -19,7 +19,7 @@ from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import is_first, number_values
 from dippm.costs.packed_weights import PackedWeights
-from dippm.costs.precision import Arithmetic, Precision, precision_of_weights, stored_half, whole_model_type
+from dippm.costs.precision import Arithmetic, Precision, precision_of_run, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
@@ -189,7 +189,7 @@ class CompiledGraphs:
                     source=source,
                     graph=graph,
                     timeline=timeline,
-                    runs_in=_runs_in(conditions.precision, half),
+                    runs_in=precision_of_run(conditions.precision, half),
                     kept_half=half if keeps_formats else None,
                     is_halved=not keeps_formats and half is None,
                     stores_fp8=DType.FLOAT8 in kept,
@@ -336,11 +336,6 @@ def _uncached_mb(work: Workload) -> list[float]:
     ends = np.cumsum(kept_bytes)[np.searchsorted(casts.node, arrays.node_start)]
     result: list[float] = (np.diff(ends) / BYTES_PER_MIB).tolist()
     return result
-
-
-def _runs_in(precision: Precision, stored: DType | None) -> Precision:
-    is_kept = stored is not None and whole_model_type(precision) is None and not precision.is_autocast
-    return precision if stored is None or not is_kept else precision_of_weights(stored)
 
 
 def group_graphs(graphs: Sequence[Graph], *, questions: int) -> Iterator[list[Graph]]:

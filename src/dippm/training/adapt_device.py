@@ -136,6 +136,7 @@ def adapt_device(
         readable = [label for label in chosen.by_regime.get(regime, []) if label.recipe.model_key not in unread]
         if readable:
             rows[regime] = _read_rows(manifest_path(regime, shipped), readable, device, cache=cache)
+            left_out["the model has no costs at this batch"] += len(readable) - len(rows[regime].samples)
     host_ratio = _fit_host(rows)
     adaptable = {
         regime: held
@@ -143,7 +144,8 @@ def adapt_device(
         if _is_enough([held.samples.labels[i] for i in held.busy(host_ratio)])
     }
     if not adaptable:
-        raise _too_few(device, {regime: len(held.busy(host_ratio)) for regime, held in rows.items()}, left_out)
+        left_out["measured again, which counts once"] += len(labels) - len(covered) - chosen.count_left_out
+        raise _too_few(device, rows, left_out, host_ratio=host_ratio)
     tunings = _Counter(on_fold, total=len(adaptable) * (_FOLDS + 1))
     regimes = []
     folder.mkdir(parents=True, exist_ok=True)
@@ -212,22 +214,43 @@ def _fit_host(rows: Mapping[Regime, _Rows]) -> float:
 
 
 def _is_enough(labels: Sequence[Label]) -> bool:
+    return len(labels) >= _LEAST_ROWS and _count_models(labels) >= _LEAST_MODELS
+
+
+def _count_models(labels: Sequence[Label]) -> int:
     """Checkpoints of one architecture have one graph: they count as one model, as they do in the folds."""
-    models = min(len({label.recipe.model_key for label in labels}), len({label.graph_hash for label in labels}))
-    return len(labels) >= _LEAST_ROWS and models >= _LEAST_MODELS
+    return min(len({label.recipe.model_key for label in labels}), len({label.graph_hash for label in labels}))
 
 
-def _too_few(device: DeviceSpec, busy_rows: Mapping[Regime, int], left_out: Mapping[str, int]) -> UsageError:
-    found = ", ".join(f"{count} of {regime}" for regime, count in busy_rows.items()) or "none"
-    reasons = "; ".join(f"{count} rows: {reason}" for reason, count in left_out.items())
+def _too_few(
+    device: DeviceSpec, rows: Mapping[Regime, _Rows], left_out: Counter[str], *, host_ratio: float
+) -> UsageError:
+    """The error that accounts for all rows: those that would do, and why each of the others does not."""
+    busy = {regime: [held.samples.labels[place] for place in held.busy(host_ratio)] for regime, held in rows.items()}
+    waiting = {
+        f"the device waits for the host in {regime}": len(rows[regime].samples) - len(labels)
+        for regime, labels in busy.items()
+    }
+    found = ", ".join(
+        f"{_counted(len(labels), 'row')} of {_counted(_count_models(labels), 'model')} in {regime}"
+        for regime, labels in busy.items()
+        if labels
+    )
+    reasons = "; ".join(
+        f"{_counted(count, 'row')}: {reason}" for reason, count in (Counter(waiting) + left_out).items()
+    )
     return UsageError(
         f"To adapt to {device.name} takes {_LEAST_ROWS} rows of {_LEAST_MODELS} models, in which the device does not "
-        f"wait for the host. Got {found} instead.{f' Left out: {reasons}.' if reasons else ''}",
+        f"wait for the host. Got {found or 'none'} instead.{f' Left out: {reasons}.' if reasons else ''}",
         code="adapt.too_few",
         cure="Measure more models with --precision amp, at batches that keep the device busy."
         if "fp16_tensor" in device.peak_tflops
         else "The shipped networks are of devices with tensor cores for half precision, which this one lacks.",
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _adapt_regime(

@@ -52,6 +52,11 @@ class DeviceLabels:
     by_regime: dict[Regime, list[Label]]
     left_out: dict[str, int]
 
+    @property
+    def count_left_out(self) -> int:
+        """How many are left out."""
+        return sum(self.left_out.values())
+
 
 def choose_device(labels: Iterable[Label], device: str | DeviceSpec | None) -> tuple[list[Label], DeviceSpec]:
     """The labels of one device, and its spec sheet.

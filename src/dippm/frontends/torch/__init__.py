@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
+    from torch.export import ExportedProgram
 
     from dippm.frontends.inputs import InputShapes
     from dippm.graph import Graph
 
-__all__ = ["read_module", "read_torch_file"]
+__all__ = ["read_exported_object", "read_module", "read_torch_file"]
 
 
 def read_module(
@@ -36,6 +37,19 @@ def read_module(
     from dippm.frontends.torch.reader import read_module as read
 
     return read(module, input=input, source=source, mode=mode, batch_hint=batch_hint)
+
+
+def read_exported_object(
+    program: ExportedProgram,
+    *,
+    input: InputShapes,  # noqa: A002
+    mode: Mode = Mode.INFERENCE,
+    batch_hint: int | None = None,
+) -> Graph:
+    """Read an exported program in memory; see :func:`dippm.frontends.torch.exported_object.read_exported_object`."""
+    from dippm.frontends.torch.exported_object import read_exported_object as read
+
+    return read(program, input=input, mode=mode, batch_hint=batch_hint)
 
 
 def read_torch_file(

@@ -26,10 +26,14 @@ from dippm.frontends.torch.time_first import warn_of_time_first
 from dippm.graph import Graph, OpKind
 from dippm.graph.passes.held_batch import find_held_batch
 
-__all__ = ["is_exported_archive", "read_exported_file"]
+__all__ = ["is_exported_archive", "read_exported_file", "read_program"]
 
 # A size that was left open, in an example.
 _EXAMPLE = 128
+# What comes of entries that are not what torch.export writes.
+_ERRORS_OF_DAMAGE = (
+    KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration,
+)  # fmt: skip
 _LEGACY = "serialized_exported_program.json"
 
 
@@ -74,39 +78,82 @@ def read_exported_file(
         raise ModelReadError(f"'{path}' holds no exported program.", code="torch.export_invalid")
     try:
         program = json.loads(reader.read(entry))
+        weights = _weights(reader)
+        shared = _shared_weights(weights)
+    except _ERRORS_OF_DAMAGE as exc:
+        raise _damaged(str(path), exc) from exc
+    return read_program(
+        program,
+        shared=shared,
+        wrapped=[name for name, payload in weights.items() if payload.get("use_pickle")],
+        input=input,
+        source=str(path),
+        mode=mode,
+        batch_hint=batch_hint,
+    )
+
+
+def read_program(
+    program: Mapping[str, Any],
+    *,
+    shared: Mapping[str, str],
+    wrapped: Sequence[str],
+    input: InputShapes,  # noqa: A002
+    source: str,
+    mode: Mode,
+    batch_hint: int | None,
+) -> Graph:
+    """Read a program of ``torch.export`` as its archive says it.
+
+    Args:
+        program: The program, parsed from JSON.
+        shared: Weights that are one tensor, as name to the name of the first.
+        wrapped: Names of weights of a class of tensors of their own.
+        input: See :func:`read_exported_file`.
+        source: What it was read from, for messages and the graph.
+        mode: See :func:`read_exported_file`.
+        batch_hint: See :func:`dippm.frontends.torch.reader.read_module`.
+
+    Raises:
+        ModelReadError: As :func:`read_exported_file`.
+        UsageError: As :func:`read_exported_file`.
+    """
+    try:
         time_first = find_exported_time_first(program)
         turned = frozenset() if time_first is None else frozenset(time_first.names)
         batch, dynamic = _exported_batch(program, turned)
-        weights = _weights(reader)
-        module = ExportedModule(program, shared=_shared_weights(weights), exported_batch=batch)
-        inputs = _inputs(module, input, path=path, batch=batch, turned=turned)
+        module = ExportedModule(program, shared=shared, exported_batch=batch)
+        inputs = _inputs(module, input, source=source, batch=batch, turned=turned)
         named = inputs.named or {}
         module.batch_axes = {name: entry.batch_axis for name, entry in named.items() if entry.is_batched}
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError, StopIteration) as exc:
-        raise ModelReadError(
-            f"'{path}' holds a program that torch.export did not write or that is damaged "
-            f"({type(exc).__name__}: {exc}).",
-            code="torch.export_invalid",
-            cure="Export the model again with torch.export.save.",
-        ) from exc
+    except _ERRORS_OF_DAMAGE as exc:
+        raise _damaged(source, exc) from exc
     if dynamic or batch is None:
-        graph = read_module(module, input=inputs, source=str(path), mode=mode, batch_hint=batch_hint)
+        graph = read_module(module, input=inputs, source=source, mode=mode, batch_hint=batch_hint)
     else:
-        graph = _read_fixed(module, inputs, path=path, mode=mode, batch=batch)
-    told = _warn_of_wrapped(weights)
+        graph = _read_fixed(module, inputs, source=source, mode=mode, batch=batch)
+    told = _warn_of_wrapped(wrapped)
     if time_first is not None and any(named[name].is_batched for name in time_first.names):
         told.append(warn_of_time_first(time_first, is_turned=True))
     return dataclasses.replace(graph, warnings=(*graph.warnings, *told))
 
 
-def _read_fixed(module: ExportedModule, inputs: InputShapes, *, path: Path, mode: Mode, batch: int) -> Graph:
+def _damaged(source: str, exc: Exception) -> ModelReadError:
+    return ModelReadError(
+        f"'{source}' holds a program that torch.export did not write or that is damaged ({type(exc).__name__}: {exc}).",
+        code="torch.export_invalid",
+        cure="Export the model again with torch.export.save.",
+    )
+
+
+def _read_fixed(module: ExportedModule, inputs: InputShapes, *, source: str, mode: Mode, batch: int) -> Graph:
     """Read a program with a batch size written into it, for every batch size where that can be shown to be right."""
-    exported = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch,))
+    exported = read_module(module, input=inputs, source=source, mode=mode, batches=(batch,))
     reason = ""
     # A batch of one leaves no trace in what was repeated, so there the reading that follows it comes first.
     for module.followed in (Followed.RANGES, Followed.VIEWS) if batch == 1 else Followed:
         try:
-            graph = read_module(module, input=inputs, source=str(path), mode=mode, batches=(batch + 1, batch + 2))
+            graph = read_module(module, input=inputs, source=source, mode=mode, batches=(batch + 1, batch + 2))
         except DippmError as exc:
             failure = f"It was exported for batch {batch} and cannot run at another one: {exc}"
         else:
@@ -186,20 +233,19 @@ def _shared_weights(weights: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return shared
 
 
-def _warn_of_wrapped(weights: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _warn_of_wrapped(names: Sequence[str]) -> list[str]:
     """What is said of weights of a class of their own, such as quantised ones: a program takes them for plain ones."""
-    names = [name for name, payload in weights.items() if payload.get("use_pickle")]
     if not names:
         return []
     return [
         f"{len(names)} weights are of a class of tensors of their own ({names[0]}{', ...' if len(names) > 1 else ''}), "
-        "which the file does not tell apart: they are taken for plain ones of the type that they stand for, and what "
-        "it takes to make those of them is not counted. Give the module, or export it with its weights unwrapped."
+        "which the program does not tell apart: they are taken for plain ones of the type that they stand for, and "
+        "what it takes to make those of them is not counted. Give the module, or export it with its weights unwrapped."
     ]
 
 
 def _inputs(
-    module: ExportedModule, given: InputShapes, *, path: Path, batch: int | None, turned: Collection[str]
+    module: ExportedModule, given: InputShapes, *, source: str, batch: int | None, turned: Collection[str]
 ) -> InputShapes:
     """The caller's inputs, or those of the export, by the program's own names and types."""
     if given.structure is not None:
@@ -208,19 +254,19 @@ def _inputs(
     if given.named:
         for name in given.named:
             if name not in module.input_names and name.replace(".", "_") not in module.input_names:
-                raise unknown_input(name, module.input_names, of=f"'{path}'")
+                raise unknown_input(name, module.input_names, of=f"'{source}'")
         # What stands in the argument batch under the name ids is batch_ids to the program.
         renamed = {name if name in module.input_names else name.replace(".", "_"): name for name in given.named}
         if len(renamed) < len(given.named):
             raise UsageError(
-                f"'{path}' takes the inputs {', '.join(module.input_names)}. Got one of them twice: "
+                f"'{source}' takes the inputs {', '.join(module.input_names)}. Got one of them twice: "
                 f"{', '.join(sorted(given.named))}.",
                 code="input.name_unknown",
             )
         given = InputShapes(named={own: given.named[name] for own, name in renamed.items()})
     if given.positional and len(given.positional) != len(module.input_names):
         raise UsageError(
-            f"'{path}' takes {len(module.input_names)} inputs ({', '.join(module.input_names)}). "
+            f"'{source}' takes {len(module.input_names)} inputs ({', '.join(module.input_names)}). "
             f"Got {len(given.positional)}.",
             code="input.name_unknown",
             cure="Give one shape for each.",
@@ -239,7 +285,7 @@ def _inputs(
         if not all("as_int" in size for size in sizes):
             example = ",".join(str(size.get("as_int", _EXAMPLE)) for size in sizes)
             raise UsageError(
-                f"Input '{name}' of '{path}' has sizes that were left open when it was exported.",
+                f"Input '{name}' of '{source}' has sizes that were left open when it was exported.",
                 code="input.shape_needed",
                 cure=f'Give its shape without the batch, for example input={{"{name}": "{example}"}} '
                 f"(--input {name}={example}).",
