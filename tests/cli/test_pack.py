@@ -115,6 +115,14 @@ def test_a_file_of_models(net: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [(each["name"], each["replicas"], each["batch"]) for each in models] == [(net, 1, 1), ("many", 3, 16)]
 
 
+def test_steps_of_training_are_packed_by_what_they_need(net: str, run_json: Callable[..., dict[str, Any]]) -> None:
+    words = ["--mode", "training", "--batch", "512", "--accumulation", "4"]
+    (packed,) = run_json("pack", net, *words)["packing"]["models"]
+    (fit,) = run_json("fits", net, *words)["fits"]
+    assert packed["needed_mb"] == {"A100-SXM4-40GB": fit["needed_mb"]}
+    assert packed["mode"] == "training"
+
+
 def test_manifests(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", net, "--format", "k8s"]) == 0
     config, deployment = yaml.safe_load_all(capsys.readouterr().out)
@@ -141,6 +149,7 @@ def test_manifests(net: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["pack", "NET", "--replicas", "other=1"], "pack.replicas", 2),
         (["pack", "NET", "--batch", "1,2"], "batch.invalid", 2),
         (["pack", "NET", "--latency-ms", "0"], "latency.invalid", 2),
+        (["pack", "NET", "--mode", "training", "--checkpointing"], "training.no_blocks", 4),
         (["pack", "NET", "--latency-ms", "0.000001"], "pack.too_large", 4),
         (["pack", "NET", "--replicas", "NET=8", "--gpus", "1"], "pack.no_room", 4),
         (["pack", "nowhere.onnx"], "model.missing", 3),

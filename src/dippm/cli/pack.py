@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dippm.api.question import Options
 from dippm.cli import options
 from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import (
@@ -20,6 +21,7 @@ from dippm.cli.output import (
     print_note,
     print_text,
 )
+from dippm.cli.shared_options import with_shared_options
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,18 +45,20 @@ _NARROWEST_SLICE = 8
 _STYLES = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
+@with_shared_options
 def pack(
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODELS...", help="Model files or names, as for dippm predict.", show_default=False),
     ] = None,
+    *,
     models_file: Annotated[
         str | None,
         typer.Option(
             "--models",
             metavar="FILE",
             help="More models, as TOML: \\[\\[model]] with model, and where they differ name, batch, latency_ms, "
-            "replicas, input, framework, precision, mode, optimizer, weights, lora.",
+            "replicas, or one of the options below from framework to software.",
             show_default=False,
         ),
     ] = None,
@@ -83,17 +87,7 @@ def pack(
         float | None,
         typer.Option("--latency-ms", help="Take no longer than this for a call on the slice.", show_default=False),
     ] = None,
-    framework: options.FrameworkOption = None,
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOption = "inference",
-    optimizer: options.OptimizerOption = None,
-    weights: options.WeightsOption = None,
-    lora: options.LoraOption = None,
-    layout: options.LayoutOption = "nchw",
-    runtime: options.RuntimeOption = "eager",
-    software: options.SoftwareOption = None,
-    trust_pickle: options.TrustOption = False,
+    asked: Options,
     output_format: options.FormatOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -101,25 +95,15 @@ def pack(
     from dippm import api
 
     as_kubernetes = options.is_kubernetes(output_format, as_json=as_json)
-    asked: list[object] = [*(models or []), *([] if models_file is None else api.load_models_file(models_file))]
+    given: list[object] = [*(models or []), *([] if models_file is None else api.load_models_file(models_file))]
     packing = api.pack(
-        asked,
+        given,
         device=options.find_devices(device, device_file),
         gpus=None if gpus is None else _parse_counts(gpus),
-        replicas={} if replicas is None else _parse_replicas(replicas, _names(asked)),
+        replicas={} if replicas is None else _parse_replicas(replicas, _names(given)),
         batch=options.parse_one_batch(batch),
         latency_ms=latency_ms,
-        framework=framework,
-        input=input or None,
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        weights=weights,
-        lora=lora,
-        layout=layout,
-        runtime=runtime,
-        software=software,
-        trust=trust_pickle,
+        **asked,
     )
     if as_kubernetes:
         print_text(api.packing_manifest(packing))
