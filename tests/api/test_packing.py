@@ -126,6 +126,17 @@ def test_a_fleet_of_several_kinds(graph: Graph) -> None:
     assert (answer["gpu_count"], answer["gpu_count_at_least"]) == (2, 2)
 
 
+def test_what_is_not_vouched_for_is_of_the_cards_in_use(graph: Graph) -> None:
+    # The second kind alone holds it.
+    packing = dippm.pack([graph], device=["T4", "A100"], batch=2000)
+    (model,) = packing.models
+    assert set(model.on_cards) == {"Tesla T4", "A100-SXM4-40GB"}
+    assert [each.device for each in model.on_chosen_cards] == ["A100-SXM4-40GB"]
+    assert model.to_dict()["warnings"] == list(model.on_cards["A100-SXM4-40GB"].warnings)
+    both = dippm.pack([graph], device=["T4", "A30"], gpus=[1, 1], replicas={graph.source: 5}).models[0]
+    assert [each.device for each in both.on_chosen_cards] == ["Tesla T4", "A30"]
+
+
 def test_too_few_gpus_are_counted(graph: Graph) -> None:
     with pytest.raises(UnsupportedError, match="need 2 or more A100") as caught:
         dippm.pack([graph], replicas={graph.source: 8}, gpus=1)

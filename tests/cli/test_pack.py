@@ -123,6 +123,23 @@ def test_steps_of_training_are_packed_by_what_they_need(net: str, run_json: Call
     assert packed["mode"] == "training"
 
 
+def test_warnings_are_of_the_cards_in_use_and_of_what_is_shown(
+    net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert any("Energy" in text for text in dippm.predict(net, device="T4").warnings)
+    words = ["pack", net, net, "--device", "A30,T4"]
+    assert main(words) == 0
+    piped = capsys.readouterr().err
+    assert "! " in piped
+    for name, value in (("TTY_COMPATIBLE", "1"), ("TERM", "dumb"), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value)
+    assert main(words) == 0
+    for text in (piped, capsys.readouterr().out):
+        assert "on A30 in fp32" in text
+        assert "T4" not in text
+        assert "Energy" not in text
+
+
 def test_manifests(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", net, "--format", "k8s"]) == 0
     config, deployment = yaml.safe_load_all(capsys.readouterr().out)

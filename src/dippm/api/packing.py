@@ -43,6 +43,15 @@ class PackedModel:
     on_cards: Mapping[str, Prediction]
     on_slices: Mapping[str, Prediction]
 
+    @property
+    def on_chosen_cards(self) -> list[Prediction]:
+        """Its predictions for those whole cards that it, or a slice of it, was placed on."""
+        return [
+            prediction
+            for card, prediction in self.on_cards.items()
+            if any(name == card or name.endswith(f"@{card}") for name in self.on_slices)
+        ]
+
     def to_dict(self) -> dict[str, object]:
         """The model for JSON."""
         first = next(iter(self.on_cards.values()))
@@ -61,7 +70,7 @@ class PackedModel:
             "latency_ms": {
                 device: round_figures(prediction.latency_ms) for device, prediction in self.on_slices.items()
             },
-            "warnings": list(first.warnings),
+            "warnings": list(dict.fromkeys(text for each in self.on_chosen_cards for text in each.warnings)),
         }
 
 

@@ -21,6 +21,7 @@ from dippm.cli.output import (
     print_note,
     print_text,
 )
+from dippm.cli.predict import is_of_energy
 from dippm.cli.shared_options import with_shared_options
 from dippm.errors import UsageError
 
@@ -200,7 +201,10 @@ def _summary(packing: ModelPacking) -> str:
 
 def _warnings(packing: ModelPacking) -> list[str]:
     """What the predictions of all models cannot vouch for; what holds for some alone is in the JSON."""
-    first, *others = ([p for each in model.on_cards.values() for p in each.warnings] for model in packing.models)
+    first, *others = (
+        [text for each in model.on_chosen_cards for text in each.warnings if not is_of_energy(text)]
+        for model in packing.models
+    )
     return [each for each in dict.fromkeys(first) if all(each in other for other in others)]
 
 

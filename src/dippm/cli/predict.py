@@ -32,9 +32,11 @@ __all__ = [
     "HELP",
     "find_device",
     "find_devices",
+    "is_of_energy",
     "make_table",
     "make_title",
     "memory_lines",
+    "notes_of",
     "predict",
     "print_heading",
 ]
@@ -47,6 +49,7 @@ _COLUMNS = (
 )  # fmt: skip
 # The name of a slice is whole in a terminal of 80 columns; longer names take the room that there is.
 _LONGEST_WHOLE = 21
+_OF_ENERGY = re.compile(r"(^|: )Energy ")
 
 
 @with_shared_options
@@ -170,6 +173,11 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
         more = len(found) - 1 if where else others
         notes.append(f"{where}{warning}" + (f" (and {more} more like it)" if more else ""))
     return notes
+
+
+def is_of_energy(note: str) -> bool:
+    """Whether a warning is of the energy alone: a table without the energy has no need of it."""
+    return _OF_ENERGY.search(note) is not None
 
 
 def print_heading(predictions: Sequence[Prediction], *, with_memory: bool = True) -> None:
