@@ -184,6 +184,11 @@ def test_what_is_refused(
         assert f"[{code}]" in captured.err
 
 
+def test_without_a_model_the_file_of_models_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "--device", "A30"]) == 2
+    assert "Name models, or give a file of them (--models FILE" in capsys.readouterr().err
+
+
 def test_packing_files_imports_no_framework(net: str) -> None:
     code = f"import sys, dippm.cli; dippm.cli.main(['pack', {net!r}, '--json']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

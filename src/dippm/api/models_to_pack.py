@@ -115,7 +115,11 @@ def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> li
         UsageError: ``pack.models``, ``pack.name`` or ``pack.replicas``.
     """
     if not asked:
-        raise UsageError("There must be at least one model to pack. Got none.", code="pack.models")
+        raise UsageError(
+            "There must be at least one model to pack. Got none.",
+            code="pack.models",
+            cure="Name models, or give a file of them (--models FILE; in Python, dippm.load_models_file).",
+        )
     own = [each.name for each in asked if each.name is not None]
     twice = [name for name, count in Counter(own).items() if count > 1]
     if twice:
