@@ -64,6 +64,8 @@ def test_columns_have_one_row_for_each_slice(net: str, capsys: pytest.CaptureFix
 def test_whole_cards_have_no_slices_to_count(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", net, "--device", "T4"]) == 0
     assert "1 GPU: proved to be the fewest." in capsys.readouterr().err
+    assert main(["pack", net, "--device", "A100"]) == 0
+    assert "1 GPU, 1 compute slice: proved to be the fewest." in capsys.readouterr().err
 
 
 def test_the_picture_shows_every_gpu(

@@ -187,15 +187,18 @@ def _rows(packing: ModelPacking) -> Iterator[list[object]]:
 
 def _summary(packing: ModelPacking) -> str:
     """How good the packing is."""
+    from dippm.cli.figures import format_number_of
+
     count, result = len(packing.gpus), packing.packing
-    text = f"{count} {'GPU' if count == 1 else 'GPUs'}"
+    text = format_number_of("GPU", count)
     if any(each.profile is not None for gpu in packing.gpus for each in gpu.slices):
-        text += f", {result.compute_slices} compute slices"
+        text += f", {format_number_of('compute slice', result.compute_slices)}"
     if packing.is_optimal:
         return f"{text}: proved to be the fewest."
+    gpus = format_number_of("GPU", result.gpus_at_least)
+    slices = format_number_of("compute slice", result.compute_slices_at_least)
     return (
-        f"{text}: not proved to be the fewest; no packing takes fewer than {result.gpus_at_least} GPUs or, on {count}, "
-        f"fewer than {result.compute_slices_at_least} compute slices."
+        f"{text}: not proved to be the fewest; no packing takes fewer than {gpus} or, on {count}, fewer than {slices}."
     )
 
 
@@ -212,6 +215,8 @@ def _draw(packing: ModelPacking) -> None:
     """Each GPU as a row of memory slices, and below it what stands where."""
     from rich.text import Text
 
+    from dippm.cli.figures import format_number_of
+
     console = make_console()
     styles = {model.name: _STYLES[number % len(_STYLES)] for number, model in enumerate(packing.models)}
     width = min(console.width, _WIDEST_PICTURE)
@@ -224,7 +229,7 @@ def _draw(packing: ModelPacking) -> None:
             Text.assemble(
                 (f"GPU {first}" if first == last else f"GPU {first} to {last}, each", "bold"),
                 f"  {make_printable(gpu.device)}",
-                (f"  {used} compute slices in use, {gpu.free_compute_slices} to be had", "dim"),
+                (f"  {format_number_of('compute slice', used)} in use, {gpu.free_compute_slices} to be had", "dim"),
             )
         )
         if width > gpu.memory_slices * _NARROWEST_SLICE:

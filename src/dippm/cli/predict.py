@@ -239,7 +239,7 @@ def make_title(prediction: Prediction) -> Group:
 
 
 def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
-    from dippm.cli.figures import format_count, format_shape
+    from dippm.cli.figures import format_count, format_number_of, format_shape
 
     model, conditions = prediction.model, prediction.conditions
     step = "" if conditions.optimizer is None else f" by {conditions.optimizer.value}"
@@ -261,7 +261,7 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
     )
     return (
         make_printable(model.source),
-        f"{model.framework}, {model.nodes:,} operators, {count}, "
+        f"{model.framework}, {format_number_of('operator', model.nodes)}, {count}, "
         f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample",
         f"{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",
