@@ -31,8 +31,13 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         precision = "amp"
         mode = "training"
         optimizer = "adam"
+        accumulation = 4
+        checkpointing = true
         weights = "nf4"
         lora = 8
+        layout = "nhwc"
+        runtime = "compile"
+        software = "torch 2.4"
 
         [[model]]
         model = "timm:resnet50"
@@ -42,7 +47,8 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert first == dippm.ModelToPack(
         model=str(tmp_path / "net.onnx"), name="ranker", batch=8, latency_ms=12.5, replicas=3,
         input={"image": "3,64,64"}, framework="onnx", precision="amp", mode="training", optimizer="adam",
-        weights="nf4", lora=8,
+        accumulation=4, checkpointing=True, weights="nf4", lora=8, layout="nhwc", runtime="compile",
+        software="torch 2.4",
     )  # fmt: skip
     assert second == dippm.ModelToPack(model="timm:resnet50")
 
@@ -60,6 +66,8 @@ def test_every_field_is_read(tmp_path: Path) -> None:
         ("[[model]]\nmodel = 'a'\nbatches = 1", "models_file.key"),
         ("[[model]]\nmodel = 1", "models_file.value"),
         ("[[model]]\nmodel = 'a'\nname = 1", "models_file.value"),
+        ("[[model]]\nmodel = 'a'\nlayout = 1", "models_file.value"),
+        ("[[model]]\nmodel = 'a'\ncheckpointing = 'yes'", "models_file.value"),
         (b"#" * 4_000_001, "models_file.unreadable"),
     ],
 )

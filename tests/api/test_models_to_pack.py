@@ -5,23 +5,21 @@ from typing import Any
 
 import pytest
 
-from dippm.api.models_to_pack import ModelToPack, complete, name_models, source_of
+from dippm.api.models_to_pack import ModelToPack, complete, name_models, question_of, source_of
+from dippm.api.question import Question
 from dippm.errors import UsageError
 
 
 def completed(given: object, **changes: Any) -> ModelToPack:
-    call: dict[str, Any] = {
-        "batch": 1, "latency_ms": None, "framework": None, "input": None, "precision": "fp32", "mode": "inference",
-        "optimizer": None, "weights": None, "lora": None,
-    }  # fmt: skip
-    return complete(given, **(call | changes))
+    own = {"batch": changes.pop("batch", 1), "latency_ms": changes.pop("latency_ms", None)}
+    return complete(given, Question(**changes), **own)
 
 
 def test_what_a_model_says_itself_goes_before_what_the_call_says() -> None:
     own = ModelToPack(model="a.onnx", batch=8, precision="amp")
     found = completed(own, batch=2, precision="fp16", latency_ms=5.0, framework="onnx", input="3,8,8")
     assert (found.batch, found.precision, found.latency_ms) == (8, "amp", 5.0)
-    assert (found.framework, found.input, found.mode) == ("onnx", "3,8,8", "inference")
+    assert (found.framework, found.input, found.mode) == ("onnx", "3,8,8", None)
     assert completed("a.onnx", batch=2).model == "a.onnx"
 
 
@@ -36,6 +34,21 @@ def test_an_optimizer_of_the_call_is_for_the_models_that_train() -> None:
     # Without training anywhere it is a slip, which is for the verb to say.
     found = completed("a", optimizer="adam", lora=8)
     assert (found.optimizer, found.lora) == ("adam", 8)
+
+
+def test_what_a_call_says_of_training_is_for_the_models_that_train() -> None:
+    call = {"mode": "training", "accumulation": 4, "checkpointing": True, "layout": "nhwc", "runtime": "compile"}
+    asked = [
+        ModelToPack(model="a"),
+        ModelToPack(model="b", mode="inference", runtime="eager", software="torch 2.4"),
+        ModelToPack(model="c", accumulation=1, checkpointing=False, layout="nchw"),
+    ]
+    found = [question_of(completed(each, **call), trust=True) for each in asked]
+    assert [(each.accumulation, each.checkpointing) for each in found] == [(4, True), (1, False), (1, False)]
+    assert [(each.layout, each.runtime) for each in found] == [
+        ("nhwc", "compile"), ("nhwc", "eager"), ("nchw", "compile")]  # fmt: skip
+    assert [each.software for each in found] == [None, "torch 2.4", None]
+    assert all(each.trust for each in found)
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, float("nan"), float("inf"), True, "5"])

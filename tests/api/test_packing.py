@@ -74,6 +74,32 @@ def test_every_model_has_its_own_conditions(graph: Graph) -> None:
     assert sum(slices(packing).values()) == 5
 
 
+def test_layout_runtime_software_and_steps_are_those_of_the_model_or_of_the_call(builder: Any) -> None:
+    x = builder.input(builder.N, 64)
+    for _ in range(2):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(64, 64)], builder.N, 64)
+    plain = builder.graph(x)
+    nodes = tuple(replace(node, scope=f"layers.{number}.linear") for number, node in enumerate(plain.nodes))
+    graph = replace(plain, nodes=nodes)
+    packing = dippm.pack(
+        [
+            dippm.ModelToPack(model=graph, name="a"),
+            dippm.ModelToPack(model=graph, name="b", accumulation=2, checkpointing=False, layout="nchw"),
+            dippm.ModelToPack(model=graph, name="c", mode="inference", runtime="cuda-graph", software="torch 2.4"),
+        ],
+        mode="training",
+        accumulation=4,
+        checkpointing=True,
+        layout="nhwc",
+    )
+    found = [model.on_cards["A100-SXM4-40GB"] for model in packing.models]
+    steps = [(each.conditions.accumulation, each.conditions.is_checkpointed) for each in found]
+    assert steps == [(4, True), (2, False), (1, False)]
+    assert [each.conditions.layout for each in found] == ["nhwc", "nchw", "nhwc"]
+    assert [each.conditions.runtime for each in found] == ["eager", "eager", "cuda-graph"]
+    assert "2.4" in str(found[2].software) != str(found[0].software)
+
+
 def test_models_without_a_name_are_told_apart(graph: Graph) -> None:
     packing = dippm.pack([graph, graph, dippm.ModelToPack(model=graph, name=f"{graph.source} #2"), graph])
     names = [model.name for model in packing.models]
@@ -98,6 +124,17 @@ def test_a_fleet_of_several_kinds(graph: Graph) -> None:
     assert answer["devices"] == [{"device": "A30", "gpus": 1}, {"device": "A100-SXM4-40GB", "gpus": 1}]
     assert answer["optimal"] is True
     assert (answer["gpu_count"], answer["gpu_count_at_least"]) == (2, 2)
+
+
+def test_what_is_not_vouched_for_is_of_the_cards_in_use(graph: Graph) -> None:
+    # The second kind alone holds it.
+    packing = dippm.pack([graph], device=["T4", "A100"], batch=2000)
+    (model,) = packing.models
+    assert set(model.on_cards) == {"Tesla T4", "A100-SXM4-40GB"}
+    assert [each.device for each in model.on_chosen_cards] == ["A100-SXM4-40GB"]
+    assert model.to_dict()["warnings"] == list(model.on_cards["A100-SXM4-40GB"].warnings)
+    both = dippm.pack([graph], device=["T4", "A30"], gpus=[1, 1], replicas={graph.source: 5}).models[0]
+    assert [each.device for each in both.on_chosen_cards] == ["Tesla T4", "A30"]
 
 
 def test_too_few_gpus_are_counted(graph: Graph) -> None:
@@ -148,6 +185,9 @@ def test_a_card_whose_placements_are_unknown_is_refused(graph: Graph) -> None:
         ({"mode": "dreaming"}, "mode.unknown"),
         ({"optimizer": "adam"}, "optimizer.unused"),
         ({"lora": 8}, "training.unused"),
+        ({"checkpointing": True}, "training.unused"),
+        ({"mode": "training", "accumulation": 0}, "accumulation.invalid"),
+        ({"layout": "hwcn"}, "layout.unknown"),
         ({"weights": "q4"}, "weights.unknown"),
     ],
 )
@@ -177,7 +217,7 @@ def test_a_model_that_comes_often_is_read_once(monkeypatch: pytest.MonkeyPatch, 
         read.append(model)
         return graph
 
-    monkeypatch.setattr("dippm.api.packing.load", load)
+    monkeypatch.setattr("dippm.api.loading.load", load)
     path = str(tmp_path / "a.onnx")
     dippm.pack([dippm.ModelToPack(model=path, batch=batch) for batch in (1, 2, 3)])
     assert read == [path]
@@ -194,7 +234,7 @@ def test_a_graph_of_one_batch_is_not_taken_for_another(
         hints.append(batch_hint)
         return replace(graph, fixed_batch=batch_hint, fixed_batch_reason="It was traced so.")
 
-    monkeypatch.setattr("dippm.api.packing.load", load)
+    monkeypatch.setattr("dippm.api.loading.load", load)
     dippm.pack([dippm.ModelToPack(model=str(tmp_path / "a.pt2"), batch=batch) for batch in (1, 1, 2)])
     assert hints == [1, 2]
 

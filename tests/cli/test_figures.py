@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.cli.figures import format_count, format_interval, format_shape
+from dippm.cli.figures import format_count, format_interval, format_number_of, format_shape
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,11 @@ from dippm.cli.figures import format_count, format_interval, format_shape
 )
 def test_counts(value: float, text: str) -> None:
     assert format_count(value) == text
+
+
+def test_one_thing_is_not_several() -> None:
+    assert [format_number_of("operator", count) for count in (0, 1, 1204)] == [
+        "0 operators", "1 operator", "1,204 operators"]  # fmt: skip
 
 
 def test_intervals_and_shapes() -> None:

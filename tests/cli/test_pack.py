@@ -64,6 +64,8 @@ def test_columns_have_one_row_for_each_slice(net: str, capsys: pytest.CaptureFix
 def test_whole_cards_have_no_slices_to_count(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", net, "--device", "T4"]) == 0
     assert "1 GPU: proved to be the fewest." in capsys.readouterr().err
+    assert main(["pack", net, "--device", "A100"]) == 0
+    assert "1 GPU, 1 compute slice: proved to be the fewest." in capsys.readouterr().err
 
 
 def test_the_picture_shows_every_gpu(
@@ -115,6 +117,31 @@ def test_a_file_of_models(net: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [(each["name"], each["replicas"], each["batch"]) for each in models] == [(net, 1, 1), ("many", 3, 16)]
 
 
+def test_steps_of_training_are_packed_by_what_they_need(net: str, run_json: Callable[..., dict[str, Any]]) -> None:
+    words = ["--mode", "training", "--batch", "512", "--accumulation", "4"]
+    (packed,) = run_json("pack", net, *words)["packing"]["models"]
+    (fit,) = run_json("fits", net, *words)["fits"]
+    assert packed["needed_mb"] == {"A100-SXM4-40GB": fit["needed_mb"]}
+    assert packed["mode"] == "training"
+
+
+def test_warnings_are_of_the_cards_in_use_and_of_what_is_shown(
+    net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert any("Energy" in text for text in dippm.predict(net, device="T4").warnings)
+    words = ["pack", net, net, "--device", "A30,T4"]
+    assert main(words) == 0
+    piped = capsys.readouterr().err
+    assert "! " in piped
+    for name, value in (("TTY_COMPATIBLE", "1"), ("TERM", "dumb"), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value)
+    assert main(words) == 0
+    for text in (piped, capsys.readouterr().out):
+        assert "on A30 in fp32" in text
+        assert "T4" not in text
+        assert "Energy" not in text
+
+
 def test_manifests(net: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", net, "--format", "k8s"]) == 0
     config, deployment = yaml.safe_load_all(capsys.readouterr().out)
@@ -141,6 +168,7 @@ def test_manifests(net: str, capsys: pytest.CaptureFixture[str]) -> None:
         (["pack", "NET", "--replicas", "other=1"], "pack.replicas", 2),
         (["pack", "NET", "--batch", "1,2"], "batch.invalid", 2),
         (["pack", "NET", "--latency-ms", "0"], "latency.invalid", 2),
+        (["pack", "NET", "--mode", "training", "--checkpointing"], "training.no_blocks", 4),
         (["pack", "NET", "--latency-ms", "0.000001"], "pack.too_large", 4),
         (["pack", "NET", "--replicas", "NET=8", "--gpus", "1"], "pack.no_room", 4),
         (["pack", "nowhere.onnx"], "model.missing", 3),
@@ -156,6 +184,11 @@ def test_what_is_refused(
         assert json.loads(captured.out)["error"]["code"] == code
     else:
         assert f"[{code}]" in captured.err
+
+
+def test_without_a_model_the_file_of_models_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "--device", "A30"]) == 2
+    assert "Name models, or give a file of them (--models FILE" in capsys.readouterr().err
 
 
 def test_packing_files_imports_no_framework(net: str) -> None:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from rich.console import Console, RenderableType
 
 import dippm
@@ -243,6 +245,16 @@ def test_warnings_of_a_piped_prediction_go_to_stderr(
     captured = capsys.readouterr()
     assert all(warning in captured.err for warning in warnings)
     assert warnings[0] not in captured.out
+
+
+@pytest.mark.parametrize("command", ["predict", "inspect"])
+def test_one_operator_is_not_several(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("x", "y"))
+    path = tmp_path / "one.onnx"
+    onnx.save(helper.make_model(helper.make_graph([node], "one", [x], [y]), ir_version=8), path)
+    assert main([command, str(path)]) == 0
+    assert "onnx, 1 operator, 0 parameters, " in capsys.readouterr().err
 
 
 def test_a_piped_prediction_says_on_stderr_what_it_is_of(net: str, capsys: pytest.CaptureFixture[str]) -> None:

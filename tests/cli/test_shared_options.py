@@ -67,7 +67,7 @@ def test_they_stand_where_the_command_asks_for_them() -> None:
     assert (names[place - 1], names[place + len(Options.__annotations__)]) == ("model", "batch")
 
 
-@pytest.mark.parametrize("command", ["predict", "inspect", "fits", "max-batch", "sweep"])
+@pytest.mark.parametrize("command", ["predict", "inspect", "fits", "max-batch", "sweep", "pack"])
 def test_every_command_that_asks_a_predictor_takes_them(command: str) -> None:
     found: Any = get_command(app)
     taken = {each.name for each in found.commands[command].params}

@@ -449,12 +449,22 @@ def test_every_slice_makes_a_valid_device(name: str) -> None:
         assert find_device(part.name) == part
 
 
-@pytest.mark.parametrize("name", ["9g.99gb@A100", "1g.5gb@H100", "1g.5gb@T4", "1g.5gb+me@A100"])
+@pytest.mark.parametrize("name", ["9g.99gb@A100", "1g.5gb@H100", "1g.5gb+me@A100"])
 def test_unknown_slice_lists_what_the_card_has(name: str) -> None:
     with pytest.raises(UnsupportedError, match="has no MIG profile") as caught:
         find_device(name)
 
     assert caught.value.code == "device.mig_profile"
+
+
+def test_a_slice_of_a_card_without_slices_is_told_so() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        find_device("1g.5gb@T4")
+    assert caught.value.code == "device.mig_profile"
+    assert str(caught.value) == (
+        "Device 'Tesla T4' has no MIG slices that dippm knows of. Got '1g.5gb' instead. Name the whole card; "
+        "dippm devices says which cards have slices."
+    )
 
 
 def test_catalogue_is_read_once() -> None:

@@ -187,6 +187,30 @@ def test_what_cannot_be_built_is_said(tmp_path: Path, settings: object, error: t
 
 
 @needs_transformers
+@pytest.mark.parametrize(
+    ("setting", "settings", "package"),
+    [
+        ("model_type", {"model_type": "foobar"}, "transformers"),
+        ("architecture", {"architecture": "foobar", "pretrained_cfg": {}}, "timm"),
+        ("_class_name", {"_class_name": "foobar", "_diffusers_version": "0.30.0"}, "diffusers"),
+    ],
+)
+@pytest.mark.parametrize("given", ["", "config.json"])
+def test_a_model_that_the_library_does_not_have_is_told_by_file_and_setting(
+    tmp_path: Path, setting: str, settings: object, package: str, given: str
+) -> None:
+    library = pytest.importorskip(package)
+    folder = write(tmp_path / "own", settings)
+    with pytest.raises(UnsupportedError) as caught:
+        open_(folder / given)
+    config = folder / "config.json"
+    said = f"'{config}' names {setting} 'foobar', which {package} {library.__version__} does not have. Update {package}"
+    assert str(caught.value).startswith(said)
+    assert "nearest" not in str(caught.value)
+    assert caught.value.code == "zoo.unknown"
+
+
+@needs_transformers
 def test_an_architecture_that_the_library_lacks_falls_back_to_the_type(tmp_path: Path) -> None:
     own = write(tmp_path / "own", {**_LLAMA, "architectures": ["MyLlama"]})
     # A model without a head cannot write text; asked to, it gets the one of its type.

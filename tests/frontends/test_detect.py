@@ -27,6 +27,7 @@ def archive(*names: str) -> bytes:
     [
         ("m.onnx", b"\x08\x08\x12\x07pytorch", Framework.ONNX),
         ("m.bin", b"\x08\x08\x12\x07pytorch", Framework.ONNX),
+        ("m.index", b"\x08\x08\x12\x07pytorch", Framework.ONNX),
         ("m.onnx", b"\x3a\x10graph first", Framework.ONNX),
         ("m.pt", archive("m/data.pkl", "m/code/x.py"), Framework.PYTORCH),
         ("m.onnx", archive("m/constants.pkl"), Framework.PYTORCH),
@@ -62,6 +63,10 @@ def test_content_tells_the_framework(tmp_path: Path, name: str, content: bytes, 
         (["config.json", "diffusion_pytorch_model.safetensors"], "names no model of transformers, diffusers or timm"),
         (["model-00001-of-00002.safetensors"], "weights alone"),
         (["pytorch_model.bin"], "weights alone"),
+        (
+            ["checkpoint", "ck-1.index", "ck-1.data-00000-of-00001"],
+            "checkpoint of TensorFlow, which holds weights alone",
+        ),
         (["readme.txt"], "no config.json"),
     ],
 )
@@ -110,6 +115,39 @@ def test_what_is_no_model_is_named(tmp_path: Path, name: str, content: bytes, co
     with pytest.raises(ModelReadError) as caught:
         detect_framework(path)
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ck-1.index", b"\0\0\x06\x08\x01\x1a\x02\x08\x01"),
+        ("ck-1.data-00000-of-00001", b"\x08\x08\x12\x07"),
+        ("checkpoint", b'model_checkpoint_path: "ck-1"\n'),
+    ],
+)
+def test_a_checkpoint_of_tensorflow_is_to_be_saved_whole(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ModelReadError, match="checkpoint of TensorFlow, which holds weights alone") as caught:
+        detect_framework(path)
+    assert caught.value.code == "model.weights_only"
+    assert "Save the whole model" in str(caught.value.cure)
+    (tmp_path / "ck-1.index").touch()
+    with pytest.raises(ModelReadError, match="checkpoint of TensorFlow"):
+        detect_framework(tmp_path / "ck-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("adapter_config.json", b'{"r": 8}'), ("own.json", b'\n{"peft_type": "LORA", "task_type": "CAUSAL_LM"}')],
+)
+def test_the_configuration_of_an_adapter_is_no_model(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ModelReadError, match="an adapter, which is no model by itself") as caught:
+        detect_framework(path)
+    assert caught.value.code == "model.unrecognised"
+    assert caught.value.cure == "Give the folder of its base model."
 
 
 def test_missing_files_and_plain_folders(tmp_path: Path) -> None:

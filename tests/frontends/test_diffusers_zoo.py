@@ -128,7 +128,7 @@ def test_the_library_gives_no_advice_on_a_configuration(tmp_path: Path, caplog: 
 @pytest.mark.parametrize(
     ("settings", "code", "words"),
     [
-        ({"_class_name": "UNet2DConditionalModel"}, "zoo.unknown", "diffusers:UNet2DConditionModel"),
+        ({"_class_name": "UNet2DConditionalModel"}, "zoo.unknown", r"part.config\.json' names _class_name"),
         ({"_class_name": "PNDMScheduler"}, "zoo.unknown", "no model 'PNDMScheduler'"),
         ({"_class_name": "AutoModel"}, "zoo.unknown", "no model 'AutoModel'"),
         ({**_UNET, "block_out_channels": [8]}, "zoo.build_failed", "block_out_channels"),

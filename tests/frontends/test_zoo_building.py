@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from dippm.errors import UnsupportedError
-from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown
+from dippm.frontends.zoo_building import (
+    META,
+    build_failed,
+    harmless_settings,
+    make_on,
+    unknown,
+    unknown_stored,
+)
 
 
 def test_the_nearest_names_are_told_as_they_are_written() -> None:
@@ -27,6 +36,14 @@ def test_an_abbreviation_has_near_names() -> None:
 
 def test_an_unknown_checkpoint_is_told_of_its_configuration() -> None:
     assert "config.json" in str(unknown("hf", "owner/own-model", ["bert"]).cure)
+
+
+def test_a_configuration_of_a_newer_library_is_told_of_the_one_that_is_installed() -> None:
+    library = ModuleType("transformers")
+    library.__version__ = "4.2"  # type: ignore[attr-defined]
+    error = unknown_stored(Path("own/config.json"), "model_type", "foo'bar", library)
+    assert error.code == "zoo.unknown"
+    assert 'names model_type "foo\'bar", which transformers 4.2 does not have. Update transformers' in str(error)
 
 
 def test_the_first_line_of_a_failure_is_told() -> None:

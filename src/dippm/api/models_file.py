@@ -15,7 +15,7 @@ from dippm.frontends.zoo import is_zoo_name
 __all__ = ["load_models_file"]
 
 _KEYS = tuple(each.name for each in fields(ModelToPack))
-_TEXTS = ("model", "name", "framework", "precision", "mode", "optimizer", "weights")
+_TEXTS = ("model", "name", "framework", "precision", "mode", "optimizer", "weights", "layout", "runtime", "software")
 _MOST_BYTES = 4_000_000
 
 
@@ -67,6 +67,11 @@ def _read_table(where: str, table: Mapping[str, object], folder: Path) -> ModelT
     for key in _TEXTS:
         if key in table and not isinstance(table[key], str):
             raise UsageError(f"{where}: {key} must be a text. Got {table[key]!r} instead.", code="models_file.value")
+    if not isinstance(table.get("checkpointing", False), bool):
+        raise UsageError(
+            f"{where}: checkpointing must be true or false. Got {table['checkpointing']!r} instead.",
+            code="models_file.value",
+        )
     model = str(table["model"])
     # A name or an absolute path stays what it is.
     source = model if is_zoo_name(model) else str(folder / model)

@@ -6,15 +6,19 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike, fspath
+from typing import Any
 
+from dippm.api.question import Question
 from dippm.errors import UsageError, quote
 from dippm.graph import Graph
 
-__all__ = ["ModelToPack", "complete", "name_models", "source_of"]
+__all__ = ["ModelToPack", "complete", "name_models", "question_of", "source_of"]
 
 _MOST_REPLICAS = 10_000
+# What a call says of these is for the models that train.
+_OF_TRAINING = frozenset({"optimizer", "accumulation", "checkpointing", "lora"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +36,13 @@ class ModelToPack:
         precision: Arithmetic.
         mode: ``inference`` or ``training``.
         optimizer: What updates the weights in training.
+        accumulation: Batches whose gradients are added up before one update in training.
+        checkpointing: Whether blocks drop their activations and compute them again in training.
         weights: How weights of linear layers are stored.
         lora: The adapters that alone are trained.
+        layout: Memory order of images.
+        runtime: How kernels are launched.
+        software: Releases of PyTorch and CUDA.
     """
 
     model: object
@@ -46,24 +55,26 @@ class ModelToPack:
     precision: str | None = None
     mode: str | None = None
     optimizer: str | None = None
+    accumulation: int | None = None
+    checkpointing: bool | None = None
     weights: str | None = None
     lora: int | str | None = None
+    layout: str | None = None
+    runtime: str | None = None
+    software: str | None = None
 
 
-def complete(
-    given: object,
-    *,
-    batch: int,
-    latency_ms: float | None,
-    framework: str | None,
-    input: object,  # noqa: A002 - the contract's name
-    precision: str | None,
-    mode: str,
-    optimizer: str | None,
-    weights: str | None,
-    lora: int | str | None,
-) -> ModelToPack:
+_ASKED = tuple({each.name for each in fields(ModelToPack)} & {each.name for each in fields(Question)})
+
+
+def complete(given: object, question: Question, *, batch: int, latency_ms: float | None) -> ModelToPack:
     """A model with everything that it leaves to the call.
+
+    Args:
+        given: The model.
+        question: What the call says.
+        batch: What the call says, samples per call.
+        latency_ms: What the call says, ms.
 
     Raises:
         UsageError: ``latency.invalid``.
@@ -76,20 +87,25 @@ def complete(
         raise UsageError(
             f"The latency bound must be a finite number of ms above 0. Got {quote(bound)}.", code="latency.invalid"
         )
-    # An optimizer and adapters for those that train say nothing of one that does not.
-    is_meant = (own.mode or mode) == "training" or mode != "training"
-    return replace(
-        own,
-        batch=batch if own.batch is None else own.batch,
-        latency_ms=bound,
-        framework=own.framework or framework,
-        input=input if own.input is None else own.input,
-        precision=own.precision or precision,
-        mode=own.mode or mode,
-        optimizer=own.optimizer or (optimizer if is_meant else None),
-        weights=own.weights or weights,
-        lora=(lora if is_meant else None) if own.lora is None else own.lora,
-    )
+    # Without training anywhere it is a slip, which is for the verb to say.
+    is_meant = (own.mode or question.mode) == "training" or question.mode != "training"
+    left: dict[str, Any] = {
+        name: getattr(question, name)
+        for name in _ASKED
+        if getattr(own, name) is None and (is_meant or name not in _OF_TRAINING)
+    }
+    return replace(own, batch=batch if own.batch is None else own.batch, latency_ms=bound, **left)
+
+
+def question_of(model: ModelToPack, *, trust: bool) -> Question:
+    """What is asked of a model that has everything, see :func:`complete`.
+
+    Args:
+        model: The model.
+        trust: Allow pickles.
+    """
+    said = {name: getattr(model, name) for name in _ASKED}
+    return Question(**{name: value for name, value in said.items() if value is not None}, trust=trust)
 
 
 def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> list[ModelToPack]:
@@ -99,7 +115,11 @@ def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> li
         UsageError: ``pack.models``, ``pack.name`` or ``pack.replicas``.
     """
     if not asked:
-        raise UsageError("There must be at least one model to pack. Got none.", code="pack.models")
+        raise UsageError(
+            "There must be at least one model to pack. Got none.",
+            code="pack.models",
+            cure="Name models, or give a file of them (--models FILE; in Python, dippm.load_models_file).",
+        )
     own = [each.name for each in asked if each.name is not None]
     twice = [name for name, count in Counter(own).items() if count > 1]
     if twice:

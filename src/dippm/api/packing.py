@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from typing import Unpack
 
 from dippm.api.arguments import Devices, parse_batches, parse_conditions, parse_devices, parse_software
-from dippm.api.loading import load, precision_to_read, read_format
-from dippm.api.models_to_pack import ModelToPack, complete, name_models, source_of
+from dippm.api.loading import precision_to_read, read_format
+from dippm.api.models_to_pack import ModelToPack, complete, name_models, question_of, source_of
+from dippm.api.question import Options, Question, spelled_out
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec, slice_device
@@ -41,6 +43,15 @@ class PackedModel:
     on_cards: Mapping[str, Prediction]
     on_slices: Mapping[str, Prediction]
 
+    @property
+    def on_chosen_cards(self) -> list[Prediction]:
+        """Its predictions for those whole cards that it, or a slice of it, was placed on."""
+        return [
+            prediction
+            for card, prediction in self.on_cards.items()
+            if any(name == card or name.endswith(f"@{card}") for name in self.on_slices)
+        ]
+
     def to_dict(self) -> dict[str, object]:
         """The model for JSON."""
         first = next(iter(self.on_cards.values()))
@@ -59,7 +70,7 @@ class PackedModel:
             "latency_ms": {
                 device: round_figures(prediction.latency_ms) for device, prediction in self.on_slices.items()
             },
-            "warnings": list(first.warnings),
+            "warnings": list(dict.fromkeys(text for each in self.on_chosen_cards for text in each.warnings)),
         }
 
 
@@ -133,6 +144,7 @@ def device_of(kinds: Sequence[GpuKind], kind: int, profile: str | None) -> Devic
     return card if profile is None else slice_device(card, profile)
 
 
+@spelled_out
 def pack(
     models: Sequence[object],
     *,
@@ -141,17 +153,7 @@ def pack(
     replicas: Mapping[str, int] | None = None,
     batch: int = 1,
     latency_ms: float | None = None,
-    framework: str | None = None,
-    input: object = None,  # noqa: A002 - the contract's name
-    precision: str | None = None,
-    mode: str = "inference",
-    optimizer: str | None = None,
-    weights: str | None = None,
-    lora: int | str | None = None,
-    layout: str = "nchw",
-    runtime: str = "eager",
-    software: str | None = None,
-    trust: bool = False,
+    **options: Unpack[Options],
 ) -> ModelPacking:
     """Place models on the MIG slices of GPUs: on the fewest GPUs, of those packings on one with the fewest slices.
 
@@ -166,17 +168,9 @@ def pack(
         replicas: Replicas by the name of a model, 1 for those left out.
         batch: Samples per call.
         latency_ms: Bound on the predicted time of a call, in training of a step, ms; None for none.
-        framework: As in :func:`dippm.predict`, and so are the others.
-        input: Shapes of one sample.
-        precision: Arithmetic, as in :func:`dippm.predict`.
-        mode: ``inference``, or ``training``: one whole step.
-        optimizer: What updates the weights in training.
-        weights: How weights of linear layers are stored.
-        lora: The adapters that alone are trained.
-        layout: Memory order of images.
-        runtime: How kernels are launched.
-        software: As in :func:`dippm.predict`.
-        trust: Allow pickles.
+        **options: ``framework``, ``input``, ``weights``, ``precision``, ``mode``, ``optimizer``, ``accumulation``,
+            ``checkpointing``, ``lora``, ``layout``, ``runtime``, ``software`` and ``trust``, as in
+            :func:`dippm.predict`, for the models that do not say otherwise.
 
     Returns:
         The packing; the same for the same question. It is proved to be the best one, or says how much better one could
@@ -192,17 +186,12 @@ def pack(
     specs = parse_devices(device)
     counts = _parse_gpus(gpus, specs)
     kinds = tuple(GpuKind(device=spec, count=count) for spec, count in zip(specs, counts, strict=True))
+    question = Question(**options)
     asked = name_models(
-        [
-            complete(each, batch=batch, latency_ms=latency_ms, framework=framework, input=input, precision=precision,
-                      mode=mode, optimizer=optimizer, weights=weights, lora=lora)
-            for each in models
-        ],
-        replicas or {},
-    )  # fmt: skip
-    stack = parse_software(software, devices=specs)
-    read = _Reader(trust=trust)
-    trials = [_Trial.of(each, kinds, stack, layout=layout, runtime=runtime, read=read) for each in asked]
+        [complete(each, question, batch=batch, latency_ms=latency_ms) for each in models], replicas or {}
+    )
+    read = _Reader()
+    trials = [_Trial.of(each, question_of(each, trust=question.trust), kinds, read=read) for each in asked]
     refused = [trial.refusal for trial in trials if not trial.places]
     if refused:
         raise UnsupportedError(
@@ -224,29 +213,18 @@ def pack(
 class _Reader:
     """Reads models; one that comes several times is read once."""
 
-    def __init__(self, *, trust: bool) -> None:
-        self._trust = trust
+    def __init__(self) -> None:
         self._read: dict[tuple[str | None, ...], Graph] = {}
 
-    def __call__(self, asked: ModelToPack, *, batch: int, mode: str) -> Graph:
-        precision = precision_to_read(asked.precision, asked.lora)
-        how = asked.framework, repr(asked.input), mode, read_format(precision), asked.weights
-        key = (source_of(asked.model), *how)
+    def __call__(self, model: object, question: Question, *, batch: int, mode: str) -> Graph:
+        read_as = read_format(precision_to_read(question.precision, question.lora))
+        key = (source_of(model), question.framework, repr(question.input), mode, read_as, question.weights)
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for, or be proved up to there.
         if kept is not None and kept.is_proved_for(batch):
             return kept
-        graph = load(
-            asked.model,
-            framework=asked.framework,
-            input=asked.input,
-            trust=self._trust,
-            mode=mode,
-            batch_hint=batch,
-            precision=precision,
-            weights=asked.weights,
-        )
-        if isinstance(asked.model, str | PathLike):
+        graph = question.read(model, mode=mode, batch_hint=batch)
+        if isinstance(model, str | PathLike):
             self._read[key] = graph
         return graph
 
@@ -267,26 +245,11 @@ class _Trial:
     refusal: str
 
     @classmethod
-    def of(
-        cls,
-        asked: ModelToPack,
-        kinds: Sequence[GpuKind],
-        software: Software,
-        *,
-        layout: str,
-        runtime: str,
-        read: _Reader,
-    ) -> _Trial:
+    def of(cls, asked: ModelToPack, question: Question, kinds: Sequence[GpuKind], *, read: _Reader) -> _Trial:
         (batch,) = parse_batches(asked.batch, is_single=True)
-        conditions = parse_conditions(
-            precision=asked.precision or "fp32",
-            mode=asked.mode or "",
-            optimizer=asked.optimizer,
-            lora=asked.lora,
-            layout=layout,
-            runtime=runtime,
-        )
-        graph = read(asked, batch=batch, mode=conditions.mode.value)
+        conditions = parse_conditions(**question.training_conditions, **question.named_conditions)
+        software = parse_software(question.software, devices=[kind.device for kind in kinds])
+        graph = read(asked.model, question, batch=batch, mode=conditions.mode.value)
         predictor = PhysicsPredictor.load()
 
         def predict(devices: Sequence[DeviceSpec]) -> list[Prediction]:

@@ -210,7 +210,7 @@ def _module_tree(inspection: Inspection, *, depth: int) -> Tree:
 def _module_line(module: ModuleCost, total_ms: float, *, name: str) -> Text:
     from rich.text import Text
 
-    from dippm.cli.figures import format_count, format_figure
+    from dippm.cli.figures import format_count, format_figure, format_number_of
 
     macs = f", {format_count(module.macs)}MACs" if module.macs else ""
     return Text.assemble(
@@ -219,7 +219,7 @@ def _module_line(module: ModuleCost, total_ms: float, *, name: str) -> Text:
         (f"{format_figure(module.time_ms)} ms", "bold"),
         (
             f"  {100 * module.time_ms / total_ms:.0f} %{macs}, peak {format_figure(module.peak_mb)} MiB, "
-            f"{module.operators} operator{'s' if module.operators != 1 else ''}",
+            f"{format_number_of('operator', module.operators)}",
             "dim",
         ),
     )

@@ -69,7 +69,7 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
             raise
         if is_debug:
             traceback.print_exc()
-        return _report_unexpected(exc, as_json=as_json)
+        return _report_unexpected(exc, words, as_json=as_json)
 
 
 def _run(words: list[str]) -> int:
@@ -101,7 +101,7 @@ def _take_debug(words: list[str]) -> bool:
     return True
 
 
-def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
+def _report_unexpected(exc: Exception, words: Sequence[str], *, as_json: bool) -> int:
     import typer
 
     if isinstance(exc, typer.Abort):
@@ -112,7 +112,8 @@ def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
         message = str(format_message()).rstrip()
         # Without a message the parser has printed the help instead.
         if message:
-            path = getattr(getattr(exc, "ctx", None), "command_path", "dippm")
+            # The parser itself, which misses the value of an option, knows of no command.
+            path = getattr(getattr(exc, "ctx", None), "command_path", None) or _find_command_path(words)
             stop = "" if message.endswith((".", "?", ".)", "?)")) else "."
             cure = f"See {path} --help."
             print_error(f"{message}{stop} {cure}", code="usage.invalid", exit_status=STATUS_USAGE, as_json=as_json)
@@ -124,6 +125,21 @@ def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
         as_json=as_json,
     )
     return STATUS_UNEXPECTED
+
+
+def _find_command_path(words: Sequence[str]) -> str:
+    """The command that these words name, such as ``"dippm dataset predict"``."""
+    from typer.main import get_command
+
+    from dippm.cli.app import app
+
+    path, commands = ["dippm"], getattr(get_command(app), "commands", {})
+    for word in words:
+        if word not in commands:
+            break
+        path.append(word)
+        commands = getattr(commands[word], "commands", {})
+    return " ".join(path)
 
 
 def _leave_closed_pipe() -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dippm.api.question import Options
 from dippm.cli import options
 from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import (
@@ -20,6 +21,8 @@ from dippm.cli.output import (
     print_note,
     print_text,
 )
+from dippm.cli.predict import is_of_energy
+from dippm.cli.shared_options import with_shared_options
 from dippm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,18 +46,20 @@ _NARROWEST_SLICE = 8
 _STYLES = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
+@with_shared_options
 def pack(
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="MODELS...", help="Model files or names, as for dippm predict.", show_default=False),
     ] = None,
+    *,
     models_file: Annotated[
         str | None,
         typer.Option(
             "--models",
             metavar="FILE",
             help="More models, as TOML: \\[\\[model]] with model, and where they differ name, batch, latency_ms, "
-            "replicas, input, framework, precision, mode, optimizer, weights, lora.",
+            "replicas, or one of the options below from framework to software.",
             show_default=False,
         ),
     ] = None,
@@ -83,17 +88,7 @@ def pack(
         float | None,
         typer.Option("--latency-ms", help="Take no longer than this for a call on the slice.", show_default=False),
     ] = None,
-    framework: options.FrameworkOption = None,
-    input: options.InputOption = None,  # noqa: A002 - the contract's name
-    precision: options.PrecisionOrHeldOption = None,
-    mode: options.ModeOption = "inference",
-    optimizer: options.OptimizerOption = None,
-    weights: options.WeightsOption = None,
-    lora: options.LoraOption = None,
-    layout: options.LayoutOption = "nchw",
-    runtime: options.RuntimeOption = "eager",
-    software: options.SoftwareOption = None,
-    trust_pickle: options.TrustOption = False,
+    asked: Options,
     output_format: options.FormatOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -101,25 +96,15 @@ def pack(
     from dippm import api
 
     as_kubernetes = options.is_kubernetes(output_format, as_json=as_json)
-    asked: list[object] = [*(models or []), *([] if models_file is None else api.load_models_file(models_file))]
+    given: list[object] = [*(models or []), *([] if models_file is None else api.load_models_file(models_file))]
     packing = api.pack(
-        asked,
+        given,
         device=options.find_devices(device, device_file),
         gpus=None if gpus is None else _parse_counts(gpus),
-        replicas={} if replicas is None else _parse_replicas(replicas, _names(asked)),
+        replicas={} if replicas is None else _parse_replicas(replicas, _names(given)),
         batch=options.parse_one_batch(batch),
         latency_ms=latency_ms,
-        framework=framework,
-        input=input or None,
-        precision=precision,
-        mode=mode,
-        optimizer=optimizer,
-        weights=weights,
-        lora=lora,
-        layout=layout,
-        runtime=runtime,
-        software=software,
-        trust=trust_pickle,
+        **asked,
     )
     if as_kubernetes:
         print_text(api.packing_manifest(packing))
@@ -202,27 +187,35 @@ def _rows(packing: ModelPacking) -> Iterator[list[object]]:
 
 def _summary(packing: ModelPacking) -> str:
     """How good the packing is."""
+    from dippm.cli.figures import format_number_of
+
     count, result = len(packing.gpus), packing.packing
-    text = f"{count} {'GPU' if count == 1 else 'GPUs'}"
+    text = format_number_of("GPU", count)
     if any(each.profile is not None for gpu in packing.gpus for each in gpu.slices):
-        text += f", {result.compute_slices} compute slices"
+        text += f", {format_number_of('compute slice', result.compute_slices)}"
     if packing.is_optimal:
         return f"{text}: proved to be the fewest."
+    gpus = format_number_of("GPU", result.gpus_at_least)
+    slices = format_number_of("compute slice", result.compute_slices_at_least)
     return (
-        f"{text}: not proved to be the fewest; no packing takes fewer than {result.gpus_at_least} GPUs or, on {count}, "
-        f"fewer than {result.compute_slices_at_least} compute slices."
+        f"{text}: not proved to be the fewest; no packing takes fewer than {gpus} or, on {count}, fewer than {slices}."
     )
 
 
 def _warnings(packing: ModelPacking) -> list[str]:
     """What the predictions of all models cannot vouch for; what holds for some alone is in the JSON."""
-    first, *others = ([p for each in model.on_cards.values() for p in each.warnings] for model in packing.models)
+    first, *others = (
+        [text for each in model.on_chosen_cards for text in each.warnings if not is_of_energy(text)]
+        for model in packing.models
+    )
     return [each for each in dict.fromkeys(first) if all(each in other for other in others)]
 
 
 def _draw(packing: ModelPacking) -> None:
     """Each GPU as a row of memory slices, and below it what stands where."""
     from rich.text import Text
+
+    from dippm.cli.figures import format_number_of
 
     console = make_console()
     styles = {model.name: _STYLES[number % len(_STYLES)] for number, model in enumerate(packing.models)}
@@ -236,7 +229,7 @@ def _draw(packing: ModelPacking) -> None:
             Text.assemble(
                 (f"GPU {first}" if first == last else f"GPU {first} to {last}, each", "bold"),
                 f"  {make_printable(gpu.device)}",
-                (f"  {used} compute slices in use, {gpu.free_compute_slices} to be had", "dim"),
+                (f"  {format_number_of('compute slice', used)} in use, {gpu.free_compute_slices} to be had", "dim"),
             )
         )
         if width > gpu.memory_slices * _NARROWEST_SLICE:

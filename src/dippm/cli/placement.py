@@ -20,7 +20,7 @@ from dippm.cli.output import (
     print_json,
     print_note,
 )
-from dippm.cli.predict import find_devices, make_title, memory_lines, notes_of, print_heading
+from dippm.cli.predict import find_devices, is_of_energy, make_title, memory_lines, notes_of, print_heading
 from dippm.cli.shared_options import with_shared_options
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ _DEVICE_WIDTH = 21
 _NARROW_WIDTH = 9
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
 _MILLION = 1e6
-_OF_ENERGY = re.compile(r"(^|: )Energy ")
-_OF_ENERGY_OR_VERDICTS = re.compile(r"(^|: )(Energy |It (does|may) not fit: )")
+_OF_VERDICTS = re.compile(r"(^|: )It (does|may) not fit: ")
 _MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out."
 
 
@@ -199,8 +198,8 @@ def _print_table(
 
 def _file_notes(answers: Sequence[DeviceFit | MaxBatch]) -> list[str]:
     """What a verdict rests on; no table has the energy, and whether a model fits one of several rows says."""
-    silent = _OF_ENERGY if len(answers) == 1 else _OF_ENERGY_OR_VERDICTS
-    return [note for note in notes_of([answer.prediction for answer in answers]) if not silent.search(note)]
+    notes = [note for note in notes_of([answer.prediction for answer in answers]) if not is_of_energy(note)]
+    return notes if len(answers) == 1 else [note for note in notes if not _OF_VERDICTS.search(note)]
 
 
 def _fit_table(answers: Sequence[DeviceFit]) -> Table:

@@ -32,9 +32,11 @@ __all__ = [
     "HELP",
     "find_device",
     "find_devices",
+    "is_of_energy",
     "make_table",
     "make_title",
     "memory_lines",
+    "notes_of",
     "predict",
     "print_heading",
 ]
@@ -47,6 +49,7 @@ _COLUMNS = (
 )  # fmt: skip
 # The name of a slice is whole in a terminal of 80 columns; longer names take the room that there is.
 _LONGEST_WHOLE = 21
+_OF_ENERGY = re.compile(r"(^|: )Energy ")
 
 
 @with_shared_options
@@ -172,6 +175,11 @@ def notes_of(predictions: Sequence[Prediction]) -> list[str]:
     return notes
 
 
+def is_of_energy(note: str) -> bool:
+    """Whether a warning is of the energy alone: a table without the energy has no need of it."""
+    return _OF_ENERGY.search(note) is not None
+
+
 def print_heading(predictions: Sequence[Prediction], *, with_memory: bool = True) -> None:
     """Say on stderr what stands round the rows of :func:`make_table`: model, conditions, shapes, memory by parts."""
     for line in (*_title_lines(predictions[0]), *(memory_lines(predictions) if with_memory else ())):
@@ -231,7 +239,7 @@ def make_title(prediction: Prediction) -> Group:
 
 
 def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
-    from dippm.cli.figures import format_count, format_shape
+    from dippm.cli.figures import format_count, format_number_of, format_shape
 
     model, conditions = prediction.model, prediction.conditions
     step = "" if conditions.optimizer is None else f" by {conditions.optimizer.value}"
@@ -253,7 +261,7 @@ def _title_lines(prediction: Prediction) -> tuple[str, str, str]:
     )
     return (
         make_printable(model.source),
-        f"{model.framework}, {model.nodes:,} operators, {count}, "
+        f"{model.framework}, {format_number_of('operator', model.nodes)}, {count}, "
         f"{format_count(prediction.macs / (prediction.batch * conditions.accumulation))}MACs a sample",
         f"{conditions.mode.value}{step}, {conditions.precision.value}, {conditions.layout.value}, "
         f"{conditions.runtime.value}; {inputs}",

@@ -125,7 +125,13 @@ def slice_device(parent: DeviceSpec, profile_name: str) -> DeviceSpec:
     wanted = profile_name.strip().lower()
     profile = next((each for each in parent.mig_profiles if each.name.lower() == wanted), None)
     if profile is None:
-        has = ", ".join(each.name for each in parent.mig_profiles) or "none that dippm knows of"
+        has = ", ".join(each.name for each in parent.mig_profiles)
+        if not has:
+            raise UnsupportedError(
+                f"Device '{parent.name}' has no MIG slices that dippm knows of. Got {profile_name!r} instead.",
+                code="device.mig_profile",
+                cure="Name the whole card; dippm devices says which cards have slices.",
+            )
         raise UnsupportedError(
             f"Device '{parent.name}' has no MIG profile {profile_name!r}. It has: {has}.",
             code="device.mig_profile",

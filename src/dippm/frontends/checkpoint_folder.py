@@ -118,6 +118,11 @@ class StoredCheckpoint:
         return str(self.path) if self.asked is None else f"{self.path}{_MARK}{self.asked}"
 
     @property
+    def config_path(self) -> Path:
+        """The file that describes it."""
+        return self.path / CONFIG_NAME if self.path.is_dir() else self.path
+
+    @property
     def content_name(self) -> str:
         """A model by name, as :func:`dippm.frontends.zoo.library_of` takes it, that stands for the content alone."""
         told = None if self.weights is None else (self.weights.count, self.weights.head_count, self.weights.dtype)

@@ -23,13 +23,24 @@ _HIGHEST_IR_VERSION = 64
 # A SavedModel begins as an ONNX model of version 1 would; version 3 is the first that was released.
 _LOWEST_IR_VERSION = 3
 _SAVED_MODEL = "saved_model.pb"
+# A checkpoint of TensorFlow is a table of contents, one file or several of numbers, and a file that names the last one.
+_TENSORFLOW_INDEX = ".index"
+# Its first entry has an empty name.
+_TENSORFLOW_INDEX_HEAD = b"\0\0"
+_TENSORFLOW_NUMBERS = ".data-?????-of-?????"
+_TENSORFLOW_LAST = b"model_checkpoint_path:"
+_SAVE_WHOLE = 'Save the whole model with model.save("model.keras"), or as a SavedModel, and give that.'
+_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_MARK = b'"peft_type"'
+_BASE_MODEL = "Give the folder of its base model."
 # What people have in a folder that is no model by itself: a file that tells, what it is, and what to give instead.
 _KNOWN_FOLDERS = (
     ("*.onnx", "a folder with an ONNX file in it", "Give the .onnx file."),
-    ("adapter_config.json", "an adapter, which is no model by itself", "Give the folder of its base model."),
+    (_ADAPTER_CONFIG, "an adapter, which is no model by itself", _BASE_MODEL),
     ("snapshots/*", "a folder of the hub's cache", "Give the folder of a snapshot in it."),
     ("config.json", "a folder whose config.json names no model of transformers, diffusers or timm", "Build the module "
      "with its own library, and give it to dippm.predict."),
+    (f"*{_TENSORFLOW_NUMBERS}", "a folder with a checkpoint of TensorFlow, which holds weights alone", _SAVE_WHOLE),
     ("*.safetensors", "a folder of weights alone", "Put the config.json that belongs to them beside them."),
     ("pytorch_model*.bin", "a folder of weights alone", "Put the config.json that belongs to them beside them."),
 )  # fmt: skip
@@ -85,6 +96,9 @@ def detect_framework(path: Path) -> Framework:
     """
     try:
         if not path.exists():
+            # TensorFlow names a checkpoint by what the names of its files begin with.
+            if Path(f"{path}{_TENSORFLOW_INDEX}").is_file():
+                raise _tensorflow_weights(path)
             cure = _PATTERN if any(sign in str(path) for sign in "*?[") else _MISSING
             raise ModelReadError(f"There is no file '{path}'.", code="model.missing", cure=cure)
         if path.is_dir():
@@ -154,11 +168,19 @@ def _detect_head(path: Path, head: bytes) -> Framework:
             cure="Give its folder, if a config.json of transformers, diffusers or timm lies there; else export the "
             "model itself: torch.onnx.export, torch.export.save or torch.jit.save.",
         )
+    if _is_of_tensorflow_checkpoint(path, head):
+        raise _tensorflow_weights(path)
     if head.lstrip().startswith(b"{"):
         if is_checkpoint_config(path):
             return Framework.PYTORCH
         if path.name == PIPELINE_NAME:
             raise _pipeline(path, folder=path.parent)
+        if path.name == _ADAPTER_CONFIG or _ADAPTER_MARK in head:
+            raise ModelReadError(
+                f"'{path}' describes an adapter, which is no model by itself.",
+                code="model.unrecognised",
+                cure=_BASE_MODEL,
+            )
     if is_graph_def(head) or path.name == _SAVED_MODEL:
         return Framework.TENSORFLOW
     if path.suffix == ".pb" and not _is_onnx(head, lowest_ir_version=_LOWEST_IR_VERSION):
@@ -177,6 +199,19 @@ def _detect_head(path: Path, head: bytes) -> Framework:
         f"'{path}' is no model file that dippm knows.",
         code="model.unrecognised",
         cure="Give a file of ONNX, PyTorch, TensorFlow, Keras or Paddle that holds a whole model.",
+    )
+
+
+def _is_of_tensorflow_checkpoint(path: Path, head: bytes) -> bool:
+    is_index = path.suffix == _TENSORFLOW_INDEX and head.startswith(_TENSORFLOW_INDEX_HEAD)
+    return is_index or path.match(f"*{_TENSORFLOW_NUMBERS}") or head.startswith(_TENSORFLOW_LAST)
+
+
+def _tensorflow_weights(path: Path) -> ModelReadError:
+    return ModelReadError(
+        f"'{path}' belongs to a checkpoint of TensorFlow, which holds weights alone.",
+        code="model.weights_only",
+        cure=_SAVE_WHOLE,
     )
 
 

@@ -22,6 +22,7 @@ from dippm.frontends.zoo_building import (
     option_unknown,
     torch_type,
     unknown,
+    unknown_stored,
     without_advice,
 )
 from dippm.graph import DType
@@ -86,9 +87,12 @@ def build_stored(
         stored: Type of the weights; None for PyTorch's own, in which the library loads them whatever the files hold.
     """
     settings = harmless_settings(checkpoint.settings, name=checkpoint.name)
+    architecture = settings["_class_name"]
+    if architecture not in dir(diffusers):
+        raise unknown_stored(checkpoint.config_path, "_class_name", architecture, diffusers)
     return _build(
         diffusers,
-        _find_definition(diffusers, settings["_class_name"]),
+        _find_definition(diffusers, architecture),
         settings,
         name=checkpoint.name,
         device=device,

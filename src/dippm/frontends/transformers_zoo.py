@@ -20,6 +20,7 @@ from dippm.frontends.zoo_building import (
     make_on,
     torch_type,
     unknown,
+    unknown_stored,
     without_advice,
 )
 from dippm.graph import DType
@@ -94,7 +95,9 @@ def build_stored(
     is_foreign = bool(checkpoint.settings.get("auto_map"))
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if model_type not in mapping:
-        raise _foreign_code(checkpoint) if is_foreign else unknown("hf", model_type, mapping.keys())
+        if is_foreign:
+            raise _foreign_code(checkpoint)
+        raise unknown_stored(checkpoint.config_path, "model_type", model_type, transformers)
     with without_advice(transformers.logging):
         try:
             described = {**_with_backbone_config(settings), "architectures": [architecture] if architecture else None}

@@ -29,7 +29,7 @@ from dippm.frontends.named_checkpoints import find_named
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.transformers_zoo import build_stored as build_stored_transformers
 from dippm.frontends.transformers_zoo import build_transformers, doubts_of_stored
-from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown
+from dippm.frontends.zoo_building import META, build_failed, harmless_settings, make_on, unknown, unknown_stored
 from dippm.graph import DType
 from dippm.processes.collection_pause import collection_paused
 
@@ -196,7 +196,7 @@ def _build_stored_timm(timm: ModuleType, checkpoint: StoredCheckpoint, device: s
             f"'{checkpoint.path}' is a model of timm, which has no steps of generation.", code="generation.step"
         )
     if not timm.is_model(model):
-        raise unknown("timm", model, timm.list_models())
+        raise unknown_stored(checkpoint.config_path, "architecture", model, timm)
     own = settings.get("model_args") or {}
     if not isinstance(own, Mapping):
         raise build_failed(checkpoint.name, TypeError(f"model_args must be an object. Got {own!r} instead"), None)

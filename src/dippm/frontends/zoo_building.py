@@ -7,10 +7,11 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dippm.errors import UnsupportedError, UsageError
+from dippm.errors import UnsupportedError, UsageError, quote
 from dippm.graph import DType
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "option_unknown",
     "torch_type",
     "unknown",
+    "unknown_stored",
     "without_advice",
 ]
 
@@ -229,6 +231,23 @@ def unknown(prefix: str, model: str, names: Iterable[str]) -> UnsupportedError:
         f"{prefix} has no model '{model}' ({len(known)} names are known).",
         code="zoo.unknown",
         cure=" ".join(cures) or None,
+    )
+
+
+def unknown_stored(config: Path, setting: str, name: str, library: ModuleType) -> UnsupportedError:
+    """The error of a configuration that names a model which the installed library does not have.
+
+    Args:
+        config: The file of the configuration.
+        setting: What names the model in it.
+        name: The name there.
+        library: The library.
+    """
+    return UnsupportedError(
+        f"'{config}' names {setting} {quote(name)}, which {library.__name__} {library.__version__} does not have.",
+        code="zoo.unknown",
+        cure=f"Update {library.__name__}, give an ONNX file, or build the module yourself and give it to "
+        "dippm.predict.",
     )
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from dippm.errors import ModelReadError, UsageError
 from dippm.frontends.inputs import parse_input_shapes
@@ -53,6 +53,34 @@ def test_sizes_that_grow_out_of_little_are_not_allocated(read, node, weights) ->
     for dim in graph.tensors[graph.outputs[0]].shape:
         total *= dim.at(1)
     assert total >= 2**38
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("Reshape", "its target shape depends"),
+        ("Expand", "its target shape depends"),
+        ("Tile", "its repeats depend"),
+        ("Pad", "its pads depend"),
+        ("CenterCropPad", "its target shape depends"),
+        ("Unsqueeze", "its axes depend"),
+        ("ReduceSum", "its axes depend"),
+    ],
+)
+def test_a_size_that_is_an_input_says_what_to_do(build, op, words) -> None:
+    def said(**names: str) -> str:
+        nodes = [helper.make_node(op, ["x", "s"], ["y"], **names)]
+        model = build(nodes, inputs={"x": ["N", 4], "s": [2]}, dtypes={"s": TensorProto.INT64}, opset=18)
+        with pytest.raises(ModelReadError) as caught:
+            read_onnx(model)
+        assert caught.value.code == "onnx.shape"
+        assert "make what this one depends on a constant before the export" in str(caught.value.cure)
+        return str(caught.value)
+
+    unnamed = said()
+    assert unnamed.startswith(f"The {op} node that makes 'y' cannot run on inputs of shape")
+    assert f": {words} on values that are not known." in unnamed
+    assert said(name="wide").startswith(f"Node 'wide' ({op}) cannot run on inputs of shape")
 
 
 @pytest.mark.parametrize("sizes", [[2**62], [2**40, 2**40], [-5]])

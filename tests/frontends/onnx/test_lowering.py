@@ -24,6 +24,7 @@ def test_names_must_fit_together(read, nodes, outputs) -> None:
     with pytest.raises(ModelReadError) as caught:
         read(nodes, outputs=outputs)
     assert caught.value.code == "onnx.invalid"
+    assert "node ''" not in str(caught.value)
 
 
 def test_opset_below_seven_is_unsupported(read) -> None:

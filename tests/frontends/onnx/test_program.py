@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dippm.frontends.onnx.program import ABSENT, Block, Op
+from dippm.frontends.onnx.program import ABSENT, Block, Op, describe_node
 
 
 def test_subgraphs_are_found_among_all_attributes() -> None:
@@ -15,3 +15,10 @@ def test_subgraphs_are_found_among_all_attributes() -> None:
     )
     assert list(op.blocks()) == blocks
     assert list(Op(op_type="Relu", domain="", version=17, inputs=(0,), outputs=(1,), attributes={}).blocks()) == []
+
+
+def test_an_operator_without_a_name_is_called_after_what_it_makes() -> None:
+    assert describe_node("Relu", "stem", ["y"]) == "node 'stem' (Relu)"
+    assert describe_node("Split", "", ["", "right"]) == "the Split node that makes 'right'"
+    assert describe_node("Relu", "", []) == "node '' (Relu)"
+    assert len(describe_node("Relu", "a" * 10_000, [])) < 300

@@ -12,10 +12,10 @@ from dippm.frontends.onnx.block_work import work_of
 from dippm.frontends.onnx.element_types import from_numpy
 from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ops.unknown import infer_unknown
-from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program
+from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program, describe_node
 from dippm.frontends.onnx.roles import is_made_name
 from dippm.frontends.onnx.slice_bounds import SliceBounds, SlicePlace
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value
+from dippm.frontends.onnx.values import DATA_LIMIT, Call, OpenSizeError, ShapeError, Value
 from dippm.graph import Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _SIZE_LIMIT = 2**40
 _NUMEL_LIMIT = 2**60
 _RANK_LIMIT = 32
 _NODE_LIMIT = 4_000_000
+_KNOWN_BEFORE = "Sizes cannot follow from the data: make what this one depends on a constant before the export."
 
 
 class Evaluator:
@@ -101,7 +102,8 @@ class Evaluator:
             try:
                 outputs = self._apply(call)
             except ShapeError as exc:
-                raise self._wrong_shape(op, inputs, str(exc)) from exc
+                cure = _KNOWN_BEFORE if isinstance(exc, OpenSizeError) else None
+                raise self._wrong_shape(op, inputs, str(exc), cure=cure) from exc
             except (ArithmeticError, LookupError, TypeError, ValueError) as exc:
                 # Attributes and constants come from the file: nonsense in them ends here, never in a traceback.
                 _logger.debug("%s failed", op.op_type, exc_info=True)
@@ -372,11 +374,16 @@ class Evaluator:
         value.index = len(self._tensors)
         self._tensors.append((value, role))
 
-    def _wrong_shape(self, op: Op, inputs: Sequence[Value | None], reason: str) -> ModelReadError:
+    def _wrong_shape(
+        self, op: Op, inputs: Sequence[Value | None], reason: str, *, cure: str | None = None
+    ) -> ModelReadError:
         shapes = ", ".join("-" if value is None else str(list(value.shape)) for value in inputs[:8])
+        outputs = ["" if number == ABSENT else self.program.names[number] for number in op.outputs]
+        node = describe_node(op.op_type, op.name, outputs)
         return ModelReadError(
-            f"Node '{op.name[:200]}' ({op.op_type}) cannot run on inputs of shape {shapes}: {reason[:500]}.",
+            f"{node[:1].upper()}{node[1:]} cannot run on inputs of shape {shapes}: {reason[:500]}.",
             code="onnx.shape",
+            cure=cure,
         )
 
 

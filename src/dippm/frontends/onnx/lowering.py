@@ -12,7 +12,16 @@ from dippm.frontends.onnx.element_types import element_type
 from dippm.frontends.onnx.external_data import ExternalFiles
 from dippm.frontends.onnx.ops import find_rule
 from dippm.frontends.onnx.ordering import order_nodes, remove_unused
-from dippm.frontends.onnx.program import ABSENT, AttributeValue, Block, InputDeclaration, Op, Program, Weight
+from dippm.frontends.onnx.program import (
+    ABSENT,
+    AttributeValue,
+    Block,
+    InputDeclaration,
+    Op,
+    Program,
+    Weight,
+    describe_node,
+)
 from dippm.frontends.onnx.roles import assign_roles
 from dippm.graph import DType
 
@@ -197,7 +206,8 @@ class _Lowering:
         for name in node.input:
             number = scope.find(name) if name else ABSENT
             if number is None:
-                raise _invalid(f"node '{node.name}' ({node.op_type}) reads '{name}', which nothing makes")
+                described = describe_node(node.op_type, node.name, node.output)
+                raise _invalid(f"{described} reads '{name}', which nothing makes")
             inputs.append(number)
         domain = "" if node.domain == "ai.onnx" else node.domain
         attributes: dict[str, AttributeValue] = {}

@@ -5,7 +5,7 @@ It does not depend on the batch size; :mod:`dippm.frontends.onnx.evaluation` run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,11 @@ import numpy.typing as npt
 
 from dippm.graph import DType, TensorRole
 
-__all__ = ["ABSENT", "Array", "AttributeValue", "Block", "InputDeclaration", "Op", "Program", "Weight"]
+__all__ = ["ABSENT", "Array", "AttributeValue", "Block", "InputDeclaration", "Op", "Program", "Weight", "describe_node"]
 
 Array = npt.NDArray[Any]
+
+_LONGEST_NAME = 200
 
 ABSENT = -1
 """Number of an optional input or output that is left out."""
@@ -134,3 +136,11 @@ class Program:
     opset: int = 0
     warnings: list[str] = field(default_factory=list)
     is_training: bool = False
+
+
+def describe_node(op_type: str, name: str, outputs: Sequence[str]) -> str:
+    """What messages call an operator: by its name in the file, without one by the first value that it makes."""
+    made = next((output for output in outputs if output), "")
+    if name or not made:
+        return f"node '{name[:_LONGEST_NAME]}' ({op_type})"
+    return f"the {op_type} node that makes '{made[:_LONGEST_NAME]}'"

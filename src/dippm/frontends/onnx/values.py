@@ -17,7 +17,7 @@ from dippm.graph import Attribute, DType, OpKind, TensorRole
 if TYPE_CHECKING:
     from dippm.frontends.onnx.evaluation import Evaluator
 
-__all__ = ["DATA_LIMIT", "Call", "ShapeError", "Value", "broadcast", "normalize_axis", "numel"]
+__all__ = ["DATA_LIMIT", "Call", "OpenSizeError", "ShapeError", "Value", "broadcast", "normalize_axis", "numel"]
 
 DATA_LIMIT = 65_536
 """Most elements of a tensor whose values are evaluated."""
@@ -27,6 +27,10 @@ Sizes = tuple[int, ...]
 
 class ShapeError(Exception):
     """An operator's inputs do not fit together; the evaluator says which operator and why."""
+
+
+class OpenSizeError(ShapeError):
+    """A size follows from values that are known only when the model runs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +84,7 @@ class Value:
     def number(self) -> float:
         """The one number that it holds."""
         if self.data is None or not self.data.size:
-            raise ShapeError("a number that must be constant is not known")
+            raise OpenSizeError("a number that must be constant is not known")
         number = float(np.real(self.data.reshape(-1)[0]))
         return nan if isnan(number) else number  # one NaN, so that attributes compare equal
 

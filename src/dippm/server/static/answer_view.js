@@ -119,7 +119,7 @@ export class AnswerView {
     return make("header", { class: "answer-head" },
       make("h2", { id: "answer-title", tabindex: "-1" }, model.source),
       make("p", { class: "facts" },
-        `${model.framework}, ${formatWhole(model.nodes)} operators, ${describeWeights(model)}, `,
+        `${model.framework}, ${formatWhole(model.nodes)} ${model.nodes === 1 ? "operator" : "operators"}, ${describeWeights(model)}, `,
         `${formatCount(first.macs / samples)}MACs a sample${first.mode === "training" ? " (forward and backward)" : ""}; ${inputs.join(", ")}`),
       make("p", { class: "holds" }, make("span", {}, "Predicted for"), holds.map((each) => make("span", { class: "tag" }, each))),
       note ? make("p", { class: "problem" }, note) : null,

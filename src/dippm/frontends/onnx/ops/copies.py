@@ -6,7 +6,7 @@ import numpy as np
 
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
+from dippm.frontends.onnx.values import Call, OpenSizeError, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
 __all__: list[str] = []
@@ -19,8 +19,10 @@ def tile(call: Call) -> Value:
     """The tensor repeated along each dimension."""
     x = call.required(0)
     repeats = call.known_ints(1)
-    if repeats is None or len(repeats) != len(x.shape) or any(not 0 <= count < _REPEAT_LIMIT for count in repeats):
-        raise ShapeError("its repeats are not known, negative, or not one for each dimension")
+    if repeats is None:
+        raise OpenSizeError("its repeats depend on values that are not known")
+    if len(repeats) != len(x.shape) or any(not 0 <= count < _REPEAT_LIMIT for count in repeats):
+        raise ShapeError("its repeats are negative, too many, or not one for each dimension")
     shape = tuple(size * count for size, count in zip(x.shape, repeats, strict=True))
     if shape == x.shape:
         return x
@@ -58,7 +60,7 @@ def pad(call: Call) -> Value:
     if pads is None:
         pads = call.ints_attribute("pads") or call.ints_attribute("paddings")
     if pads is None:
-        raise ShapeError("its pads depend on values that are not known")
+        raise OpenSizeError("its pads depend on values that are not known")
     axes = call.known_ints(3)
     axes = list(range(len(x.shape))) if axes is None else [normalize_axis(axis, len(x.shape)) for axis in axes]
     if len(pads) != 2 * len(axes):
@@ -83,7 +85,7 @@ def center_crop_pad(call: Call) -> Value:
     x = call.required(0)
     wanted = call.known_ints(1)
     if wanted is None:
-        raise ShapeError("its target shape depends on values that are not known")
+        raise OpenSizeError("its target shape depends on values that are not known")
     axes = call.ints_attribute("axes") or list(range(len(x.shape)))
     if len(axes) != len(wanted):
         raise ShapeError("its axes do not fit its target shape")

@@ -10,7 +10,7 @@ from dippm.frontends.onnx.element_types import NUMPY_TYPES, element_type
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Weight
 from dippm.frontends.onnx.roles import role_of_constant
-from dippm.frontends.onnx.values import Call, ShapeError, Value, numel
+from dippm.frontends.onnx.values import Call, OpenSizeError, ShapeError, Value, numel
 from dippm.graph import DType, OpKind, TensorRole
 
 __all__: list[str] = []
@@ -38,8 +38,10 @@ def constant(call: Call) -> Value:
 def constant_of_shape(call: Call) -> Value:
     """One number repeated."""
     sizes = call.known_ints(0)
-    if sizes is None or any(size < 0 for size in sizes):
-        raise ShapeError("its shape is not known or negative")
+    if sizes is None:
+        raise OpenSizeError("its shape depends on values that are not known")
+    if any(size < 0 for size in sizes):
+        raise ShapeError(f"its shape {sizes[:16]} has a negative size")
     stored = call.tensor_attribute("value")
     number = stored.data.reshape(-1)[0] if stored is not None and stored.data is not None and stored.data.size else None
     dtype = stored.dtype if stored is not None else DType.FLOAT32
@@ -60,7 +62,7 @@ def arange(call: Call) -> Value:
     """Numbers in steps."""
     start, limit, step = (call.required(position) for position in range(3))
     if start.data is None or limit.data is None or step.data is None:
-        raise ShapeError("its bounds depend on values that are not known")
+        raise OpenSizeError("its bounds depend on values that are not known")
     numbers = (start.number(), limit.number(), step.number())
     if numbers[2] == 0 or not all(isfinite(number) for number in numbers):
         raise ShapeError("its step is 0 or its bounds are not finite")
@@ -113,7 +115,7 @@ def window(call: Call) -> Value:
     """A window function."""
     size = call.required(0)
     if size.data is None:
-        raise ShapeError("its size depends on values that are not known")
+        raise OpenSizeError("its size depends on values that are not known")
     dtype = element_type(call.int_attribute("output_datatype", 1))
     return call.emit(OpKind.FILL, [], (size.integer(),), dtype, function="window")
 
@@ -123,7 +125,7 @@ def mel_weights(call: Call) -> Value:
     """A filter bank."""
     bins, length = call.required(0), call.required(1)
     if bins.data is None or length.data is None:
-        raise ShapeError("its sizes depend on values that are not known")
+        raise OpenSizeError("its sizes depend on values that are not known")
     dtype = element_type(call.int_attribute("output_datatype", 1))
     shape = (length.integer() // 2 + 1, bins.integer())
     return call.emit(OpKind.FILL, [], shape, dtype, function="mel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
+from dippm.frontends.onnx.values import Call, OpenSizeError, ShapeError, Value, normalize_axis, numel
 from dippm.graph import OpKind, TensorRole
 
 __all__: list[str] = []
@@ -127,7 +127,7 @@ def one_hot(call: Call) -> Value:
     indices, values = call.required(0), call.required(2)
     depth = call.required(1)
     if depth.data is None:
-        raise ShapeError("its depth depends on values that are not known")
+        raise OpenSizeError("its depth depends on values that are not known")
     axis = call.int_attribute("axis", -1)
     axis = normalize_axis(axis, len(indices.shape) + 1)
     shape = (*indices.shape[:axis], depth.integer(), *indices.shape[axis:])

@@ -6,7 +6,16 @@ import numpy as np
 
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.values import DATA_LIMIT, Call, ShapeError, Value, broadcast, normalize_axis, numel
+from dippm.frontends.onnx.values import (
+    DATA_LIMIT,
+    Call,
+    OpenSizeError,
+    ShapeError,
+    Value,
+    broadcast,
+    normalize_axis,
+    numel,
+)
 from dippm.graph import DType, OpKind
 
 __all__ = ["turn"]
@@ -56,7 +65,7 @@ def reshape(call: Call) -> Value:
     if target is None:
         target = call.ints_attribute("shape")
     if target is None:
-        raise ShapeError("its target shape depends on values that are not known")
+        raise OpenSizeError("its target shape depends on values that are not known")
     wanted = call.required(1) if len(call.inputs) > 1 else None
     rebatching = call.evaluator.rebatching
     native, native_output = call.native_shape(0), call.native_output_shape()
@@ -120,7 +129,7 @@ def _axes(call: Call, rank: int) -> list[int] | None:
     if axes is None:
         axes = call.ints_attribute("axes")
     if axes is None and call.optional(1) is not None:
-        raise ShapeError("its axes depend on values that are not known")
+        raise OpenSizeError("its axes depend on values that are not known")
     return None if axes is None else [normalize_axis(axis, rank) for axis in axes]
 
 
@@ -178,7 +187,7 @@ def expand(call: Call) -> Value:
     x = call.required(0)
     target = call.known_ints(1)
     if target is None:
-        raise ShapeError("its target shape depends on values that are not known")
+        raise OpenSizeError("its target shape depends on values that are not known")
     if any(size < 0 for size in target):
         raise ShapeError(f"its target {target[:16]} has a negative size")
     try:
@@ -239,7 +248,7 @@ def split(call: Call) -> list[Value]:
     sizes = call.known_ints(1)
     if sizes is None:
         if call.optional(1) is not None:
-            raise ShapeError("its sizes depend on values that are not known")
+            raise OpenSizeError("its sizes depend on values that are not known")
         sizes = call.ints_attribute("split")
     if is_sequence and (sizes is None or (call.required(1).shape == () and len(sizes) == 1)):
         step = sizes[0] if sizes else 1

@@ -10,7 +10,7 @@ from dippm.costs.decompositions import FLOPS_PER_ELEMENT, count_flops, warn_of_d
 from dippm.frontends.onnx.ops.folding import fold
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.program import Array
-from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
+from dippm.frontends.onnx.values import Call, OpenSizeError, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
 __all__ = ["reduce", "softmax"]
@@ -38,7 +38,7 @@ def reduce(call: Call) -> Value:
     wanted = call.known_ints(1)
     if wanted is None:
         if call.optional(1) is not None:
-            raise ShapeError("its axes depend on values that are not known")
+            raise OpenSizeError("its axes depend on values that are not known")
         wanted = call.ints_attribute("axes")
     if not wanted:
         if call.int_attribute("noop_with_empty_axes"):
