@@ -228,6 +228,7 @@ def predict_with(
     folder: Path,
     *,
     pretraining: Pretraining | None = None,
+    resume: bool = False,
 ) -> FloatArray:
     """Train on given parts and predict every sample: what evaluation needs of a training. Trees learn nothing first.
 
@@ -235,7 +236,7 @@ def predict_with(
         Result: [S, 3].
     """
     first = None if settings.model == TREES else pretraining
-    return _fit(samples, parts, settings, folder, pretraining=first, resume=False).predictions
+    return _fit(samples, parts, settings, folder, pretraining=first, resume=resume).predictions
 
 
 def _fit(
