@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import dippm
+from dippm.graph import OpKind
 
 pytest.importorskip("torch")
 if not (find_spec("tensorflow") and find_spec("tf2onnx")):  # not imported: Paddle crashes when it comes second
@@ -139,3 +140,18 @@ def test_tensorflow_and_pytorch_agree(name: str, tmp_path: Path, reference_model
             )
             assert theirs.macs == pytest.approx(ours.macs, rel=0.01)
             assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=0.05), (precision, batch)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
+def test_convnext_of_keras_and_of_torchvision_agree(tmp_path: Path) -> None:
+    """Keras's own subtracts the mean of its images and ends in a softmax, and torchvision's does not."""
+    import keras
+
+    keras.applications.ConvNeXtTiny(weights=None).save(tmp_path / "convnext.keras")
+    theirs, ours = dippm.load(tmp_path / "convnext.keras"), dippm.load("torchvision:convnext_tiny")
+    counts = [sum(node.kind is not OpKind.VIEW for node in graph.nodes) for graph in (theirs, ours)]
+    assert counts[0] == pytest.approx(counts[1], abs=4)
+    for batch in (1, 32):
+        expected, found = (dippm.predict(graph, batch=batch, device="A100") for graph in (ours, theirs))
+        assert found.latency_ms == pytest.approx(expected.latency_ms, rel=0.05), batch

@@ -5,7 +5,7 @@ import pytest
 
 from dippm.errors import UsageError
 from dippm.frontends.call_structure import Fixed
-from dippm.frontends.inputs import InputEntry, nest_dotted_names, parse_input_shapes, unknown_input
+from dippm.frontends.inputs import InputEntry, InputShapes, nest_dotted_names, parse_input_shapes, unknown_input
 from dippm.graph import DType
 
 
@@ -152,6 +152,17 @@ def test_where_tensors_stand_side_by_side_nested_ones_are_refused() -> None:
     assert caught.value.code == "input.nested"
     with pytest.raises(UsageError, match=r"Got the value '1x64' for 'x'\. .* as name=3,224,224 with a single '='"):
         parse_input_shapes({"x": "=1x64"}).refuse_structure("This model")
+
+
+def test_numbers_that_inputs_hold_are_told_from_tensors() -> None:
+    given = parse_input_shapes(["x=3,8", "rounds==5", "is_fast==true"])
+    shapes, values = given.split_values("This model")
+    assert shapes == InputShapes(named={"x": InputEntry(shape=(3, 8))})
+    assert values == {"rounds": 5, "is_fast": True}
+    assert shapes.split_values("This model") == (shapes, {})
+    for wrong in ({"x": {"y": "3"}, "rounds": 5}, {"x": None}, {"x": "=wide"}, ["3", "=5"]):
+        with pytest.raises(UsageError, match="This model takes tensors side by side"):
+            parse_input_shapes(wrong).split_values("This model")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dippm.graph import Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
+from dippm.graph import MOST_RUNS, Dim, DType, Graph, Node, OpKind, TensorRole, TensorSpec
 from dippm.graph.editor import GraphEditor
 
 SHAPE = (Dim(1, 0), Dim(0, 4))
@@ -119,3 +119,10 @@ def test_substitute_rewires_readers_and_outputs(builder: Any) -> None:
     graph = editor.to_graph()
     assert [node.inputs for node in graph.nodes] == [(0, 0)]
     assert graph.outputs == (0, 1)
+
+
+def test_a_node_in_place_of_one_in_a_loop_may_run_as_often(graph: Graph) -> None:
+    editor, like = GraphEditor(graph), replace(graph.nodes[0], attributes={MOST_RUNS: 7.0, "function": "x"})
+    made = editor.make_node(OpKind.TANH, (0,), (1,), like=like, attributes={"approximate": "none"})
+    assert made.attributes == {"approximate": "none", MOST_RUNS: 7.0}
+    assert editor.make_node(OpKind.TANH, (0,), (1,), like=graph.nodes[0]).attributes == {}

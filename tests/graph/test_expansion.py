@@ -1,6 +1,6 @@
 from typing import Any
 
-from dippm.graph import Dim, DType, Node, OpKind
+from dippm.graph import MOST_RUNS, Dim, DType, Node, OpKind
 from dippm.graph.expansion import Expansion
 
 
@@ -26,3 +26,11 @@ def test_several_nodes_stand_for_one(builder: Any) -> None:
         (OpKind.COPY, (result,), (y,), ()),
     ]
     assert {(each.scope, each.source_op) for each in expansion.nodes} == {("block.0", "op")}
+
+
+def test_nodes_in_place_of_one_in_a_loop_may_run_as_often(builder: Any) -> None:
+    x, y = builder.input(builder.N, 8), builder.tensor(builder.N, 8)
+    node = Node(kind=OpKind.SOFTMAX, inputs=(x,), outputs=(y,), attributes={MOST_RUNS: 7.0})
+    expansion = Expansion(builder.graph(), name="part")
+    expansion.add_node(node, OpKind.COPY, (x,), y, function="contiguous")
+    assert expansion.nodes[0].attributes == {"function": "contiguous", MOST_RUNS: 7.0}

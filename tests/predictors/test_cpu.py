@@ -12,7 +12,7 @@ from dippm.costs.conditions import Conditions, Layout, Mode, Optimizer, Runtime
 from dippm.costs.cpu_time import CpuFamily, CpuRates
 from dippm.costs.precision import Precision
 from dippm.errors import DippmError, UnsupportedError
-from dippm.graph import Graph, OpKind
+from dippm.graph import MOST_RUNS, Graph, OpKind
 from dippm.predictors.cpu import CpuPredictor
 from dippm.predictors.cpu_calibration import CpuCalibration
 from dippm.predictors.prediction import Prediction
@@ -221,3 +221,16 @@ def test_a_damaged_artefact_is_named(tmp_path: Path, key: str, value: object) ->
     with pytest.raises(DippmError, match=r"cpu\.json") as caught:
         CpuCalibration.read(path)
     assert caught.value.code == "artefact.unreadable"
+
+
+def test_the_interval_is_open_above_where_a_loop_may_run_more_often(builder: Any) -> None:
+    x = builder.input(builder.N, 1024)
+    builder.node(OpKind.LINEAR, [x, builder.weight(1024, 1024)], builder.N, 1024)
+    graph = builder.graph()
+    (plain,) = predict(graph, batches=[8])
+    looped = replace(graph, nodes=(replace(graph.nodes[0], attributes={MOST_RUNS: 1000.0}),))
+    (answer,) = predict(looped, batches=[8])
+    assert answer.latency_ms == plain.latency_ms
+    (low, high), (plain_low, plain_high) = answer.intervals["latency_ms"], plain.intervals["latency_ms"]
+    assert (low, high) == (plain_low, pytest.approx(1000 * plain_high))
+    assert any("1,000 times the loop's part" in warning for warning in answer.predictor.warnings)

@@ -11,7 +11,7 @@ from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device, load_catalog
 from dippm.errors import UnsupportedError
-from dippm.graph import DType, Graph, OpKind
+from dippm.graph import MOST_RUNS, DType, Graph, OpKind
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
@@ -651,3 +651,31 @@ def test_a_model_in_16_bits_has_one_answer_whatever_32_bits_it_is_asked_for_in(b
     assert len({(answer.latency_ms, answer.energy_j) for answer in answers}) == 1
     assert answers[1].intervals == answers[0].intervals
     assert answers[1].warnings == answers[0].warnings
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("is_open", [True, False])
+def test_intervals_are_open_above_where_a_loop_may_run_more_often(builder: Any, mode: Mode, *, is_open: bool) -> None:
+    """A training step's backward nodes belong to the loop as their forward nodes do."""
+    n, mark = builder.N, {MOST_RUNS: 1000.0} if is_open else {}
+    x = builder.input(n, 1024)
+    for _ in range(4):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(1024, 1024)], n, 1024, **mark)
+    optimizer = Optimizer.MOMENTUM if mode is Mode.TRAINING else None
+    (answer,) = predict(builder.graph(), batches=[4096], devices=["A100"], mode=mode, optimizer=optimizer)
+    for name, figure in (("latency_ms", answer.latency_ms), ("energy_j", answer.energy_j)):
+        low, high = answer.intervals[name]
+        assert figure is not None
+        assert low < figure
+        assert high > 500 * figure if is_open else high < 10 * figure
+    assert any("1,000 times the loop's part" in warning for warning in answer.predictor.warnings) == is_open
+
+
+def test_only_the_part_of_a_loop_is_open(builder: Any) -> None:
+    n = builder.N
+    x = builder.input(n, 4096)
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], n, 4096)
+    builder.node(OpKind.RELU, [x], n, 4096, **{MOST_RUNS: 1000.0})
+    (answer,) = predict(builder.graph(), batches=[4096], devices=["A100"])
+    high = answer.intervals["latency_ms"][1]
+    assert 5 * answer.latency_ms < high < 200 * answer.latency_ms

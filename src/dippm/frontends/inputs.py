@@ -86,6 +86,28 @@ class InputShapes:
         """All tensors in order."""
         return (*self.positional, *(self.named or {}).values())
 
+    def split_values(self, what: str) -> tuple[InputShapes, dict[str, bool | int | float]]:
+        """The tensors, and the inputs by name of which the caller gave the number that they hold.
+
+        Args:
+            what: What takes the inputs, such as ``"An ONNX model"``.
+
+        Raises:
+            UsageError: ``input.nested`` where there is anything else.
+        """
+        if self.structure is None:
+            return self, {}
+        values = {
+            name: part.value
+            for name, part in self.structure.named.items()
+            if isinstance(part, Fixed) and isinstance(part.value, bool | int | float)
+        }
+        rest = {name: part for name, part in self.structure.named.items() if name not in values}
+        if self.structure.positional or not all(isinstance(part, Leaf) for part in rest.values()):
+            others = CallStructure(positional=self.structure.positional, named=rest)
+            dataclasses.replace(self, structure=others).refuse_structure(what)
+        return InputShapes(named=self.named), values
+
     def refuse_structure(self, what: str) -> None:
         """Refuse nested inputs, and arguments that are no tensors, where every input is a tensor of its own.
 

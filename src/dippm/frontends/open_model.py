@@ -252,7 +252,7 @@ def _open_file(
     if found is Framework.DIPPM:
         return _open_graph(path, input=input)
     if found is not Framework.PYTORCH:
-        input.refuse_structure(f"'{path}'")
+        input.split_values(f"'{path}'")  # refuses, before anything is converted, what is neither tensors nor numbers
     if found is Framework.ONNX:
         from dippm.frontends.onnx import read_onnx
 

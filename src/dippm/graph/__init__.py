@@ -3,7 +3,7 @@
 from dippm.graph.arrays import GraphArrays
 from dippm.graph.dim import Dim, Shape, fixed_shape
 from dippm.graph.dtype import DType
-from dippm.graph.graph import Attribute, Graph, Node, TensorRole, TensorSpec
+from dippm.graph.graph import MOST_RUNS, Attribute, Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import (
     ACTIVATION_KINDS,
     ARITHMETIC_KINDS,
@@ -18,6 +18,7 @@ __all__ = [
     "ACTIVATION_KINDS",
     "ARITHMETIC_KINDS",
     "CONTRACTION_KINDS",
+    "MOST_RUNS",
     "NORM_KINDS",
     "RECURRENT_KINDS",
     "TRAINING_KINDS",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
-from dippm.graph.graph import Attribute, Graph, Node, TensorRole, TensorSpec
+from dippm.graph.graph import MOST_RUNS, Attribute, Graph, Node, TensorRole, TensorSpec
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["GraphEditor"]
@@ -143,12 +143,15 @@ class GraphEditor:
         source_op: str = "",
         attributes: Mapping[str, Attribute] | None = None,
     ) -> Node:
-        """A node that belongs where another one does."""
+        """A node that belongs where another one does, and runs as often."""
+        given = dict(attributes or {})
+        if MOST_RUNS in like.attributes:
+            given[MOST_RUNS] = like.attributes[MOST_RUNS]
         return Node(
             kind=kind,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            attributes=dict(attributes or {}),
+            attributes=given,
             scope=like.scope,
             source_op=source_op or like.source_op,
         )

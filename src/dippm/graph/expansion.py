@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
-from dippm.graph.graph import Attribute, Graph, Node, TensorSpec
+from dippm.graph.graph import MOST_RUNS, Attribute, Graph, Node, TensorSpec
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["Expansion"]
@@ -40,7 +40,9 @@ class Expansion:
         releases: tuple[int, ...] = (),
         **attributes: Attribute,
     ) -> None:
-        """Append a node that runs in place of another one, under its scope and name."""
+        """Append a node that runs in place of another one, as often, under its scope and name."""
+        if MOST_RUNS in stands_for.attributes:
+            attributes[MOST_RUNS] = stands_for.attributes[MOST_RUNS]
         self.nodes.append(
             Node(
                 kind=kind,

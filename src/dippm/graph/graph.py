@@ -11,9 +11,9 @@ import numpy as np
 from dippm.errors import ModelReadError
 from dippm.graph.codes import mark
 from dippm.graph.columns import NONE, GraphColumns
-from dippm.graph.parts import MOST_DIMENSIONS, Attribute, Node, TensorRole, TensorSpec
+from dippm.graph.parts import MOST_DIMENSIONS, MOST_RUNS, Attribute, Node, TensorRole, TensorSpec
 
-__all__ = ["MOST_DIMENSIONS", "Attribute", "Graph", "Node", "TensorRole", "TensorSpec"]
+__all__ = ["MOST_DIMENSIONS", "MOST_RUNS", "Attribute", "Graph", "Node", "TensorRole", "TensorSpec"]
 
 _IS_COMPUTED = mark(TensorRole, (TensorRole.ACTIVATION,))
 

@@ -35,6 +35,8 @@ CONV_WEIGHT_GRAD    gradient of the output, x            those of the convolutio
 OPTIMIZER           what it updates, then what it reads  function, updated (how many of the inputs it updates)
 UNKNOWN             anything                             flops_per_element (of the first input, where known;
                                                          else costed by its bytes, reported as unsupported)
+any                 those above                          most_runs (how many times as often as in the graph it may
+                                                         run, in a loop that is not written out to its end)
 =================== ==================================== ===================================================
 """
 

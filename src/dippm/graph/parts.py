@@ -10,12 +10,16 @@ from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["MOST_DIMENSIONS", "Attribute", "Node", "TensorRole", "TensorSpec"]
+__all__ = ["MOST_DIMENSIONS", "MOST_RUNS", "Attribute", "Node", "TensorRole", "TensorSpec"]
 
 Attribute = bool | int | float | str | tuple[int, ...]
 
 #: Most dimensions of a tensor: what NumPy and PyTorch's iterators take.
 MOST_DIMENSIONS = 64
+
+#: Attribute of an operator of any kind in a loop that is not written out to its end: how many times as often as in the
+#: graph it may run.
+MOST_RUNS = "most_runs"
 
 
 class TensorRole(StrEnum):

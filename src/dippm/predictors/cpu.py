@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.cpu_time import CpuRates, node_seconds
 from dippm.costs.memory import live_memory
+from dippm.costs.open_loops import most_runs_of, warn_of_open_loops
 from dippm.costs.precision import Precision
 from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.workload import Workload
@@ -103,7 +104,9 @@ class CpuPredictor:
             + (0.0 if rates.threads == nearest.threads else _DOUBT_OF_OTHER_THREADS)
             + DOUBT_PER_UNSUPPORTED_SHARE * 1e3 * seconds[:, is_unsupported].sum(axis=1) / latency_ms
         )
-        latency_in = zip((latency_ms / np.exp(spread)).tolist(), (latency_ms * np.exp(spread)).tolist(), strict=True)
+        most_runs = np.array([most_runs_of(node.attributes) for node in graph.nodes])
+        longest_ms = (latency_ms + 1e3 * (seconds * (most_runs - 1.0)).sum(axis=1)) * np.exp(spread)
+        latency_in = zip((latency_ms / np.exp(spread)).tolist(), longest_ms.tolist(), strict=True)
         memory = self._memory(workload, batches, context_mb=context_mb, imports_library=imports_library)
         model = ModelInfo.of(graph)
         inputs = [graph.tensors[index] for index in graph.inputs]
@@ -126,7 +129,10 @@ class CpuPredictor:
                     name=_NAME,
                     version=self._calibration.version,
                     labels=self._calibration.labels,
-                    warnings=(*self._warnings(graph, rates, beyond=float(past)), *warn_of_batch(graph, batch)),
+                    warnings=(
+                        *self._warnings(graph, rates, beyond=float(past), most_runs=float(most_runs.max())),
+                        *warn_of_batch(graph, batch),
+                    ),
                 ),
             )
             for batch, macs, latency, latency_interval, (parts, memory_interval), past in zip(
@@ -161,8 +167,8 @@ class CpuPredictor:
             answers.append((parts, (low, total + margin + _DOUBT_PER_LIBRARY * library)))
         return answers
 
-    def _warnings(self, graph: Graph, rates: CpuRates, *, beyond: float) -> tuple[str, ...]:
-        warnings = list(graph.warnings)
+    def _warnings(self, graph: Graph, rates: CpuRates, *, beyond: float, most_runs: float) -> tuple[str, ...]:
+        warnings = [*graph.warnings, *warn_of_open_loops(most_runs)]
         known = self._nearest(rates)
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")

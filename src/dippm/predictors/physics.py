@@ -32,8 +32,8 @@ from dippm.predictors.physics_doubt import (
     TimeGrounds,
     memory_interval,
     memory_spreads,
+    most_times,
     time_and_energy_intervals,
-    times_of_decompositions,
 )
 from dippm.predictors.physics_warnings import share_of_copying, warn_of_answer, warn_of_question
 from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
@@ -322,7 +322,7 @@ class PhysicsPredictor:
             device,
             spread=spread,
             power_spread=calibration.power_spread,
-            most_times=times_of_decompositions(prepared, compiled, breakdown),
+            most_times=most_times(prepared, compiled, breakdown),
         )
         memory_ends = memory_interval(
             memory,

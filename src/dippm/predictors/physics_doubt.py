@@ -23,7 +23,7 @@ from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
 
 __all__ = [
-    "TimeGrounds", "memory_interval", "memory_spreads", "time_and_energy_intervals", "times_of_decompositions",
+    "TimeGrounds", "memory_interval", "memory_spreads", "most_times", "time_and_energy_intervals",
 ]  # fmt: skip
 
 FloatArray = npt.NDArray[np.float64]
@@ -153,10 +153,10 @@ def _doubt_of_operators(
     return result
 
 
-def times_of_decompositions(
-    prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown
-) -> FloatArray:
-    """How many times the predicted time it may be, as decompositions of matrices take more than their arithmetic, [B].
+def most_times(prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown) -> FloatArray:
+    """How many times the predicted time it may be, [B].
+
+    Decompositions of matrices take more than their arithmetic, and loops may run more often than they are counted.
 
     Args:
         prepared: The graphs that are predicted together.
@@ -165,8 +165,8 @@ def times_of_decompositions(
     """
     graphs, nodes = prepared.compiled, compiled.nodes
     is_decomposed = graphs.is_unsupported[nodes] & (prepared.at.flops[:, nodes] > 0.0).any(axis=0)
-    share = breakdown.share_ms[:, is_decomposed].sum(axis=1) / breakdown.latency_ms
-    result: FloatArray = 1.0 + (MOST_TIMES - 1.0) * share
+    most = graphs.most_runs[nodes] * np.where(is_decomposed, MOST_TIMES, 1.0)
+    result: FloatArray = 1.0 + (breakdown.share_ms * (most - 1.0)).sum(axis=1) / breakdown.latency_ms
     return result
 
 

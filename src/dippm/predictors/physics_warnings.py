@@ -13,6 +13,7 @@ from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
 from dippm.costs.energy import PowerModel, is_always_limited
 from dippm.costs.latency import LatencyBreakdown
+from dippm.costs.open_loops import warn_of_open_loops
 from dippm.costs.packings import PACKED_BY
 from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
@@ -67,7 +68,8 @@ def warn_of_question(
     """
     graph, conditions = compiled.graph, prepared.conditions
     software, as_run = prepared.compiled.software, replace(conditions, precision=compiled.runs_in)
-    warnings = [*graph.warnings, *_software_warning(software, as_run, device)]
+    most_runs = float(prepared.compiled.most_runs[compiled.nodes].max(initial=1.0))
+    warnings = [*graph.warnings, *warn_of_open_loops(most_runs), *_software_warning(software, as_run, device)]
     if names := name_unsupported(graph):
         warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
     if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):

@@ -18,6 +18,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import is_first, number_values
+from dippm.costs.open_loops import most_runs_of
 from dippm.costs.packed_weights import PackedWeights
 from dippm.costs.precision import Arithmetic, Precision, precision_of_run, stored_half, whole_model_type
 from dippm.costs.sizes import GraphSizes
@@ -122,6 +123,7 @@ class CompiledGraphs:
         in_fp32: Those of strict FP32 and of TF32 if they were run in FP32; None elsewhere.
         is_unsupported: Nodes without a rule of their own.
         is_unmeasured: Nodes whose rule no measurement stands behind.
+        most_runs: How many times as often as it is counted each node may run, see :mod:`dippm.costs.open_loops`.
         phase: Phase of each node.
         times: How often each node runs.
         nodes_of: Positions of the nodes of each kind that there is.
@@ -135,6 +137,7 @@ class CompiledGraphs:
     in_fp32: KernelPlan | None
     is_unsupported: npt.NDArray[np.bool_]
     is_unmeasured: npt.NDArray[np.bool_]
+    most_runs: FloatArray
     phase: npt.NDArray[np.int8]
     times: FloatArray
     nodes_of: Mapping[OpKind, IndexArray]
@@ -226,6 +229,7 @@ class CompiledGraphs:
             ),
             is_unsupported=_is_any(nodes_of, UNSUPPORTED_KINDS, count=count),
             is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
+            most_runs=_most_runs(sizes, steps),
             phase=phase,
             times=np.concatenate([step.times for step in steps] or [np.ones(count)]),
             nodes_of=nodes_of,
@@ -372,6 +376,16 @@ def _numbers_of(kind: IndexArray) -> list[int]:
 def _by_kind(kind: IndexArray) -> dict[OpKind, IndexArray]:
     """Positions of the nodes of each kind that there is."""
     return {_KINDS[number]: np.flatnonzero(kind == number) for number in _numbers_of(kind)}
+
+
+def _most_runs(sizes: GraphSizes, steps: Sequence[TrainingGraph]) -> FloatArray:
+    """How many times as often each node may run; one of the backward pass as its forward node, [n_nodes]."""
+    result = sizes.read_attributes(np.arange(len(sizes.nodes)), most_runs_of)
+    for step, nodes in zip(steps, sizes.nodes_of_graphs if steps else (), strict=True):
+        is_backward = step.twin >= 0
+        own = result[nodes]
+        own[is_backward] = np.maximum(own, own[step.twin])[is_backward]
+    return result
 
 
 def _is_any(nodes_of: Mapping[OpKind, IndexArray], kinds: AbstractSet[OpKind], *, count: int) -> npt.NDArray[np.bool_]:

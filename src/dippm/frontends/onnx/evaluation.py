@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from dippm.costs.open_loops import most_runs_of
 from dippm.errors import ModelReadError
 from dippm.frontends.onnx.block_work import work_of
 from dippm.frontends.onnx.element_types import from_numpy
@@ -16,7 +18,7 @@ from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program, desc
 from dippm.frontends.onnx.roles import is_made_name
 from dippm.frontends.onnx.slice_bounds import SliceBounds, SlicePlace
 from dippm.frontends.onnx.values import DATA_LIMIT, Call, OpenSizeError, ShapeError, Value
-from dippm.graph import Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
+from dippm.graph import MOST_RUNS, Attribute, DType, Graph, Node, OpKind, Shape, TensorRole, TensorSpec, fixed_shape
 
 if TYPE_CHECKING:
     from dippm.frontends.onnx.rebatching import Rebatching
@@ -296,6 +298,17 @@ class Evaluator:
     def kinds_since(self, first: int) -> set[OpKind]:
         """Kinds of the nodes written down from that number on."""
         return {node.kind for node in self._nodes[first:]}
+
+    def mark_open(self, first: int, most_runs: float) -> None:
+        """Note that the nodes from a number on may run more often than they are written down.
+
+        Args:
+            first: The number.
+            most_runs: How many times as often they may run.
+        """
+        for place, node in enumerate(self._nodes[first:], first):
+            most = most_runs * most_runs_of(node.attributes)
+            self._nodes[place] = replace(node, attributes={**node.attributes, MOST_RUNS: most})
 
     def count_unsupported(self, op: Op) -> None:
         """Remember an operator without a rule."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
+from dippm.frontends.onnx.bound_inputs import bind_values
 from dippm.frontends.onnx.evaluation import Evaluator
 from dippm.frontends.onnx.external_data import ExternalFiles
 from dippm.frontends.onnx.idle_views import drop_idle_views
@@ -65,7 +66,7 @@ def read_onnx(
     Args:
         source: A path, the file's bytes, or a parsed ModelProto.
         input: Shapes that the caller gives, per sample; needed where the file leaves a dimension other than the batch
-            open.
+            open. An input of one number may be given by its value.
         mode: In training, the dropout that the file holds is active; a warning says where nothing in it belongs to
             training.
         batch_hint: The batch to read the model at where it cannot be read for every batch, at least 1; where it can,
@@ -92,7 +93,9 @@ def read_onnx(
         program = lower(model, ExternalFiles(folder))
         program.is_training = mode is Mode.TRAINING
         del model
-        plan = plan_inputs(program.inputs, input)
+        shapes, values = input.split_values(f"'{name}'")
+        bind_values(program, values)
+        plan = plan_inputs(program.inputs, shapes)
         graph = drop_idle_views(_read(program, plan, name, batch_hint))
         if not is_converted:  # else canonicalize does it, for layers of any module
             graph = _with_whole_recurrent_modules(graph)

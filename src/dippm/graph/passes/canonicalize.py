@@ -59,11 +59,11 @@ FUSIONS: tuple[Pass, ...] = (
 CONVERTED_FUSIONS: tuple[Pass, ...] = (
     drop_neutral_arithmetic,
     fold_weight_views,
+    fuse_moment_norm,
     cancel_transposes,
     order_images,
     fold_borders,
     fuse_convolution_bias,
-    fuse_moment_norm,
     fuse_reshaped_linear,
     fuse_einsum_attention,
     fuse_converted_attention,

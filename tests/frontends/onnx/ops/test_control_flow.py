@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import dippm
 from dippm.errors import ModelReadError
-from dippm.graph import TensorRole
+from dippm.graph import MOST_RUNS, TensorRole
 
 make = helper.make_node
 
@@ -82,6 +82,47 @@ def test_loop_of_unknown_length_is_a_warning(read, kinds) -> None:
     graph = read([node], inputs={"x": ["N", 3], "n": []}, dtypes={"n": TensorProto.INT64})
     assert kinds(graph) == ["relu"]
     assert "loop" in graph.warnings[0].lower()
+
+
+def runs(graph: Any) -> list[Any]:
+    return [node.attributes.get(MOST_RUNS) for node in graph.nodes]
+
+
+def test_what_a_loop_of_unknown_length_runs_may_run_a_thousand_times(read, kinds) -> None:
+    """What is put together of it, such as a product and its bias, too; what stands outside runs once."""
+    body = loop_body()
+    layer = [make("MatMul", ["v", "w"], ["p"]), make("Add", ["p", "b"], ["out"])]
+    body = helper.make_graph([*layer, *list(body.node)[1:]], "body", body.input, body.output)
+    graph = read(
+        [make("Relu", ["x"], ["r"]), make("Loop", ["n", "", "r"], ["y"], body=body)],
+        inputs={"x": ["N", 3], "n": []},
+        dtypes={"n": TensorProto.INT64},
+        weights={"w": np.ones((3, 3), np.float32), "b": np.ones(3, np.float32)},
+    )
+    assert kinds(graph) == ["relu", "linear"]
+    assert runs(graph) == [None, 1000.0]
+
+
+@pytest.mark.parametrize("op_type", ["Loop", "Scan"])
+def test_what_is_cut_off_may_run_as_often_as_is_left(read, op_type: str) -> None:
+    if op_type == "Loop":
+        node = make("Loop", ["n", "", "x"], ["y"], body=loop_body())
+        graph = read([node], weights={"n": np.array(3 * 4096)})
+    else:
+        nodes = [make("Add", ["h", "s"], ["n"])]
+        body = helper.make_graph(nodes, "body", [value("h"), value("s")], [value("n")])
+        node = make("Scan", ["h0", "x"], ["y"], num_scan_inputs=1, body=body)
+        graph = read([node], inputs={"h0": ["N", 4], "x": [3 * 4096, "N", 4]})
+    assert set(runs(graph)) == {3.0}
+
+
+def test_loops_in_one_another_multiply(read) -> None:
+    inner = make("Loop", ["n", "", "v"], ["out"], body=loop_body())
+    outer = loop_body()
+    body = helper.make_graph([inner, *list(outer.node)[1:]], "outer", outer.input, outer.output)
+    node = make("Loop", ["n", "", "x"], ["y"], body=body)
+    graph = read([node], inputs={"x": ["N", 3], "n": []}, dtypes={"n": TensorProto.INT64})
+    assert runs(graph) == [1e6]
 
 
 @pytest.mark.parametrize("rounds", [1, 5])

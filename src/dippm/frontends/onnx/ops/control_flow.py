@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dippm.costs.open_loops import MOST_ROUNDS
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis
 from dippm.graph import OpKind
@@ -72,8 +73,10 @@ def loop(call: Call) -> list[Value]:
             break
     if not is_known:
         wanted = trip
+        call.evaluator.mark_open(start, MOST_ROUNDS)
         call.warn(f"A loop runs as often as its data says; its body is counted {_times(trip)}.")
     elif trip < wanted:
+        call.evaluator.mark_open(start, wanted / trip)
         call.warn(f"A loop runs {wanted} times; its body is counted {_times(trip)}.")
     elif is_shortened:
         call.warn(f"A loop may end before its limit of {wanted} rounds; all of them are counted.")
@@ -117,6 +120,7 @@ def scan(call: Call) -> list[Value]:
         if call.evaluator.node_count() - start > _UNROLLED_NODES or trip >= _UNROLLED_TRIPS:
             break
     if trip < trips:
+        call.evaluator.mark_open(start, trips / trip)
         call.warn(f"A scan runs {trips} times; its body is counted {trip} times.")
     _warn_of_recurrence(call, start, trip, len(carried))
     outputs = (_stack(call, column, trips, axis) for column, axis in zip(scanned, stacked, strict=True))
