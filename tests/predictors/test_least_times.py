@@ -75,6 +75,17 @@ def test_recurrent_layers_and_convolutions_of_three_dimensions_take_their_arithm
     assert recurrent == pytest.approx(2.0 * 64 * 100 * 4 * 512 * 1024 / (1.1e9 * 9.3), rel=2e-3)
 
 
+def test_group_norms_read_their_input_twice(builder: Any) -> None:
+    image = (builder.N, 256, 64, 64)
+    builder.node(OpKind.GROUP_NORM, [builder.input(*image)], *image, groups=32, axes_size=8 * 64 * 64)
+    device = find_device("A100")
+    few, many = least_ms(_prepared(builder.graph(), "fp32", 64), device, _RATES)
+    held, cache = 4 * 64 * 256 * 64 * 64, device.l2_mb * 2**20
+    assert few.tolist() == [0.0]
+    moved = (2 * held - cache) + (held - cache)
+    assert many.tolist() == pytest.approx([moved / (device.bandwidth_gb_s * 1e6)], rel=1e-4)
+
+
 def test_formats_that_sheets_do_not_tell_have_no_end(builder: Any) -> None:
     x = builder.input(builder.N, 1024, dtype=DType.FLOAT64)
     builder.node(

@@ -41,6 +41,7 @@ from dippm.costs.sorting import digit_passes
 from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
+from dippm.graph import OpKind
 
 __all__ = ["busy_ms"]
 
@@ -394,7 +395,10 @@ class _Timer:
 
     def stream(self, part: Distinct) -> FloatArray:
         node = part.node[part.index]
-        moved = self.at.bytes_read.take(node, axis=1) + self.at.bytes_written.take(node, axis=1)
+        read = self.at.bytes_read.take(node, axis=1)
+        is_group_norm = self.plan.work.sizes.is_kind(OpKind.GROUP_NORM)[node]
+        moved = np.where(is_group_norm, self.rates.group_norm_reads, 1.0) * read
+        moved += self.at.bytes_written.take(node, axis=1)
         operators = self.plan.stream_operator[part.index]
         shares = np.array([getattr(self.rates, group) for group in self.plan.stream_group[part.index]])
         return np.asarray(self._stream_seconds(moved, operators=operators) / shares)

@@ -49,6 +49,8 @@ class Rates:
             count.
         group_norm_cycles: Cycles for each element of a group in the block that takes a group norm's statistics; a
             multiprocessor runs two blocks at a time. 0 where bytes alone count.
+        group_norm_reads: How often a group norm reads its input: twice where its statistics, which a kernel of their
+            own takes first, are counted; once where they have cycles, or networks learn what they take.
         plane_cycles: Cycles for each plane of an image (a channel of a sample) in a thread of PyTorch's interpolating
             kernels, which have one for each pixel of a plane (:mod:`dippm.costs.resizing`); up to twice as many as what
             it moves grows to the L2 cache. 0 where bytes alone count.
@@ -90,6 +92,7 @@ class Rates:
     pool_element_cycles: float = 0.0
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0
+    group_norm_reads: float = 1.0
     plane_cycles: float = 0.0
     group_kernel_us: float = 0.0
     batch_norm_cycles: float = 0.0

@@ -18,6 +18,7 @@ from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
 from dippm.costs.tensor_rates import tensor_tflops
 from dippm.devices import DeviceSpec
+from dippm.graph import OpKind
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.units import BYTES_PER_MIB, GIGA, TERA
 
@@ -38,7 +39,7 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> Floa
     That is what it moves at the bandwidth of the data sheet, and of a product or a decomposition of matrices, of a
     recurrent layer and of a convolution of three dimensions its arithmetic at the fastest rate; other convolutions have
     algorithms that do with less. Of what is moved the L2 cache may hold as much as fits when the node starts; of
-    weights it keeps a share from call to call.
+    weights it keeps a share from call to call. A group norm reads its input twice.
 
     Args:
         prepared: The graphs.
@@ -48,10 +49,13 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> Floa
     Shapes:
         Result: [B, n_nodes].
     """
-    uncached = np.maximum(prepared.node_bytes - device.l2_mb * BYTES_PER_MIB, 0.0)
-    result = np.maximum(prepared.weights.least_ms(device), uncached / (device.bandwidth_gb_s * GIGA) * 1e3)
     plan = prepared.compiled.plan
     work = plan.work
+    uncached = np.maximum(prepared.node_bytes - device.l2_mb * BYTES_PER_MIB, 0.0)
+    # Its statistics are taken by a kernel of their own, which reads all that is normalised then.
+    norm = np.flatnonzero(work.sizes.is_kind(OpKind.GROUP_NORM))
+    uncached[:, norm] += np.maximum(prepared.at.bytes_read[:, norm] - device.l2_mb * BYTES_PER_MIB, 0.0)
+    result = np.maximum(prepared.weights.least_ms(device), uncached / (device.bandwidth_gb_s * GIGA) * 1e3)
     is_deep = prepared.at.convolution.kernel_depth > 1.0
     node = np.concatenate([work.gemm.table.node, work.recurrent.table.node, work.convolution.table.node[is_deep]])
     fastest = [
