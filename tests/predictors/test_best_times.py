@@ -84,7 +84,7 @@ def test_no_operator_takes_less_than_the_data_sheet_allows(
     builder.node(OpKind.LINEAR, [x, builder.weight(8192, 8192)], builder.N, 1024, 8192)
     prepared, card = _prepared(builder.graph(), precision=precision), find_device(device)
     (found,) = _of(times, prepared, device)
-    least = least_ms(prepared, card, times.calibrations[Mode.INFERENCE].rates)
+    least = least_ms(prepared, card)
     assert least[1].min() > 0.0
     assert np.all(found.busy_ms >= least)
     assert found.least_ms == pytest.approx(least.sum(axis=1))

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
@@ -20,7 +22,7 @@ from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
-from dippm.predictors.least_times import least_ms
+from dippm.predictors.least_times import least_ms, likely_least_ms
 from dippm.predictors.other_arithmetic import exchange_others
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
@@ -49,20 +51,10 @@ class BestTimes:
             prepared: The graphs.
             devices: The devices.
         """
-        conditions, compiled = prepared.conditions, prepared.compiled
-        # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
-        host = self.calibrations[conditions.mode].rates
-        least_on = partial(least_ms, prepared, rates=host) if compiled.eager is None else prepared.weights.least_ms
+        compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
         result = [
-            [
-                breakdown.at_least(
-                    least[:, member.nodes],
-                    compiled.times[member.nodes],
-                    partial(launched_ms, compiled.plan, conditions, host, nodes=member.nodes),
-                )
-                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
-            ]
-            for least, breakdowns in zip(map(least_on, devices), self._time(prepared, devices), strict=True)
+            self._held_to_device(prepared, device, breakdowns)
+            for device, breakdowns in zip(devices, self._time(prepared, devices), strict=True)
         ]
         if prepared.packed is None:
             return result
@@ -73,6 +65,29 @@ class BestTimes:
             ]
             for device, breakdowns in zip(devices, result, strict=True)
         ]
+
+    def _held_to_device(
+        self, prepared: PreparedGraphs, device: DeviceSpec, breakdowns: Sequence[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
+        compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
+        if compiled.eager is None:
+            least = least_ms(prepared, device)
+            bounds = [np.maximum(least, likely_least_ms(prepared, device, host)), least]
+        else:
+            # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
+            bounds = [prepared.weights.least_ms(device)]
+        result = list(breakdowns)
+        for bound in bounds:
+            result = [
+                breakdown.at_least(
+                    bound[:, member.nodes],
+                    compiled.times[member.nodes],
+                    partial(launched_ms, compiled.plan, prepared.conditions, host, nodes=member.nodes),
+                )
+                for member, breakdown in zip(compiled.members, result, strict=True)
+            ]
+        return result
 
     def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
         """On each device the time of each graph, by what knows it best."""

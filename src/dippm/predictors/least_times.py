@@ -1,9 +1,11 @@
 """What no operator can be faster than on a device, whatever rates and networks say.
 
-That is its data sheet, but for products on tensor cores, in which no card with the full rate comes near it: these take
-what the sum of kernel times says that tensor cores reach at the boost clock. Networks that never saw a product as
-large, or a card as fast, are held to it. Of 10,930 operators in 600 calls that were traced on an H200 and move more
-than its cache holds, one is faster than what is said here, by 2 %; of 10,017 matrix products none.
+That is its data sheet. Of 10,930 operators in 600 calls that were traced on an H200 and move more than its cache holds,
+one is faster than what is said here, by 2 %; of 10,017 matrix products none, nor does any reach two thirds of it.
+
+Products on tensor cores at the full rate of their architecture do not come near the sheet. What they are likely to
+take at least is what the sum of kernel times says that such cores reach at the boost clock: networks that never saw a
+product as large, or a card as fast, are held to it. Intervals are not, since a product may be faster.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.device_sheets import reached_tflops
+from dippm.costs.edges import IndexArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
 from dippm.costs.tensor_rates import tensor_tflops
@@ -22,7 +25,7 @@ from dippm.graph import OpKind
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.units import BYTES_PER_MIB, GIGA, TERA
 
-__all__ = ["least_ms"]
+__all__ = ["least_ms", "likely_least_ms"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -33,13 +36,38 @@ _ABOVE_BOOST = 1.1
 _PLAIN = frozenset({Arithmetic.FP32, Arithmetic.TF32, Arithmetic.FP16, Arithmetic.BF16})
 
 
-def least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> FloatArray:
+def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
     """What each node takes at least when it runs once, ms.
 
     That is what it moves at the bandwidth of the data sheet, and of a product or a decomposition of matrices, of a
-    recurrent layer and of a convolution of three dimensions its arithmetic at the fastest rate; other convolutions have
+    recurrent layer and of a convolution of three dimensions its arithmetic at the peak; other convolutions have
     algorithms that do with less. Of what is moved the L2 cache may hold as much as fits when the node starts; of
     weights it keeps a share from call to call. A group norm reads its input twice.
+
+    Args:
+        prepared: The graphs.
+        device: The device.
+
+    Shapes:
+        Result: [B, n_nodes].
+    """
+    sizes, cache_bytes = prepared.compiled.plan.work.sizes, device.l2_mb * BYTES_PER_MIB
+    uncached = np.maximum(prepared.node_bytes - cache_bytes, 0.0)
+    # Its statistics are taken by a kernel of their own, which reads all that is normalised then.
+    norm = np.flatnonzero(sizes.is_kind(OpKind.GROUP_NORM))
+    uncached[:, norm] += np.maximum(prepared.at.bytes_read[:, norm] - cache_bytes, 0.0)
+    result = np.maximum(prepared.weights.least_ms(device), uncached / (device.bandwidth_gb_s * GIGA) * 1e3)
+    node = _products(prepared)
+    peaks = np.array([_peak_tflops(device, arithmetic) for arithmetic in Arithmetic])
+    result[:, node] = np.maximum(result[:, node], _arithmetic_ms(prepared, node, peaks))
+    node = np.flatnonzero(prepared.compiled.is_unsupported)
+    fp32 = device.peak_tflops["fp32"] * TERA * _ABOVE_BOOST
+    result[:, node] = np.maximum(result[:, node], 1e3 * prepared.at.flops[:, node] / fp32)
+    return result
+
+
+def likely_least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> FloatArray:
+    """What each product on tensor cores is likely to take at least when it runs once, ms; 0 of all else.
 
     Args:
         prepared: The graphs.
@@ -49,31 +77,34 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> Floa
     Shapes:
         Result: [B, n_nodes].
     """
-    plan = prepared.compiled.plan
-    work = plan.work
-    uncached = np.maximum(prepared.node_bytes - device.l2_mb * BYTES_PER_MIB, 0.0)
-    # Its statistics are taken by a kernel of their own, which reads all that is normalised then.
-    norm = np.flatnonzero(work.sizes.is_kind(OpKind.GROUP_NORM))
-    uncached[:, norm] += np.maximum(prepared.at.bytes_read[:, norm] - device.l2_mb * BYTES_PER_MIB, 0.0)
-    result = np.maximum(prepared.weights.least_ms(device), uncached / (device.bandwidth_gb_s * GIGA) * 1e3)
-    is_deep = prepared.at.convolution.kernel_depth > 1.0
-    node = np.concatenate([work.gemm.table.node, work.recurrent.table.node, work.convolution.table.node[is_deep]])
-    fastest = [
-        _fastest_tflops(device, arithmetic, rates.on(device).tensor_feed, feeds_slowly=plan.feeds_slowly)
+    plan, result = prepared.compiled.plan, np.zeros_like(prepared.node_bytes)
+    node, feed = _products(prepared), rates.on(device).tensor_feed
+    reached = [
+        reached_tflops(device, arithmetic, feed, feeds_slowly=plan.feeds_slowly)
+        if tensor_tflops(device, arithmetic) > device.peak_tflops["fp32"]
+        else math.inf
         for arithmetic in Arithmetic
     ]
-    products_ms = 2e3 * prepared.at.macs[:, node] / (TERA * _ABOVE_BOOST * np.array(fastest)[plan.arithmetic[node]])
-    result[:, node] = np.maximum(result[:, node], products_ms)
-    node = np.flatnonzero(prepared.compiled.is_unsupported)
-    fp32 = device.peak_tflops["fp32"] * TERA * _ABOVE_BOOST
-    result[:, node] = np.maximum(result[:, node], 1e3 * prepared.at.flops[:, node] / fp32)
+    result[:, node] = _arithmetic_ms(prepared, node, np.array(reached))
     return result
 
 
-def _fastest_tflops(device: DeviceSpec, arithmetic: Arithmetic, tensor_feed: float, *, feeds_slowly: bool) -> float:
-    """What the fastest unit does in a format at the boost clock, TFLOP/s; without end where sheets do not tell."""
-    peaks, has_tensor = device.peak_tflops, tensor_tflops(device, arithmetic) > 0.0
-    tensor = reached_tflops(device, arithmetic, tensor_feed, feeds_slowly=feeds_slowly) if has_tensor else 0.0
+def _products(prepared: PreparedGraphs) -> IndexArray:
+    """Nodes that multiply matrices by an algorithm that does all of the arithmetic."""
+    work, is_deep = prepared.compiled.plan.work, prepared.at.convolution.kernel_depth > 1.0
+    return np.concatenate([work.gemm.table.node, work.recurrent.table.node, work.convolution.table.node[is_deep]])
+
+
+def _arithmetic_ms(prepared: PreparedGraphs, node: IndexArray, tflops: FloatArray) -> FloatArray:
+    """Time of the arithmetic of nodes at a rate for each format, a tenth above it, [B, n]."""
+    rates = tflops[prepared.compiled.plan.arithmetic[node]] * TERA * _ABOVE_BOOST
+    result: FloatArray = 2e3 * prepared.at.macs[:, node] / rates
+    return result
+
+
+def _peak_tflops(device: DeviceSpec, arithmetic: Arithmetic) -> float:
+    """What the fastest unit of a device does in a format, TFLOP/s; without end where sheets do not tell."""
+    peaks, tensor = device.peak_tflops, tensor_tflops(device, arithmetic)
     if arithmetic in _PLAIN:
         return max(peaks["fp32"], peaks.get(arithmetic.value, 0.0), tensor)
     return tensor or math.inf
