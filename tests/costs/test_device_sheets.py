@@ -28,9 +28,14 @@ def peak_of(arithmetic: Arithmetic, device: DeviceSpec, *, tensor_feed: float, f
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("A100", {Arithmetic.TF32, Arithmetic.FP16}), ("RTX 3090", {Arithmetic.FP16}), ("P100", set())],
+    [
+        ("A100", {Arithmetic.TF32, Arithmetic.FP16}),
+        ("RTX 3090", {Arithmetic.TF32, Arithmetic.FP16}),
+        ("T4", {Arithmetic.FP16}),
+        ("P100", set()),
+    ],
 )
-def test_formats_are_on_tensor_cores_where_these_are_faster(name: str, expected: set[Arithmetic]) -> None:
+def test_formats_are_on_tensor_cores_where_these_are_as_fast(name: str, expected: set[Arithmetic]) -> None:
     assert formats_on_tensor_cores(find_device(name), _FORMATS) == expected
 
 

@@ -47,7 +47,9 @@ _SUSTAINED = 0.85
 # with large tiles and HBM, from the H100 PCIe, and of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all
 # five by hand from the rows of data/published.
 _W_PER_TFLOP = {(7, 0): 3.0, (8, 0): 1.4, (8, 9): 1.65, (9, 0): 1.0, (12, 0): 1.45}
-_WORTHWHILE = 1.2
+# From this part of the FP32 peak on tensor cores are the faster ones, as in TF32 on GeForce cards: of their own peak
+# they sustain more than FP32 units, which have everything else to do as well.
+_AS_FAST = 0.9
 # A library that may round to TF32 may as well not: FP32 saves up to 2.25 times the products by Winograd's algorithm,
 # and does not move an image to another order first. From this ratio of the rates on tensor cores always win.
 _CLOSE = 4.0
@@ -56,8 +58,8 @@ _WARM_CACHE = 0.5
 
 
 def formats_on_tensor_cores(device: DeviceSpec, formats: Iterable[Arithmetic]) -> frozenset[Arithmetic]:
-    """The formats that run on tensor cores: not those in which tensor cores are no faster (TF32 on GeForce cards)."""
-    least = _WORTHWHILE * device.peak_tflops["fp32"]
+    """The formats that run on tensor cores."""
+    least = _AS_FAST * device.peak_tflops["fp32"]
     return frozenset(value for value in formats if tensor_tflops(device, value) > least)
 
 
