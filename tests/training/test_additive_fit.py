@@ -9,7 +9,7 @@ import torch
 from dippm.errors import UsageError
 from dippm.features.physical import COLUMNS
 from dippm.models.additive import AdditiveNetwork
-from dippm.training.additive_fit import AdditiveSettings, FeatureScale, fit_additive
+from dippm.training.additive_fit import AdditiveSettings, FeatureScale, SampleTensors, fit_additive
 from dippm.training.additive_samples import AdditiveSamples
 
 
@@ -42,6 +42,22 @@ def test_the_same_seed_gives_the_same_network(
         for name, values in one.state_dict().items():
             assert torch.equal(values, other.state_dict()[name])
     assert not torch.equal(first.members[0].input.weight, first.members[1].input.weight)
+
+
+def test_deaf_operators_hear_nothing_of_others(step_samples: AdditiveSamples) -> None:
+    chosen = step_samples.usable[:4]
+    batch = SampleTensors(step_samples, FeatureScale.fit(step_samples, chosen)).batch(chosen)
+    torch.manual_seed(0)
+    network = AdditiveNetwork(inputs=len(COLUMNS), width=16)
+    torch.nn.init.normal_(network.output.weight)
+    none = (torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0))
+    alone = replace(batch, producers=none, consumers=none).class_ms(network)
+    heard, partly, deaf = (batch.class_ms(network, deaf=share) for share in (0.0, 0.5, 1.0))
+    assert torch.allclose(deaf, alone)
+    # In part each operator has one of both times, but for what it hears of those that are deaf.
+    assert not torch.allclose(heard, alone)
+    assert not torch.allclose(partly, heard)
+    assert not torch.allclose(partly, alone)
 
 
 @pytest.mark.parametrize("epochs", range(1, 8))
