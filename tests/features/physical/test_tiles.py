@@ -46,13 +46,6 @@ def test_sizes_of_a_grouped_convolution(builder: Any) -> None:
     assert sizes == pytest.approx({"products": 4, "rows": 2 * 14 * 14, "columns": 16, "depth": 8 * 9})
 
 
-def test_a_convolution_has_few_positions_below_the_rows_of_an_instruction(builder: Any) -> None:
-    n = builder.N
-    inputs = [builder.input(n, 512, 7, 7), builder.weight(1024, 512, 7, 7)]
-    builder.node(OpKind.CONV, inputs, n, 1024, 1, 1, kernel=(7, 7), groups=1, **_CONV | {"padding": (0, 0)})
-    assert _columns(builder.graph(), 1, 15, 16)["few_positions"].tolist() == [1.0, 1.0, 0.0]
-
-
 def test_what_is_no_contraction_has_sizes_of_one(builder: Any) -> None:
     n = builder.N
     builder.node(OpKind.SOFTMAX, [builder.input(n, 6, 100)], n, 6, 100, axes=(2,))

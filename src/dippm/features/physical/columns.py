@@ -96,7 +96,6 @@ _DYNAMIC = (
     "shrink",
     *SIZES,
     *(f"{name}_by_8" for name in SIZES[1:]),
-    "few_positions",
     "waves",
     "last_wave",
     "row_width",

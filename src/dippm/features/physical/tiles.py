@@ -13,8 +13,6 @@ from dippm.features.physical.columns import SIZES
 __all__ = ["tile_columns"]
 
 _TILE = 128.0
-# Rows that an instruction of a tensor core multiplies.
-_FEW_POSITIONS = 16.0
 
 
 def tile_columns(at: WorkloadAt, node: IndexArray, device: DeviceSpec) -> dict[str, FloatArray]:
@@ -31,8 +29,7 @@ def tile_columns(at: WorkloadAt, node: IndexArray, device: DeviceSpec) -> dict[s
     sizes[:, :, gemm.node] = [gemm.b, gemm.m, gemm.n, gemm.k]
     groups, area = np.maximum(convolution.groups, 1.0), convolution.kernel_height * convolution.kernel_width
     sizes[0][:, convolution.node] = groups
-    positions = convolution.batch * convolution.out_height * convolution.out_width
-    sizes[1][:, convolution.node] = positions
+    sizes[1][:, convolution.node] = convolution.batch * convolution.out_height * convolution.out_width
     sizes[2][:, convolution.node] = convolution.out_channels / groups
     sizes[3][:, convolution.node] = convolution.in_channels / groups * area
     sizes[:, :, attention.node] = [
@@ -46,15 +43,13 @@ def tile_columns(at: WorkloadAt, node: IndexArray, device: DeviceSpec) -> dict[s
     sizes[3][:, recurrent.node] = recurrent.input_size
     sizes = np.maximum(sizes.take(node, axis=2), 1.0)
     tiles = sizes[0] * np.ceil(sizes[1] / _TILE) * np.ceil(sizes[2] / _TILE) / device.sm_count
-    others = np.zeros((3, *shape))
+    others = np.zeros((2, *shape))
     others[0][:, at.row.node] = np.log(np.maximum(at.row.width, 1.0))
     others[1][:, at.pool.node] = np.log(np.maximum(at.pool.window, 1.0))
-    others[2][:, convolution.node] = positions < _FEW_POSITIONS
-    row_width, window, few_positions = others.take(node, axis=2)
+    row_width, window = others.take(node, axis=2)
     return {
         **{name: np.log(values) for name, values in zip(SIZES, sizes, strict=True)},
         **{f"{name}_by_8": values % 8 == 0 for name, values in zip(SIZES[1:], sizes[1:], strict=True)},
-        "few_positions": few_positions,
         "waves": np.log(tiles),
         "last_wave": tiles / np.ceil(tiles),
         "row_width": row_width,
