@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dippm.predictors.prediction import format_figure, format_interval
+from dippm.predictors.prediction import format_figure, format_interval, format_number_of
 
 __all__ = ["format_count", "format_figure", "format_interval", "format_number_of", "format_shape"]
 
@@ -13,11 +13,6 @@ def format_count(value: float) -> str:
         if value >= size:
             return f"{format_figure(value / size)} {prefix}"
     return f"{value:.3g} "
-
-
-def format_number_of(thing: str, count: int) -> str:
-    """How many there are of a thing: ``"1 operator"``, ``"1,204 operators"``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def format_shape(shape: tuple[int, ...]) -> str:

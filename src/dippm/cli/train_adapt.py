@@ -101,6 +101,8 @@ def _print_table(report: AdaptationReport) -> None:
 
 
 def _notes(report: AdaptationReport) -> Iterable[str]:
+    from dippm.cli.figures import format_number_of
+
     yield "After: each model is predicted by networks that were tuned without it; those of the folder know all of them."
     for each in report.regimes:
         if not each.is_tuned:
@@ -118,7 +120,7 @@ def _notes(report: AdaptationReport) -> Iterable[str]:
             f"estimate), from {report.context.rows} rows."
         )
     for reason, count in report.left_out.items():
-        yield f"{count} row{'' if count == 1 else 's'} left out: {reason}."
+        yield f"{format_number_of('row', count)} left out: {reason}."
     if report.unread:
         model_key, reason = next(iter(report.unread.items()))
         yield f"{len(report.unread)} models cannot be read; {model_key}: {reason}"

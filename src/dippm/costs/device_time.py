@@ -1,69 +1,32 @@
 """How long each node keeps a device busy, for all batch sizes and devices at once.
 
-Kernels in FP32 come from the learned kernel times; those on tensor cores, which no table covers, from tiles and
-bandwidth; what memory binds from the learned element-wise kernel at the same traffic. Each distinct kernel is evaluated
-once, however often the model runs it.
-
-The learned times are those of one eager call on an idle device; what they say of the kernel alone is
-:meth:`~dippm.costs.kernels.model.KernelModel.busy_ms`, taken for at least what the cache allows.
+Each distinct kernel is timed once (:mod:`dippm.costs.kernel_timer`), however often the model runs it; what nodes do
+beside their kernel is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Layout
-from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets, formats_on_tensor_cores
 from dippm.costs.extra_work import add_extra_work, reordered_images
-from dippm.costs.flash_attention import SPLIT_TILE, split_rows
-from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
-from dippm.costs.kernels.growing import grow_with_rows
-from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
+from dippm.costs.kernel_plan import Distinct, KernelPlan
+from dippm.costs.kernel_timer import KernelTimer
 from dippm.costs.kernels.model import KernelModel
-from dippm.costs.kernels.problems import (
-    ELEMENTWISE_OPERATORS,
-    ElementwiseProblem,
-    Family,
-    GemmProblem,
-    Problem,
-    RowProblem,
-)
-from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.polynomial import FloatArray
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates, group_by_rates
 from dippm.costs.sorting import digit_passes
-from dippm.costs.tensor_cores import FEW_ROWS, narrow_gemm_seconds, tensor_gemm_seconds
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
-from dippm.graph import OpKind
 
 __all__ = ["busy_ms"]
 
-IndexArray = npt.NDArray[np.int64]
-
 _MS = 1e3
 _ARITHMETICS = tuple(Arithmetic)
-_OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
-_FP16 = _ARITHMETICS.index(Arithmetic.FP16)
-_TF32 = _ARITHMETICS.index(Arithmetic.TF32)
-# cuDNN has depthwise kernels for channels last up to this filter, for one output of each input.
-_WIDEST_FILTER = 7.0
-# Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
-_THIN_GROUP = 8
-# Rows of queries, keys, and width of values.
-_ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
-# Rows of a step of a recurrent layer in FP32 that are worked out together; assumed.
-_STEP_ROWS = 8.0
-# What a multiprocessor holds of the weights of a recurrent layer from step to step, in its registers.
-_HELD_BYTES = 256 * 1024.0
-# Formats in which fused attention is FlashAttention.
-_HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithmetic.BF16))
 
 
 def busy_ms(
@@ -96,25 +59,25 @@ def busy_ms(
         return result
     gap_ms = rates.gap_us / _MS
     busy = np.zeros((len(devices), *at.flops.shape))
-    timers: dict[tuple[tuple[int, ...], frozenset[Arithmetic]], _Timer] = {}
+    timers: dict[tuple[tuple[int, ...], frozenset[Arithmetic]], KernelTimer] = {}
 
-    def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> _Timer:
+    def timer_of(chosen: tuple[int, ...], on_tensor: frozenset[Arithmetic]) -> KernelTimer:
         if (chosen, on_tensor) not in timers:
             sheets = DeviceSheets.of(
                 tuple(devices[i] for i in chosen), on_tensor, rates.tensor_feed, feeds_slowly=plan.feeds_slowly
             )
-            timers[chosen, on_tensor] = _Timer(
+            timers[chosen, on_tensor] = KernelTimer(
                 plan=plan, at=at, sheets=sheets, conditions=conditions, rates=rates, kernels=kernels
             )
         return timers[chosen, on_tensor]
 
-    parts: tuple[tuple[Distinct, Callable[[_Timer, Distinct], FloatArray]], ...] = (
-        (plan.gemm, _Timer.gemm),
-        (plan.convolution, _Timer.convolution),
-        (plan.attention, _Timer.attention),
-        (plan.recurrent, _Timer.recurrent),
-        (plan.row, _Timer.row),
-        (plan.stream, _Timer.stream),
+    parts: tuple[tuple[Distinct, Callable[[KernelTimer, Distinct], FloatArray]], ...] = (
+        (plan.gemm, KernelTimer.gemm),
+        (plan.convolution, KernelTimer.convolution),
+        (plan.attention, KernelTimer.attention),
+        (plan.recurrent, KernelTimer.recurrent),
+        (plan.row, KernelTimer.row),
+        (plan.stream, KernelTimer.stream),
     )
     for part, seconds in parts:
         if len(part.node):
@@ -152,373 +115,3 @@ def _alike(
     for position, device in enumerate(devices):
         groups.setdefault(formats_on_tensor_cores(device, formats), []).append(position)
     return [(tuple(positions), on_tensor) for on_tensor, positions in groups.items()]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Timer:
-    plan: KernelPlan
-    at: WorkloadAt
-    sheets: DeviceSheets
-    conditions: Conditions
-    rates: Rates
-    kernels: KernelModel
-
-    # Families. Each takes the distinct kernels and returns their seconds, [D, B, U].
-
-    def gemm(self, part: Distinct) -> FloatArray:
-        sizes = self.at.gemm
-        columns = part.index
-        b, m, n, k = (np.maximum(size.take(columns, axis=1), 1.0) for size in (sizes.b, sizes.m, sizes.n, sizes.k))
-        node = part.node[columns]
-        peak, is_tensor = self._peaks(node)
-        result = self._empty(len(columns))
-        if is_tensor.any():
-            shape = [size[:, is_tensor] for size in (b, m, n, k)]
-            own_peak = peak[..., is_tensor] * self.rates.tensor_gemm
-            product = self._tensor_product(*shape, peak=own_peak)
-            has_narrow = sizes.is_packed[columns][is_tensor] | (shape[1] <= FEW_ROWS)
-            narrow = narrow_gemm_seconds(*shape, peak_flops=own_peak)
-            result[..., is_tensor] = np.where(has_narrow, np.minimum(product, narrow), product)
-        # One matrix by one matrix is what a linear layer runs, whatever the operator is called.
-        is_single = sizes.is_linear[columns] | (b == 1.0)
-        may_stay = is_tensor & self._may_stay_fp32(node)
-
-        def products(chosen: npt.NDArray[np.bool_]) -> GemmProblem:
-            return GemmProblem.of(b=b[chosen], m=m[chosen], n=n[chosen], k=k[chosen])
-
-        for family, of_family in ((Family.LINEAR, is_single), (Family.BMM, ~is_single)):
-            plain, close = of_family & ~is_tensor, of_family & may_stay
-            if plain.any():
-                learned = self._learned_product(family, products(plain))[:, None]
-                own_peak = np.broadcast_to(peak, result.shape)[:, None, plain]
-                result[:, plain] = np.maximum(learned, self._slower_than_fp32(learned, own_peak))[:, 0]
-            if close.any():
-                in_fp32 = self._learned_product(family, products(close))
-                result[:, close] = self._faster_where_close(result[:, close], in_fp32)
-        return np.maximum(result, self._traffic_seconds(node))
-
-    def convolution(self, part: Distinct) -> FloatArray:
-        sizes, columns = self.at.convolution, part.index
-        node = part.node[columns]
-        batch, cin, cout, height, width = (
-            np.maximum(size.take(columns, axis=1), 1.0)
-            for size in (sizes.batch, sizes.in_channels, sizes.out_channels, sizes.out_height, sizes.out_width)
-        )
-        kernel = (sizes.kernel_height * sizes.kernel_width)[columns]
-        groups = sizes.groups[columns]
-        pixels = batch * height * width
-        # A transposed convolution is the gradient of one: the same products, counted from its input's side.
-        is_transposed = sizes.is_transposed[columns]
-        pixels = np.where(is_transposed, batch * sizes.in_height[:, columns] * sizes.in_width[:, columns], pixels)
-        n = np.where(is_transposed, cout / groups * kernel, cout / groups)
-        k = np.where(is_transposed, cin / groups, cin / groups * kernel)
-        peak, is_tensor = self._peaks(node)
-        is_thin = (np.minimum(cin, cout)[0] / groups < _THIN_GROUP) & (groups > 1)
-        result = self._empty(len(columns))
-
-        on_tensor = is_tensor & ~is_thin
-        if on_tensor.any():
-            shape = pixels[:, on_tensor].shape
-            result[..., on_tensor] = self._tensor_product(
-                np.broadcast_to(groups[on_tensor], shape),
-                pixels[:, on_tensor],
-                n[:, on_tensor],
-                np.maximum(k[:, on_tensor], 8.0),
-                peak=peak[..., on_tensor] * self.rates.tensor_conv,
-            )
-        if is_thin.any():
-            flops = 2.0 * (groups * pixels * n * k)[:, is_thin]
-            result[..., is_thin] = flops / self._direct_rates(columns, node)[..., is_thin]
-        plain = ~on_tensor & ~is_thin
-        if plain.any():
-            learned = self._plain_convolution(columns[plain])
-            result[..., plain] = np.maximum(learned, self._slower_than_fp32(learned, peak[..., plain]))
-        slower = np.where(is_thin, self.rates.direct_weight_gradient, self.rates.weight_gradient)
-        slower = np.where(sizes.is_weight_gradient[columns], slower, 1.0)
-        result *= slower
-        traffic = self._traffic_seconds(node)
-        result = np.asarray(np.maximum(result, traffic))
-        is_last = self._formats.is_last[node]
-        result += np.where(on_tensor & ~is_last, self.rates.nchw_shuffle * traffic, 0.0)
-        may_stay = on_tensor & self._may_stay_fp32(node)
-        if may_stay.any():
-            in_fp32 = np.maximum(self._plain_convolution(columns[may_stay]) * slower[may_stay], traffic[..., may_stay])
-            result[..., may_stay] = self._faster_where_close(result[..., may_stay], in_fp32)
-        return result
-
-    def _direct_rates(self, columns: IndexArray, node: IndexArray) -> FloatArray:
-        """Rate of convolutions with thin groups, FLOP/s, [D, B, U]."""
-        sizes = self.at.convolution.take(columns)
-        is_last, is_gradient = self._formats.is_last[node], self.plan.is_backward[node] & sizes.is_transposed
-        is_half = self.plan.arithmetic[node] == _FP16
-        is_wide = is_depthwise(sizes, is_gradient=is_gradient) & (
-            (np.maximum(sizes.kernel_height, sizes.kernel_width) > _WIDEST_FILTER)
-            | (sizes.in_channels[0] != sizes.out_channels[0])
-        )
-        rates = self.rates
-        of_library = np.where(
-            is_last, np.where(is_wide, rates.wide_depthwise_nhwc, rates.direct_conv_nhwc), rates.direct_conv
-        )
-        is_own = runs_natively(sizes, is_half=is_half, is_last=is_last, is_gradient=is_gradient)
-        return np.where(is_own, rates.own_depthwise * self.sheets.issued, of_library * self.sheets.fp32)
-
-    def _plain_convolution(self, columns: IndexArray) -> FloatArray:
-        """Time of convolutions in FP32 without TF32, seconds, [D, B, U]."""
-        sizes = self.at.convolution
-        batch = np.maximum(sizes.batch[:, columns], 1.0)
-
-        def flat(size: FloatArray) -> FloatArray:
-            raveled: FloatArray = np.maximum(np.broadcast_to(size[..., columns], batch.shape), 1.0).ravel()
-            return raveled
-
-        # A transposed convolution is the gradient of one: input and output change places.
-        swap = np.broadcast_to(sizes.is_transposed[columns], batch.shape).ravel()
-        pairs = [
-            (flat(first), flat(second))
-            for first, second in (
-                (sizes.in_channels, sizes.out_channels),
-                (sizes.in_height, sizes.out_height),
-                (sizes.in_width, sizes.out_width),
-            )
-        ]
-        (cin, cout), (in_height, out_height), (in_width, out_width) = (
-            (np.where(swap, second, first), np.where(swap, first, second)) for first, second in pairs
-        )
-        shape = ConvShape(
-            batch=batch.ravel(),
-            in_channels=cin,
-            out_channels=cout,
-            kernel_height=flat(sizes.kernel_height),
-            kernel_width=flat(sizes.kernel_width),
-            kernel_depth=flat(sizes.kernel_depth),
-            stride=np.maximum(flat(sizes.stride_height), flat(sizes.stride_width)),
-            dilation=np.maximum(flat(sizes.dilation_height), flat(sizes.dilation_width)),
-            groups=flat(sizes.groups),
-            in_height=in_height,
-            in_width=in_width,
-            out_height=out_height,
-            out_width=out_width,
-        )
-        busy_ms = conv2d_busy_ms(self.kernels, shape, self.sheets.devices)
-        return self._within_cache(busy_ms, shape.bytes).reshape(-1, *batch.shape)
-
-    def attention(self, part: Distinct) -> FloatArray:
-        sizes, columns = self.at.attention, part.index
-        node = part.node[columns]
-        batch, heads, key_heads, queries = (
-            size.take(columns, axis=1) for size in (sizes.batch, sizes.heads, sizes.key_heads, sizes.queries)
-        )
-        # FlashAttention takes no mask. Of a single query the heads that share keys are the rows of one block.
-        is_flash = np.isin(self.plan.arithmetic[node], _HALVES) & ~sizes.has_mask[columns]
-        is_folded = is_flash & (queries == 1.0) & self.sheets.has_flash
-        blocks = batch * np.where(is_folded, key_heads, heads)
-        queries = np.where(is_folded, heads / np.maximum(key_heads, 1.0), queries)
-        keys, width, value_width = (
-            np.ceil(size.take(columns, axis=1) / tile) * tile
-            for size, tile in zip((sizes.keys, sizes.width, sizes.value_width), _ATTENTION_TILE[1:], strict=True)
-        )
-        peak, _ = self._peaks(node)
-        peak = np.where(self.plan.arithmetic[node] == _TF32, np.maximum(peak, self.sheets.fp32), peak)
-        waves = np.ceil(blocks * np.ceil(queries / _ATTENTION_TILE[0]) / self.sheets.sms)
-        rows = waves * self.sheets.sms * _ATTENTION_TILE[0]
-        if is_flash.any():
-            split = split_rows(blocks * np.ceil(queries / SPLIT_TILE), sizes.keys[:, columns], width, self.sheets.sms)
-            rows = np.where(is_flash & self.sheets.has_flash, np.minimum(rows, split), rows)
-        flops = 2.0 * rows * keys * (width + value_width)
-        flops = np.where(sizes.is_causal[columns], flops / 2.0, flops) * sizes.products[columns]
-        return np.maximum(flops / (peak * self.rates.attention), self._traffic_seconds(node))
-
-    def recurrent(self, part: Distinct) -> FloatArray:
-        sizes, columns = self.at.recurrent, part.index
-        node = part.node[columns]
-        steps, batch, width = (size.take(columns, axis=1) for size in (sizes.steps, sizes.batch, sizes.input_size))
-        hidden, handed, layers, directions, gates = (
-            size[columns]
-            for size in (sizes.hidden_size, sizes.projection_size, sizes.layers, sizes.directions, sizes.gates)
-        )
-        outputs = np.broadcast_to(gates * hidden, steps.shape)
-        first, deeper, step = (
-            self._products_of_layers(node, rows, outputs, np.broadcast_to(depth, steps.shape), is_step=is_step)
-            for rows, depth, is_step in (
-                (steps * batch, width, False),
-                (steps * batch, directions * handed, False),
-                (batch, handed, True),
-            )
-        )
-        step = np.maximum(step, self.rates.step_us / 1e6)
-        weight_bytes = outputs * handed * self.plan.work.first_element_bytes(node)
-        step = np.maximum(step, self._reading_seconds(np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)))
-        total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)
-        return np.maximum(total, self._traffic_seconds(node))
-
-    def _products_of_layers(
-        self, node: IndexArray, rows: FloatArray, columns: FloatArray, depth: FloatArray, *, is_step: bool
-    ) -> FloatArray:
-        """Time of one matrix by one matrix in each recurrent layer, seconds, [B, U] to [D, B, U].
-
-        That of all inputs is what a linear layer runs. Those of single steps run in kernels that stay on the device
-        from step to step, which no table covers.
-        """
-        peak, is_tensor = self._peaks(node)
-        one = np.ones_like(rows)
-        peak = peak * np.where(is_tensor, self.rates.tensor_gemm, 1.0)
-        result = self._tensor_product(one, rows, columns, depth, peak=peak)
-        plain, close = ~is_tensor, is_tensor & self._may_stay_fp32(node)
-        if is_step:
-            # Such a kernel has all multiprocessors hold a part of the weights, and no tiles of many rows.
-            flops = 2.0 * np.ceil(rows / _STEP_ROWS) * _STEP_ROWS * columns * depth
-            in_fp32 = flops / (self.sheets.fp32 * self.rates.tensor_gemm)
-            result = np.minimum(result, in_fp32)
-        elif (plain | close).any():
-            m, n, k = (np.maximum(size, 1.0).ravel() for size in (rows, columns, depth))
-            in_fp32 = self._learned_product(Family.LINEAR, GemmProblem.of(m=m, n=n, k=k))
-            in_fp32 = in_fp32.reshape(len(in_fp32), *rows.shape)
-        else:
-            return result
-        result[..., plain] = np.maximum(in_fp32, self._slower_than_fp32(in_fp32, peak))[..., plain]
-        result[..., close] = self._faster_where_close(result[..., close], in_fp32[..., close])
-        return result
-
-    def row(self, part: Distinct) -> FloatArray:
-        sizes = self.at.row
-        position = np.searchsorted(sizes.node, part.node[part.index])
-        rows, width = (np.maximum(size[:, position], 1.0) for size in (sizes.rows, sizes.width))
-        nodes = self.plan.work.sizes.nodes
-        tables = np.array([ROW_TABLES[nodes[i].kind].value for i in part.node[part.index]])
-        result = self._empty(rows.shape[1])
-        for family in (Family.SOFTMAX, Family.LAYER_NORM):
-            chosen = tables == family.value
-            if chosen.any():
-                problem = RowProblem.of(rows=rows[:, chosen].ravel(), width=width[:, chosen].ravel())
-                result[..., chosen] = self._learned(family, problem, batches=len(rows))
-        return result
-
-    def stream(self, part: Distinct) -> FloatArray:
-        node = part.node[part.index]
-        read = self.at.bytes_read.take(node, axis=1)
-        is_group_norm = self.plan.work.sizes.is_kind(OpKind.GROUP_NORM)[node]
-        moved = np.where(is_group_norm, self.rates.group_norm_reads, 1.0) * read
-        moved += self.at.bytes_written.take(node, axis=1)
-        operators = self.plan.stream_operator[part.index]
-        shares = np.array([getattr(self.rates, group) for group in self.plan.stream_group[part.index]])
-        return np.asarray(self._stream_seconds(moved, operators=operators) / shares)
-
-    def casts(self) -> FloatArray:
-        """Seconds of each cast, [D, B, casts]."""
-        casts = self.at.casts
-        operators = np.full(len(casts.node), "relu")
-        return self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
-
-    def copy(self, moved: FloatArray) -> FloatArray:
-        """Seconds of copies that move as many bytes, [B, n] to [D, B, n]."""
-        operators = np.full(moved.shape[1], "relu")
-        return np.asarray(self._stream_seconds(moved, operators=operators) / self.rates.move)
-
-    # What the families share.
-
-    @property
-    def _formats(self) -> MemoryFormats:
-        return self.plan.formats[self.conditions.layout]
-
-    def _empty(self, kernels: int) -> FloatArray:
-        return np.empty((len(self.sheets.devices), len(self.at.flops), kernels))
-
-    def _peaks(self, node: IndexArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-        """Peak rate of each node, FLOP/s, [D, 1, U], and whether it is a tensor-core rate, [U]."""
-        codes = self.plan.arithmetic[node]
-        return self.sheets.peaks[:, None, codes], self.sheets.is_tensor[codes]
-
-    def _slower_than_fp32(self, seconds: FloatArray, peak: FloatArray) -> FloatArray:
-        """FP32 times stretched to a format that the device computes more slowly, such as FP64."""
-        return seconds * np.maximum(self.sheets.fp32 / peak, 1.0)
-
-    def _may_stay_fp32(self, node: IndexArray) -> npt.NDArray[np.bool_]:
-        """Which kernels may run in FP32 though TF32 is allowed, and would not be far behind on some device, [U]."""
-        result: npt.NDArray[np.bool_] = (self.plan.arithmetic[node] == _TF32) & bool(self.sheets.is_tf32_close.any())
-        return result
-
-    def _faster_where_close(self, in_tf32: FloatArray, in_fp32: FloatArray) -> FloatArray:
-        """The faster of both where the rates are close, TF32 elsewhere; [D, ...]."""
-        is_close = self.sheets.is_tf32_close.reshape(-1, *(1,) * (in_tf32.ndim - 1))
-        result: FloatArray = np.where(is_close, np.minimum(in_tf32, in_fp32), in_tf32)
-        return result
-
-    def _tensor_product(
-        self, b: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray, *, peak: FloatArray
-    ) -> FloatArray:
-        return tensor_gemm_seconds(b, m, n, k, peak_flops=peak, sm_count=self.sheets.sms)
-
-    def _traffic_seconds(self, node: IndexArray) -> FloatArray:
-        """Time of the least traffic of each node."""
-        return self._moving_seconds(self.at.bytes_read.take(node, axis=1) + self.at.bytes_written.take(node, axis=1))
-
-    def _moving_seconds(self, moved: FloatArray) -> FloatArray:
-        """Time to move bytes, part of them from the cache: [B, U] to [D, B, U]."""
-        return np.asarray(self._reading_seconds(moved) / self.rates.stream)
-
-    def _reading_seconds(self, moved: FloatArray) -> FloatArray:
-        """The same at the full bandwidth of both."""
-        warm = np.minimum(moved, self.sheets.warm_bytes)
-        return np.asarray(warm / self._cache_bandwidth() + (moved - warm) / self.sheets.bandwidth)
-
-    def _cache_bandwidth(self) -> FloatArray:
-        """Bytes that the L2 cache delivers per second, [D, 1, 1]."""
-        if not self.rates.cache_bytes_per_cycle:
-            return self.sheets.bandwidth * self.rates.cache_gain
-        return np.maximum(self.sheets.sm_cycles * self.rates.cache_bytes_per_cycle, self.sheets.bandwidth)
-
-    def _stream_seconds(self, moved: FloatArray, *, operators: npt.NDArray[np.str_]) -> FloatArray:
-        """Time of an element-wise kernel that moves as many bytes.
-
-        Learned where the device or a relative was measured. Other devices take the bandwidth share that whole models on
-        such devices were fitted with, because five devices teach too little of a sixth.
-
-        Shapes:
-            moved: [B, U]; operators: [U]; result: [D, B, U].
-        """
-        seconds = self._moving_seconds(moved)
-        devices = self.sheets.devices
-        weight = np.array([self.kernels.support(Family.ELEMENTWISE, device).weight for device in devices])
-        known = np.flatnonzero(weight > 0.0)
-        if len(known):
-            tensors = np.array([ELEMENTWISE_OPERATORS[name] + 1.0 for name in operators.tolist()])
-            elements = np.maximum(moved / (4.0 * tensors), 1.0)
-            codes = np.array([_OPERATOR_CODES[name] for name in operators.tolist()], dtype=np.intp)
-            problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(codes, len(moved)))
-            learned = self._learned(Family.ELEMENTWISE, problem, batches=len(moved), chosen=known)
-            share = weight[known, None, None]
-            seconds[known] = share * learned + (1.0 - share) * seconds[known]
-        return seconds
-
-    def _learned_product(self, family: Family, problem: GemmProblem) -> FloatArray:
-        """Learned time of matrix products, seconds, that of linear layers growing with their rows, [D, n]."""
-
-        def learned(asked: GemmProblem) -> FloatArray:
-            return self._learned(family, asked, batches=1)[:, 0]
-
-        return grow_with_rows(learned, problem) if family is Family.LINEAR else learned(problem)
-
-    def _learned(
-        self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None
-    ) -> FloatArray:
-        """Learned time of the kernels, seconds, at least what the cache allows; [D, B, U].
-
-        Args:
-            family: The kernel family.
-            problem: Its problems, all of one batch size first.
-            batches: Number of batch sizes.
-            chosen: Positions of the devices to ask for; None for all.
-        """
-        positions = range(len(self.sheets.devices)) if chosen is None else chosen
-        devices = [self.sheets.devices[i] for i in positions]
-        busy_ms = self.kernels.busy_ms(family, problem, devices)
-        return self._within_cache(busy_ms, problem.bytes, chosen=chosen).reshape(len(devices), batches, -1)
-
-    def _within_cache(self, busy_ms: FloatArray, moved: FloatArray, *, chosen: IndexArray | None = None) -> FloatArray:
-        """Seconds, at least what the operands take from the cache.
-
-        Shapes:
-            busy_ms and result: [D, n]; moved: [n].
-        """
-        bandwidth = self._cache_bandwidth()[slice(None) if chosen is None else chosen, :, 0]
-        return np.maximum(busy_ms / _MS, moved / bandwidth)

@@ -310,6 +310,11 @@ def format_interval(interval: Interval) -> str:
     return f"{format_figure(low)} – {format_figure(high)}"
 
 
+def format_number_of(thing: str, count: int) -> str:
+    """How many there are of a thing: ``"1 operator"``, ``"1,204 operators"``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def text_row(label: str, value: str, unit: str = "", interval: str = "") -> str:
     """A figure as answers print it: its name, the value, the unit, and the interval where there is one."""
     return f"  {label:<8} {value:>10} {unit:<4} {f'[{interval}]' if interval else ''}".rstrip()

@@ -45,6 +45,7 @@ from dippm.predictors.additive_artefact import (
 )
 from dippm.predictors.additive_novelty import Novelty
 from dippm.predictors.calibration import Calibration
+from dippm.predictors.prediction import format_number_of
 from dippm.training.adaptation_report import AdaptationReport, AdaptedRegime
 from dippm.training.additive import additive_tensors, describe_errors
 from dippm.training.additive_adaptation import AdaptationSettings, adapt_additive
@@ -232,12 +233,12 @@ def _too_few(
         for regime, labels in busy.items()
     }
     found = ", ".join(
-        f"{_counted(len(labels), 'row')} of {_counted(_count_models(labels), 'model')} in {regime}"
+        f"{format_number_of('row', len(labels))} of {format_number_of('model', _count_models(labels))} in {regime}"
         for regime, labels in busy.items()
         if labels
     )
     reasons = "; ".join(
-        f"{_counted(count, 'row')}: {reason}" for reason, count in (Counter(waiting) + left_out).items()
+        f"{format_number_of('row', count)}: {reason}" for reason, count in (Counter(waiting) + left_out).items()
     )
     return UsageError(
         f"To adapt to {device.name} takes {_LEAST_ROWS} rows of {_LEAST_MODELS} models, in which the device does not "
@@ -247,10 +248,6 @@ def _too_few(
         if "fp16_tensor" in device.peak_tflops
         else "The shipped networks are of devices with tensor cores for half precision, which this one lacks.",
     )
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _adapt_regime(
