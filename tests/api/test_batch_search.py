@@ -23,9 +23,11 @@ class _Model:
         memory_mb: Callable[[int], float],
         *,
         live_mb: Callable[[int], float] | None = None,
+        needed_mb: Callable[[int], float] | None = None,
         time_ms: Callable[[int], float] = float,
     ) -> None:
         self._memory_mb, self._live_mb, self._time_ms = memory_mb, live_mb or memory_mb, time_ms
+        self._needed_mb = needed_mb or memory_mb
         self.asked: list[int] = []
 
     def __call__(self, batches: Sequence[int]) -> list[Any]:
@@ -39,11 +41,21 @@ class _Model:
             memory_parts_mb={"slack": held_mb - self._live_mb(batch)},
             latency_ms=self._time_ms(batch),
             intervals={"memory_mb": (0.9 * held_mb, 1.1 * held_mb)},
+            must_have_mb=(0.9 * self._needed_mb(batch), 1.1 * self._needed_mb(batch)),
         )
 
 
 def _search(model: Any, capacity_mb: float, bound_ms: float | None = None) -> BatchSearch:
     return BatchSearch(model, capacity_mb=capacity_mb, time_bound_ms=bound_ms)
+
+
+def test_what_is_needed_decides_and_not_what_is_held() -> None:
+    model = _Model(
+        lambda batch: 100.0 * batch, live_mb=lambda batch: 50.0 * batch, needed_mb=lambda batch: 50.0 * batch
+    )
+    search = _search(model, 11_000.0)
+    assert search.largest_certain() == 200
+    assert search.largest_possible() == 244
 
 
 @given(fixed=st.floats(1.0, 5000.0), growth=st.floats(1e-3, 500.0), capacity=st.floats(1000.0, 80_000.0))

@@ -97,7 +97,7 @@ def test_what_may_not_fit_is_refused(graph: Graph, device: str) -> None:
 
 
 def test_without_memory_there_is_no_slice(graph: Graph) -> None:
-    prediction = replace(dippm.predict(graph), memory_mb=None, mig=None, intervals={})
+    prediction = replace(dippm.predict(graph), memory_mb=None, mig=None, intervals={}, needed_mb=None)
     with pytest.raises(UnsupportedError) as caught:
         dippm.pod_fragment(prediction)
     assert caught.value.code == "k8s.too_large"

@@ -261,8 +261,27 @@ def test_cached_memory_that_can_be_given_back_is_no_reason_to_doubt_a_fit(builde
     is_above = freely.memory_mb * 1.1 + 1000.0 > device.memory_mb
     assert is_above.any()
     assert freely.fits.all()
-    assert (careful.memory_mb[is_above] < freely.memory_mb[is_above]).all()
-    assert (careful.memory_mb <= device.memory_mb).all()
+    np.testing.assert_array_equal(careful.memory_mb, freely.memory_mb)
+    np.testing.assert_array_equal(careful.needed_mb[~is_above], freely.memory_mb[~is_above])
+    assert (careful.needed_mb[is_above] < freely.memory_mb[is_above]).all()
+    assert (careful.needed_mb * 1.1 + 1000.0 <= device.memory_mb * 1.01).all()
+
+
+def test_what_is_held_grows_evenly_where_what_is_needed_jumps(builder):
+    """A segment can be given back or not by how sizes are rounded; it is held all the same while there is room."""
+    n = builder.N
+    x = builder.input(n, 2**18)
+    # Three MiB of each sample after three times one: of odd batches blocks are rounded up to whole segments of 2 MiB.
+    for width in (3, 1, 3, 1, 24):
+        x = builder.node(OpKind.RELU, [x], n, width * 2**18)
+    timeline = _timeline(builder.graph())
+    batches = list(range(200, 260))
+    (estimate,) = estimate_memory(timeline, batches, [_device(9000)], headrooms=[Headroom(share=0.1, fixed_mb=800.0)])
+    assert estimate.fits.all()
+    assert (np.diff(estimate.memory_mb) > 0).all()
+    assert (estimate.needed_mb <= estimate.memory_mb).all()
+    assert (estimate.needed_mb < estimate.memory_mb).any()
+    assert (estimate.needed_mb == estimate.memory_mb).any()
 
 
 def test_a_captured_graph_has_a_pool_and_a_blas_workspace_of_its_own(builder):

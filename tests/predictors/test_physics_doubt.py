@@ -70,13 +70,14 @@ def test_weights_are_certain_and_the_context_is_never_less_than_half() -> None:
         memory = MemoryEstimate(
             batches=np.ones(1),
             memory_mb=np.array([sum(parts.values())]),
+            needed_mb=np.array([sum(parts.values())]),
             fits=np.ones(1, dtype=np.bool_),
             parts_mb={name: np.array([part]) for name, part in parts.items()},
             live=LiveMemory(**{each.name: np.zeros(1) for each in fields(LiveMemory)}),
         )
         spreads = calibration.memory_spread_low, calibration.memory_spread
         low, high = memory_interval(
-            memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads, more_mb=0.0
+            memory.memory_mb, memory, _DEVICE, DEFAULT_SOFTWARE, calibration=calibration, spreads=spreads, more_mb=0.0
         )
         return float(low[0]), float(high[0])
 

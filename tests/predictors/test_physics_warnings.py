@@ -43,7 +43,7 @@ def test_what_follows_from_an_answer(
     builder.node(OpKind.RELU, [builder.input(builder.N, 8)], builder.N, 8)
     graph, device = builder.graph(), find_device("A100")
     warnings = warn_of_answer(
-        graph, 1, device, busy_share=busy_share, copying_share=copying_share, memory_interval_mb=interval_mb
+        graph, 1, device, busy_share=busy_share, copying_share=copying_share, needed_mb=interval_mb
     )
     assert len(warnings) == len(beginnings)
     assert all(warning.startswith(beginning) for warning, beginning in zip(warnings, beginnings, strict=True))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dippm.api.needed_memory import needed_of
 from dippm.errors import UnsupportedError
 from dippm.predictors.prediction import Prediction
 
@@ -37,19 +38,24 @@ class _Trial:
     """One batch that was looked at.
 
     Args:
-        memory_mb: Ends of the memory interval.
+        needed_mb: Ends of the interval of what is needed.
+        held_interval_mb: Ends of the interval of what is held.
         live_mb: The predicted memory without its slack.
         held_mb: The predicted memory.
         time_ms: The predicted time.
     """
 
-    memory_mb: tuple[float, float]
+    needed_mb: tuple[float, float]
+    held_interval_mb: tuple[float, float]
     live_mb: float
     held_mb: float
     time_ms: float
 
 
-_TOO_LARGE = _Trial(memory_mb=(_INFINITE, _INFINITE), live_mb=_INFINITE, held_mb=_INFINITE, time_ms=_INFINITE)
+_NO_END = (_INFINITE, _INFINITE)
+_TOO_LARGE = _Trial(
+    needed_mb=_NO_END, held_interval_mb=_NO_END, live_mb=_INFINITE, held_mb=_INFINITE, time_ms=_INFINITE
+)
 
 
 class BatchSearch:
@@ -87,7 +93,7 @@ class BatchSearch:
             return False
         self._look_at([batch + 1])
         trial = self._trials[batch + 1]
-        time, memory = trial.time_ms / self._bound_ms, trial.memory_mb[_HIGH] / self._capacity_mb
+        time, memory = trial.time_ms / self._bound_ms, trial.needed_mb[_HIGH] / self._capacity_mb
         # Both hold where the search did not go on for each batch that does: then what is nearer to its bound.
         return time > 1.0 or (memory <= 1.0 and time > memory)
 
@@ -105,7 +111,7 @@ class BatchSearch:
     def _strain(self, batch: int, end: int) -> float:
         """What the batch asks for as a share of what there is: of memory or of time, whichever is scarcer."""
         trial = self._trials[batch]
-        memory = trial.memory_mb[end] / self._capacity_mb
+        memory = trial.needed_mb[end] / self._capacity_mb
         return memory if self._bound_ms is None else max(memory, trial.time_ms / self._bound_ms)
 
     def _bracket(self, end: int) -> int:
@@ -173,8 +179,8 @@ class BatchSearch:
         live_mb = far.live_mb + (far.live_mb - near.live_mb) / (best - before) * (batch - best)
         # The ends of the interval lie on a straight line over the predicted memory, as weights are exact.
         one = self._trials[1]
-        slope = (far.memory_mb[end] - one.memory_mb[end]) / max(far.held_mb - one.held_mb, 1.0)
-        return far.memory_mb[end] + slope * (live_mb - far.held_mb) > self._capacity_mb
+        slope = (far.held_interval_mb[end] - one.held_interval_mb[end]) / max(far.held_mb - one.held_mb, 1.0)
+        return far.held_interval_mb[end] + slope * (live_mb - far.held_mb) > self._capacity_mb
 
     def _look_at(self, batches: Sequence[int]) -> None:
         missing = [batch for batch in batches if batch not in self._trials]
@@ -190,7 +196,8 @@ class BatchSearch:
         for batch, prediction in zip(missing, predictions, strict=True):
             held_mb = prediction.memory_mb or 0.0
             self._trials[batch] = _Trial(
-                memory_mb=prediction.intervals["memory_mb"],
+                needed_mb=needed_of(prediction),
+                held_interval_mb=prediction.intervals["memory_mb"],
                 live_mb=held_mb - prediction.memory_parts_mb.get("slack", 0.0),
                 held_mb=held_mb,
                 time_ms=prediction.latency_ms,

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from dippm.api.needed_memory import needed_of
 from dippm.api.packing import ModelPacking, PackedModel, device_of
 from dippm.api.yaml_text import to_yaml
 from dippm.devices import DeviceSpec, find_device
@@ -44,7 +45,7 @@ def pod_fragment(prediction: Prediction, device: DeviceSpec | None = None) -> st
             memory; ``k8s.no_gpu`` where no device is given and the catalogue knows none of that name.
     """
     spec = _find_gpu(prediction.device) if device is None else device
-    interval = prediction.intervals.get("memory_mb")
+    interval = prediction.must_have_mb
     if interval is None:
         raise UnsupportedError(
             f"Nothing is predicted of the memory of '{prediction.model.source}', so that no slice can be asked for.",
@@ -141,7 +142,7 @@ def _deployment(
     card = packing.kinds[kind].device
     on_card = model.on_cards[card.name]
     prediction = model.on_slices[device_of(packing.kinds, kind, profile).name]
-    pod = _pod(prediction, card.name, profile, on_card.intervals["memory_mb"])
+    pod = _pod(prediction, card.name, profile, needed_of(on_card))
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

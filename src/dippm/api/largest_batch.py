@@ -12,6 +12,7 @@ from dippm.api.arguments import Devices, asks_for_one
 from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
 from dippm.api.chosen_predictor import ChosenPhysics, choose_predictor, need_physics
 from dippm.api.named_models import PROOF_BATCH
+from dippm.api.needed_memory import needed_of
 from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.api.question import Options, Question, spelled_out
 from dippm.costs.conditions import Conditions, Mode
@@ -62,9 +63,15 @@ class MaxBatch:
             "batch": self.batch,
             "batch_at_most": self.batch_at_most,
             "bound_by": self.bound_by,
+            "needed_mb": [round(end, 1) for end in self.needed_mb],
             "largest_part": self.largest_part,
         }
         return answer | price_entry(self.price) | {"prediction": self.prediction.to_dict()}
+
+    @property
+    def needed_mb(self) -> tuple[float, float]:
+        """Lower and upper end of the memory that is needed at ``batch``, at 1 where that is 0, MiB."""
+        return needed_of(self.prediction)
 
     @property
     def none_note(self) -> str:
@@ -73,7 +80,7 @@ class MaxBatch:
             return ""
         prediction = self.prediction
         if self.bound_by == "memory":
-            why = f"needs too much memory: {format_interval(prediction.intervals['memory_mb'])} MiB"
+            why = f"needs too much memory: {format_interval(self.needed_mb)} MiB"
         else:
             interval = format_interval(prediction.intervals["latency_ms"])
             why = f"is too slow: it takes {format_figure(prediction.latency_ms)} ms [{interval}]"

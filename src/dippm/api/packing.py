@@ -11,6 +11,7 @@ from typing import Unpack
 from dippm.api.arguments import Devices, parse_batches, parse_conditions, parse_devices, parse_software
 from dippm.api.loading import precision_to_read, read_format
 from dippm.api.models_to_pack import ModelToPack, complete, name_models, question_of, source_of
+from dippm.api.needed_memory import needed_of
 from dippm.api.question import Options, Question, spelled_out
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
@@ -64,8 +65,7 @@ class PackedModel:
             "replicas": self.replicas,
             "latency_bound_ms": self.latency_ms,
             "needed_mb": {
-                device: [round(end, 1) for end in prediction.intervals["memory_mb"]]
-                for device, prediction in self.on_cards.items()
+                device: [round(end, 1) for end in needed_of(prediction)] for device, prediction in self.on_cards.items()
             },
             "latency_ms": {
                 device: round_figures(prediction.latency_ms) for device, prediction in self.on_slices.items()
@@ -256,7 +256,7 @@ class _Trial:
             return predictor.predict(graph, batches=[batch], devices=devices, conditions=conditions, software=software)
 
         on_cards = predict([kind.device for kind in kinds])
-        needs = [prediction.intervals["memory_mb"][1] for prediction in on_cards]
+        needs = [needed_of(prediction)[1] for prediction in on_cards]
         holding = [
             Place(kind=number, profile=profile)
             for number, kind in enumerate(kinds)

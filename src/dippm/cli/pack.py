@@ -165,12 +165,13 @@ def _misread(text: str, names: list[str]) -> UsageError:
 
 def _rows(packing: ModelPacking) -> Iterator[list[object]]:
     """One row for each slice."""
+    from dippm.api.needed_memory import needed_of
     from dippm.predictors.prediction import round_figures
 
     for number, gpu in enumerate(packing.gpus):
         for each in gpu.slices:
             model = packing.find(each.name)
-            low, high = model.on_cards[gpu.device].intervals["memory_mb"]
+            low, high = needed_of(model.on_cards[gpu.device])
             device = packing.device_of(gpu, each)
             yield [
                 number,
@@ -292,6 +293,7 @@ def _table(packing: ModelPacking, styles: dict[str, str]) -> Table:
     """What each model needs, and what its slices have."""
     from rich.text import Text
 
+    from dippm.api.needed_memory import needed_of
     from dippm.api.packing import device_of
     from dippm.cli.figures import format_figure, format_interval
     from dippm.cli.fitting_table import FittingTable
@@ -313,7 +315,7 @@ def _table(packing: ModelPacking, styles: dict[str, str]) -> Table:
                 FoldedName(name, style=styles[name]),
                 f"{count:,}",
                 Text(make_printable(label)),
-                format_interval(model.on_cards[card.name].intervals["memory_mb"]),
+                format_interval(needed_of(model.on_cards[card.name])),
                 f"{device.capacity_mb:,.0f}",
                 format_figure(model.on_slices[device.name].latency_ms),
             )

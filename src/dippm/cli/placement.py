@@ -234,7 +234,7 @@ def _max_batch_table(answers: Sequence[MaxBatch]) -> Table:
             f"{answer.batch_at_most:,}",
             answer.bound_by.replace("_", " "),
             format_figure(prediction.latency_ms) if answer.batch else none,
-            _memory(prediction.intervals["memory_mb"], answer) if answer.batch else none,
+            _memory(answer.needed_mb, answer) if answer.batch else none,
             *_price_cells(answers, answer.price),
         )
     return table

@@ -101,7 +101,9 @@ class MemoryEstimate:
         batches: Batch sizes.
         memory_mb: What the process holds: the CUDA context and what the caching allocator reserves. On a device that
             is too small for the allocator's cache, what it holds after giving cached memory back; on one that is too
-            small for the model, what it would hold on a larger device.
+            small for the model, about the least that a larger device would have to have.
+        needed_mb: With how much of it the pass gets through as well, where it holds more than is to be held for a fit
+            to be certain; else all of it.
         fits: Whether the device has enough memory, when nothing else runs on it.
         parts_mb: Its parts, which add up to it: ``context``, ``weights``, ``activations`` (inputs and outputs among
             them), ``gradients`` and ``optimizer`` where the graph trains, ``kv_cache`` where it is a decoder's step,
@@ -114,6 +116,7 @@ class MemoryEstimate:
 
     batches: FloatArray
     memory_mb: FloatArray
+    needed_mb: FloatArray
     fits: npt.NDArray[np.bool_]
     parts_mb: dict[str, FloatArray]
     live: LiveMemory
@@ -209,7 +212,7 @@ def estimate_memory(
         for left_out in dict.fromkeys((without, _ALL_COPIES & timeline.purposes)):
             live, replay = live_without(left_out), _replay_of(timeline, left_out, is_captured, workspaces)
             found.append(_squeeze(replay, replay.reserve(sizes, None), capacity, live=live, headroom=headroom))
-            if (found[0].held <= found[0].room).all():
+            if (found[0].needed <= found[0].room).all():
                 break
         library_bytes = _workspace_bytes(timeline, workspaces, is_captured=is_captured)
         least = found[0] if len(found) == 1 else found[0].or_less(found[1])
@@ -240,24 +243,30 @@ class _Held:
     Args:
         live: What is alive.
         held: Bytes in segments.
+        needed: With how many it gets through.
         fits: Whether the device has as many.
         room: Bytes that may be held where a fit is to be certain.
+        capacity: Bytes that the device has.
 
     Shapes:
-        held, fits, room: [B].
+        held, needed, fits, room: [B].
     """
 
     live: LiveMemory
     held: npt.NDArray[np.int64]
+    needed: npt.NDArray[np.int64]
     fits: npt.NDArray[np.bool_]
     room: FloatArray
+    capacity: int
 
     def or_less(self, other: _Held) -> _Held:
-        """What another holds at the batches at which this passes its room and the other holds less.
+        """What another holds at the batches at which this passes its room, or the device, and the other needs less.
 
-        Whoever would take more than there is room for takes all of that.
+        Whoever would take more than there is takes all of that.
         """
-        is_other = (self.held > self.room) & (other.held < self.held)
+        needs_less = other.needed < self.needed
+        is_other = needs_less & ~self.fits
+        is_other_needed = needs_less & (self.needed > self.room)
 
         def chosen(own: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return np.where(is_other.reshape(-1, *[1] * (own.ndim - 1)), others, own)
@@ -265,51 +274,53 @@ class _Held:
         names = [each.name for each in fields(LiveMemory)]
         return _Held(
             live=LiveMemory(**{name: chosen(getattr(self.live, name), getattr(other.live, name)) for name in names}),
-            held=chosen(self.held, np.maximum(other.held, np.floor(self.room).astype(np.int64))),
+            held=chosen(self.held, np.maximum(other.held, self.capacity)),
+            needed=np.where(is_other_needed, other.needed, self.needed),
             fits=chosen(self.fits, other.fits),
-            room=chosen(self.room, other.room),
+            room=self.room,
+            capacity=self.capacity,
         )
 
 
 def _squeeze(
     replay: Replay, reserved: npt.NDArray[np.int64], capacity: int, *, live: LiveMemory, headroom: Headroom
 ) -> _Held:
-    """What the allocator holds on a device of limited memory, and whether that suffices.
+    """What the allocator holds on a device of limited memory, with how much it gets through, and whether that suffices.
 
-    PyTorch gives segments that are wholly free back to the device before it fails. Where it gets through with some
-    memory left free, that is what counts: cached memory that can be given back is no reason to doubt a fit. Where it
-    does not, what counts is about the least that would do, or where the device is far from enough, what is taken where
-    nothing is ever given back.
+    PyTorch gives segments that are wholly free back to the device before it fails. What it gets through with while
+    there is room left is needed, and not more: cached memory that can be given back is no reason to doubt a fit. Where
+    that room does not do, about the least that does is needed, or where the device is far from enough, what is taken
+    where nothing is ever given back.
     """
-    held, fits = reserved.copy(), reserved <= capacity
+    held, needed, fits = reserved.copy(), reserved.copy(), reserved <= capacity
     certain = live.weight_bytes + live.gradient_bytes + live.state_bytes + live.cache_bytes
     rooms = headroom.room_bytes(capacity, certain)
-    for place, room in enumerate(rooms.tolist()):
+    for place in np.flatnonzero((reserved > rooms) & (live.peak_bytes <= _FAR * capacity)).tolist():
         # What is alive at the peak is the least that any allocator holds.
-        if held[place] > room >= live.peak_bytes[place]:
-            least = int(replay.reserve(live.batches[[place]], int(room))[0])
-            if least >= 0:
-                held[place], fits[place] = least, True
-    rows = np.flatnonzero(~fits & (live.peak_bytes <= capacity))
-    if len(rows):
-        squeezed = replay.reserve(live.batches[rows], capacity)
-        fits[rows] = squeezed >= 0
-        held[rows] = np.where(fits[rows], squeezed, held[rows])
-    for row in np.flatnonzero(~fits & (live.peak_bytes <= _FAR * capacity)).tolist():
-        least = max(capacity, int(live.peak_bytes[row]))
-        held[row] = _least_held(replay, live.batches[[row]], least, int(held[row]))
-    return _Held(live=live, held=held, fits=fits, room=rooms)
+        alive = int(live.peak_bytes[place])
+        batch, room = live.batches[[place]], max(int(rooms[place]), alive)
+        needed[place] = _least_held(replay, batch, room, int(reserved[place]))
+        if fits[place]:
+            continue
+        squeezed = int(replay.reserve(batch, capacity)[0]) if alive <= capacity else -1
+        fits[place] = squeezed >= 0
+        held[place] = squeezed if fits[place] else max(int(needed[place]), capacity)
+        needed[place] = min(needed[place], held[place])
+    return _Held(live=live, held=held, needed=needed, fits=fits, room=rooms, capacity=capacity)
 
 
 def _least_held(replay: Replay, batch: FloatArray, too_few: int, enough: int) -> int:
-    """About the least bytes with which the allocator gets through.
+    """What the allocator holds with so few bytes, or about the least with which it gets through.
 
     Args:
         replay: What it is asked for.
         batch: The batch size, [1].
-        too_few: Bytes that do not suffice, or barely.
+        too_few: Bytes that may not suffice.
         enough: Bytes that do.
     """
+    held = int(replay.reserve(batch, too_few)[0])
+    if held >= 0:
+        return held
     while enough - too_few > enough * _CLOSE:
         middle = (too_few + enough) // 2
         held = int(replay.reserve(batch, middle)[0])
@@ -347,6 +358,7 @@ def _assemble(timeline: MemoryTimeline, found: _Held, *, context: float, library
     return MemoryEstimate(
         batches=live.batches,
         memory_mb=contexts + held / BYTES_PER_MIB,
+        needed_mb=contexts + found.needed / BYTES_PER_MIB,
         fits=found.fits,
         parts_mb=parts,
         live=live,

@@ -324,13 +324,17 @@ class PhysicsPredictor:
             power_spread=calibration.power_spread,
             most_times=most_times(prepared, compiled, breakdown),
         )
-        memory_ends = memory_interval(
-            memory,
-            device,
-            software,
-            calibration=calibration,
-            spreads=memory_spreads(prepared, calibration),
-            more_mb=compiled.more_mb,
+        memory_ends, needed_ends = (
+            memory_interval(
+                figure_mb,
+                memory,
+                device,
+                software,
+                calibration=calibration,
+                spreads=memory_spreads(prepared, calibration),
+                more_mb=compiled.more_mb,
+            )
+            for figure_mb in (memory.memory_mb, memory.needed_mb)
         )
         warnings = {
             corrected: warn_of_question(
@@ -356,7 +360,7 @@ class PhysicsPredictor:
             energy_j.tolist(),
             memory.memory_mb.tolist(),
             np.stack(list(memory.parts_mb.values()), axis=1).tolist(),
-            *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends)),
+            *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends, needed_ends)),
             load.busy_share.tolist(),
             share_of_copying(compiled, breakdown).tolist(),
             is_corrected.tolist(),
@@ -366,11 +370,11 @@ class PhysicsPredictor:
         no_slice = NoSlice.why(device)
         infos: dict[tuple[bool, tuple[str, ...]], PredictorInfo] = {}
         for (
-            batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, busy, copying,
-            corrected,
+            batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, needed_in, busy,
+            copying, corrected,
         ) in rows:  # fmt: skip
             of_row = warn_of_answer(
-                compiled.source, batch, device, busy_share=busy, copying_share=copying, memory_interval_mb=memory_in
+                compiled.source, batch, device, busy_share=busy, copying_share=copying, needed_mb=needed_in
             )
             key = corrected, of_row
             if key not in infos:
@@ -393,7 +397,8 @@ class PhysicsPredictor:
                     energy_j=energy,
                     memory_mb=memory_mb,
                     memory_parts_mb=dict(zip(memory.parts_mb, parts, strict=True)),
-                    mig=choose_mig(memory_mb, device, interval_high_mb=memory_in[1], policy=mig_policy),
+                    needed_mb=tuple(needed_in),
+                    mig=choose_mig(memory_mb, device, interval_high_mb=max(memory_mb, needed_in[1]), policy=mig_policy),
                     no_slice=no_slice,
                     intervals={
                         "latency_ms": tuple(latency_in),

@@ -221,6 +221,7 @@ def memory_spreads(prepared: PreparedGraphs, calibration: Calibration) -> tuple[
 
 
 def memory_interval(
+    figure_mb: FloatArray,
     memory: MemoryEstimate,
     device: DeviceSpec,
     software: Software,
@@ -229,12 +230,13 @@ def memory_interval(
     spreads: tuple[float, float],
     more_mb: float,
 ) -> Ends:
-    """Ends of the 90 % interval of the memory, MiB.
+    """Ends of the 90 % interval of what is held, or needed, MiB.
 
     Weights, gradients and state are exact; what lies beside tensors is off by so many MiB, the rest by a factor.
 
     Args:
-        memory: The memory.
+        figure_mb: What is held, or needed.
+        memory: The memory, whose parts they share.
         device: The device.
         software: What the process loads.
         calibration: How far off the context may be.
@@ -242,13 +244,13 @@ def memory_interval(
         more_mb: See :attr:`~dippm.predictors.prepared_graph.CompiledGraph.more_mb`.
 
     Shapes:
-        The ends: [B].
+        figure_mb and the ends: [B].
     """
     parts = memory.parts_mb
-    certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(memory.memory_mb)))
-    loose = memory.memory_mb - parts["context"] - certain
+    certain = sum((parts[name] for name in CERTAIN_PARTS if name in parts), np.zeros(len(figure_mb)))
+    loose = figure_mb - parts["context"] - certain
     margin_low, margin_high = calibration.context_margins_mb(device, software)
     low = loose * (1.0 - math.exp(-spreads[0])) + margin_low
     high = loose * (math.exp(spreads[1]) - 1.0) + margin_high + more_mb
     least = certain + _LEAST_CONTEXT * parts["context"]
-    return np.maximum(memory.memory_mb - low, least), memory.memory_mb + high
+    return np.maximum(figure_mb - low, least), figure_mb + high

@@ -204,7 +204,7 @@ def warn_of_answer(
     *,
     busy_share: float,
     copying_share: float,
-    memory_interval_mb: tuple[float, float],
+    needed_mb: tuple[float, float],
 ) -> tuple[str, ...]:
     """What follows from one batch and its figures.
 
@@ -214,7 +214,7 @@ def warn_of_answer(
         device: The device.
         busy_share: Share of the time for which the device is busy.
         copying_share: Share of the time that it takes to copy the cache of a decoder; see :func:`share_of_copying`.
-        memory_interval_mb: Ends of the memory interval, MiB.
+        needed_mb: Ends of the interval of the memory that is needed, MiB.
     """
     warnings = [*warn_of_batch(graph, batch)]
     if busy_share < _BUSY:
@@ -227,7 +227,7 @@ def warn_of_answer(
             f"{100 * copying_share:.0f} % of the time goes to copying the cache of keys and values, as DynamicCache of "
             "transformers does to make room for a token: servers with a cache in pages take that much less."
         )
-    least, most = memory_interval_mb
+    least, most = needed_mb
     if most > device.capacity_mb:
         verb = "does not fit" if least > device.capacity_mb else "may not fit"
         warnings.append(f"It {verb}: {device.name} offers {device.capacity_mb:,.0f} MiB.")

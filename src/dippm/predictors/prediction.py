@@ -157,6 +157,8 @@ class Prediction:
         predictor: Provenance and warnings.
         software: The software that the figures hold for; None where ``predictor.labels`` alone say it.
         no_slice: Why ``mig`` is None, where it is.
+        needed_mb: Lower and upper end of the memory with which it gets through, MiB: below that of ``memory_mb`` where
+            it holds cached memory that it can give back; None where nothing is known of that.
     """
 
     model: ModelInfo
@@ -174,6 +176,12 @@ class Prediction:
     predictor: PredictorInfo
     software: Software | None = None
     no_slice: NoSlice = NoSlice.UNKNOWN
+    needed_mb: Interval | None = None
+
+    @property
+    def must_have_mb(self) -> Interval | None:
+        """Lower and upper end of what a device must offer, MiB: what is needed, else what is held; None if unknown."""
+        return self.needed_mb or self.intervals.get("memory_mb")
 
     @property
     def step_time_ms(self) -> float | None:

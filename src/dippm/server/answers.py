@@ -109,6 +109,7 @@ class MaxBatch(BaseModel):
     batch: int = Field(description="Its whole memory interval fits; 0 where no sample does.")
     batch_at_most: int = Field(description="Not ruled out.")
     bound_by: str
+    needed_mb: list[float]
     largest_part: str
     price: Price | None = None
     prediction: Prediction
