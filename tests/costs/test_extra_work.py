@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dippm.costs.conditions import Layout, Optimizer
+from dippm.costs.conditions import Conditions, Layout, Optimizer
 from dippm.costs.extra_work import (
+    add_extra_work,
     add_turns,
     channel_blocks,
+    joined_one_by_one,
     native_batch_norms,
     reordered_images,
     rows_with_blocks,
@@ -18,6 +20,7 @@ from dippm.costs.extra_work import (
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates
+from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
@@ -174,3 +177,49 @@ def test_cudnn_runs_no_batch_norm_of_inference_in_bf16_and_none_with_weights_in_
 def test_batch_norms_of_training_are_no_such_kernels(builder: Any) -> None:
     plan = _step_with_batch_norm(builder, 32, Precision.AMP_BF16)
     assert native_batch_norms(plan, Precision.AMP_BF16).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "precision", "in_vectors"),
+    [
+        ((16, 7, 7), 1, Precision.FP32, True),  # rows of 16 x 49 elements
+        ((4, 7, 7), 1, Precision.FP32, True),
+        ((4, 7, 7), 1, Precision.FP16, False),  # 392 bytes
+        ((3, 7, 7), 1, Precision.FP32, False),
+        ((16, 7, 7), 3, Precision.FP32, False),  # rows of 7
+        ((16, 7, 8), 3, Precision.FP16, True),
+    ],
+)
+def test_concatenations_of_whole_vectors_go_faster_than_element_by_element(
+    shape: tuple[int, ...], axis: int, precision: Precision, in_vectors: bool, builder: Any
+) -> None:
+    n = builder.N
+    joined = tuple(size * (2 if place == axis else 1) for place, size in enumerate(shape, start=1))
+    builder.node(OpKind.CONCAT, [builder.input(n, *shape), builder.input(n, *shape)], n, *joined, axis=axis)
+    graph = builder.graph()
+    assert (joined_one_by_one(_plan(graph, precision), Layout.NCHW).tolist() == []) == in_vectors
+    # Channels last, and before PyTorch had a kernel for it, none does.
+    assert joined_one_by_one(_plan(graph, precision), Layout.NHWC).tolist() == [0]
+    work = Workload.from_graph(graph, precision)
+    before = KernelPlan.from_workload(work, software=Software.parse("torch 2.9"))
+    assert joined_one_by_one(before, Layout.NCHW).tolist() == [0]
+
+
+def test_of_a_single_operand_all_lies_side_by_side(builder: Any) -> None:
+    x = builder.input(builder.N, 8, 7, 7)
+    builder.node(OpKind.CONCAT, [x], builder.N, 8, 7, 7, axis=1)
+    assert joined_one_by_one(_plan(builder.graph(), Precision.FP16), Layout.NCHW).tolist() == []
+
+
+def test_a_concatenation_by_elements_takes_cycles_for_each(builder: Any) -> None:
+    n = builder.N
+    builder.node(OpKind.CONCAT, [builder.input(n, 3, 7, 7), builder.input(n, 5, 7, 7)], n, 8, 7, 7, axis=1)
+    plan, device = _plan(builder.graph()), find_device("H100")
+    at = plan.work.at([2**16])
+    busy_ms = np.zeros((1, 1, 1))
+    conditions = Conditions.parse()
+    add_extra_work(busy_ms, plan, at, devices=[device], conditions=conditions, rates=Rates(join_cycles=1.2, gap_us=2.0))
+    cycles = 1.2 * 2.0**16 * 8 * 49 / device.sm_count
+    assert busy_ms.item() == pytest.approx(0.002 + cycles / (device.boost_clock_mhz * 1e3))
+    add_extra_work(busy_ms, plan, at, devices=[device], conditions=conditions, rates=Rates(join_cycles=0.6))
+    assert busy_ms.item() == pytest.approx(0.002 + cycles / (device.boost_clock_mhz * 1e3))

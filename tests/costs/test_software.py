@@ -153,6 +153,11 @@ def test_what_a_compiler_does_changed_with_releases(given, turns, reach, remakes
     assert (software.remakes_softmax, software.scatters_losses) == (remakes, scatters)
 
 
+@pytest.mark.parametrize(("given", "in_vectors"), [("torch 2.4", False), ("torch 2.9", False), ("torch 2.11", True)])
+def test_concatenations_write_several_elements_at_once_since(given, in_vectors):
+    assert Software.parse(given).joins_in_vectors is in_vectors
+
+
 @pytest.mark.parametrize(("given", "has"), [("torch 1.12", False), ("torch 1.13", True)])
 def test_the_workspace_of_cublas_comes_from_the_allocator_since(given, has):
     assert Software.parse(given).has_blas_workspace is has

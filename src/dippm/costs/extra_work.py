@@ -29,6 +29,7 @@ __all__ = [
     "add_turns",
     "add_windows_and_groups",
     "channel_blocks",
+    "joined_one_by_one",
     "native_batch_norms",
     "placed_elements",
     "reordered_images",
@@ -58,6 +59,7 @@ _TAPS_OF_A_START = 50.0
 _IS_BF16 = mark(DType, [DType.BFLOAT16])
 _WITH_NATIVE_NORMS = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.FP16})
 _HALF_BYTES = 2.0
+_VECTOR_BYTES = 16
 
 
 def add_extra_work(
@@ -92,6 +94,12 @@ def add_extra_work(
         node, elements = placed_elements(plan, at, is_training=conditions.mode is Mode.TRAINING)
         for own, device in zip(busy_ms, devices, strict=True):
             own[:, node] += rates.element_cycles * elements / (device.sm_count * _cycles_per_ms(device))
+    if rates.join_cycles:
+        node = joined_one_by_one(plan, conditions.layout)
+        elements = evaluate(plan.work.sizes.elements_of(plan.work.sizes.outputs(node)), at.batches)
+        for own, device in zip(busy_ms, devices, strict=True):
+            join_ms = rates.join_cycles * elements / (device.sm_count * _cycles_per_ms(device))
+            own[:, node] = np.maximum(own[:, node], gap_ms + join_ms)
     if rates.pool_element_cycles or rates.pool_tap_cycles or rates.group_norm_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
             add_windows_and_groups(own, plan, at, device=device, rates=rates)
@@ -137,6 +145,40 @@ def placed_elements(plan: KernelPlan, at: WorkloadAt, *, is_training: bool) -> t
     is_placed[reader[is_unlike]] = True
     node = np.flatnonzero(is_placed)
     return node, evaluate(sizes.elements_of(sizes.outputs(node)), at.batches)
+
+
+def joined_one_by_one(plan: KernelPlan, layout: Layout) -> IndexArray:
+    """Concatenations that copy element by element, and not several at once.
+
+    PyTorch's kernel for the latter asks that rows are whole vectors of 16 bytes: what lies side by side in an operand,
+    from the dimension on along which they are joined. It knows no other order of dimensions than their own. A row that
+    holds the batch is taken for one of a single sample.
+
+    Args:
+        plan: The kernels.
+        layout: Layout of the images.
+    """
+    sizes, types, edges = plan.work.sizes, plan.work.types, plan.work.sizes.edges
+    is_join = sizes.is_kind(OpKind.CONCAT)
+    if plan.joins_in_vectors:
+        read = np.flatnonzero(is_join[edges.read_node])
+        reader, operand = edges.read_node[read], edges.read_tensor[read]
+        result = sizes.outputs(reader)
+        # The dimension along which they are joined is the one in which they differ from the result; of none, or where
+        # there is one more, all of an operand lies side by side.
+        one = np.ones(1)
+        elements, of_result = (evaluate(sizes.elements_of(tensors), one)[0] for tensors in (operand, result))
+        is_row = (elements == of_result) | (sizes.rank(operand) != sizes.rank(result))
+        row_bytes = types.tensor_bytes[operand].copy()
+        for place in range(int(sizes.rank(operand).max(initial=0))):
+            own, whole = (sizes.dimension(tensors, place) for tensors in (operand, result))
+            is_row |= (own != whole).any(axis=1)
+            row_bytes *= np.where(is_row & (place < sizes.rank(operand)), evaluate(own, one)[0], 1.0)
+        is_whole = np.ones(len(is_join), dtype=np.bool_)
+        is_whole[reader[row_bytes % _VECTOR_BYTES > 0]] = False
+        is_turned = plan.formats[layout].is_last & (sizes.rank(sizes.outputs(np.arange(len(is_join)))) == _IMAGE_RANK)
+        is_join &= ~is_whole | is_turned
+    return np.flatnonzero(is_join)
 
 
 def add_windows_and_groups(

@@ -49,12 +49,13 @@ ROW_TABLES = {OpKind.SOFTMAX: Family.SOFTMAX, OpKind.LOG_SOFTMAX: Family.SOFTMAX
 _ROW_TABLE_OF_KIND = tabulate(OpKind, lambda kind: list(Family).index(ROW_TABLES.get(kind, Family.SOFTMAX)))
 
 # Which rate an operator takes, and its element-wise table where it reads one tensor or several, by kind.
-_GROUPS = sorted(set(_GROUP_OF_FAMILY.values()))
+_GROUP_OF_SOME = {OpKind.BATCH_NORM: "norm", OpKind.CONCAT: "join", OpKind.PAD: "join"}
+_GROUPS = sorted({*_GROUP_OF_FAMILY.values(), *_GROUP_OF_SOME.values()})
 _OPERATORS = sorted(_ELEMENTWISE_TABLES.values())
 
 
 def _group_of(kind: OpKind) -> int:
-    group = "norm" if kind is OpKind.BATCH_NORM else _GROUP_OF_FAMILY.get(FAMILY_OF_KIND[kind])
+    group = _GROUP_OF_SOME.get(kind) or _GROUP_OF_FAMILY.get(FAMILY_OF_KIND[kind])
     return _GROUPS.index(group) if group else -1
 
 
@@ -126,6 +127,7 @@ class KernelPlan:
         is_turned: Whether a compiler runs the convolutions of each graph with channels last, [G].
         feeds_slowly: See :attr:`~dippm.costs.software.Software.feeds_slowly`.
         has_cudnn_9: See :attr:`~dippm.costs.software.Software.has_cudnn_9`.
+        joins_in_vectors: See :attr:`~dippm.costs.software.Software.joins_in_vectors`.
     """
 
     work: Workload
@@ -146,6 +148,7 @@ class KernelPlan:
     is_turned: npt.NDArray[np.bool_]
     feeds_slowly: bool
     has_cudnn_9: bool
+    joins_in_vectors: bool
 
     def has_own_rates(self, conditions: Conditions) -> bool:
         """Whether rates that were measured on an architecture hold: those of eager kernels, NCHW, today's libraries."""
@@ -229,6 +232,7 @@ class KernelPlan:
             is_turned=is_turned,
             feeds_slowly=software.feeds_slowly,
             has_cudnn_9=software.has_cudnn_9,
+            joins_in_vectors=software.joins_in_vectors,
         )
 
 

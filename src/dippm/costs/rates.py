@@ -35,7 +35,10 @@ class Rates:
         stream: Share of peak bandwidth of a kernel bound by memory, on devices whose element-wise kernels were not
             measured.
         norm: Speed of layer, group and batch norm, and softmax, over that of an element-wise kernel that moves as much.
-        move: The same of copies, concatenation, padding, gathering, resizing.
+        join: The same of concatenation and padding, which copy rows as they are.
+        join_cycles: Cycles of a multiprocessor for each element of a concatenation that goes element by element
+            (:func:`dippm.costs.extra_work.joined_one_by_one`). 0 where bytes alone count.
+        move: The same of copies that change an order, gathering, resizing.
         pool: The same of pooling and reductions.
         gap_us: Least time between the starts of two dependent kernels, microseconds.
         cache_gain: How many times peak bandwidth the L2 cache delivers.
@@ -83,12 +86,14 @@ class Rates:
     wide_depthwise_nhwc: float = 0.01
     stream: float = 0.85
     norm: float = 0.75
+    join: float = 0.95
     move: float = 0.7
     pool: float = 0.6
     gap_us: float = 2.0
     cache_gain: float = 2.5
     cache_bytes_per_cycle: float = 0.0
     element_cycles: float = 0.0
+    join_cycles: float = 0.0
     pool_element_cycles: float = 0.0
     pool_tap_cycles: float = 0.0
     group_norm_cycles: float = 0.0

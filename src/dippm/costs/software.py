@@ -145,6 +145,14 @@ class Software:
         return self.torch >= (2, 4)
 
     @property
+    def joins_in_vectors(self) -> bool:
+        """Whether concatenations write several elements at once where their rows are aligned to that.
+
+        Since 2.10 (github.com/pytorch/pytorch, pull request 162440, merged while 2.9 was being cut); 2.11 was measured.
+        """
+        return self.torch >= (2, 10)
+
+    @property
     def turns_images(self) -> bool:
         """Whether ``torch.compile`` may run convolutions with channels last that are called with channels first.
 

@@ -274,9 +274,19 @@ def _compute(labels: Sequence[Label], cache: GraphCache, rates: Rates, device: D
 def shared_rates() -> Rates:
     """Rates that networks start from: those of the plain sum at inference that hold on every architecture.
 
-    What narrow rows and statistics of groups take, the networks learn; what planes take, their features add.
+    What narrow rows, joined elements, windows of pooling and statistics of groups take, the networks learn; what planes
+    take, their features add.
     """
-    return replace(Calibration.read().rates, row_cycles=0.0, plane_cycles=0.0, group_norm_reads=1.0, measured={})
+    return replace(
+        Calibration.read().rates,
+        row_cycles=0.0,
+        join_cycles=0.0,
+        pool_element_cycles=0.0,
+        pool_tap_cycles=0.0,
+        plane_cycles=0.0,
+        group_norm_reads=1.0,
+        measured={},
+    )
 
 
 def graph_that_ran(graph: Graph, label: Label) -> Graph | TrainingGraph:
