@@ -75,9 +75,9 @@ def test_products_take_what_the_fastest_unit_takes_a_tenth_above_its_boost(
     ("device", "precision", "tflops"),
     [
         ("RTX 4090", "fp16", 165.2),
-        # What shared memory feeds: its part of the time is f / (1 + f), f = 1.195 * 2048 / 128 / 8, counted in that of
-        # a card at half the rate.
-        ("A100", "fp16", 312.0 * (1.0 - 0.5 * 2.39 / 3.39)),
+        # What shared memory feeds: its part of the time is f / (1 + f), f = tensor_feed * 2048 / 128 / 8, counted in
+        # that of a card at half the rate.
+        ("A100", "fp16", 312.0 * (1.0 - _RATES.tensor_feed / (1.0 + 2.0 * _RATES.tensor_feed))),
         # What its power allows, 72 W at 1.65 W for each TFLOP/s.
         ("L4", "fp16", 72.0 / 1.65),
         ("A100", "fp32", math.inf),

@@ -12,7 +12,6 @@ from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.devices import find_device, load_catalog
 from dippm.errors import UnsupportedError
 from dippm.graph import MOST_RUNS, DType, Graph, OpKind
-from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.predictors.prediction import Prediction
 
@@ -157,7 +156,8 @@ def test_networks_of_an_architecture_answer_near_what_they_were_trained_on_in_a_
     assert _OF_HOPPER in answer.predictor.labels
     assert any(f"No whole model was measured on {device}" in warning for warning in answer.warnings)
     _, high = answer.intervals["latency_ms"]
-    assert high / answer.latency_ms >= 0.999 * math.exp(Calibration.read().latency_spread_elsewhere)
+    # What a card of an architecture is off of which another one was measured.
+    assert high / answer.latency_ms >= 1.14
     (older,) = predict(network, batches=[512], devices=[device], precision=precision, software=Software(torch=(2, 3)))
     assert "dippm" not in older.predictor.labels
 
