@@ -58,6 +58,15 @@ def test_what_is_needed_decides_and_not_what_is_held() -> None:
     assert search.largest_possible() == 244
 
 
+def test_live_tensors_rule_nothing_out_where_less_than_these_is_needed() -> None:
+    """Kernels that make no copies need less than what is alive with those that do."""
+
+    def needed_mb(batch: int) -> float:
+        return (48.0 if batch < 186 else 60.0 if batch <= 212 else 45.0) * batch
+
+    assert _search(_Model(lambda batch: 100.0 * batch, needed_mb=needed_mb), 11_000.0).largest_certain() == 222
+
+
 @given(fixed=st.floats(1.0, 5000.0), growth=st.floats(1e-3, 500.0), capacity=st.floats(1000.0, 80_000.0))
 def test_even_growth_is_found_exactly(fixed: float, growth: float, capacity: float) -> None:
     model = _Model(lambda batch: fixed + growth * batch)

@@ -205,6 +205,15 @@ def test_concatenations_of_whole_vectors_go_faster_than_element_by_element(
     assert joined_one_by_one(before, Layout.NCHW).tolist() == [0]
 
 
+@pytest.mark.parametrize(("axis", "in_vectors"), [(0, True), (1, True), (2, True), (3, False), (4, False)])
+def test_tensors_that_are_stacked_are_joined_along_the_new_dimension(axis: int, in_vectors: bool, builder: Any) -> None:
+    shape: list[Any] = [builder.N, 8, 16, 6]  # rows of 768, 96 and 6 elements, and of one
+    stacked = [*shape[:axis], 2, *shape[axis:]]
+    builder.node(OpKind.CONCAT, [builder.input(*shape), builder.input(*shape)], *stacked)
+    plan = _plan(builder.graph(), Precision.FP16)
+    assert (joined_one_by_one(plan, Layout.NCHW).tolist() == []) == in_vectors
+
+
 def test_of_a_single_operand_all_lies_side_by_side(builder: Any) -> None:
     x = builder.input(builder.N, 8, 7, 7)
     builder.node(OpKind.CONCAT, [x], builder.N, 8, 7, 7, axis=1)

@@ -180,7 +180,9 @@ class BatchSearch:
         # The ends of the interval lie on a straight line over the predicted memory, as weights are exact.
         one = self._trials[1]
         slope = (far.held_interval_mb[end] - one.held_interval_mb[end]) / max(far.held_mb - one.held_mb, 1.0)
-        return far.held_interval_mb[end] + slope * (live_mb - far.held_mb) > self._capacity_mb
+        at_live = far.held_interval_mb[end] + slope * (far.live_mb - far.held_mb)
+        # Kernels that make no copies need less than what is alive with those that do, which then rules nothing out.
+        return far.needed_mb[end] >= at_live and at_live + slope * (live_mb - far.live_mb) > self._capacity_mb
 
     def _look_at(self, batches: Sequence[int]) -> None:
         missing = [batch for batch in batches if batch not in self._trials]

@@ -10,13 +10,13 @@ from typing import Unpack, overload
 from dippm.api.arguments import Batches, Devices, asks_for_one, parse_batches
 from dippm.api.batched_reading import predict_as_read
 from dippm.api.chosen_predictor import choose_predictor
-from dippm.api.needed_memory import needed_of
+from dippm.api.needed_memory import needed_of, rows_of_need
 from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.api.question import Options, Question, spelled_out
 from dippm.devices import DeviceSpec
 from dippm.placement.fit import Fit, FitVerdict
 from dippm.placement.fit import fits as judge
-from dippm.predictors.prediction import Prediction, format_interval, round_figures, text_row
+from dippm.predictors.prediction import Prediction, round_figures, text_row
 
 __all__ = ["DeviceFit", "fits"]
 
@@ -85,19 +85,13 @@ class DeviceFit:
         rows = [
             text_row("fits", self.verdict.value),
             *(row for row in self.prediction.figure_rows() if row.split()[0] == "memory"),
-            *self._rows_of_need(),
+            *rows_of_need(self.prediction),
             text_row("has", f"{self.capacity_mb:,.0f}", "MiB"),
             text_row("margin", f"{self.margin_mb:+,.0f}", "MiB"),
         ]
         if self.price is not None:
             rows.append(f"  price: {self.price}")
         return "\n".join([self.prediction.title(), *rows, *self.prediction.warning_rows()])
-
-    def _rows_of_need(self) -> list[str]:
-        """What is needed, where that is less than what is held."""
-        if self.needed_mb == self.prediction.intervals.get("memory_mb"):
-            return []
-        return [f"  needs    {format_interval(self.needed_mb)} MiB, and gives the rest back"]
 
 
 @overload

@@ -12,7 +12,7 @@ from dippm.api.arguments import Devices, asks_for_one
 from dippm.api.batch_search import LARGEST_BATCH, BatchSearch
 from dippm.api.chosen_predictor import ChosenPhysics, choose_predictor, need_physics
 from dippm.api.named_models import PROOF_BATCH
-from dippm.api.needed_memory import needed_of
+from dippm.api.needed_memory import needed_of, rows_of_need
 from dippm.api.prices import Price, parse_prices, price_entry, price_per_sample
 from dippm.api.question import Options, Question, spelled_out
 from dippm.costs.conditions import Conditions, Mode
@@ -35,9 +35,9 @@ class MaxBatch:
 
     Args:
         device: Canonical name of the device.
-        batch: Largest batch whose memory interval fits whole and whose time keeps the bound; 0 where not even one
-            sample does.
-        batch_at_most: Largest batch whose memory interval does not rule it out (bound on time kept).
+        batch: Largest batch that surely fits, with all of the interval of what it needs, and whose time keeps the
+            bound; 0 where not even one sample does.
+        batch_at_most: Largest batch that is not ruled out by what it needs (bound on time kept).
         bound_by: ``"memory"``, ``"latency"`` (in training ``"step_time"``), or ``"none"`` where the largest batch tried
             still fits.
         prediction: The prediction at ``batch``, or at 1 where ``batch`` is 0.
@@ -92,7 +92,7 @@ class MaxBatch:
             text_row("batch", f"{self.batch:,}"),
             text_row("at most", f"{self.batch_at_most:,}"),
             text_row("bound by", self.bound_by.replace("_", " ")),
-            *(prediction.figure_rows() if self.batch else [f"  ! {self.none_note}"]),
+            *([*prediction.figure_rows(), *rows_of_need(prediction)] if self.batch else [f"  ! {self.none_note}"]),
         ]
         if self.price is not None:
             rows.append(f"  price: {self.price}")

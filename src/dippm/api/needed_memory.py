@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dippm.errors import UnsupportedError
-from dippm.predictors.prediction import Prediction
+from dippm.predictors.prediction import Prediction, format_interval
 
-__all__ = ["needed_of"]
+__all__ = ["needed_of", "rows_of_need"]
 
 
 def needed_of(prediction: Prediction) -> tuple[float, float]:
@@ -24,3 +24,11 @@ def needed_of(prediction: Prediction) -> tuple[float, float]:
             cure="Leave the predictor out, or train it on labels with memory of models and batches like these.",
         )
     return interval
+
+
+def rows_of_need(prediction: Prediction) -> list[str]:
+    """What is needed, as answers print it; nothing where that is all that is held."""
+    needed_mb = needed_of(prediction)
+    if needed_mb == prediction.intervals.get("memory_mb"):
+        return []
+    return [f"  needs    {format_interval(needed_mb)} MiB, and gives the rest back"]

@@ -42,7 +42,7 @@ _NARROW_WIDTH = 9
 _STYLES = {"yes": "bold green", "no": "bold red", "unsure": "bold yellow"}
 _MILLION = 1e6
 _OF_VERDICTS = re.compile(r"(^|: )It (does|may) not fit: ")
-_MAX_BATCH_NOTE = "batch: its whole memory interval fits, and time and memory are those at it; at most: not ruled out."
+_MAX_BATCH_NOTE = "batch: all that it may need fits, and time and memory are those at it; at most: not ruled out."
 
 
 @with_shared_options

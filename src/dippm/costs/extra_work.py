@@ -164,11 +164,11 @@ def joined_one_by_one(plan: KernelPlan, layout: Layout) -> IndexArray:
         read = np.flatnonzero(is_join[edges.read_node])
         reader, operand = edges.read_node[read], edges.read_tensor[read]
         result = sizes.outputs(reader)
-        # The dimension along which they are joined is the one in which they differ from the result; of none, or where
-        # there is one more, all of an operand lies side by side.
+        # The dimension along which they are joined is the one in which they differ from the result, or which it has in
+        # addition; of a single operand all lies side by side.
         one = np.ones(1)
         elements, of_result = (evaluate(sizes.elements_of(tensors), one)[0] for tensors in (operand, result))
-        is_row = (elements == of_result) | (sizes.rank(operand) != sizes.rank(result))
+        is_row = elements == of_result
         row_bytes = types.tensor_bytes[operand].copy()
         for place in range(int(sizes.rank(operand).max(initial=0))):
             own, whole = (sizes.dimension(tensors, place) for tensors in (operand, result))

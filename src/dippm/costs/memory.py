@@ -304,7 +304,10 @@ def _squeeze(
             continue
         squeezed = int(replay.reserve(batch, capacity)[0]) if alive <= capacity else -1
         fits[place] = squeezed >= 0
-        held[place] = squeezed if fits[place] else max(int(needed[place]), capacity)
+        if not fits[place]:
+            # It may get through with less and not with more, by how free blocks are cut: no reason to call it certain.
+            needed[place] = max(int(needed[place]), capacity + 1)
+        held[place] = squeezed if fits[place] else needed[place]
         needed[place] = min(needed[place], held[place])
     return _Held(live=live, held=held, needed=needed, fits=fits, room=rooms, capacity=capacity)
 

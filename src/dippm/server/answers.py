@@ -85,7 +85,7 @@ class Fit(BaseModel):
     batch: int
     software: str
     fits: str = Field(description="yes, no, or unsure: the capacity lies within the interval.")
-    needed_mb: list[float]
+    needed_mb: list[float] = Field(description="Ends of the memory with which it gets through; at most what it holds.")
     capacity_mb: float
     margin_mb: float
     largest_part: str
@@ -106,10 +106,10 @@ class MaxBatch(BaseModel):
     """The largest batch on one device."""
 
     device: str
-    batch: int = Field(description="Its whole memory interval fits; 0 where no sample does.")
+    batch: int = Field(description="All of the interval of what it needs fits; 0 where no sample does.")
     batch_at_most: int = Field(description="Not ruled out.")
     bound_by: str
-    needed_mb: list[float]
+    needed_mb: list[float] = Field(description="The same as in fits, at that batch.")
     largest_part: str
     price: Price | None = None
     prediction: Prediction
