@@ -303,12 +303,12 @@ def _squeeze(
         if fits[place]:
             continue
         squeezed = int(replay.reserve(batch, capacity)[0]) if alive <= capacity else -1
-        fits[place] = squeezed >= 0
-        if not fits[place]:
+        if squeezed >= 0:
+            held[place], fits[place] = squeezed, True
+            needed[place] = min(int(needed[place]), squeezed)
+        else:
             # It may get through with less and not with more, by how free blocks are cut: no reason to call it certain.
-            needed[place] = max(int(needed[place]), capacity + 1)
-        held[place] = squeezed if fits[place] else needed[place]
-        needed[place] = min(needed[place], held[place])
+            held[place] = needed[place] = max(int(needed[place]), capacity + 1)
     return _Held(live=live, held=held, needed=needed, fits=fits, room=rooms, capacity=capacity)
 
 

@@ -44,6 +44,7 @@ from dippm.evaluation.own_labels import choose_labels
 from dippm.measuring.measurement import Outcome
 from dippm.predictors.calibration import ARTEFACT_PATH, TRAINING_ARTEFACT_PATH, Calibration
 from dippm.training.additive import describe_errors
+from dippm.training.physics import TRACED_EVERYWHERE
 
 __all__ = ["FITTED", "HEIRS", "TRACED", "Row", "fit_architecture", "main", "predict_ms", "read_rows"]
 
@@ -74,14 +75,11 @@ FITTED = {
 #: Concatenations of whole vectors reach 0.85 of the bandwidth and padding 0.87, where ReLUs reach 0.86 to 0.9; the
 #: others take 1.17 to 1.25 cycles for each element on both cards, in 16 bits and in 32.
 TRACED = {
-    "join": 0.95,
-    "join_cycles": 1.2,
+    **TRACED_EVERYWHERE,
     "gap_us": 1.65,
     "stream": 0.9,
     "cache_bytes_per_cycle": 24.0,
     "element_cycles": 0.33,
-    "pool_element_cycles": 2.4,
-    "pool_tap_cycles": 0.2,
     "plane_cycles": 340.0,
     "group_kernel_us": 2.75,
     "group_norm_reads": 1.0,

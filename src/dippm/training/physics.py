@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "TRACED_EVERYWHERE",
     "Item",
     "conformal_quantile",
     "describe_errors",
@@ -89,9 +90,9 @@ _BOUNDS: dict[str, tuple[float, float, float]] = {
     "gap_us": (2.0, 1.0, 5.0),
     "cache_gain": (2.5, 1.5, 5.0),
 }
-# What these rows do not tell, and what PyTorch's kernels have in common on every card, as traces on an H100 and an H200
-# say it: see :data:`dippm.training.architecture.TRACED`.
-_TRACED = {"join": 0.95, "join_cycles": 1.2, "pool_element_cycles": 2.4, "pool_tap_cycles": 0.2}
+#: What these rows do not tell, and what PyTorch's kernels have in common on every card, as traces on an H100 and an
+#: H200 say it: see :data:`dippm.training.architecture.TRACED`.
+TRACED_EVERYWHERE = {"join": 0.95, "join_cycles": 1.2, "pool_element_cycles": 2.4, "pool_tap_cycles": 0.2}
 # Fitted afterwards, on the rows in which such kernels take this share of the time or more: elsewhere they would make up
 # for the errors of others. The models that were drawn for the shipped rates have one with the slow kernels of cuDNN and
 # none with enough of PyTorch's own, whose rate stays where it starts. With all other rates held, and each group of
@@ -168,7 +169,7 @@ def fit_rates(
     except ImportError as exc:
         raise MissingExtraError(package="scipy", extra="train", purpose="fit the rates") from exc
     bounds = _BOUNDS if bounds is None else bounds
-    fixed = Rates().changed(_TRACED) if others is None else others
+    fixed = Rates().changed(TRACED_EVERYWHERE) if others is None else others
     names = list(bounds)
     start, low, high = (np.log([bound[place] for bound in bounds.values()]) for place in range(3))
 
