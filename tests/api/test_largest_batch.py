@@ -61,6 +61,16 @@ def test_a_fixed_batch_has_no_largest(graph: Graph) -> None:
         dippm.max_batch(replace(graph, fixed_batch=1, fixed_batch_reason="so"), device="A100")
 
 
+def test_a_model_without_a_batch_has_no_largest(builder: Any) -> None:
+    source = builder.input(100, 64)
+    builder.node(OpKind.LINEAR, [source, builder.weight(64, 64)], 100, 64)
+    with pytest.raises(UnsupportedError) as error:
+        dippm.max_batch(builder.graph(), device="A100")
+    assert error.value.code == "graph.no_batch"
+    (prediction,) = dippm.predict(builder.graph(), batch=[8], device="A100")
+    assert "No input of the model has a batch: every batch is answered alike." in prediction.predictor.warnings
+
+
 def test_no_larger_batch_fits_though_memory_grows_unevenly(builder: Any) -> None:
     n, x = builder.N, builder.input(builder.N, 3, 112, 112)
     square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
@@ -74,8 +84,8 @@ def test_no_larger_batch_fits_though_memory_grows_unevenly(builder: Any) -> None
 
 
 def test_a_model_without_memory_to_speak_of_has_no_bound(builder: Any) -> None:
-    x = builder.input(1)
-    builder.node(OpKind.RELU, [x], 1)
+    x = builder.input(builder.N)
+    builder.node(OpKind.RELU, [x], builder.N)
     assert dippm.max_batch(builder.graph(), device="A100").bound_by == "none"
 
 

@@ -197,8 +197,10 @@ def test_predict_json_is_the_contract(net: str, run_json: Callable[..., dict[str
     (prediction,) = answer["predictions"]
     assert set(prediction) == {
         "device", "mode", "precision", "layout", "runtime", "software", "batch", "inputs", "macs", "latency_ms",
-        "energy_j", "memory_mb", "mig", "no_slice", "intervals", "memory_parts_mb", "predictor",
+        "energy_j", "memory_mb", "needed_mb", "mig", "no_slice", "intervals", "memory_parts_mb", "predictor",
     }  # fmt: skip
+    low, high = prediction["needed_mb"]
+    assert 0.0 < low < high
     assert set(prediction["predictor"]) == {"name", "version", "labels", "warnings"}
     assert prediction["macs"] == 8 * IMAGE_MACS
     assert prediction["inputs"] == {"image": [8, 3, 32, 32]}

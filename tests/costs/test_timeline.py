@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from dippm.costs import GraphSizes, MemoryTimeline, Precision, Purpose, Workload, live_memory
+from dippm.costs import GraphSizes, MemoryTimeline, Precision, Workload, live_memory
 from dippm.costs.conditions import Optimizer
 from dippm.costs.polynomial import evaluate
 from dippm.costs.timeline import FirstCalls
@@ -118,57 +118,6 @@ def test_dropped_outputs_live_while_their_node_runs(builder):
     y = builder.node(OpKind.MAX_POOL, [x], builder.N, 4, 4, 4, kernel=(2, 2))
     builder.node(OpKind.RELU, [y], builder.N, 4, 4, 4, alias_of=y)
     assert _live(builder.graph()) == [1024 + 256 + 512, 1024 + 256]
-
-
-def test_layout_copies_of_a_convolution(builder):
-    x = builder.input(builder.N, 8, 4, 4)
-    builder.node(OpKind.CONV, [x, builder.weight(16, 8, 3, 3)], builder.N, 16, 4, 4, **_CONV)
-    graph = builder.graph()
-    image, weight, result = 8 * 16, 16 * 8 * 9, 16 * 16
-    for precision, purpose, expected in (
-        (Precision.FP32, Purpose.LAYOUT_TF32, 4 * (2 * image + weight + 2 * result)),
-        (Precision.FP16, Purpose.LAYOUT_HALF, 2 * (2 * image + weight + 2 * result)),
-        (Precision.FP32_STRICT, None, 0),
-    ):
-        timeline = _timeline(graph, precision)
-        live = live_memory(timeline, [2], without=frozenset())
-        assert live.workspace_bytes.tolist() == [expected]
-        if purpose is not None:
-            assert live_memory(timeline, [2], without=frozenset({purpose})).workspace_bytes.tolist() == [0]
-
-
-@pytest.mark.parametrize(
-    ("weight", "changed", "copied"),
-    [
-        ((8, 1, 3, 3), {"groups": 8}, 0),
-        ((8, 8, 1, 1), {"kernel": (1, 1)}, 0),
-        ((8, 4, 3, 3), {"groups": 2}, 4 * (4 * 8 * 16 + 8 * 4 * 9)),
-        ((8, 3, 3, 3), {}, 0),
-        ((8, 3, 7, 7), {"kernel": (7, 7)}, 4 * (2 * 3 * 16 + 2 * 8 * 16 + 8 * 3 * 49)),
-    ],
-    ids=["depthwise", "one pixel", "grouped", "first", "wide first"],
-)
-def test_which_convolutions_make_copies(builder, weight, changed, copied):
-    x = builder.input(builder.N, weight[1] * changed.get("groups", 1), 4, 4)
-    builder.node(OpKind.CONV, [x, builder.weight(*weight)], builder.N, 8, 4, 4, **{**_CONV, **changed})
-    assert live_memory(_timeline(builder.graph()), [2], without=frozenset()).workspace_bytes.tolist() == [copied]
-
-
-@pytest.mark.parametrize(
-    ("precision", "purpose"), [(Precision.FP32, Purpose.GROUPED_TF32), (Precision.FP16, Purpose.GROUPED_HALF)]
-)
-def test_copies_of_convolutions_in_groups_are_known_apart(builder, precision, purpose):
-    x = builder.input(builder.N, 8, 4, 4)
-    builder.node(OpKind.CONV, [x, builder.weight(8, 4, 3, 3)], builder.N, 8, 4, 4, **{**_CONV, "groups": 2})
-    timeline = _timeline(builder.graph(), precision)
-    of_others = frozenset(Purpose) - {purpose}
-    copied = live_memory(timeline, [2], without=frozenset()).workspace_bytes
-    assert copied > 0
-    assert (
-        live_memory(timeline, [2], without=of_others & {Purpose.LAYOUT_TF32, Purpose.LAYOUT_HALF}).workspace_bytes
-        == copied
-    )
-    assert live_memory(timeline, [2], without=frozenset({purpose})).workspace_bytes == 0
 
 
 def test_who_calls_a_library_of_products_first(builder):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dippm.costs.conditions import Conditions, Mode
+from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.precision import Precision
 from dippm.datasets.graph_cache import GraphCache, read_recipe
 from dippm.datasets.recipes.recipe import Recipe
@@ -45,6 +45,7 @@ def score(
     power: Figure | None = None,
     memory: Figure | None = None,
     reserved: Figure | None = None,
+    is_memory_sound: bool = True,
 ) -> LabelScore:
     return LabelScore(
         device="H200",
@@ -58,6 +59,7 @@ def score(
         power=power,
         memory=memory,
         reserved=reserved,
+        is_memory_sound=is_memory_sound,
     )
 
 
@@ -135,6 +137,34 @@ def test_errors_of_energy_power_and_memory() -> None:
     )
     assert "| all: device counts | 1 | 10.0 | 10.0 | -10.0 | 0 |" in memory
     assert "| all: device counts | 1 | 25.0 | 25.0 | -25.0 |\n" in reserved
+
+
+def test_memory_of_weights_converted_on_the_device_does_not_count() -> None:
+    figures = {
+        "memory": Figure(measured=1000, predicted=900, low=850, high=950),
+        "reserved": Figure(measured=200, predicted=150),
+    }
+    assert "are no part of these tables" not in page_of(score(10, 20, **figures))
+    page = page_of(score(10, 20, **figures, is_memory_sound=False), score(10, 10))
+    assert "all: device counts" not in part_of(page, "Memory of the process", "## Time by")
+    assert " 1 rows are no part of these tables" in page
+    labels = choose_labels(read_parquet(LABELS))
+    predictor = PhysicsPredictor.load()
+    first = labels[0]
+    graph = read_recipe(first.recipe)
+    for layout, precision, measured_at, is_sound in (
+        (Layout.NCHW, Precision.AMP, "2026-11-26T01:01:28+00:00", True),
+        (Layout.NHWC, Precision.AMP, "2026-11-27T08:30:00+00:00", False),
+        (Layout.NCHW, Precision.FP16, "2026-11-27T08:30:00+00:00", False),
+        (Layout.NHWC, Precision.AMP, "2026-11-27T10:30:00+00:00", True),
+    ):
+        conditions = replace(first.configuration.conditions, layout=layout, precision=precision)
+        changed = replace(
+            first,
+            configuration=replace(first.configuration, conditions=conditions),
+            measurement=replace(first.measurement, measured_at=measured_at),
+        )
+        assert score_label(predictor, graph, changed).is_memory_sound is is_sound
 
 
 def test_families_and_worst_rows_are_of_steady_rows() -> None:

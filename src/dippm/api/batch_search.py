@@ -76,11 +76,11 @@ class BatchSearch:
         self._trials: dict[int, _Trial] = {}
 
     def largest_certain(self) -> int:
-        """Largest batch whose memory interval fits whole and whose time keeps the bound, 0 where none does."""
+        """Largest batch whose need of memory surely fits and whose time keeps the bound, 0 where none does."""
         return self._largest(_HIGH)
 
     def largest_possible(self) -> int:
-        """Largest batch whose memory interval is not ruled out and whose time keeps the bound, 0 where all are."""
+        """Largest batch whose need of memory is not ruled out and whose time keeps the bound, 0 where all are."""
         return self._largest(_LOW)
 
     def is_bound_by_time(self, batch: int) -> bool:

@@ -155,8 +155,9 @@ def max_batch(
         then those without a price, then those where nothing fits.
 
     Raises:
-        UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only, ``predictor.unsuited``
-            where the predictor is a network that :func:`dippm.train` wrote: its memory need not grow with the batch.
+        UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only, ``graph.no_batch`` where
+            no input has a batch, ``predictor.unsuited`` where the predictor is a network that :func:`dippm.train`
+            wrote: its memory need not grow with the batch.
         UsageError: ``latency.invalid`` where a bound is not a positive number, ``latency.twice`` where both are given,
             ``step_time.unused`` outside training.
     """
@@ -171,6 +172,12 @@ def max_batch(
             f"'{graph.source}' holds for batch {graph.fixed_batch} only: {graph.fixed_batch_reason}",
             code="graph.fixed_batch",
             cure="Export a file with a dynamic batch; a model that is read for each batch can be asked with fits.",
+        )
+    if not graph.has_batch:
+        raise UnsupportedError(
+            f"No input of '{graph.source}' has a batch: any batch fits, or none does.",
+            code="graph.no_batch",
+            cure="Ask whether it fits; an input has a batch where its shape is not said to be unbatched.",
         )
     searches = [_search(graph, spec, asked, bound_ms=bound_ms) for spec in asked.devices]
     largest = max(1, *(found.at_most for found in searches))

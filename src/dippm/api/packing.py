@@ -157,8 +157,8 @@ def pack(
 ) -> ModelPacking:
     """Place models on the MIG slices of GPUs: on the fewest GPUs, of those packings on one with the fewest slices.
 
-    A model may run on a slice that holds the upper end of its memory interval, as predicted for the whole card, and on
-    which it is predicted to keep its bound on time. A model that no slice holds takes a whole card without MIG. Every
+    A model may run on a slice that holds the upper end of what it needs, as predicted for the whole card, and on which
+    it is predicted to keep its bound on time. A model that no slice holds takes a whole card without MIG. Every
     replica has a slice of its own.
 
     Args:

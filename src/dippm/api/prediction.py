@@ -75,7 +75,7 @@ def predict(
         batch: Samples per call, 1 or more, or a list of them.
         device: A device's name, a :class:`~dippm.devices.DeviceSpec`, or a list of them; an A100 when left out.
             Names may be those of slices of a DeviceSpec in the list: ``"1g.5gb@NAME"``.
-        mig_policy: ``"safe"`` compares the upper end of the memory interval with what a slice really offers,
+        mig_policy: ``"safe"`` compares the upper end of what is needed with what a slice really offers,
             ``"paper"`` is Eq. 2 of the DIPPM paper on the predicted value.
         predictor: Folder that :func:`train` wrote, to predict by its network. It holds for the device and the
             conditions of its labels alone, which may be of training, and which stand for all that is left out. Or

@@ -415,12 +415,12 @@ class KernelTimer:
         return seconds
 
     def _learned_product(self, family: Family, problem: GemmProblem) -> FloatArray:
-        """Learned time of matrix products, seconds, that of linear layers growing with their rows, [D, n]."""
+        """Learned time of matrix products, seconds, growing with their rows, [D, n]."""
 
         def learned(asked: GemmProblem) -> FloatArray:
             return self._learned(family, asked, batches=1)[:, 0]
 
-        return grow_with_rows(learned, problem) if family is Family.LINEAR else learned(problem)
+        return grow_with_rows(learned, problem, is_stacked=family is Family.BMM)
 
     def _learned(
         self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, pairwise
@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from dippm.costs.compiled_buffers import CompiledBuffers
 from dippm.costs.edges import IndexArray
+from dippm.costs.layout_copies import layout_copies
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad, scale
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.traffic import storage_polynomials
 from dippm.costs.workload import Workload
-from dippm.graph import Attribute, GraphArrays, OpKind, TensorRole
+from dippm.graph import GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
 from dippm.graph.columns import IndexLists
 
@@ -25,11 +26,8 @@ __all__ = ["FirstCalls", "MemoryTimeline", "Purpose"]
 
 _WEIGHT_ROLES = frozenset({TensorRole.PARAMETER, TensorRole.BUFFER, TensorRole.CONSTANT})
 _WRITTEN_ROLES = frozenset({TensorRole.ACTIVATION, TensorRole.GRADIENT, TensorRole.CACHE})
-_CONVOLUTIONS = frozenset({OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD})
 # The scope of the loss, whose gradient begins the way back.
 _LOSS_SCOPE = "loss"
-# Most channels of an image, and widest filter, of a first convolution that tensor cores do not run.
-_STEM_CHANNELS, _STEM_WIDTH = 4, 5
 _HALF = frozenset({Arithmetic.FP16, Arithmetic.BF16})
 
 
@@ -296,7 +294,7 @@ class _Pieces:
         owned = storage_polynomials(workload.sizes, tensor_bytes, np.arange(len(is_owner)))
         owned[~is_owner] = 0.0
         casts = scale(workload.cast_elements, types.casts.to_bytes)
-        copies, is_grouped = _layout_copies(workload)
+        copies, is_grouped = layout_copies(workload.sizes, types)
         parts = [owned, casts, workload.dropped, workload.scratch, copies]
         width = max(part.shape[1] for part in parts)
         is_half = types.is_computed_in(*_HALF)
@@ -420,51 +418,3 @@ def _releases(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     last_use[np.repeat(has_lifetimes, tensor_count)] = -1
     used = np.flatnonzero((last_use >= 0) & _is_role(arrays, TensorRole.ACTIVATION))
     return np.concatenate([node[is_stated], last_use[used]]), np.concatenate([released[is_stated], used])
-
-
-def _layout_copies(workload: Workload) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """Bytes of the copies that each convolution would make on tensor cores, and which of them work in groups.
-
-    cuDNN's tensor-core kernels work on channels-last data, so that what a channels-first convolution reads is brought
-    to that order in workspace first, and what it writes is brought back from there. That is what traces on an H100 and
-    an H200 show (`data/labels`, cuDNN 9.19, 67,000 convolutions in 16 bits at inference): copies of image, weight and
-    result in 95 % of those whose filter has more than one pixel. No copies make 90 % of the filters of one pixel, which
-    are matrix products and read channels-first images as they are; depthwise convolutions, which have kernels of their
-    own; and filters of up to 5 x 5 pixels on the few channels of a model's first image, which FP32 units run. Nor do
-    most gradients of weights in TF32. With the copies of all three tensors the allocator's peak is the measured one
-    within 2 MiB in 73 % of 1,521 inferences; with those of what is read alone it is in 48 %.
-
-    Convolutions in groups copy channels-last images as well: with these copies 79 % of the batches at the border of
-    models that have such convolutions are called right, without 74 %. One failure in five asked for at least 1.2 times
-    what was predicted without them; with them one in twenty asks for 1.02 times (benchmark results of
-    pytorch-image-models, AMP, channels-last, three releases, half of the models).
-    """
-    sizes, types, edges = workload.sizes, workload.types, workload.sizes.edges
-    is_chosen = sizes.is_kind(*_CONVOLUTIONS) & types.is_computed_in(Arithmetic.TF32, *_HALF)
-    convolutions = np.flatnonzero(is_chosen)
-    is_chosen[convolutions], is_grouped = _transposes(sizes, convolutions)
-    is_chosen &= ~(sizes.is_kind(OpKind.CONV_WEIGHT_GRAD) & types.is_computed_in(Arithmetic.TF32))
-    in_groups = np.zeros(len(sizes.nodes), dtype=np.bool_)
-    in_groups[convolutions] = is_grouped
-    result = np.zeros((len(sizes.nodes), sizes.elements.shape[1]))
-    read = np.flatnonzero(is_chosen[edges.read_node] & (edges.read_position < 2))
-    np.add.at(result, edges.read_node[read], scale(sizes.elements_of(edges.read_tensor[read]), types.read_bytes[read]))
-    written = np.flatnonzero(is_chosen)
-    out = sizes.outputs(written)
-    result[written] += scale(sizes.elements_of(out), types.tensor_bytes[out])
-    return result, in_groups
-
-
-def _transposes(sizes: GraphSizes, convolutions: IndexArray) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which convolutions have a filter of more than one pixel and groups of several channels, and which have groups."""
-    width, groups = sizes.read_attributes(convolutions, _width_and_groups, numbers=2).T
-    channels = sizes.dimension(sizes.inputs(convolutions, 0), 1).sum(axis=1)
-    is_stem = sizes.is_kind(OpKind.CONV)[convolutions] & (channels <= _STEM_CHANNELS) & (width <= _STEM_WIDTH)
-    is_chosen = (width > 1) & ((groups == 1) | (channels != groups)) & ~is_stem
-    return np.asarray(is_chosen), np.asarray(groups > 1)
-
-
-def _width_and_groups(attributes: Mapping[str, Attribute]) -> tuple[float, float]:
-    kernel, groups = attributes.get("kernel"), attributes.get("groups", 1)
-    width = max(kernel) if isinstance(kernel, tuple) else _STEM_WIDTH + 1
-    return width, groups if isinstance(groups, int | float) else 1

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
+from dippm.costs.precision import whole_model_type
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.label_graphs import build_label_graphs, load_label_graph
 from dippm.datasets.recipes.recipe import Recipe
@@ -49,6 +50,8 @@ _CALIBRATIONS = {Mode.INFERENCE: ARTEFACT_PATH, Mode.TRAINING: TRAINING_ARTEFACT
 _CONTEXT = "context"
 # The smallest segment of PyTorch's caching allocator.
 _CLOSE_MB = 2.0
+# Until then `dippm.measuring.inference.converted` changed weights on the device.
+_CONVERTED_ON_HOST_SINCE = "2026-11-27T09:00:00+00:00"
 _UNKNOWN = "-"
 _ALL = "all"
 _CONDITIONS = ("mode", "precision", "layout", "runtime")
@@ -101,6 +104,7 @@ class LabelScore:
         power: Mean power over a call, W, predicted for the measured time; likewise. It has no interval.
         memory: Device memory of the process, MiB; None alike.
         reserved: The same without the context, MiB: what PyTorch's allocator reserved. It has no interval.
+        is_memory_sound: Whether nothing but the call was held, so that its memory counts.
     """
 
     device: str
@@ -114,6 +118,7 @@ class LabelScore:
     power: Figure | None = None
     memory: Figure | None = None
     reserved: Figure | None = None
+    is_memory_sound: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,7 +240,15 @@ def score_label(predictor: PhysicsPredictor, graph: Graph, label: Label) -> Labe
         power=None if measurement.energy_j is None else _power_at_measured_time(predictor, graph, label),
         memory=_figure(measurement.memory_mb, memory_mb, intervals.get("memory_mb")),
         reserved=_figure(measurement.reserved_peak_mb, without_context, None),
+        is_memory_sound=not _holds_what_was_converted(label),
     )
+
+
+def _holds_what_was_converted(label: Label) -> bool:
+    """Whether the allocator still held weights of before their conversion, which was made on the device at first."""
+    conditions = label.configuration.conditions
+    is_converted = conditions.layout is Layout.NHWC or whole_model_type(conditions.precision) is not None
+    return is_converted and label.measurement.measured_at < _CONVERTED_ON_HOST_SINCE
 
 
 def sections_of(report: LabelReport, *, command: str) -> list[Section]:
@@ -282,7 +295,7 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
                 "A process that has run other models before holds a larger context. Without the context, what "
                 "PyTorch's allocator reserved at its peak is compared with the prediction less its context, "
                 f"which has no interval of its own: the two are the same within {_CLOSE_MB:.0f} MiB in "
-                f"{' and '.join(close) or 'no row'}. Segments have 2 MiB and more."
+                f"{' and '.join(close) or 'no row'}. Segments have 2 MiB and more.{_left_out_of_memory(report)}"
             ],
             tables=[
                 _by_kind(report, _memory, caption="Memory of the process"),
@@ -297,9 +310,19 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
     ]
 
 
+def _left_out_of_memory(report: LabelReport) -> str:
+    count = sum(not score.is_memory_sound for score in report.scores)
+    if not count:
+        return ""
+    return (
+        f" {count} rows are no part of these tables: their weights were converted to NHWC or to 16 bits on the device "
+        "before the call, as the labels say, and the allocator still held what they had taken before."
+    )
+
+
 def _share_close(report: LabelReport, mode: Mode) -> float | None:
     """Share of a mode's rows whose memory without the context is met within a segment, None where there are none."""
-    known = [score.reserved for score in report.scores if score.conditions.mode is mode and score.reserved is not None]
+    known = [figure for score in report.scores if score.conditions.mode is mode and (figure := _reserved(score))]
     close = [figure for figure in known if abs(figure.predicted - figure.measured) <= _CLOSE_MB]
     return len(close) / len(known) if known else None
 
@@ -344,11 +367,11 @@ def _power(score: LabelScore) -> Figure | None:
 
 
 def _memory(score: LabelScore) -> Figure | None:
-    return score.memory
+    return score.memory if score.is_memory_sound else None
 
 
 def _reserved(score: LabelScore) -> Figure | None:
-    return score.reserved
+    return score.reserved if score.is_memory_sound else None
 
 
 def _by_kind(

@@ -85,6 +85,11 @@ class Graph:
         return self.holds_for(batch) and not is_beyond
 
     @property
+    def has_batch(self) -> bool:
+        """Whether the size of any input depends on the batch."""
+        return any(dim.per_sample for index in self.inputs for dim in self.tensors[index].shape)
+
+    @property
     def parameter_count(self) -> int:
         """Number of trained weights, each storage counted once."""
         total = 0

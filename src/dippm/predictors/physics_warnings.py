@@ -70,6 +70,8 @@ def warn_of_question(
     software, as_run = prepared.compiled.software, replace(conditions, precision=compiled.runs_in)
     most_runs = float(prepared.compiled.most_runs[compiled.nodes].max(initial=1.0))
     warnings = [*graph.warnings, *warn_of_open_loops(most_runs), *_software_warning(software, as_run, device)]
+    if graph.fixed_batch is None and not graph.has_batch:
+        warnings.append("No input of the model has a batch: every batch is answered alike.")
     if names := name_unsupported(graph):
         warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
     if not UNMEASURED_KINDS.isdisjoint(compiled.kinds):

@@ -239,6 +239,7 @@ class Prediction:
         answer |= {
             "energy_j": None if self.energy_j is None else round_figures(self.energy_j),
             "memory_mb": None if self.memory_mb is None else round_figures(self.memory_mb),
+            "needed_mb": None if self.needed_mb is None else [round_figures(end) for end in self.needed_mb],
             "mig": self.mig,
             "no_slice": None if self.mig else self.no_slice.value,
             "intervals": {

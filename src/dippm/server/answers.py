@@ -55,6 +55,9 @@ class Prediction(BaseModel):
     step_time_ms: float | None = Field(default=None, description="In training; equal to latency_ms.")
     energy_j: float | None
     memory_mb: float | None = Field(description="MiB, at the peak.")
+    needed_mb: list[float] | None = Field(
+        description="Ends of the memory with which it gets through, MiB; at most what it holds."
+    )
     mig: str | None = Field(description="Smallest MIG profile that holds it.")
     no_slice: str | None = Field(description="Why mig is null, as a person reads it; null where it is not.")
     intervals: dict[str, list[float]] = Field(description="Low and high: 90 % of measured values lie between.")

@@ -27,6 +27,12 @@ def test_bumps_are_levelled_half_way_and_nothing_falls() -> None:
     assert found[0, 95] == pytest.approx(10.0 * np.sqrt(128 * 96))
 
 
+def test_stacks_take_the_least_of_all_more_rows() -> None:
+    rows = np.array([1.0, 16.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 300.0])
+    found = grow_with_rows(_bumpy, GemmProblem.of(b=8, m=rows, n=10, k=4), is_stacked=True)
+    assert found[0] == pytest.approx([10, 160, 640, 960, 960, 960, 1280, 1920, 3000])
+
+
 def test_shapes_do_not_mix() -> None:
     both = grow_with_rows(_bumpy, GemmProblem.of(m=[48.0, 48.0], n=[10.0, 20.0], k=4))
     alone = [grow_with_rows(_bumpy, GemmProblem.of(m=48.0, n=size, k=4))[:, 0] for size in (10.0, 20.0)]

@@ -1,4 +1,4 @@
-"""Learned times of linear layers such that more rows never take less."""
+"""Learned times of matrix products such that more rows never take less."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ FloatArray = npt.NDArray[np.float64]
 _ROWS = np.unique(np.outer(2.0 ** np.arange(8), [1.0, 1.5]).astype(np.int64)).astype(np.float64)
 
 
-def grow_with_rows(learned: Callable[[GemmProblem], FloatArray], problem: GemmProblem) -> FloatArray:
+def grow_with_rows(
+    learned: Callable[[GemmProblem], FloatArray], problem: GemmProblem, *, is_stacked: bool = False
+) -> FloatArray:
     """Learned time of matrix products, made to grow with their rows up to 192, [D, n].
 
     The tables have bumps at some rows, which cards that no table is of are taken to have at others: a product of 128
@@ -26,9 +28,13 @@ def grow_with_rows(learned: Callable[[GemmProblem], FloatArray], problem: GemmPr
     more rows than these tables are better as they are: whole models are met worse without what a last tile of rows
     takes.
 
+    Stacks of products have one bump, at few rows, which A100s have: cuBLAS gives them tiles of 128 rows there. They
+    take the least of all more rows, so that the others stay as they were measured.
+
     Args:
         learned: Tells the time of products on each device, in any unit.
         problem: The products.
+        is_stacked: Whether they are stacks of products.
 
     Shapes:
         What ``learned`` tells: [D, n] of n products.
@@ -40,7 +46,7 @@ def grow_with_rows(learned: Callable[[GemmProblem], FloatArray], problem: GemmPr
     at_rows = at_rows.reshape(len(at_rows), len(_ROWS), -1)
     most = np.maximum.accumulate(at_rows, axis=1)
     least = np.minimum.accumulate(at_rows[:, ::-1], axis=1)[:, ::-1]
-    growing = 0.5 * (most + least)
+    growing = least if is_stacked else 0.5 * (most + least)
     place = np.interp(np.log(problem.m), np.log(_ROWS), np.arange(len(_ROWS)))
     before = np.minimum(place.astype(np.int64), len(_ROWS) - 2)
     weight, shape = place - before, inverse.ravel()
