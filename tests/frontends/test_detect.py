@@ -104,6 +104,7 @@ def test_a_pipeline_names_its_parts(tmp_path: Path) -> None:
         ("m.txt", b"hello world", "model.unrecognised"),
         ("m.onnx", archive("readme.txt"), "model.unrecognised"),
         ("m.pt", archive("m/data.pkl")[:20], "model.truncated"),
+        ("m.pt", archive("m/byteorder", "m/data/0", "m/version"), "model.truncated"),
         ("m.safetensors", b"\x40\0\0\0\0\0\0\0{}", "model.weights_only"),
         ("m.gguf", b"GGUF\x03\0\0\0", "model.weights_only"),
         ("short.bin", b"\x08", "model.unrecognised"),

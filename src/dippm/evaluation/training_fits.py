@@ -202,8 +202,8 @@ def shipped_section(
             "the interval come from the other half. They were made with torch 1.12+cu113; the other row shows what "
             "becomes of the verdicts if that is not said.",
             "Then inference, with the software of each table, on the half of the models that the rule for copies of "
-            "convolutions (`dippm.costs.layout_copies`) was not chosen on. The spread of the interval was chosen on both "
-            "halves; `python -m dippm.evaluation.inference_fits` says what either half alone would choose and how "
+            "convolutions (`dippm.costs.layout_copies`) was not chosen on. The spread of the interval was chosen on "
+            "both halves; `python -m dippm.evaluation.inference_fits` says what either half alone would choose and how "
             "often the other contradicts that. The benchmark goes on with a smaller batch after any "
             "error. Pairs are left out whose larger batch a kernel refuses, fused attention over more than 65,535 "
             "windows or PyTorch's own depthwise convolution over more than 2,147,483,647 elements: no batch that "

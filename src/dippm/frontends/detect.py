@@ -17,6 +17,8 @@ __all__ = ["Framework", "detect_framework", "parse_framework"]
 _HEAD_BYTES = 4096
 _PICKLE_PROTOCOLS = tuple(bytes([0x80, version]) for version in range(2, 6))
 _TORCH_MEMBERS = ("data.pkl", "constants.pkl", "serialized_exported_program.json", "archive_format")
+# What PyTorch writes beside those.
+_TORCH_COMPANIONS = frozenset({"byteorder", "serialization_id", ".format_version", ".storage_alignment"})
 _ONNX_TAGS = frozenset({0x08, 0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72, 0xA2, 0xCA})
 _ONNX_IR_VERSION_TAG = 0x08
 _HIGHEST_IR_VERSION = 64
@@ -236,6 +238,12 @@ def _detect_archive(path: Path) -> Framework:
         return Framework.PYTORCH
     if {"config.json", "metadata.json"} <= leaves:
         return Framework.TENSORFLOW
+    if leaves & _TORCH_COMPANIONS:
+        raise ModelReadError(
+            f"'{path}' is an archive of PyTorch that lacks the entry which says what is in it.",
+            code="model.truncated",
+            cure="The file is incomplete: save or copy it again.",
+        )
     raise ModelReadError(
         f"'{path}' is an archive, but of no model format that dippm knows.",
         code="model.unrecognised",

@@ -419,7 +419,8 @@ def _parse_dtype(given: object) -> DType:
         raise UsageError(
             f"Unknown element type '{given}' in an input shape.",
             code="input.dtype_unknown",
-            cure="Use one of float32, float16, bfloat16, int64, int32, int8, uint8, bool.",
+            cure="Use one of float32, float64, float16, bfloat16, int64, int32, int8, uint8, bool; an input without a "
+            "batch says so behind a colon of its own: 2,90:int64:unbatched.",
         ) from exc
 
 

@@ -235,3 +235,23 @@ def test_outputs_that_are_rightly_of_one_size(tmp_path: Path, batch: int, export
 
     graph = read_torch_file(export(Constant(), tmp_path / "m.pt2", torch.zeros(batch, 24)), input=NOTHING)
     assert graph.fixed_batch is None, graph.fixed_batch_reason
+
+
+class Rows(nn.Module):
+    """Its length is written into the program."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(x.shape[0] * x.shape[1], x.shape[2]).reshape(x.shape) * 2
+
+
+@pytest.mark.parametrize(("given", "is_open"), [("8,4", False), ("4", False), ("8,4", True)])
+def test_other_sizes_than_those_of_the_export_are_told_them(
+    tmp_path: Path, export: Callable[..., Path], given: str, *, is_open: bool
+) -> None:
+    options: dict[str, Any] = {"dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},)} if is_open else {}
+    path = export(Rows(), tmp_path / "m.pt2", torch.zeros(2, 6, 4), **options)
+    with pytest.raises(UsageError) as caught:
+        read_torch_file(path, input=parse_input_shapes(given))
+    assert caught.value.code == "input.shape_wrong"
+    assert "--input x=6,4," in (caught.value.cure or "")
+    assert "shape of one sample" not in str(caught.value)

@@ -367,3 +367,14 @@ def test_files_are_read_from_a_stream_position_zero(folder: Path) -> None:
     first = read_torch_file(folder / "traced.bin", input=IMAGE)
     assert read_torch_file(folder / "traced.bin", input=IMAGE) == first
     assert io.BytesIO((folder / "traced.bin").read_bytes()).read(2) == b"PK"
+
+
+def test_a_file_of_torch_save_that_lacks_tensors_is_incomplete(tmp_path: Path) -> None:
+    torch.save(Net(), tmp_path / "whole.pt")
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "part.pt", "w") as part:
+        for name in whole.namelist():
+            if not name.endswith("data/1"):
+                part.writestr(name, whole.read(name))
+    with pytest.raises(ModelReadError) as caught:
+        read_torch_file(tmp_path / "part.pt", input=IMAGE, trust=True)
+    assert caught.value.code == "model.truncated"

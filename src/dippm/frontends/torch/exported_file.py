@@ -128,10 +128,16 @@ def read_program(
         module.batch_axes = {name: entry.batch_axis for name, entry in named.items() if entry.is_batched}
     except _ERRORS_OF_DAMAGE as exc:
         raise _damaged(source, exc) from exc
-    if dynamic or batch is None:
-        graph = read_module(module, input=inputs, source=source, mode=mode, batch_hint=batch_hint)
-    else:
-        graph = _read_fixed(module, inputs, source=source, mode=mode, batch=batch)
+    try:
+        if dynamic or batch is None:
+            graph = read_module(module, input=inputs, source=source, mode=mode, batch_hint=batch_hint)
+        else:
+            graph = _read_fixed(module, inputs, source=source, mode=mode, batch=batch)
+    except UsageError as exc:
+        cure = _cure_of_sizes(module, named, batch=batch, turned=turned) if exc.code == "input.shape_wrong" else None
+        if cure is None:
+            raise
+        raise UsageError(str(exc).removesuffix(exc.cure or "").strip(), code=exc.code, cure=cure) from exc
     told = _warn_of_wrapped(wrapped)
     if time_first is not None and any(named[name].is_batched for name in time_first.names):
         told.append(warn_of_time_first(time_first, is_turned=True))
@@ -280,8 +286,7 @@ def _inputs(
         if own is not None:
             entries[name] = dataclasses.replace(own, dtype=own.dtype or dtype, batch_axis=axis if own.shape else 0)
             continue
-        is_batched = _is_batched(meta["sizes"][axis:], batch)
-        sizes = [*meta["sizes"][:axis], *meta["sizes"][axis + 1 :]] if is_batched else meta["sizes"]
+        sizes, is_batched = _sample_sizes(meta["sizes"], axis=axis, batch=batch)
         if not all("as_int" in size for size in sizes):
             example = ",".join(str(size.get("as_int", _EXAMPLE)) for size in sizes)
             raise UsageError(
@@ -294,6 +299,36 @@ def _inputs(
             shape=tuple(int(size["as_int"]) for size in sizes), dtype=dtype, is_batched=is_batched, batch_axis=axis
         )
     return InputShapes(named=entries)
+
+
+def _cure_of_sizes(
+    module: ExportedModule, given: Mapping[str, InputEntry], *, batch: int | None, turned: Collection[str]
+) -> str | None:
+    """What to do about inputs of other sizes than those that were fixed at the export; None where there are none."""
+    fixed: dict[str, str] = {}
+    for name, entry in given.items():
+        sizes, _ = _sample_sizes(module.input_meta(name)["sizes"], axis=int(name in turned), batch=batch)
+        own = [size.get("as_int") for size in sizes]
+        is_met = len(own) == len(entry.shape) and all(
+            size in {None, asked} for size, asked in zip(own, entry.shape, strict=True)
+        )
+        if not is_met:
+            fixed[name] = ",".join(str(_EXAMPLE if size is None else size) for size in own)
+    if not fixed:
+        return None
+    shapes = " ".join(f"--input {name}={sizes}" for name, sizes in fixed.items())
+    return (
+        f"Sizes were fixed when it was exported: give those ({shapes}, without the batch), or export it with these "
+        "sizes left open (dynamic_shapes)."
+    )
+
+
+def _sample_sizes(
+    sizes: Sequence[Mapping[str, Any]], *, axis: int, batch: int | None
+) -> tuple[Sequence[Mapping[str, Any]], bool]:
+    """The sizes of one sample of an input; whether the batch was among those that it was exported with."""
+    is_batched = _is_batched(sizes[axis:], batch)
+    return ([*sizes[:axis], *sizes[axis + 1 :]] if is_batched else sizes), is_batched
 
 
 def _is_batched(sizes: Sequence[Mapping[str, Any]], batch: int | None) -> bool:

@@ -6,10 +6,12 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.jit._recursive import wrap_cpp_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dippm.costs.conditions import Mode
@@ -78,7 +80,7 @@ def read_script_file(
         guard = _LoadGuard()
         try:
             with guard:
-                module = torch.jit.load(script_skeleton(reader))  # type: ignore[no-untyped-call]
+                module = _load(script_skeleton(reader).getvalue())
         except (RuntimeError, ValueError, NotImplementedError) as exc:
             if guard.refused is not None:
                 raise guard.refused from exc
@@ -110,6 +112,22 @@ def _opens_files(code: bytes) -> bool:
     while count:  # from the innermost outwards
         code, count = _PLAIN_GETATTR.subn(b"_", code)
     return _GETATTR.search(code) is not None
+
+
+def _load(program: bytes) -> torch.jit.ScriptModule:
+    """Load a program and make its constants numbers where it computes with them, as PyTorch's optimiser does.
+
+    A trace keeps a number as a tensor of 64 bits without dimensions. As such it would make float64 of the integers that
+    it is multiplied with, and of all that is computed from these; as a number it makes float32 of them.
+    """
+    native: Any = torch._C  # PyTorch's stubs of it are wrong
+    unit = native.CompilationUnit()
+    module = native.import_ir_module_from_buffer(unit, program, None, {}, False)
+    for function in unit.get_functions():
+        with suppress(RuntimeError):  # a constant that is an element of a large tensor has no value here
+            native._jit_pass_canonicalize_graph_fuser_ops(function.graph)
+    loaded: torch.jit.ScriptModule = wrap_cpp_module(module)  # type: ignore[no-untyped-call]
+    return loaded
 
 
 def _quantised_operators(reader: EntryReader) -> list[str]:

@@ -30,6 +30,7 @@ _PICKLE = b"\x80"
 # Before the object itself, the old format of torch.save has a magic number, a version and a description, each a pickle.
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _LEGACY_PICKLES = 4
+_RECORD_MISSING = "PytorchStreamReader failed locating file"
 _OF_SCRIPTS = "__main__."
 _TORCHVISION_USERS = frozenset({"torchvision", "timm", "transformers"})
 
@@ -171,6 +172,12 @@ def _unpickle(path: Path, scan: PickleScan) -> Any:
             cure=_cure_of_missing(exc, scan),
         ) from exc
     except Exception as exc:
+        if _RECORD_MISSING in str(exc):
+            raise ModelReadError(
+                f"'{path}' is a file of torch.save that lacks tensors of its model.",
+                code="model.truncated",
+                cure="It is incomplete; save or copy it again.",
+            ) from exc
         raise ModelReadError(
             f"'{path}' cannot be unpickled: {type(exc).__name__}: {exc}.",
             code="torch.pickle_invalid",
