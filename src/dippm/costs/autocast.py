@@ -26,7 +26,7 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["CASTABLE", "LOWERED", "RAISED", "Casts", "follow_autocast"]
+__all__ = ["CASTABLE", "LOWERED", "RAISED", "UNCAST", "Casts", "follow_autocast", "is_cast_kind"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -34,7 +34,9 @@ FloatArray = npt.NDArray[np.float64]
 LOWERED = "is_lowered"
 #: Attribute of a matrix product that computes in FP32 under autocast, as those of written-out attention do.
 RAISED = "is_raised"
-# Kinds that may have these attributes.
+#: Attribute of a node for which the model switches autocast off: it computes in the type that it states.
+UNCAST = "is_uncast"
+# Kinds that may have the former two attributes.
 _MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
 #: What autocast casts, and casts to.
 CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
@@ -239,6 +241,12 @@ def follow_autocast(
     return walk.held, reads, Casts.of(casts)
 
 
+def is_cast_kind(kind: OpKind) -> bool:
+    """Whether autocast decides on the format that an operator of this kind computes in, or writes."""
+    is_listed = kind in _LOWER_KINDS | _FP32_KINDS | _FP32_OUTPUT_KINDS | _FUNCTION_KINDS
+    return is_listed and kind is not OpKind.BINARY
+
+
 def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     """What each node's inputs are cast to, and what its outputs are, [n_nodes]."""
     kind = sizes.arrays.kind
@@ -246,6 +254,10 @@ def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
     result[target == _LOWER] = _LOWER
     target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS)] = _FLOAT32
     result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
+    # What is cast for such a node by hand is nothing where it is read in the type that it is cast to.
+    uncast = np.flatnonzero([UNCAST in node.attributes for node in sizes.nodes])
+    stated = sizes.arrays.dtype[sizes.outputs(uncast)]
+    target[uncast], result[uncast] = np.where(_IS_CASTABLE[stated], stated, _STAYS), _STATED
     markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS))
     is_marked = sizes.read_attributes(markable, _marks, numbers=2) > 0
     lowered, raised = (markable[own] for own in is_marked.T)

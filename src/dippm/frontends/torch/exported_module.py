@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dippm.errors import ModelReadError, UnsupportedError
+from dippm.frontends.torch.autocast_regions import region
 from dippm.frontends.torch.exported_operators import import_packages, resolve_operator
 from dippm.frontends.torch.plans import plan_for, refusal
 from dippm.frontends.torch.rebatch import Followed, Rebatcher
@@ -26,7 +27,8 @@ _MEMORY_FORMATS = {
     1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d, 4: torch.preserve_format,
 }  # fmt: skip
 _SKIPPED = ("torch.ops.aten._assert", "torch.ops.aten.sym_constrain", "torch.ops.aten._guard", "torch._check")
-_INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast")
+_AUTOCAST = "torch.ops.higher_order.wrap_with_autocast"
+_INLINED = ("torch.ops.higher_order.wrap_with_set_grad_enabled", _AUTOCAST)
 #: Class of PyTorch's own attention, as programs name it.
 ATTENTION = "torch.nn.modules.activation.MultiheadAttention"
 _NUMBERS = frozenset({"torch.ops.aten.item.default", "torch.ops.aten._local_scalar_dense.default"})
@@ -124,8 +126,12 @@ class ExportedModule(nn.Module):
     def _run_node(self, graph: _Json, node: _Json, values: dict[str, Any]) -> None:
         target = str(node["target"])
         self._scope, _ = module_of(node)
-        if target.startswith(_INLINED):
-            result: Any = self._run_inlined(node, values)
+        if target.startswith(_AUTOCAST):
+            is_enabled = next(item["arg"]["as_bool"] for item in node["inputs"] if "as_bool" in item["arg"])
+            with region(is_enabled=is_enabled):
+                result: Any = self._run_inlined(node, values)
+        elif target.startswith(_INLINED):
+            result = self._run_inlined(node, values)
         else:
             positional = [self._value(item["arg"], values) for item in node["inputs"] if not item.get("name")]
             named = {item["name"]: self._value(item["arg"], values) for item in node["inputs"] if item.get("name")}

@@ -24,6 +24,7 @@ _NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
 _NEVER_SCRIPTED = re.compile(r"not working with scripting")
 _TYPES_DIFFER = re.compile(r"takes one element type|the same dtype|expected scalar type|type.* should be the same")
 _NO_SHAPE_RULE = re.compile(r"no fake impl registered")
+_OWN_OPERATOR = re.compile(r"\baten[:.]")
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 
@@ -74,7 +75,9 @@ def forward_error(
         return UnsupportedError(
             f"{source} runs an operator whose output shape PyTorch cannot tell without data, at {place}: {text}",
             code="torch.no_shape_rule",
-            cure="Register a fake implementation for it with torch.library.register_fake.",
+            cure="Give the model without that operator, as without a loss: PyTorch itself would have to know its shape."
+            if _OWN_OPERATOR.search(text)
+            else "Register a fake implementation for it with torch.library.register_fake.",
         )
     if _NO_GPU.search(text):
         return UnsupportedError(
@@ -100,7 +103,8 @@ def forward_error(
     return UsageError(
         f"{source} does not take inputs of shape {shapes} (batch first): {kind} at {place}: {text}",
         code="input.shape_wrong",
-        cure="Give the shape of one sample, without the batch, as the model takes it.",
+        cure="Give the shape of one sample, without the batch, as the model takes it; where it takes certain batches "
+        "alone, ask for one of these.",
     )
 
 

@@ -326,8 +326,9 @@ class _Reading:
         return tuple(tensors)
 
     def _call(self, recorder: Recorder, positional: tuple[Any, ...], named: Mapping[str, Any], *, batch: int) -> Any:
+        noted = recorder.autocast.noted()
         try:
-            with torch.inference_mode(), _gradients_followed(recorder), PretendedDevice(recorder), recorder:
+            with torch.inference_mode(), _gradients_followed(recorder), PretendedDevice(recorder), recorder, noted:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise

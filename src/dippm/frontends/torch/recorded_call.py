@@ -47,7 +47,7 @@ def call_without_data(
                 default=default_dtype(module),
                 integer_inputs=frozenset(),
             )
-            with torch.inference_mode(), PretendedDevice(recorder), recorder:
+            with torch.inference_mode(), PretendedDevice(recorder), recorder, recorder.autocast.noted():
                 return function(**named, **others)
         finally:
             state.restore()

@@ -17,12 +17,13 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.costs.autocast import RAISED
+from dippm.costs.autocast import RAISED, UNCAST, is_cast_kind
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
 from dippm.frontends.torch.asked_values import DRAWN_MEANS, FINITENESS, DataDependentError, FloatIndicesError
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
+from dippm.frontends.torch.autocast_regions import AutocastRegions
 from dippm.frontends.torch.expansions import (
     DERIVED_WHOLE,
     EXPANSIONS,
@@ -77,6 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_differentiated: Whether a backward pass follows what is recorded.
 
     Attributes:
+        autocast: Where the model switches autocast on or off itself.
         flow: Which tensors a gradient goes back from; None where no backward pass follows.
         raised: What the last operator raised, or None; TorchScript passes an error of its own on instead.
     """
@@ -97,6 +99,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._is_checking = False
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
+        self.autocast = AutocastRegions(self.assumptions)
         self._scope = scope
         self._steps: list[_Step] = []
         self._count = 0
@@ -399,6 +402,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.assumptions.append(warn_of_decomposition(plan.source_op))
             if self._is_raised and kind is OpKind.MATMUL:
                 attributes[RAISED] = True
+            if self.autocast.is_off and is_cast_kind(kind):
+                attributes[UNCAST] = True
         new: list[int] = []
         overwritten = [
             self.table.slot(output).index if written else None
