@@ -207,8 +207,8 @@ def test_features_of_another_version_are_refused() -> None:
     assert caught.value.code == "artefact.columns"
 
 
-@pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.COMPLEX128])
-def test_complex_numbers_keep_the_time_of_their_kernels(builder: Any, dtype: DType) -> None:
+@pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.COMPLEX128, DType.FLOAT64])
+def test_types_that_no_model_of_the_training_has_keep_the_time_of_their_kernels(builder: Any, dtype: DType) -> None:
     x, weight = builder.input(builder.N, 512, 512, dtype=dtype), builder.weight(512, 512, dtype=dtype)
     graph = builder.graph(builder.node(OpKind.MATMUL, [x, weight], builder.N, 512, 512, dtype=dtype))
     conditions = Conditions(precision=Precision.AMP)

@@ -43,7 +43,8 @@ __all__ = ["AdditivePredictor", "LatencyBreakdown"]
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
-_IS_COMPLEX = mark(DType, [dtype for dtype in DType if dtype.is_complex])
+# Types that no model of the training computes in.
+_IS_UNSEEN_TYPE = mark(DType, [DType.FLOAT64, *(dtype for dtype in DType if dtype.is_complex)])
 
 _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
@@ -196,7 +197,7 @@ class _Corrector:
             first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
-            | _is_complex(physical)
+            | _has_unseen_type(physical)
             | _is_wide_recurrent(physical),
         )
 
@@ -469,11 +470,11 @@ def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
     return ramps
 
 
-def _is_complex(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
-    """Which classes of operators make complex numbers, [C]; no model of the training does."""
+def _has_unseen_type(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes of operators write a type that no model of the training computes in, [C]."""
     sizes = physical.kernels.work.sizes
     out = sizes.outputs(physical.node)
-    result: npt.NDArray[np.bool_] = (out >= 0) & _IS_COMPLEX[sizes.arrays.dtype[out]]
+    result: npt.NDArray[np.bool_] = (out >= 0) & _IS_UNSEEN_TYPE[sizes.arrays.dtype[out]]
     return result
 
 
