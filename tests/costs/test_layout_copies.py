@@ -99,14 +99,55 @@ def test_first_convolutions_fill_their_image_up(builder, precision, weight, stri
     assert copied == pytest.approx(image + outputs * filled * rows * columns + result)
 
 
-@pytest.mark.parametrize("weight", [(384, 3, 16, 16), (384, 3, 14, 14)])
-def test_patches_of_few_outputs_make_no_copies_in_16_bits(builder, weight):
-    assert _copied(builder, weight, Precision.AMP, kernel=weight[2:], stride=weight[2:]) == 0
+@pytest.mark.parametrize(
+    ("weight", "stride", "is_copied"),
+    [
+        ((384, 3, 16, 16), 16, False),
+        ((384, 3, 14, 14), 14, False),
+        ((128, 3, 12, 12), 12, False),
+        ((144, 3, 16, 16), 8, False),
+        ((447, 3, 16, 16), 16, False),
+        ((448, 3, 16, 16), 16, True),
+        ((64, 3, 31, 31), 31, False),
+        ((64, 3, 32, 32), 32, True),
+        # No patches: steps of one pixel, and filters that are narrower.
+        ((64, 3, 13, 13), 1, True),
+        ((64, 3, 11, 11), 11, True),
+        # More channels than an image has.
+        ((64, 5, 16, 16), 16, True),
+        ((64, 4, 16, 16), 16, False),
+        ((64, 4, 5, 5), 1, False),
+        ((64, 5, 5, 5), 1, True),
+    ],
+)
+def test_patches_of_few_outputs_make_no_copies_in_16_bits(builder, weight, stride, is_copied):
+    copied = _copied(builder, weight, Precision.AMP, channels=weight[1], kernel=weight[2:], stride=(stride, stride))
+    assert bool(copied > 0) is is_copied
 
 
-def test_filters_of_one_pixel_copy_where_they_skip_pixels(builder):
-    copied = _copied(builder, (8, 16, 1, 1), Precision.AMP, channels=16, kernel=(1, 1), stride=(2, 2))
-    assert copied == 2 * 16 * 16 + 2 * 8 * 16
+def test_wide_filters_over_sound_are_no_patches(builder):
+    x = builder.input(builder.N, 1, 64)
+    w = builder.weight(8, 1, 16)
+    stated = {"kernel": (16,), "stride": (16,), "dilation": (1,), "padding": (0,), "groups": 1}
+    builder.node(OpKind.CONV, [x, w], builder.N, 8, 4, **stated)
+    graph = builder.graph()
+    copies, _ = layout_copies(GraphSizes.from_graph(graph), plan_types(graph, Precision.FP16))
+    assert np.polynomial.polynomial.polyval(2, copies[0]) == 2 * (2 * 64 + 8 * 16 + 2 * 8 * 4)
+
+
+@pytest.mark.parametrize(("precision", "is_copied"), [(Precision.AMP, True), (Precision.FP32, False)])
+def test_filters_of_one_pixel_copy_where_they_skip_pixels(builder, precision, is_copied):
+    copied = _copied(builder, (8, 16, 1, 1), precision, channels=16, kernel=(1, 1), stride=(2, 2))
+    assert copied == is_copied * (2 * 16 * 16 + 2 * 8 * 16)
+
+
+def test_gradients_of_filters_of_one_pixel_copy_both_that_they_read(builder):
+    gradient, x = builder.input(builder.N, 8, 4, 4), builder.input(builder.N, 16, 8, 8)
+    stated = {**_CONV, "kernel": (1, 1), "stride": (2, 2)}
+    builder.node(OpKind.CONV_WEIGHT_GRAD, [gradient, x], 8, 16, 1, 1, **stated)
+    graph = builder.graph()
+    copies, _ = layout_copies(GraphSizes.from_graph(graph), plan_types(graph, Precision.FP16))
+    assert np.polynomial.polynomial.polyval(2, copies[0]) == 2 * (2 * 8 * 16 + 2 * 16 * 64)
 
 
 def test_images_of_many_channels_are_not_filled_up(builder):

@@ -147,7 +147,7 @@ def test_memory_of_weights_converted_on_the_device_does_not_count() -> None:
     assert "are no part of these tables" not in page_of(score(10, 20, **figures))
     page = page_of(score(10, 20, **figures, is_memory_sound=False), score(10, 10))
     assert "all: device counts" not in part_of(page, "Memory of the process", "## Time by")
-    assert " 1 rows are no part of these tables" in page
+    assert "are no part of these tables, 1 in number" in page
     labels = choose_labels(read_parquet(LABELS))
     predictor = PhysicsPredictor.load()
     first = labels[0]

@@ -241,3 +241,32 @@ def test_graphs_of_several_precisions_laid_out_together_keep_their_times(times: 
         for graph, breakdown in zip(graphs, together, strict=True):
             (alone,) = _of(times, _prepared(graph, precision="fp32-strict"), device)
             assert breakdown.busy_ms == pytest.approx(alone.busy_ms)
+
+
+@pytest.mark.parametrize("device", ["A100", "RTX 4090", "V100"])
+@pytest.mark.parametrize("precision", ["amp", "fp16"])
+def test_small_kernels_of_a_captured_graph_take_what_they_take_and_never_more_than_eager(
+    times: BestTimes, builder: Any, precision: str, device: str
+) -> None:
+    n = builder.N
+    x, small = builder.input(n, 2048, 2048), builder.input(n, 16)
+    for _ in range(4):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(2048, 2048)], n, 2048, 2048)
+        for _ in range(12):
+            small = builder.node(OpKind.SIGMOID, [small], n, 16)
+    graph = builder.graph(x, small)
+    (captured,), (eager,) = (
+        _of(times, _prepared(graph, precision=precision, runtime=runtime), device)
+        for runtime in ("cuda-graph", "eager")
+    )
+    assert np.all(captured.share_ms.sum(axis=1) <= eager.share_ms.sum(axis=1) * (1 + 1e-9))
+    alone = [node for node, each in enumerate(graph.nodes) if each.kind is OpKind.SIGMOID]
+    assert np.all(captured.busy_ms[:, alone] >= eager.busy_ms[:, alone] - 1e-12)
+
+
+def test_a_captured_graph_of_small_kernels_takes_their_starts_and_ends(times: BestTimes, builder: Any) -> None:
+    x = builder.input(builder.N, 16)
+    for _ in range(50):
+        x = builder.node(OpKind.SIGMOID, [x], builder.N, 16)
+    (found,) = _of(times, _prepared(builder.graph(x), precision="amp", runtime="cuda-graph"), "A100")
+    assert found.share_ms.sum(axis=1) == pytest.approx(50 * 2.1e-3, rel=1e-6)

@@ -19,7 +19,7 @@ from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
 from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
-from dippm.costs.kernels.growing import grow_with_rows
+from dippm.costs.kernels.growing import grow_with_rows, level_few_rows
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.kernels.problems import (
@@ -415,12 +415,12 @@ class KernelTimer:
         return seconds
 
     def _learned_product(self, family: Family, problem: GemmProblem) -> FloatArray:
-        """Learned time of matrix products, seconds, growing with their rows, [D, n]."""
+        """Learned time of matrix products, seconds, that of linear layers growing with their rows, [D, n]."""
 
         def learned(asked: GemmProblem) -> FloatArray:
             return self._learned(family, asked, batches=1)[:, 0]
 
-        return grow_with_rows(learned, problem, is_stacked=family is Family.BMM)
+        return grow_with_rows(learned, problem) if family is Family.LINEAR else level_few_rows(learned, problem)
 
     def _learned(
         self, family: Family, problem: Problem, *, batches: int, chosen: IndexArray | None = None

@@ -311,12 +311,12 @@ def sections_of(report: LabelReport, *, command: str) -> list[Section]:
 
 
 def _left_out_of_memory(report: LabelReport) -> str:
-    count = sum(not score.is_memory_sound for score in report.scores)
+    count = sum(not score.is_memory_sound and score.memory is not None for score in report.scores)
     if not count:
         return ""
     return (
-        f" {count} rows are no part of these tables: their weights were converted to NHWC or to 16 bits on the device "
-        "before the call, as the labels say, and the allocator still held what they had taken before."
+        " Rows whose weights were converted to NHWC or to 16 bits on the device before the call are no part of these "
+        f"tables, {count} in number: the allocator still held what they had taken before."
     )
 
 

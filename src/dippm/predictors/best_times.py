@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
-from dippm.costs.conditions import Conditions, Layout, Mode
+from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
@@ -22,12 +23,14 @@ from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
-from dippm.predictors.least_times import least_ms, likely_least_ms
+from dippm.predictors.least_times import least_ms, likely_least_ms, small_kernels_ms
 from dippm.predictors.other_arithmetic import exchange_others
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
 
 __all__ = ["BestTimes"]
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -78,6 +81,12 @@ class BestTimes:
             # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
             bounds = [prepared.weights.least_ms(device)]
         result = list(breakdowns)
+        if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
+            least = small_kernels_ms(prepared)
+            result = [
+                _with_small_kernels(prepared, least[:, member.nodes], member.nodes, breakdown, host)
+                for member, breakdown in zip(compiled.members, result, strict=True)
+            ]
         for bound in bounds:
             result = [
                 breakdown.at_least(
@@ -229,6 +238,35 @@ class BestTimes:
             times=compiled.times,
             host=self.calibrations[prepared.conditions.mode].rates,
         )
+
+
+def _with_small_kernels(
+    prepared: PreparedGraphs, least: FloatArray, nodes: slice, breakdown: LatencyBreakdown, host: Rates
+) -> LatencyBreakdown:
+    """A captured graph whose kernels take no less than small ones do, and all together no longer than in an eager call.
+
+    Args:
+        prepared: The graphs.
+        least: What the kernel of each of its nodes is likely to take at least, ms.
+        nodes: Its nodes.
+        breakdown: Its time.
+        host: Rates of the host.
+
+    Shapes:
+        least: [B, n_nodes].
+    """
+    times, plan = prepared.compiled.times[nodes], prepared.compiled.plan
+    once = breakdown.once_ms(times)
+    more = np.maximum(least - once, 0.0)
+    added = (more * times).sum(axis=1)
+    if not added.any():
+        return breakdown
+    eager = replace(prepared.conditions, runtime=Runtime.EAGER)
+    waited = LatencyBreakdown.of(once, launched_ms(plan, eager, host, nodes=nodes), times).share_ms.sum(axis=1)
+    room = np.maximum(waited - (once * times).sum(axis=1), 0.0)
+    share = np.minimum(np.divide(room, added, out=np.ones_like(added), where=added > 0.0), 1.0)
+    launched = launched_ms(plan, prepared.conditions, host, nodes=nodes)
+    return breakdown.with_busy(once + share[:, None] * more, times, launched)
 
 
 def _with_packed_weights(

@@ -19,7 +19,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.conditions import Runtime
 from dippm.costs.device_sheets import reached_tflops
 from dippm.costs.edges import IndexArray
 from dippm.costs.precision import Arithmetic
@@ -31,7 +30,7 @@ from dippm.graph.codes import tabulate
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.units import BYTES_PER_MIB, GIGA, MILLI, TERA
 
-__all__ = ["least_ms", "likely_least_ms"]
+__all__ = ["least_ms", "likely_least_ms", "small_kernels_ms"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -85,9 +84,7 @@ def least_ms(prepared: PreparedGraphs, device: DeviceSpec) -> FloatArray:
 
 
 def likely_least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) -> FloatArray:
-    """What each node is likely to take at least when it runs once, ms; 0 of what nothing is known of.
-
-    That is known of products on tensor cores, and in a captured graph of all kernels.
+    """What each product on tensor cores is likely to take at least when it runs once, ms; 0 of all else.
 
     Args:
         prepared: The graphs.
@@ -98,9 +95,6 @@ def likely_least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) 
         Result: [B, n_nodes].
     """
     plan, result = prepared.compiled.plan, np.zeros_like(prepared.node_bytes)
-    if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
-        least_us = _LEAST_US_OF_KIND[plan.work.sizes.arrays.kind] + _BETWEEN_KERNELS_US
-        result = np.where(prepared.node_bytes > 0.0, least_us * MILLI, 0.0)
     node, feed = _products(prepared), rates.on(device).tensor_feed
     reached = [
         reached_tflops(device, arithmetic, feed, feeds_slowly=plan.feeds_slowly)
@@ -108,7 +102,21 @@ def likely_least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) 
         else math.inf
         for arithmetic in Arithmetic
     ]
-    result[:, node] = np.maximum(result[:, node], _arithmetic_ms(prepared, node, np.array(reached)))
+    result[:, node] = _arithmetic_ms(prepared, node, np.array(reached))
+    return result
+
+
+def small_kernels_ms(prepared: PreparedGraphs) -> FloatArray:
+    """What the kernel of each node is likely to take in a captured graph, however small it is, ms; 0 of views.
+
+    Args:
+        prepared: The graphs.
+
+    Shapes:
+        Result: [B, n_nodes].
+    """
+    least_us = _LEAST_US_OF_KIND[prepared.compiled.plan.work.sizes.arrays.kind] + _BETWEEN_KERNELS_US
+    result: FloatArray = np.where(prepared.node_bytes > 0.0, least_us * MILLI, 0.0)
     return result
 
 

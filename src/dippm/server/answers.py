@@ -56,7 +56,7 @@ class Prediction(BaseModel):
     energy_j: float | None
     memory_mb: float | None = Field(description="MiB, at the peak.")
     needed_mb: list[float] | None = Field(
-        description="Ends of the memory with which it gets through, MiB; at most what it holds."
+        description="Ends of the memory with which it gets through, MiB; at most those of what it holds."
     )
     mig: str | None = Field(description="Smallest MIG profile that holds it.")
     no_slice: str | None = Field(description="Why mig is null, as a person reads it; null where it is not.")

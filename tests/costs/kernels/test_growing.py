@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dippm.costs.kernels.growing import grow_with_rows
+from dippm.costs.kernels.growing import grow_with_rows, level_few_rows
 from dippm.costs.kernels.problems import GemmProblem
 
 
@@ -27,10 +27,14 @@ def test_bumps_are_levelled_half_way_and_nothing_falls() -> None:
     assert found[0, 95] == pytest.approx(10.0 * np.sqrt(128 * 96))
 
 
-def test_stacks_take_the_least_of_all_more_rows() -> None:
-    rows = np.array([1.0, 16.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 300.0])
-    found = grow_with_rows(_bumpy, GemmProblem.of(b=8, m=rows, n=10, k=4), is_stacked=True)
-    assert found[0] == pytest.approx([10, 160, 640, 960, 960, 960, 1280, 1920, 3000])
+def test_stacks_of_few_rows_take_no_longer_than_the_fewest_measured() -> None:
+    def falling(problem: GemmProblem) -> np.ndarray:
+        return np.stack([1e3 / problem.m * problem.b, problem.m * problem.b])
+
+    rows = np.array([1.0, 16.0, 17.0, 33.0, 300.0])
+    found = level_few_rows(falling, GemmProblem.of(b=2, m=rows, n=10, k=4))
+    assert found[0] == pytest.approx([2e3 / 17, 2e3 / 17, 2e3 / 17, 2e3 / 33, 2e3 / 300])
+    assert found[1] == pytest.approx(2 * rows)
 
 
 def test_shapes_do_not_mix() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dippm
-from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.errors import DippmError, UnsupportedError
 from dippm.graph import DType
 
 torch = pytest.importorskip("torch")
@@ -297,31 +297,6 @@ def test_an_operator_of_pytorch_without_a_shape_is_to_be_left_out() -> None:
     error = _error(Loss())
     assert error.code == "torch.no_shape_rule"
     assert "without that operator" in (error.cure or "")
-
-
-class Doubles(nn.Module):
-    """PyTorch multiplies no float64 with weights of float32."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.layer(x.double())
-
-
-@pytest.mark.parametrize("is_script", [False, True])
-@pytest.mark.parametrize("layer", [nn.Linear(8, 8), nn.Conv1d(2, 2, 3)])
-def test_types_that_do_not_mix_are_no_matter_of_the_shape(
-    tmp_path: Path, save_script: Callable[..., Path], layer: nn.Module, *, is_script: bool
-) -> None:
-    model: Any = Doubles(layer)
-    if is_script:
-        model = save_script(model, tmp_path / "m.pt")
-    with pytest.raises(UsageError) as caught:
-        dippm.load(model, input="2,8")
-    assert caught.value.code == "input.dtype_wrong"
-    assert "shape of one sample" not in str(caught.value)
 
 
 def test_a_script_that_never_runs_is_not_told_to_take_another_shape(

@@ -313,13 +313,14 @@ def _cure_of_sizes(
             size in {None, asked} for size, asked in zip(own, entry.shape, strict=True)
         )
         if not is_met:
-            fixed[name] = ",".join(str(_EXAMPLE if size is None else size) for size in own)
+            asked = entry.shape if len(own) == len(entry.shape) else [_EXAMPLE] * len(own)
+            fixed[name] = ",".join(str(given if size is None else size) for size, given in zip(own, asked, strict=True))
     if not fixed:
         return None
     shapes = " ".join(f"--input {name}={sizes}" for name, sizes in fixed.items())
     return (
-        f"Sizes were fixed when it was exported: give those ({shapes}, without the batch), or export it with these "
-        "sizes left open (dynamic_shapes)."
+        f"Sizes were fixed when it was exported: give those ({shapes}, without the batch), or export it with those "
+        "left open that its layers leave open (dynamic_shapes)."
     )
 
 

@@ -22,7 +22,6 @@ _NO_GPU = re.compile(r"not compiled with CUDA|No CUDA GPUs|no NVIDIA driver|NVID
 _NO_STORAGE = re.compile(r"SparseTensorImpl|SparseCsrTensorImpl|NestedTensorImpl|NestedIntNode")
 _NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
 _NEVER_SCRIPTED = re.compile(r"not working with scripting")
-_TYPES_DIFFER = re.compile(r"takes one element type|the same dtype|expected scalar type|type.* should be the same")
 _NO_SHAPE_RULE = re.compile(r"no fake impl registered")
 _OWN_OPERATOR = re.compile(r"\baten[:.]")
 _HERE = Path(__file__).parent
@@ -92,13 +91,6 @@ def forward_error(
             code="torch.script_cannot_run",
             cure="Give the module itself, or script it again once its weights are plain ones "
             "(torch.nn.utils.parametrize.remove_parametrizations).",
-        )
-    if _TYPES_DIFFER.search(text):
-        return UsageError(
-            f"{source} computes with two element types that PyTorch does not mix at {place}: {kind}: {text}",
-            code="input.dtype_wrong",
-            cure='Give the type of the input with its shape, as in "128:float32"; where the model makes the other type '
-            "itself, convert that there.",
         )
     return UsageError(
         f"{source} does not take inputs of shape {shapes} (batch first): {kind} at {place}: {text}",

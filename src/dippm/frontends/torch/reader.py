@@ -84,8 +84,8 @@ def read_module(
         or 1, with the reason. A module that takes the time first has its batch in the second dimension, and a warning.
 
     Raises:
-        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.dtype_wrong``, ``input.name_unknown``,
-            ``generation.training``; ``torch.lazy`` where a lazy module was never called.
+        UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``;
+            ``torch.lazy`` where a lazy module was never called.
         UnsupportedError: ``torch.data_dependent`` where the forward pass branches on the values of its input;
             ``torch.needs_gpu`` where it asks for a GPU that is not there;
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape; ``torch.quantised`` where

@@ -74,8 +74,6 @@ def _linear(arguments: Mapping[str, Any]) -> torch.Tensor:
         raise ValueError(
             f"a linear layer takes {weight.shape[-1]} features in the last dimension and got {tuple(x.shape)}"
         )
-    if x.dtype != weight.dtype and torch.float64 in {x.dtype, weight.dtype}:  # which autocast does not convert either
-        raise TypeError(f"a linear layer takes one element type and got {x.dtype} and weights of {weight.dtype}")
     size = tuple(x.shape[:-1]) + ((weight.shape[0],) if weight.dim() > 1 else ())
     return _new(x, size, dtype=torch.promote_types(x.dtype, weight.dtype))
 
