@@ -26,7 +26,7 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["CASTABLE", "LOWERED", "RAISED", "UNCAST", "Casts", "follow_autocast", "is_cast_kind"]
+__all__ = ["CASTABLE", "CAST_KINDS", "LOWERED", "RAISED", "UNCAST", "Casts", "follow_autocast"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -54,6 +54,8 @@ _FP32_FUNCTIONS = frozenset(
 _FP32_OUTPUT_KINDS = frozenset({OpKind.SOFTMAX, OpKind.LOG_SOFTMAX, OpKind.CUMULATIVE})
 _FP32_OUTPUT_FUNCTIONS = frozenset({"sum", "prod", "norm", "l1", "l2", "sum_square", "vector_norm"})
 _FUNCTION_KINDS = frozenset({OpKind.UNARY, OpKind.BINARY, OpKind.REDUCE})
+#: Kinds of operators whose format autocast decides on; functions of two arrays, of which it does so for few, are not.
+CAST_KINDS = _LOWER_KINDS | _FP32_KINDS | _FP32_OUTPUT_KINDS | _FUNCTION_KINDS - {OpKind.BINARY}
 _PROMOTING_KINDS = ARITHMETIC_KINDS | {OpKind.BINARY, OpKind.CONCAT}
 # Promotion by a cast kernel before the operator; element-wise kernels convert as they load instead.
 _CASTING_PROMOTERS = frozenset({OpKind.CONCAT, OpKind.GRID_SAMPLE})
@@ -239,12 +241,6 @@ def follow_autocast(
     walk = Walk.of(sizes, lower, keeps_casts=keeps_casts)
     reads, casts = walk.run()
     return walk.held, reads, Casts.of(casts)
-
-
-def is_cast_kind(kind: OpKind) -> bool:
-    """Whether autocast decides on the format that an operator of this kind computes in, or writes."""
-    is_listed = kind in _LOWER_KINDS | _FP32_KINDS | _FP32_OUTPUT_KINDS | _FUNCTION_KINDS
-    return is_listed and kind is not OpKind.BINARY
 
 
 def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:

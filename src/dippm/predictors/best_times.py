@@ -82,9 +82,9 @@ class BestTimes:
             bounds = [prepared.weights.least_ms(device)]
         result = list(breakdowns)
         if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
-            least = small_kernels_ms(prepared)
+            small = small_kernels_ms(prepared)
             result = [
-                _with_small_kernels(prepared, least[:, member.nodes], member.nodes, breakdown, host)
+                _with_small_kernels(prepared, small[:, member.nodes], member.nodes, breakdown, host)
                 for member, breakdown in zip(compiled.members, result, strict=True)
             ]
         for bound in bounds:

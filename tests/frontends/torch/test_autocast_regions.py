@@ -116,6 +116,18 @@ def test_autocast_is_as_it_was_afterwards_and_elsewhere() -> None:
     assert set(seen) == {torch.bfloat16}
     assert (autocast.__init__, autocast.__enter__, autocast.__exit__) == before
 
+    kept: list[autocast] = []
+
+    class Keeps(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept.append(torch.autocast("cpu", dtype=torch.bfloat16))
+            with kept[-1]:
+                return x @ x
+
+    dippm.load(Keeps(), input="8,8")
+    with kept[-1]:
+        assert (torch.zeros(2, 2) @ torch.zeros(2, 2)).dtype is torch.bfloat16
+
     class Fails(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             with torch.autocast("cpu", enabled=False):

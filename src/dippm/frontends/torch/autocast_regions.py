@@ -124,9 +124,10 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        # Asking for what is not here is no error, and nothing to warn of.
-        is_read = _regions() is not None
-        original(self, device_type, dtype=dtype, enabled=enabled and not is_read, cache_enabled=cache_enabled)
+        # Asking for a GPU that is not here is nothing to warn of where a model is read. Else it is as it was asked for:
+        # somebody may keep it, and enter it when nobody reads.
+        is_missing = _regions() is not None and device_type == "cuda" and not torch.cuda.is_available()
+        original(self, device_type, dtype=dtype, enabled=enabled and not is_missing, cache_enabled=cache_enabled)
         setattr(self, _ASKED, enabled)
 
     return init

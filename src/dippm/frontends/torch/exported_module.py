@@ -127,7 +127,7 @@ class ExportedModule(nn.Module):
         target = str(node["target"])
         self._scope, _ = module_of(node)
         if target.startswith(_AUTOCAST):
-            is_enabled = next(item["arg"]["as_bool"] for item in node["inputs"] if "as_bool" in item["arg"])
+            is_enabled = next((item["arg"]["as_bool"] for item in node["inputs"] if "as_bool" in item["arg"]), True)
             with region(is_enabled=is_enabled):
                 result: Any = self._run_inlined(node, values)
         elif target.startswith(_INLINED):
