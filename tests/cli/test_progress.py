@@ -12,6 +12,12 @@ from dippm.cli.output import kept_stdout
 from dippm.cli.progress import CampaignLines, CountBar, show_conversions
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that moves its cursor, whichever the tests are started from."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def test_without_a_terminal_there_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
