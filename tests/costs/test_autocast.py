@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.costs import autocast
-from dippm.costs.autocast import Walk, follow_autocast
+from dippm.costs.autocast import DEFAULT_FORMAT, LOWERS_TO, UNCAST, Walk, follow_autocast, own_formats
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import DType, OpKind
 
@@ -134,3 +134,69 @@ def test_a_model_is_followed_in_either_language(builder, monkeypatch, is_compile
     assert (held_too.tolist(), reads_too.tolist()) == (held.tolist(), reads.tolist())
     assert casts.tensor.tolist() == [x, weight, y, norm, weight]
     assert not casts.is_cached.any()
+
+
+def _with_parts(builder, *parts):
+    """Linear layers one after the other, each with a norm behind it and what it wants of autocast."""
+    x, of_parts = builder.input(builder.N, 8), []
+    for attributes in parts:
+        layer = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8, **attributes)
+        active = builder.node(OpKind.RELU, [layer], builder.N, 8)
+        x = builder.node(OpKind.LAYER_NORM, [active], builder.N, 8, **attributes)
+        of_parts.append((layer, active, x))
+    return builder.graph(x), of_parts
+
+
+_ON, _DEFAULT, _KEPT = {LOWERS_TO: "bfloat16"}, {LOWERS_TO: DEFAULT_FORMAT}, {UNCAST: True}
+_BF16 = list(DType).index(DType.BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("lower", "part", "format_of_part", "format_of_others"),
+    [
+        (None, _ON, _BF16, _FP32),
+        (None, _DEFAULT, _FP16, _FP32),
+        (DType.FLOAT16, _ON, _BF16, _FP16),
+        (DType.BFLOAT16, _DEFAULT, _BF16, _BF16),
+        (DType.FLOAT16, _KEPT, _FP32, _FP16),
+    ],
+)
+def test_a_part_follows_its_own_autocast(builder, lower, part, format_of_part, format_of_others):
+    graph, of_parts = _with_parts(builder, {}, part, {})
+    held, _, casts = follow_autocast(GraphSizes.from_graph(graph), lower)
+    formats = [[int(held[index]) for index in of_part] for of_part in of_parts]
+    # A norm is FP32 where autocast is on, and where the model states it.
+    assert formats == [[each, each, _FP32] for each in (format_of_others, format_of_part, format_of_others)]
+    cast = [set(casts.to_format[casts.node == node].tolist()) for node in range(0, 9, 3)]
+    assert cast == [{each} - {_FP32} for each in (format_of_others, format_of_part, format_of_others)]
+
+
+def test_what_is_outside_of_all_parts_is_read_in_the_type_that_it_states(builder):
+    x, weights = builder.input(builder.N, 8), [builder.weight(8, 8) for _ in range(2)]
+    inside = builder.node(OpKind.LINEAR, [x, weights[0]], builder.N, 8, **_ON)
+    added = builder.node(OpKind.ADD, [inside, x], builder.N, 8)
+    active = builder.node(OpKind.RELU, [inside], builder.N, 8)
+    outside = builder.node(OpKind.LINEAR, [active, weights[1]], builder.N, 8)
+    held, _, casts = follow_autocast(GraphSizes.from_graph(builder.graph(added, outside)), None)
+    assert [held[index] for index in (inside, added, active, outside)] == [_BF16, _FP32, _BF16, _FP32]
+    assert casts.tensor.tolist() == [x, weights[0], active]
+    assert casts.to_format.tolist() == [_BF16, _BF16, _FP32]
+
+
+def test_a_model_without_such_parts_stays_as_it_is_beside_one_with_them(new_builder):
+    # It states what nothing computes: that is not looked into.
+    odd = new_builder()
+    x = odd.input(odd.N, 8, dtype=DType.FLOAT16)
+    odd.node(OpKind.LINEAR, [x, odd.weight(8, 8)], odd.N, 8)
+    other, _ = _with_parts(new_builder(), _ON)
+    sizes = GraphSizes.from_graphs([odd.graph(), other])
+    held, _, casts = follow_autocast(sizes, None)
+    assert held[:3].tolist() == sizes.arrays.dtype[:3].tolist()
+    assert casts.node.min() == 1
+
+
+def test_the_formats_of_parts():
+    attributes = [{}, _ON, _KEPT, _DEFAULT]
+    assert own_formats(attributes, None) == {DType.BFLOAT16, DType.FLOAT16}
+    assert own_formats(attributes, DType.BFLOAT16) == {DType.BFLOAT16}
+    assert own_formats([{}, _KEPT], DType.FLOAT16) == set()

@@ -79,13 +79,13 @@ def test_the_default_keeps_what_the_model_has(builder, dtype, arithmetic):
     assert plan.tensor_bytes.tolist() == [dtype.bits / 8] * 3
 
 
-def test_whole_model_halves_every_floating_tensor_but_double(builder):
+def test_whole_model_halves_every_floating_tensor(builder):
     x = builder.input(builder.N, 8)
     index = builder.input(builder.N, dtype=DType.INT64)
     double = builder.weight(8, dtype=DType.FLOAT64)
     builder.node(OpKind.ADD, [x, double], builder.N, 8)
     plan = plan_types(builder.graph(), Precision.FP16)
-    assert [plan.tensor_bytes[i] for i in (x, index, double, double + 1)] == [2, 8, 8, 2]
+    assert [plan.tensor_bytes[i] for i in (x, index, double, double + 1)] == [2, 8, 2, 2]
     assert len(plan.casts) == 0
 
 
@@ -243,3 +243,56 @@ def test_adapters_in_fp32_beside_frozen_weights_of_16_bits_stay_as_they_are(buil
     low = builder.node(OpKind.LINEAR, [raised, adapter], builder.N, 4)
     plan = plan_types(builder.graph(), Precision.BF16)
     assert [plan.tensor_bytes[i] for i in (frozen, base, adapter, raised, low)] == [2, 2, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        (Precision.FP32, (Arithmetic.FP64, 8.0)),
+        (Precision.AMP, (Arithmetic.FP64, 8.0)),
+        (Precision.FP16, (Arithmetic.FP16, 2.0)),
+        (Precision.BF16, (Arithmetic.BF16, 2.0)),
+    ],
+)
+def test_float64_is_converted_with_the_whole_model_alone(builder, precision, expected):
+    x, weight = builder.input(builder.N, 8, dtype=DType.FLOAT64), builder.weight(8, 8, dtype=DType.FLOAT64)
+    builder.node(OpKind.LINEAR, [x, weight], builder.N, 8, dtype=DType.FLOAT64)
+    plan = plan_types(builder.graph(), precision)
+    assert (plan.arithmetic, plan.tensor_bytes.tolist()) == ((expected[0],), [expected[1]] * 3)
+    assert not len(plan.casts)
+
+
+def test_a_model_that_makes_float64_itself_keeps_it_in_16_bits(new_builder):
+    def layer(builder, *, from_constant):
+        x = builder.input(builder.N, 8)
+        if from_constant:
+            given = builder.tensor(8, dtype=DType.FLOAT64, role=TensorRole.CONSTANT)
+            x = builder.node(OpKind.ADD, [x, given], builder.N, 8, dtype=DType.FLOAT64)
+        else:
+            x = builder.node(OpKind.CAST, [x], builder.N, 8, dtype=DType.FLOAT64)
+        weight = builder.weight(8, 8, dtype=DType.FLOAT64)
+        builder.node(OpKind.LINEAR, [x, weight], builder.N, 8, dtype=DType.FLOAT64)
+        return builder.graph()
+
+    for from_constant in (False, True):
+        plan = plan_types(layer(new_builder(), from_constant=from_constant), Precision.FP16)
+        assert plan.arithmetic[-1] is Arithmetic.FP64
+        assert plan.tensor_bytes[-2:].tolist() == [8.0, 8.0]
+        assert plan.tensor_bytes[0] == 2.0
+
+
+def test_a_convolution_that_is_kept_from_autocast_takes_what_it_takes_in_fp32(builder):
+    x = builder.input(builder.N, 8, 4, 4)
+    builder.node(OpKind.CONV, [x, builder.weight(8, 8, 3, 3)], builder.N, 8, 4, 4, **_CONV, is_uncast=True)
+    for precision in (Precision.FP32, Precision.AMP, Precision.AMP_BF16):
+        assert plan_types(builder.graph(), precision).arithmetic == (Arithmetic.TF32,)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_part_with_an_autocast_of_its_own_has_it_at_every_precision(builder, precision):
+    x = builder.input(builder.N, 8)
+    builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8, lowers_to="bfloat16")
+    plan = plan_types(builder.graph(), precision)
+    assert plan.arithmetic == (Arithmetic.BF16,)
+    assert plan.tensor_bytes[0] == (2.0 if precision in (Precision.FP16, Precision.BF16) else 4.0)
+    assert len(plan.casts) == (0 if precision is Precision.BF16 else 2)

@@ -270,3 +270,53 @@ def test_a_captured_graph_of_small_kernels_takes_their_starts_and_ends(times: Be
         x = builder.node(OpKind.SIGMOID, [x], builder.N, 16)
     (found,) = _of(times, _prepared(builder.graph(x), precision="amp", runtime="cuda-graph"), "A100")
     assert found.share_ms.sum(axis=1) == pytest.approx(50 * 2.1e-3, rel=1e-6)
+
+
+def _two_layers(builder: Any, **of_first: Any) -> Graph:
+    n = builder.N
+    x = builder.node(OpKind.LINEAR, [builder.input(n, 4096), builder.weight(4096, 4096)], n, 4096, **of_first)
+    return builder.graph(  # type: ignore[no-any-return]
+        builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], n, 4096, **of_first)
+    )
+
+
+@pytest.mark.parametrize(("own", "precision"), [("bfloat16", "amp-bf16"), ("float16", "amp"), ("default", "amp")])
+@pytest.mark.parametrize("device", ["A100", "H100", "P100"])
+def test_a_model_with_an_autocast_of_its_own_takes_what_amp_takes(
+    times: BestTimes, new_builder: Any, own: str, precision: str, device: str
+) -> None:
+    in_fp32 = _of(times, _prepared(_two_layers(new_builder(), lowers_to=own), precision="fp32"), device)[0]
+    in_amp = _of(times, _prepared(_two_layers(new_builder()), precision=precision), device)[0]
+    assert in_fp32.latency_ms == pytest.approx(in_amp.latency_ms, rel=0.02)
+
+
+def test_such_models_laid_out_together_keep_their_times(times: BestTimes, new_builder: Any) -> None:
+    graphs = [
+        _two_layers(new_builder()),
+        _two_layers(new_builder(), lowers_to="bfloat16"),
+        _two_layers(new_builder(), lowers_to="float16"),
+    ]
+    together = _of(times, _prepared(*graphs, precision="fp32"), "A100")
+    for graph, breakdown in zip(graphs, together, strict=True):
+        (alone,) = _of(times, _prepared(graph, precision="fp32"), "A100")
+        assert breakdown.latency_ms == pytest.approx(alone.latency_ms, rel=1e-9)
+
+
+@pytest.mark.parametrize("device", ["A100", "H100", "T4"])
+def test_a_model_that_keeps_its_products_from_autocast_takes_what_fp32_takes(
+    times: BestTimes, new_builder: Any, device: str
+) -> None:
+    (amp,) = _of(times, _prepared(_two_layers(new_builder(), is_uncast=True), precision="amp"), device)
+    (fp32,) = _of(times, _prepared(_two_layers(new_builder()), precision="fp32"), device)
+    assert amp.latency_ms[1] == pytest.approx(fp32.latency_ms[1], rel=0.02)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp"])
+def test_bf16_is_emulated_where_there_are_no_units_for_it(times: BestTimes, new_builder: Any, precision: str) -> None:
+    prepared = _prepared(_two_layers(new_builder(), lowers_to="bfloat16"), precision=precision)
+    (own,) = _of(times, prepared, "T4")
+    (fp32,) = _of(times, _prepared(_two_layers(new_builder()), precision="fp32"), "T4")
+    assert own.latency_ms[1] > 0.9 * fp32.latency_ms[1]
+    (member,) = prepared.compiled.members
+    assert member.missing_format(find_device("T4")) is DType.BFLOAT16
+    assert member.missing_format(find_device("A100")) is None

@@ -49,6 +49,14 @@ def figures(predictions: list[Prediction]) -> Any:
     return np.array([(each.latency_ms, each.memory_mb, each.macs) for each in predictions])
 
 
+def test_a_model_with_an_autocast_of_its_own_stays_in_fp32(new_builder: Any) -> None:
+    plain = make_graph(new_builder())
+    nodes = [replace(node, attributes={**node.attributes, "lowers_to": "bfloat16"}) for node in plain.nodes]
+    own = predict(replace(plain, nodes=tuple(nodes)))
+    assert figures(own).tolist() == figures(predict(plain)).tolist()
+    assert any("on a CPU they are taken to stay in FP32" in text for text in own[0].predictor.warnings)
+
+
 def test_latency_and_memory_come_with_intervals_and_energy_does_not(builder: Any) -> None:
     first, *_ = answers = predict(make_graph(builder))
     assert [each.batch for each in answers] == BATCHES

@@ -33,7 +33,7 @@ def _breakdown(busy: np.ndarray[Any, Any], half_width: float | None = None) -> L
     return LatencyBreakdown.of(busy, np.zeros(busy.shape), 1.0, half_width=widths)
 
 
-def _exchange(builder: Any, *, is_faster: bool, half_width: float | None) -> LatencyBreakdown:
+def _exchange(builder: Any, *, is_faster: bool | None, half_width: float | None) -> LatencyBreakdown:
     (found,) = exchange_others(
         [_breakdown(SUMMED)],
         [_breakdown(IN_FP32, half_width)],
@@ -50,9 +50,15 @@ def _exchange(builder: Any, *, is_faster: bool, half_width: float | None) -> Lat
 
 @pytest.mark.parametrize(
     ("is_faster", "expected"),
-    [(False, [[3.0, 2.0, 4.0], [2.0, 2.0, 5.0]]), (True, [[1.0, 2.0, 3.0], [1.0, 2.0, 0.0]])],
+    [
+        (False, [[3.0, 2.0, 4.0], [2.0, 2.0, 5.0]]),
+        (True, [[1.0, 2.0, 3.0], [1.0, 2.0, 0.0]]),
+        (None, [[3.0, 2.0, 3.0], [1.0, 2.0, 5.0]]),
+    ],
 )
-def test_other_nodes_alone_change_and_to_one_side(is_faster: bool, expected: list[list[float]], builder: Any) -> None:
+def test_other_nodes_alone_change_and_to_one_side_where_one_is_known(
+    is_faster: bool | None, expected: list[list[float]], builder: Any
+) -> None:
     assert _exchange(builder, is_faster=is_faster, half_width=0.1).busy_ms.tolist() == expected
 
 

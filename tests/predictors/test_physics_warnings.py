@@ -315,3 +315,15 @@ def test_how_many_boards_the_power_was_fitted_on(builder: Any) -> None:
     warnings = dippm.predict(_linear(builder, width=512), batch=64, device="L4").warnings
     count = len(Calibration.read().power_devices)
     assert f"Energy comes from a power model fitted on runs of {count} other boards." in warnings
+
+
+@pytest.mark.parametrize(("precision", "has_cure"), [("fp32", False), ("amp", False), ("bf16", True)])
+def test_a_part_that_asks_for_a_format_without_units_is_told_of(builder: Any, precision: str, has_cure: bool) -> None:
+    n = builder.N
+    builder.node(OpKind.LINEAR, [builder.input(n, 8), builder.weight(8, 8)], n, 8, lowers_to="bfloat16")
+    answer = PhysicsPredictor.load().explain(
+        builder.graph(), batch=4, device=find_device("T4"), conditions=Conditions.parse(precision=precision)
+    )
+    (said,) = (text for text in answer.prediction.warnings if "no unit for bf16" in text)
+    # Another precision changes nothing where the model itself names the format.
+    assert ("--precision" in said) is has_cure

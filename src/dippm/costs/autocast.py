@@ -3,11 +3,16 @@
 After its lists (``ATen/autocast_mode.h``, PyTorch 2.13) by kind of operator, its type promotion, its extra cast
 kernels, and its cache, which casts each parameter once per forward and keeps the copy until the forward ends. Without
 it, see :attr:`~dippm.costs.software.Software.keeps_casts`, a parameter is cast for each node that reads it.
+
+A model may switch autocast on or off for parts of it, see :data:`LOWERS_TO` and :data:`UNCAST`. Where it is off beside
+such parts, a node that autocast would decide on computes in the type that it states: what else it reads is cast by
+hand there, for PyTorch multiplies nothing of two types. Copies of weights that a part makes are taken to be kept until
+the forward ends, not until the part does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,7 +31,18 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["CASTABLE", "CAST_KINDS", "LOWERED", "RAISED", "UNCAST", "Casts", "follow_autocast"]
+__all__ = [
+    "CASTABLE",
+    "CAST_KINDS",
+    "DEFAULT_FORMAT",
+    "LOWERED",
+    "LOWERS_TO",
+    "RAISED",
+    "UNCAST",
+    "Casts",
+    "follow_autocast",
+    "own_formats",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -36,6 +52,11 @@ LOWERED = "is_lowered"
 RAISED = "is_raised"
 #: Attribute of a node for which the model switches autocast off: it computes in the type that it states.
 UNCAST = "is_uncast"
+#: Attribute of a node for which the model switches autocast on: the 16-bit format that it names, a value of ``DType``,
+#: or ``DEFAULT_FORMAT``.
+LOWERS_TO = "lowers_to"
+#: Where the model names none: autocast takes that of the run where there is one, else that of CUDA, FP16.
+DEFAULT_FORMAT = "default"
 # Kinds that may have the former two attributes.
 _MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
 #: What autocast casts, and casts to.
@@ -67,8 +88,10 @@ _STAYS, _WIDEST = -1, -2
 _STATED, _FIRST = -1, -3
 # In place of the 16-bit format, which differs.
 _LOWER = -4
+# In place of that format where autocast is off, and where it is for the whole model.
+_OFF, _NEVER_ON = -1, -2
 
-_FLOAT32 = tuple(DType).index(DType.FLOAT32)
+_FLOAT32, _BFLOAT16 = (tuple(DType).index(dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16))
 _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
 _IS_CASTABLE = mark(DType, CASTABLE)
 _CASTABLE_NUMBERS = frozenset(np.flatnonzero(_IS_CASTABLE).tolist())
@@ -93,6 +116,7 @@ def _result_of(kind: OpKind) -> int:
 
 _TARGET_OF_KIND = tabulate(OpKind, _target_of).astype(np.int64)
 _RESULT_OF_KIND = tabulate(OpKind, _result_of).astype(np.int64)
+_IS_CAST_KIND = mark(OpKind, CAST_KINDS)
 
 # What the walk knows of a tensor, in bits.
 _IS_VIEW, _IS_FREE, _HAS_SHAPE, _IS_CACHEABLE, _IS_CACHED = 1, 2, 4, 8, 16
@@ -186,14 +210,14 @@ class Walk:
     held: IndexArray
 
     @classmethod
-    def of(cls, sizes: GraphSizes, lower: DType, *, keeps_casts: bool) -> Walk:
+    def of(cls, sizes: GraphSizes, lower: DType | None, *, given: IndexArray, keeps_casts: bool) -> Walk:
         """Lay out a graph; the arguments are those of :func:`follow_autocast`."""
         arrays, edges = sizes.arrays, sizes.edges
-        target, result = _rules(sizes)
-        if lower is DType.BFLOAT16:
-            # CUDA has a softmax that reads 16 bits and writes FP32 for FP16 alone (ATen/native/SoftMax.cpp).
-            target[sizes.is_kind(OpKind.SOFTMAX, OpKind.LOG_SOFTMAX) & (target == _STAYS)] = _FLOAT32
-        lower_number = tuple(DType).index(lower)
+        lowers_to = _lowers_to(sizes, lower)
+        target, result = _rules(sizes, given, lowers_to)
+        # CUDA has a softmax that reads 16 bits and writes FP32 for FP16 alone (ATen/native/SoftMax.cpp).
+        is_softmax = sizes.is_kind(OpKind.SOFTMAX, OpKind.LOG_SOFTMAX) & (target == _STAYS)
+        target[is_softmax & (lowers_to == _BFLOAT16)] = _FLOAT32
         # A view of the same type holds what its owner holds.
         is_view = (arrays.storage != np.arange(len(arrays.storage))) & (arrays.dtype == arrays.dtype[arrays.storage])
         is_parameter = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role]
@@ -204,15 +228,15 @@ class Walk:
             (_IS_CACHEABLE, is_parameter[arrays.storage] & keeps_casts),
         )
         return cls(
-            target=np.where(target == _LOWER, lower_number, target),
-            result=np.where(result == _LOWER, lower_number, result),
+            target=np.where(target == _LOWER, lowers_to, target),
+            result=np.where(result == _LOWER, lowers_to, result),
             read_start=np.searchsorted(edges.read_node, np.arange(len(arrays.kind) + 1)).astype(np.int64, copy=False),
             read_tensor=edges.read_tensor,
             write_start=edges.output_start,
             write_tensor=edges.write_tensor,
             owner=arrays.storage,
             flags=np.sum([bit * is_so for bit, is_so in known], axis=0, dtype=np.int64),
-            held=arrays.dtype.copy(),
+            held=given.copy(),
         )
 
     def run(self) -> tuple[IndexArray, IndexArray]:
@@ -229,36 +253,78 @@ class Walk:
 
 
 def follow_autocast(
-    sizes: GraphSizes, lower: DType, *, keeps_casts: bool = True
+    sizes: GraphSizes, lower: DType | None, *, given: IndexArray | None = None, keeps_casts: bool = True
 ) -> tuple[IndexArray, IndexArray, Casts]:
     """Format of each tensor, [T], and of each read of the edges, [E], as its place in ``DType``; and the casts.
 
     Args:
         sizes: The graph.
-        lower: Autocast's 16-bit format.
+        lower: Autocast's 16-bit format; None where it is on in those parts alone for which the model switches it on.
+        given: Format of each tensor without autocast, [T]; None for what the model states.
         keeps_casts: Whether copies of parameters are kept until the forward ends.
     """
-    walk = Walk.of(sizes, lower, keeps_casts=keeps_casts)
+    walk = Walk.of(sizes, lower, given=sizes.arrays.dtype if given is None else given, keeps_casts=keeps_casts)
     reads, casts = walk.run()
     return walk.held, reads, Casts.of(casts)
 
 
-def _rules(sizes: GraphSizes) -> tuple[IndexArray, IndexArray]:
-    """What each node's inputs are cast to, and what its outputs are, [n_nodes]."""
-    kind = sizes.arrays.kind
+def own_formats(attributes: Iterable[Mapping[str, Attribute]], lower: DType | None) -> frozenset[DType]:
+    """The formats of those parts of a model for which it switches autocast on.
+
+    Args:
+        attributes: Attributes of its nodes.
+        lower: The 16-bit format of the run's autocast, None where it is off.
+    """
+    return frozenset(_own_format(each[LOWERS_TO], lower) for each in attributes if LOWERS_TO in each)
+
+
+def _own_format(named: Attribute, lower: DType | None) -> DType:
+    return lower or DType.FLOAT16 if named == DEFAULT_FORMAT else DType(str(named))
+
+
+def _lowers_to(sizes: GraphSizes, lower: DType | None) -> IndexArray:
+    """The 16-bit format of autocast at each node, or what stands in its place, [n_nodes]."""
+    formats = tuple(DType)
+    of_run = _OFF if lower is None else formats.index(lower)
+
+    def read(attributes: Mapping[str, Attribute]) -> float:
+        if UNCAST in attributes:
+            return _OFF
+        return formats.index(_own_format(attributes[LOWERS_TO], lower)) if LOWERS_TO in attributes else of_run
+
+    starts = sizes.arrays.node_start
+    result = sizes.read_attributes(np.arange(starts[-1]), read).astype(np.int64)
+    graph = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    is_ever_on = np.bincount(graph[result != _OFF], minlength=len(starts) - 1) > 0
+    if lower is None:
+        result[~is_ever_on[graph]] = _NEVER_ON
+    return result
+
+
+def _rules(sizes: GraphSizes, given: IndexArray, lowers_to: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """What each node's inputs are cast to, and what its outputs are, [n_nodes].
+
+    Args:
+        sizes: The graph.
+        given: Format of each tensor without autocast, [T].
+        lowers_to: The 16-bit format of autocast at each node, or what stands in its place, [n_nodes].
+    """
+    kind, is_on = sizes.arrays.kind, lowers_to >= 0
     target, result = _TARGET_OF_KIND[kind], _RESULT_OF_KIND[kind]
     result[target == _LOWER] = _LOWER
-    target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS)] = _FLOAT32
+    target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS) & is_on] = _FLOAT32
     result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
     # What is cast for such a node by hand is nothing where it is read in the type that it is cast to.
-    uncast = np.flatnonzero([UNCAST in node.attributes for node in sizes.nodes])
-    stated = sizes.arrays.dtype[sizes.outputs(uncast)]
+    uncast = np.flatnonzero((lowers_to == _OFF) & _IS_CAST_KIND[kind])
+    stated = given[sizes.outputs(uncast)]
     target[uncast], result[uncast] = np.where(_IS_CASTABLE[stated], stated, _STAYS), _STATED
-    markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS))
+    markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS) & is_on)
     is_marked = sizes.read_attributes(markable, _marks, numbers=2) > 0
     lowered, raised = (markable[own] for own in is_marked.T)
     target[lowered] = result[lowered] = _LOWER
     target[raised], result[raised] = _FLOAT32, _RESULT_OF_KIND[kind[raised]]
+    never = lowers_to == _NEVER_ON
+    target[never], result[never] = _STAYS, _STATED
     return target, result
 
 

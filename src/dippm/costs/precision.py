@@ -10,13 +10,14 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.autocast import CASTABLE, Casts, follow_autocast
+from dippm.costs.autocast import CASTABLE, Casts, follow_autocast, own_formats
 from dippm.costs.edges import IndexArray
 from dippm.costs.sizes import GraphSizes
-from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, OpKind
+from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, OpKind, TensorRole
 from dippm.graph.codes import encode, mark, tabulate
 
 __all__ = [
+    "MATRIX_KINDS",
     "Arithmetic",
     "Precision",
     "TypePlan",
@@ -37,6 +38,11 @@ class Precision(StrEnum):
     FP32 in matrix products. ``FP32_STRICT`` has TF32 nowhere, ``TF32`` everywhere. ``AMP`` and ``AMP_BF16`` are
     autocast over FP32 weights. ``FP16`` and ``BF16`` are the whole model in that format, but for what a model whose
     weights have 16 bits already keeps in FP32. The first three leave every tensor as the model has it.
+
+    Parts of a model that switch autocast on or off themselves do so at every precision. Autocast casts no float64.
+    ``FP16`` and ``BF16`` convert it where the model's weights, buffers and inputs have it, as ``Module.to`` does. A
+    model that makes float64 itself keeps all of it: with its weights converted it would not run, for PyTorch multiplies
+    nothing of two types.
     """
 
     FP32 = "fp32"
@@ -78,13 +84,15 @@ _ARITHMETIC = {
     DType.FLOAT8: Arithmetic.FP8,
 }
 _CUDNN_KINDS = RECURRENT_KINDS | {OpKind.CONV, OpKind.CONV_TRANSPOSE, OpKind.CONV_WEIGHT_GRAD, OpKind.RECURRENT_GRAD}
-_MATRIX_KINDS = CONTRACTION_KINDS | _CUDNN_KINDS | {OpKind.ATTENTION_GRAD}
+MATRIX_KINDS = CONTRACTION_KINDS | _CUDNN_KINDS | {OpKind.ATTENTION_GRAD}
 _WHOLE_MODEL = {Precision.FP16: DType.FLOAT16, Precision.BF16: DType.BFLOAT16}
 _AUTOCAST = {Precision.AMP: DType.FLOAT16, Precision.AMP_BF16: DType.BFLOAT16}
+# Autocast leaves PyTorch's defaults for what it does not cast.
+_WITH_TF32_IN_CUDNN = frozenset({Precision.FP32, *_AUTOCAST})
 _INT8 = frozenset({DType.INT8, DType.UINT8, DType.INT4, DType.UINT4})
 
 # The same by the place of each type in DType.
-_FLOAT32 = tuple(DType).index(DType.FLOAT32)
+_FLOAT32, _FLOAT64 = (tuple(DType).index(dtype) for dtype in (DType.FLOAT32, DType.FLOAT64))
 _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
 _IS_FLOATING = mark(DType, [dtype for dtype in DType if dtype.is_floating])
 _IS_CASTABLE = mark(DType, CASTABLE)
@@ -130,12 +138,13 @@ class TypePlan:
             precision: The precision.
             keeps_casts: See :func:`~dippm.costs.autocast.follow_autocast`.
         """
-        if precision in _AUTOCAST:
-            held, read, casts = follow_autocast(sizes, _AUTOCAST[precision], keeps_casts=keeps_casts)
+        held, casts = sizes.arrays.dtype, Casts.none()
+        if precision in _WHOLE_MODEL:
+            held = np.where(_is_given(sizes), _number(_WHOLE_MODEL[precision]), held)
+        lower = _AUTOCAST.get(precision)
+        if lower is not None or own_formats(sizes.arrays.attributes, lower):
+            held, read, casts = follow_autocast(sizes, lower, given=held, keeps_casts=keeps_casts)
         else:
-            held, casts = sizes.arrays.dtype, Casts.none()
-            if precision in _WHOLE_MODEL:
-                held = np.where(_is_given(sizes), _number(_WHOLE_MODEL[precision]), held)
             read = held[sizes.edges.read_tensor]
         return cls(
             precision=precision,
@@ -201,12 +210,26 @@ def stored_half(kept: Mapping[DType, int]) -> DType | None:
 def _is_given(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
     """Which tensors get the format that a whole model is stored in, [T].
 
-    A model that has 16 bits already computes in FP32 where it says so.
+    A model that has 16 bits already computes in FP32 where it says so, and one that makes float64 in that.
     """
     arrays = sizes.arrays
     is_half = [stored_half(kept) is not None for kept in arrays.kept()]
     is_of_half = np.repeat(is_half, np.diff(arrays.tensor_start))
-    result: npt.NDArray[np.bool_] = np.where(is_of_half, _IS_HALF[arrays.dtype], _IS_CASTABLE[arrays.dtype])
+    is_given = _IS_CASTABLE[arrays.dtype] | ((arrays.dtype == _FLOAT64) & ~_makes_float64(sizes))
+    result: npt.NDArray[np.bool_] = np.where(is_of_half, _IS_HALF[arrays.dtype], is_given)
+    return result
+
+
+def _makes_float64(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
+    """Which tensors are of models that make float64 of other types, or have constants of it, [T]."""
+    arrays, edges = sizes.arrays, sizes.edges
+    is_float64 = arrays.dtype == _FLOAT64
+    is_made = is_float64 & mark(TensorRole, [TensorRole.CONSTANT])[arrays.role]
+    if is_float64.any():
+        reads = np.bincount(edges.read_node, weights=is_float64[edges.read_tensor], minlength=len(arrays.kind)) > 0
+        is_made[edges.write_tensor] |= is_float64[edges.write_tensor] & ~reads[edges.write_node]
+    graph = np.repeat(np.arange(len(arrays.tensor_start) - 1), np.diff(arrays.tensor_start))
+    result: npt.NDArray[np.bool_] = (np.bincount(graph[is_made], minlength=len(arrays.tensor_start) - 1) > 0)[graph]
     return result
 
 
@@ -238,10 +261,10 @@ def _arithmetics(precision: Precision) -> IndexArray:
 def _arithmetic(kind: OpKind, dtype: DType, precision: Precision) -> Arithmetic:
     if dtype in _ARITHMETIC:
         return _ARITHMETIC[dtype]
-    if kind not in _MATRIX_KINDS:
+    if kind not in MATRIX_KINDS:
         return Arithmetic.FP32
     if dtype in _INT8:
         return Arithmetic.INT8
-    if precision is Precision.TF32 or (kind in _CUDNN_KINDS and precision is Precision.FP32):
+    if precision is Precision.TF32 or (kind in _CUDNN_KINDS and precision in _WITH_TF32_IN_CUDNN):
         return Arithmetic.TF32
     return Arithmetic.FP32

@@ -23,8 +23,7 @@ from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, load_catalog
 from dippm.errors import DippmError, UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
-from dippm.graph import DType, Graph, OpKind
-from dippm.graph.codes import mark
+from dippm.graph import Graph, OpKind
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
     OWN_REGIMES,
@@ -37,14 +36,12 @@ from dippm.predictors.additive_artefact import (
 from dippm.predictors.additive_forward import Ensemble
 from dippm.predictors.additive_novelty import Novelty, describe_calls
 from dippm.predictors.network_steps import Neighbours
+from dippm.predictors.unseen_kernels import is_emulated, is_unseen
 
 __all__ = ["AdditivePredictor", "LatencyBreakdown"]
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
-
-# Types that no model of the training computes in.
-_IS_UNSEEN_TYPE = mark(DType, [DType.FLOAT64, *(dtype for dtype in DType if dtype.is_complex)])
 
 _KEPT_PLANS = 8
 # A precision that runs the kernels of another one, at the same rates, on devices that have this unit.
@@ -58,9 +55,6 @@ _NEAR = {
     Precision.FP32_STRICT: Precision.FP32,
 }
 _CLIP = np.float32(4.0)
-# The widest hidden state of a recurrent layer that any model of the training had (Sequencer). A block of cuDNN's kernel
-# holds all weights of such a layer; wider ones run other kernels.
-_WIDEST_HIDDEN = 96.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -74,8 +68,9 @@ class _AdditivePlan:
         static: Scaled features that do not change.
         first: What these make of the networks' first layer.
         is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
-            its kind, as it computes complex numbers, as a wide recurrent layer, or as an update of networks that saw
-            one optimizer alone, and would give its corrections to all of them.
+            its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
+            that they know, as a wide recurrent layer, or as an update of networks that saw one optimizer alone, and
+            would give its corrections to all of them.
 
     Shapes:
         static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
@@ -197,12 +192,18 @@ class _Corrector:
             first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
-            | _has_unseen_type(physical)
-            | _is_wide_recurrent(physical),
+            | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
         )
 
-    def time_ms(self, plan: _AdditivePlan, sample: PhysicalSamples) -> tuple[FloatArray, FloatArray]:
+    def time_ms(
+        self, plan: _AdditivePlan, sample: PhysicalSamples, *, is_emulated: npt.NDArray[np.bool_]
+    ) -> tuple[FloatArray, FloatArray]:
         """Time of one operator of each class at each batch, the mean over the members, [B, C].
+
+        Args:
+            plan: The graphs.
+            sample: They at each batch.
+            is_emulated: Which classes the device has no units for, as it had for all of the training, [C].
 
         Returns:
             The times, and of each graph the half-width of the interval at each batch, [G, B].
@@ -210,7 +211,7 @@ class _Corrector:
         changing, physical = self._changing.scale(sample.changing), plan.physical
         first = plan.first + self._ensemble.embed(self._changing.expand(changing), self._changing.inputs)
         factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
-        factors[:, :, plan.is_unseen] = 1.0
+        factors[:, :, plan.is_unseen | is_emulated] = 1.0
         mean = factors.mean(axis=1)
         time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
         return time_ms, self._half_widths(plan, changing, sample.kernel_ms * physical.count)
@@ -414,7 +415,7 @@ class AdditivePredictor:
         corrector, physical = self._corrector(conditions), plan.physical
         rates = corrector.artefact.rates
         sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        class_ms, half_widths = corrector.time_ms(plan, sample)
+        class_ms, half_widths = corrector.time_ms(plan, sample, is_emulated=is_emulated(physical, device))
         busy_ms = np.where(physical.class_of >= 0, class_ms[:, physical.class_of], 0.0)
         return LatencyBreakdown.of_each(
             busy_ms,
@@ -468,22 +469,6 @@ def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
             cure="Rebuild them with: python -m dippm.training.additive",
         ) from exc
     return ramps
-
-
-def _has_unseen_type(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
-    """Which classes of operators write a type that no model of the training computes in, [C]."""
-    sizes = physical.kernels.work.sizes
-    out = sizes.outputs(physical.node)
-    result: npt.NDArray[np.bool_] = (out >= 0) & _IS_UNSEEN_TYPE[sizes.arrays.dtype[out]]
-    return result
-
-
-def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
-    """Which classes are recurrent layers wider than those of the training, [C]."""
-    recurrent = physical.kernels.work.recurrent
-    is_wide = np.zeros(len(physical.kernels.work.sizes.nodes), dtype=np.bool_)
-    is_wide[recurrent.table.node] = recurrent.hidden_size > _WIDEST_HIDDEN
-    return is_wide[physical.node]
 
 
 def _regime_of(conditions: Conditions) -> Regime:

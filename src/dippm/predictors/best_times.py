@@ -17,7 +17,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.packed_weights import PackedWeights
-from dippm.costs.precision import Precision
+from dippm.costs.precision import Arithmetic, Precision, autocast_type
 from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
@@ -154,6 +154,8 @@ class BestTimes:
             return self._from_fp32(prepared, in_fp32, device, conditions, summed, is_near=is_near)
         if is_near:
             return self._mixed(prepared, device, conditions, summed)
+        if any(member.own_formats for member in prepared.compiled.members):
+            return self._with_own_autocast(prepared, device, conditions, summed)
         # A compiler runs some graphs with channels last however they are called.
         alike = replace(conditions, layout=Layout.NCHW)
         if conditions.layout is Layout.NCHW or not is_turned.any():
@@ -168,6 +170,32 @@ class BestTimes:
             by_network if turned else by_sum
             for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
         ]
+
+    def _with_own_autocast(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """What runs in 16 bits because a model has autocast for it, by networks that know autocast; else the sum."""
+        compiled, result = prepared.compiled, list(summed)
+        is_other = ~compiled.plan.work.types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)
+        for precision in (Precision.AMP, Precision.AMP_BF16):
+            alike, lower = replace(conditions, precision=precision), autocast_type(precision)
+            of_this = [member.own_formats == {lower} for member in compiled.members]
+            if not any(of_this) or not self._networks(prepared, device, alike).covers(device, alike):
+                continue
+            calibration = self.calibrations[conditions.mode]
+            joined = exchange_others(
+                summed,
+                self._corrected(prepared, device, alike),
+                compiled.plan,
+                is_other=is_other,
+                is_faster=None,
+                conditions=conditions,
+                host=calibration.rates,
+                times=compiled.times,
+                summed_half_width=calibration.latency_spread_elsewhere,
+            )
+            result = [own if is_own else kept for own, kept, is_own in zip(joined, result, of_this, strict=True)]
+        return result
 
     def _mixed(
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.autocast import LOWERS_TO, own_formats
 from dippm.costs.conditions import Conditions, Layout, Mode, Runtime
 from dippm.costs.cpu_time import CpuRates, node_seconds
 from dippm.costs.memory import live_memory
@@ -89,7 +91,7 @@ class CpuPredictor:
         """
         _check_conditions(conditions)
         check_answerable(graph, batches)
-        workload = Workload.from_graph(graph)
+        workload = Workload.from_graph(_without_autocast(graph))
         at_macs = workload.at(batches).macs.sum(axis=1)
         nearest, shares = self._nearest(rates).rates, self._calibration.shares
         seconds = node_seconds(workload, batches, rates, shares)
@@ -170,6 +172,8 @@ class CpuPredictor:
     def _warnings(self, graph: Graph, rates: CpuRates, *, beyond: float, most_runs: float) -> tuple[str, ...]:
         warnings = [*graph.warnings, *warn_of_open_loops(most_runs)]
         known = self._nearest(rates)
+        if own_formats(graph.columns.attributes, None):
+            warnings.append("The model switches autocast on for parts of it: on a CPU they are taken to stay in FP32.")
         if names := name_unsupported(graph):
             warnings.append(f"Operators without a rule of their own, costed by their bytes: {names}.")
         if rates.threads != known.rates.threads:
@@ -189,6 +193,17 @@ class CpuPredictor:
                 f"({self._calibration.longest_ms:.0f} ms at most): the interval is wider for it."
             )
         return tuple(warnings)
+
+
+def _without_autocast(graph: Graph) -> Graph:
+    """A model that switches autocast on for no part: a model means that of a GPU, and no CPU was measured with it."""
+    if not own_formats(graph.columns.attributes, None):
+        return graph
+    nodes = [
+        replace(node, attributes={name: value for name, value in node.attributes.items() if name != LOWERS_TO})
+        for node in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _describe(rates: CpuRates) -> str:

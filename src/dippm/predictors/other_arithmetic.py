@@ -4,6 +4,9 @@ FP32 lets convolutions and recurrent layers take TF32 and matrix products not. I
 latter run other kernels, and all else is the same and has the networks' time. What runs without TF32 takes what the
 plain sum says, and not less than with it, since a library that may take either takes the faster one; what runs with
 TF32 not more than without. Nothing was measured in strict FP32 on a device that such networks are for.
+
+So it is with models that switch autocast on for parts of them: networks that know autocast know these, and the plain
+sum the rest.
 """
 
 from __future__ import annotations
@@ -29,23 +32,23 @@ def exchange_others(
     plan: KernelPlan,
     *,
     is_other: npt.NDArray[np.bool_],
-    is_faster: bool,
+    is_faster: bool | None,
     conditions: Conditions,
     host: Rates,
     times: FloatArray,
     summed_half_width: float,
 ) -> list[LatencyBreakdown]:
-    """Give nodes that run another kernel than in FP32 the plain sum's time, where it is on the right side of FP32's.
+    """Give nodes that run another kernel than is known the plain sum's time, where it is on the right side of that.
 
     The half-width is that of the networks, and of such nodes the plain sum's where it is the larger one, by what of the
     device's time goes to them.
 
     Args:
         summed: By the plain sum.
-        known: In FP32.
+        known: By networks or the sum, in FP32 or by other conditions that run the same kernels.
         plan: The kernels of the graphs.
-        is_other: Nodes that run another kernel than in FP32.
-        is_faster: Whether these take less time than in FP32, or more.
+        is_other: Nodes that run another kernel.
+        is_faster: Whether these take less time than what is known, or more; None where that says nothing of them.
         conditions: The runtime.
         host: Rates of the host.
         times: How often each node runs.
@@ -54,14 +57,15 @@ def exchange_others(
     Shapes:
         is_other, times: [n_nodes].
     """
-    bound = np.minimum if is_faster else np.maximum
     busy: list[FloatArray] = []
     half_widths: list[FloatArray | None] = []
-    for nodes, by_sum, in_fp32 in zip(plan.work.sizes.nodes_of_graphs, summed, known, strict=True):
-        is_own_other = is_other[nodes]
-        own = np.where(is_own_other, bound(by_sum.busy_ms, in_fp32.busy_ms), in_fp32.busy_ms)
+    for nodes, by_sum, by_known in zip(plan.work.sizes.nodes_of_graphs, summed, known, strict=True):
+        is_own_other, of_others = is_other[nodes], by_sum.busy_ms
+        if is_faster is not None:
+            of_others = (np.minimum if is_faster else np.maximum)(of_others, by_known.busy_ms)
+        own = np.where(is_own_other, of_others, by_known.busy_ms)
         busy.append(own)
-        half_width = in_fp32.half_width
+        half_width = by_known.half_width
         if half_width is not None:
             total = own.sum(axis=1)
             share = np.divide(own[:, is_own_other].sum(axis=1), total, out=np.zeros_like(total), where=total > 0.0)

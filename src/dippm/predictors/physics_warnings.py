@@ -123,10 +123,13 @@ def warn_of_question(
             else f"Weights in FP8 are counted as they are stored; on {device.name}, which has no units for FP8, "
             f"{_what_becomes_of_fp8(graph)}, which takes twice the memory."
         )
-    if not compiled.has_format(device):
-        is_bf16 = compiled.runs_in in (Precision.BF16, Precision.AMP_BF16)
+    if (missing := compiled.missing_format(device)) is not None:
+        is_bf16 = missing is DType.BFLOAT16
+        is_own = missing not in {autocast_type(compiled.runs_in), whole_model_type(compiled.runs_in)}
         cure = (
-            " It has one for fp16, which --precision takes." if is_bf16 and "fp16_tensor" in device.peak_tflops else ""
+            " It has one for fp16, which --precision takes."
+            if is_bf16 and "fp16_tensor" in device.peak_tflops and not is_own
+            else ""
         )
         warnings.append(
             f"{device.name} has no unit for {'bf16' if is_bf16 else 'fp16'}: FP32 arithmetic on 16-bit tensors is "

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.autocast import own_formats
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import formats_on_tensor_cores
 from dippm.costs.edges import IndexArray
@@ -20,7 +21,14 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import is_first, number_values
 from dippm.costs.open_loops import most_runs_of
 from dippm.costs.packed_weights import PackedWeights
-from dippm.costs.precision import Arithmetic, Precision, precision_of_run, stored_half, whole_model_type
+from dippm.costs.precision import (
+    Arithmetic,
+    Precision,
+    autocast_type,
+    precision_of_run,
+    stored_half,
+    whole_model_type,
+)
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.software import Software
 from dippm.costs.software_graph import graph_of_release
@@ -52,12 +60,7 @@ _KINDS = tuple(OpKind)
 _PART_OF_PHASE = np.array([{Phase.FORWARD: 0, Phase.BACKWARD: 1}.get(phase, -1) for phase in Phase])
 _IS_PARAMETER = mark(TensorRole, [TensorRole.PARAMETER])
 _IS_FLOAT32 = mark(DType, [DType.FLOAT32])
-_FORMATS = {
-    Precision.BF16: ("bf16_tensor",),
-    Precision.AMP_BF16: ("bf16_tensor",),
-    Precision.FP16: ("fp16_tensor", "fp16"),
-    Precision.AMP: ("fp16_tensor", "fp16"),
-}
+_UNITS = {DType.BFLOAT16: {"bf16_tensor"}, DType.FLOAT16: {"fp16_tensor", "fp16"}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -82,6 +85,7 @@ class CompiledGraph:
             it keeps nothing under ``torch.inference_mode``, which is predicted. 0 elsewhere.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
+        own_formats: Formats of those parts for which the model itself switches autocast on.
         model: What is said of the model.
     """
 
@@ -97,6 +101,7 @@ class CompiledGraph:
     uncached_mb: float
     nodes: slice
     kinds: frozenset[OpKind]
+    own_formats: frozenset[DType]
     model: ModelInfo
 
     @property
@@ -106,8 +111,13 @@ class CompiledGraph:
 
     def has_format(self, device: DeviceSpec) -> bool:
         """Whether the device has units for the 16-bit format that it is run in, if there is one."""
-        needed = _FORMATS.get(self.runs_in)
-        return needed is None or any(peak in device.peak_tflops for peak in needed)
+        return self.missing_format(device) is None
+
+    def missing_format(self, device: DeviceSpec) -> DType | None:
+        """The 16-bit format that it is run in, or a part of it, and that the device has no units for, if any."""
+        of_run = autocast_type(self.runs_in) or whole_model_type(self.runs_in)
+        needed = ([] if of_run is None else [of_run]) + sorted(self.own_formats & _UNITS.keys())
+        return next((each for each in needed if not device.peak_tflops.keys() & _UNITS[each]), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -200,6 +210,7 @@ class CompiledGraphs:
                     widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
                     uncached_mb=uncached_mb,
                     nodes=nodes,
+                    own_formats=own_formats(graph.columns.attributes, autocast_type(conditions.precision)),
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
                     model=ModelInfo.of(
                         source,

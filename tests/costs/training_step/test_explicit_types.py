@@ -76,3 +76,17 @@ def test_weights_in_the_other_format_of_16_bits_are_cast_at_every_use(builder):
     assert [node.inputs for node in _casts(graph)].count((weight,)) == 2
     layers = [node for node in graph.nodes if node.kind is OpKind.LINEAR]
     assert {graph.tensors[index].dtype for node in layers for index in (*node.inputs, *node.outputs)} == {DType.FLOAT16}
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP])
+def test_an_autocast_of_the_models_own_is_written_down_at_every_precision(builder, precision):
+    n = builder.N
+    weight = builder.weight(16, 16)
+    builder.node(OpKind.LINEAR, [builder.input(n, 16), weight], n, 16, lowers_to="bfloat16", other=1)
+    graph, kept = with_explicit_types(builder.graph(), precision)
+    (layer,) = (node for node in graph.nodes if node.kind is OpKind.LINEAR)
+    assert {graph.tensors[index].dtype for index in (*layer.inputs, *layer.outputs)} == {DType.BFLOAT16}
+    assert kept == {layer.inputs[1]}
+    assert len(_casts(graph)) == 2
+    # It is not to be done again.
+    assert layer.attributes == {"other": 1}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dippm.costs.autocast import LOWERS_TO, own_formats
 from dippm.costs.precision import Precision, TypePlan, whole_model_type
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.training_step.step_builder import change_node, change_tensor
@@ -26,7 +27,8 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
     Returns:
         The graph, and the copies of weights that autocast keeps until the forward pass ends.
     """
-    if not (precision.is_autocast or whole_model_type(precision)):
+    has_own = bool(own_formats(graph.columns.attributes, None))
+    if not (precision.is_autocast or whole_model_type(precision) or has_own):
         return graph, frozenset()
     sizes = GraphSizes.from_graph(graph)
     arrays, edges, types = sizes.arrays, sizes.edges, TypePlan.from_sizes(sizes, precision)
@@ -72,5 +74,9 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
                 copies.get(index, kept.get(index, index)) if index in changed else index for index in node.inputs
             )
             node = change_node(node, inputs=inputs)
+        if LOWERS_TO in node.attributes:
+            # What it asks for is written down.
+            rest = {name: value for name, value in node.attributes.items() if name != LOWERS_TO}
+            node = change_node(node, attributes=rest)
         nodes.append(node)
     return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes)), frozenset(kept.values())

@@ -8,38 +8,59 @@ entered; those of other threads are left alone.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.amp.autocast_mode import autocast
 
+from dippm.costs.autocast import DEFAULT_FORMAT, LOWERS_TO, UNCAST
+from dippm.frontends.torch.autocast_decorators import enabled_by_decorator
+from dippm.frontends.torch.dtypes import from_torch_dtype
+from dippm.graph import Attribute
+
 __all__ = ["AutocastRegions", "region"]
 
-_ASKED = "_dippm_asked_enabled"
+_ASKED = "_dippm_asked"
 _LOCK = threading.Lock()
 _OF_THREAD = threading.local()
 _readers = 0
 _originals: dict[str, Any] = {}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Region:
+    """A region: whether autocast is on in it, None where nobody knows, and the format that it names, if any."""
+
+    is_enabled: bool | None
+    dtype: torch.dtype | None
+
+
 class AutocastRegions:
     """The regions that a model is in, innermost last.
 
     Args:
-        assumptions: Where to report what cannot be told, or is not followed.
+        assumptions: Where to report what cannot be told.
     """
 
     def __init__(self, assumptions: list[str]) -> None:
         self._assumptions = assumptions
-        self._stack: list[bool | None] = []
+        self._stack: list[_Region] = []
 
     @property
-    def is_off(self) -> bool:
-        """Whether the model has switched autocast off where it is now."""
-        return bool(self._stack) and self._stack[-1] is False
+    def marks(self) -> Mapping[str, Attribute]:
+        """Attributes that say what the model wants of autocast where it is now; none where it leaves it to the run."""
+        if not self._stack or self._stack[-1].is_enabled is None:
+            return {}
+        if not self._stack[-1].is_enabled:
+            return {UNCAST: True}
+        dtype = self._stack[-1].dtype
+        return {LOWERS_TO: DEFAULT_FORMAT if dtype is None else from_torch_dtype(dtype).value}
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -53,39 +74,50 @@ class AutocastRegions:
             _end()
             _OF_THREAD.regions = before
 
-    def enter(self, *, is_enabled: bool | None) -> None:
+    def enter(self, *, is_enabled: bool | None, dtype: torch.dtype | None = None) -> None:
         """Enter a region.
 
         Args:
             is_enabled: Whether autocast is on in it; None where nobody knows.
+            dtype: The format that it names; None for that of the region around it, even where autocast is off there.
         """
-        if is_enabled is not False:
+        if is_enabled is None:
             self._assumptions.append(
-                "The model switches autocast on for parts of it: they are predicted in the precision that is asked "
-                "for, as all others are."
-                if is_enabled
-                else "Some functions of the model have an autocast of their own, and without a GPU nobody can tell "
-                "whether it is on or off: they are predicted in the precision that is asked for."
+                "Parts of the model have an autocast of their own, and without a GPU nobody can tell whether it is on "
+                "or off: they are predicted in the precision that is asked for."
             )
-        self._stack.append(is_enabled)
+        around = self._stack[-1].dtype if self._stack else None
+        self._stack.append(_Region(is_enabled=is_enabled, dtype=around if dtype is None else dtype))
 
     def leave(self) -> None:
         """Leave the innermost region."""
         self._stack.pop()
 
+    def doubt(self) -> None:
+        """Report that a program may say off of what the model switches on."""
+        self._assumptions.append(
+            "The program switches autocast for GPUs off for parts of it, which are predicted so. It was exported "
+            "without a GPU: there PyTorch writes the same of parts for which the model switches autocast on. Export it "
+            "on a GPU, or give the module."
+        )
+
 
 @contextmanager
-def region(*, is_enabled: bool) -> Iterator[None]:
+def region(*, is_enabled: bool, dtype: torch.dtype | None, is_doubtful: bool) -> Iterator[None]:
     """A region of the model that this thread reads, as a program says it.
 
     Args:
         is_enabled: Whether autocast is on in it.
+        dtype: The format that it names, if any.
+        is_doubtful: Whether it may be on although the program says that it is off.
     """
     regions = _regions()
     if regions is None:
         yield
         return
-    regions.enter(is_enabled=is_enabled)
+    if is_doubtful and not is_enabled:
+        regions.doubt()
+    regions.enter(is_enabled=is_enabled, dtype=dtype)
     try:
         yield
     finally:
@@ -128,7 +160,7 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
         # somebody may keep it, and enter it when nobody reads.
         is_missing = _regions() is not None and device_type == "cuda" and not torch.cuda.is_available()
         original(self, device_type, dtype=dtype, enabled=enabled and not is_missing, cache_enabled=cache_enabled)
-        setattr(self, _ASKED, enabled)
+        setattr(self, _ASKED, (enabled, dtype))
 
     return init
 
@@ -139,13 +171,22 @@ def _wrap_enter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         regions = _regions()
         if regions is None:
             return original(self)
-        asked = getattr(self, _ASKED, None)
-        # Made before it was read: without a GPU PyTorch has switched off all that are of one.
-        is_known = self._enabled or self.device != "cuda" or torch.cuda.is_available()
-        regions.enter(is_enabled=(self._enabled if is_known else None) if asked is None else asked)
+        is_enabled, dtype = getattr(self, _ASKED, None) or _made_before(self, sys._getframe(1))
+        regions.enter(is_enabled=is_enabled, dtype=dtype)
         return self
 
     return enter
+
+
+def _made_before(made: Any, caller: FrameType) -> tuple[bool | None, torch.dtype]:
+    """What one asks for that was made before the model was read; caller is what enters it."""
+    # Without a GPU PyTorch has switched off all that are of one.
+    if made._enabled or made.device != "cuda" or torch.cuda.is_available():
+        return made._enabled, made.fast_dtype
+    while caller.f_code.co_name == "__enter__" and caller.f_back is not None:
+        caller = caller.f_back  # that of a class of its own, as of torch.cuda.amp.autocast
+    function = caller.f_locals.get("func") if caller.f_code.co_name == "decorate_autocast" else None
+    return None if function is None else enabled_by_decorator(function), made.fast_dtype
 
 
 def _wrap_exit(original: Callable[..., Any]) -> Callable[..., Any]:

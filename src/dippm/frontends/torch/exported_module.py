@@ -55,6 +55,10 @@ class ExportedModule(nn.Module):
         self._scope = ""
         self._rebatcher: Rebatcher | None = None
         self._plans: dict[int, list[tuple[_Json, tuple[str, ...]]]] = {}
+        # Where none of its tensors is on a GPU there may have been none.
+        self._is_of_gpu = any(
+            (meta.get("device") or {}).get("type") == "cuda" for meta in self._graph["tensor_values"].values()
+        )
         by_name: dict[str, torch.Tensor] = {}
         for spec in module["signature"]["input_specs"]:
             for kind, table in (("parameter", self._parameters), ("buffer", self._buffers)):
@@ -127,8 +131,8 @@ class ExportedModule(nn.Module):
         target = str(node["target"])
         self._scope, _ = module_of(node)
         if target.startswith(_AUTOCAST):
-            is_enabled = next((item["arg"]["as_bool"] for item in node["inputs"] if "as_bool" in item["arg"]), True)
-            with region(is_enabled=is_enabled):
+            device, dtype, is_enabled = (self._value(item["arg"], values) for item in node["inputs"][:3])
+            with region(is_enabled=is_enabled, dtype=dtype, is_doubtful=device == "cuda" and not self._is_of_gpu):
                 result: Any = self._run_inlined(node, values)
         elif target.startswith(_INLINED):
             result = self._run_inlined(node, values)

@@ -17,7 +17,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.costs.autocast import CAST_KINDS, RAISED, UNCAST
+from dippm.costs.autocast import CAST_KINDS, RAISED
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
@@ -402,8 +402,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.assumptions.append(warn_of_decomposition(plan.source_op))
             if self._is_raised and kind is OpKind.MATMUL:
                 attributes[RAISED] = True
-            if self.autocast.is_off and kind in CAST_KINDS:
-                attributes[UNCAST] = True
+            if kind in CAST_KINDS:
+                attributes.update(self.autocast.marks)
         new: list[int] = []
         overwritten = [
             self.table.slot(output).index if written else None

@@ -1,0 +1,72 @@
+"""Operators whose kernels no model of the training ran: networks leave them the plain sum's time."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.autocast import UNCAST
+from dippm.costs.precision import MATRIX_KINDS, Arithmetic
+from dippm.devices import DeviceSpec
+from dippm.features.physical import PhysicalPlan
+from dippm.graph import DType
+from dippm.graph.codes import mark
+
+__all__ = ["is_emulated", "is_unseen"]
+
+# Types that no model of the training computes in.
+_IS_UNSEEN_TYPE = mark(DType, [DType.FLOAT64, *(dtype for dtype in DType if dtype.is_complex)])
+# The widest hidden state of a recurrent layer that any model of the training had (Sequencer). A block of cuDNN's kernel
+# holds all weights of such a layer; wider ones run other kernels.
+_WIDEST_HIDDEN = 96.0
+
+
+def is_unseen(physical: PhysicalPlan, *, knows_fp32: bool) -> npt.NDArray[np.bool_]:
+    """Which classes run kernels that no model of the training had, whatever the device, [C].
+
+    Args:
+        physical: The classes of operators.
+        knows_fp32: Whether the training had runs in FP32, and not of autocast alone.
+    """
+    result = _has_unseen_type(physical) | _is_wide_recurrent(physical)
+    return result if knows_fp32 else result | _is_uncast_product(physical)
+
+
+def is_emulated(physical: PhysicalPlan, device: DeviceSpec) -> npt.NDArray[np.bool_]:
+    """Which classes are products in BF16, for a part of a model asks for it, on a device without units for it, [C]."""
+    if "bf16_tensor" in device.peak_tflops:
+        return np.zeros(len(physical.node), dtype=np.bool_)
+    work = physical.kernels.work
+    result = work.sizes.is_kind(*MATRIX_KINDS) & work.types.is_computed_in(Arithmetic.BF16)
+    return result[physical.node]
+
+
+def _has_unseen_type(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes write a type that no model of the training computes in, [C]."""
+    work = physical.kernels.work
+    out = work.sizes.outputs(physical.node)
+    result: npt.NDArray[np.bool_] = (out >= 0) & _IS_UNSEEN_TYPE[work.types.tensor_format[out]]
+    return result
+
+
+def _is_uncast_product(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes are products in FP32 that a model keeps from autocast, or their gradients, [C]."""
+    work = physical.kernels.work
+    arrays, edges = work.sizes.arrays, work.sizes.edges
+    is_product = work.sizes.is_kind(*MATRIX_KINDS) & work.types.is_computed_in(Arithmetic.FP32, Arithmetic.TF32)
+    is_marked = np.array([UNCAST in attributes for attributes in arrays.attributes], dtype=np.bool_)
+    result: npt.NDArray[np.bool_] = is_product & is_marked[arrays.attribute]
+    # Gradients have no marks: they read what the product reads.
+    storage, is_read = arrays.storage[edges.read_tensor], np.zeros(len(arrays.storage), dtype=np.bool_)
+    is_read[storage[result[edges.read_node]]] = True
+    reads = np.bincount(edges.read_node, weights=is_read[storage], minlength=len(result)) > 0
+    result |= is_product & physical.kernels.is_backward & reads
+    return result[physical.node]
+
+
+def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes are recurrent layers wider than those of the training, [C]."""
+    recurrent = physical.kernels.work.recurrent
+    is_wide = np.zeros(len(physical.kernels.work.sizes.nodes), dtype=np.bool_)
+    is_wide[recurrent.table.node] = recurrent.hidden_size > _WIDEST_HIDDEN
+    return is_wide[physical.node]
