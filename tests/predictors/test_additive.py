@@ -192,6 +192,12 @@ def test_a_card_is_a_sibling_only_of_several() -> None:
     assert not both.is_sibling(find_device("A100"), conditions)
 
 
+def test_the_architecture_of_a_single_card_is_known() -> None:
+    alone, conditions = _make(Mode.INFERENCE), Conditions(precision=Precision.AMP)
+    assert alone.knows_architecture(find_device("A10"), conditions)
+    assert not alone.knows_architecture(find_device("A100"), conditions)
+
+
 def test_halves_are_alike(network: Graph) -> None:
     predictor = _make(Mode.INFERENCE)
     times = [

@@ -17,7 +17,7 @@ from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.best_times import BestTimes
 from dippm.predictors.calibration import TRAINING_ARTEFACT_PATH, Calibration
-from dippm.predictors.least_times import least_ms
+from dippm.predictors.least_times import least_ms, one_by_one_ms
 from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 
@@ -25,6 +25,36 @@ from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 def times() -> BestTimes:
     calibrations = {Mode.INFERENCE: Calibration.read(), Mode.TRAINING: Calibration.read(TRAINING_ARTEFACT_PATH)}
     return BestTimes(calibrations=calibrations, kernels=load_kernel_model(), additive=AdditivePredictor.load())
+
+
+def _joined(builder: Any) -> Graph:
+    n = builder.N
+    x = builder.node(OpKind.RELU, [builder.input(n, 255, 31, 31)], n, 255, 31, 31)
+    y = builder.node(OpKind.CONCAT, [x, builder.input(n, 256, 31, 31)], n, 511, 31, 31, axis=1)
+    return builder.graph(y)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("device", "runtime", "is_held"), [
+    ("A100", "eager", True), ("A100", "cuda-graph", True), ("RTX 3090", "eager", False), ("A100", "compile", False),
+])  # fmt: skip
+def test_networks_are_held_to_the_cycles_of_joins_on_architectures_that_they_never_saw(
+    times: BestTimes, builder: Any, device: str, runtime: str, is_held: bool
+) -> None:
+    prepared, card = _prepared(_joined(builder), precision="amp", runtime=runtime), find_device(device)
+    by_networks = times.additive.break_down_kernels(
+        prepared.compiled.plan,
+        prepared.at,
+        card,
+        prepared.conditions,
+        phase=prepared.compiled.phase,
+        times=prepared.compiled.times,
+        host=times.calibrations[Mode.INFERENCE].rates,
+    )[0].busy_ms[1, 1]
+    rates, least = times.calibrations[Mode.INFERENCE].rates, least_ms(prepared, card)
+    cycles_ms = one_by_one_ms(prepared, card, rates, least=least)[1, 1]
+    assert cycles_ms > 1.01 * by_networks
+    (breakdown,) = _of(times, prepared, device)
+    assert breakdown.busy_ms[1, 1] == pytest.approx(cycles_ms if is_held else by_networks)
 
 
 @pytest.fixture

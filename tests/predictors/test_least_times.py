@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
 from dippm.graph import DType, Graph, OpKind
 from dippm.predictors.calibration import Calibration
-from dippm.predictors.least_times import least_ms, likely_least_ms, small_kernels_ms
+from dippm.predictors.least_times import least_ms, likely_least_ms, one_by_one_ms, small_kernels_ms
 from dippm.predictors.prepared_graph import CompiledGraphs, PreparedGraphs
 
 FloatArray = npt.NDArray[np.float64]
@@ -130,6 +131,26 @@ def test_decompositions_take_their_arithmetic_at_the_peak(builder: Any) -> None:
     card = find_device("A100")
     _, (many,) = least_ms(_prepared(builder.graph(), "fp32", 64), card)
     assert many == pytest.approx(5000.0 * 64 * 256**2 / (1.1e9 * card.peak_tflops["fp32"]), rel=1e-6)
+
+
+def test_what_goes_element_by_element_takes_cycles_of_multiprocessors(builder: Any) -> None:
+    n, image = builder.N, (8, 7, 7)
+    x = builder.input(n, *image)
+    builder.node(OpKind.CONCAT, [x, builder.input(n, 3, 7, 7)], n, 11, 7, 7, axis=1)
+    builder.node(OpKind.CONCAT, [builder.input(n, 64, 64), builder.input(n, 64, 64)], n, 128, 64, axis=1)  # in vectors
+    window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    builder.node(OpKind.MAX_POOL, [x], n, *image, **window)
+    builder.node(OpKind.BATCH_NORM, [x, *(builder.weight(8) for _ in range(4))], n, *image)
+    builder.node(OpKind.SIGMOID, [x], n, *image)
+    card = find_device("A100")
+    traced = {"9.0": {"join_cycles": 1.5, "pool_element_cycles": 2.0, "pool_tap_cycles": 0.25, "element_cycles": 0.5}}
+    prepared = _prepared(builder.graph(), "fp16", 2**16)
+    least = least_ms(prepared, card)
+    _, many = one_by_one_ms(prepared, card, replace(_RATES, measured=traced), least=least)
+    elements_per_ms = 2**16 * 49 / (card.sm_count * card.boost_clock_mhz * 1e3)
+    pool_ms, norm_ms = (2.0 + 9 * 0.25) * 8 * elements_per_ms, least[1, 3] + 0.5 * 8 * elements_per_ms
+    assert many.tolist() == pytest.approx([1.5 * 11 * elements_per_ms, 0.0, pool_ms, norm_ms, 0.0])
+    assert least[1, 3] > 0.0
 
 
 def test_small_kernels_take_their_start_and_end(builder: Any) -> None:

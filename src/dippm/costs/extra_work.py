@@ -30,10 +30,13 @@ __all__ = [
     "add_windows_and_groups",
     "channel_blocks",
     "joined_one_by_one",
+    "joins_ms",
     "native_batch_norms",
     "placed_elements",
+    "placed_ms",
     "reordered_images",
     "rows_with_blocks",
+    "windows_ms",
 ]
 
 GRADIENT_CHANNEL = 2.0
@@ -91,14 +94,12 @@ def add_extra_work(
             row_ms = rates.row_cycles / (device.sm_count * _cycles_per_ms(device))
             own[:, node] = np.maximum(own[:, node], gap_ms + row_ms * rows)
     if rates.element_cycles:
-        node, elements = placed_elements(plan, at, is_training=conditions.mode is Mode.TRAINING)
         for own, device in zip(busy_ms, devices, strict=True):
-            own[:, node] += rates.element_cycles * elements / (device.sm_count * _cycles_per_ms(device))
+            node, placed = placed_ms(plan, at, device=device, mode=conditions.mode, rates=rates)
+            own[:, node] += placed
     if rates.join_cycles:
-        node = joined_one_by_one(plan, conditions.layout)
-        elements = evaluate(plan.work.sizes.elements_of(plan.work.sizes.outputs(node)), at.batches)
         for own, device in zip(busy_ms, devices, strict=True):
-            join_ms = rates.join_cycles * elements / (device.sm_count * _cycles_per_ms(device))
+            node, join_ms = joins_ms(plan, at, device=device, layout=conditions.layout, rates=rates)
             own[:, node] = np.maximum(own[:, node], gap_ms + join_ms)
     if rates.pool_element_cycles or rates.pool_tap_cycles or rates.group_norm_cycles:
         for own, device in zip(busy_ms, devices, strict=True):
@@ -145,6 +146,23 @@ def placed_elements(plan: KernelPlan, at: WorkloadAt, *, is_training: bool) -> t
     is_placed[reader[is_unlike]] = True
     node = np.flatnonzero(is_placed)
     return node, evaluate(sizes.elements_of(sizes.outputs(node)), at.batches)
+
+
+def placed_ms(
+    plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, mode: Mode, rates: Rates
+) -> tuple[IndexArray, FloatArray]:
+    """Kernels that find the place of every element by itself, and what that takes, ms, [n] and [B, n]."""
+    node, elements = placed_elements(plan, at, is_training=mode is Mode.TRAINING)
+    return node, rates.element_cycles * elements / (device.sm_count * _cycles_per_ms(device))
+
+
+def joins_ms(
+    plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, layout: Layout, rates: Rates
+) -> tuple[IndexArray, FloatArray]:
+    """Concatenations that copy element by element, and what their elements take, ms, [n] and [B, n]."""
+    node = joined_one_by_one(plan, layout)
+    elements = evaluate(plan.work.sizes.elements_of(plan.work.sizes.outputs(node)), at.batches)
+    return node, rates.join_cycles * elements / (device.sm_count * _cycles_per_ms(device))
 
 
 def joined_one_by_one(plan: KernelPlan, layout: Layout) -> IndexArray:
@@ -196,20 +214,25 @@ def add_windows_and_groups(
     Shapes:
         busy_ms: [B, n_nodes].
     """
-    sizes, cycles_per_ms = plan.work.sizes, _cycles_per_ms(device)
-    has_window = ~sizes.is_kind(OpKind.GLOBAL_POOL)[at.pool.node]
-    windows = at.pool.node[has_window]
-    tap_cycles = rates.pool_tap_cycles * np.where(sizes.is_kind(OpKind.MAX_POOL)[windows], 1.0, _MEAN_TAP)
-    cycles = (
-        rates.pool_element_cycles
-        + tap_cycles * np.broadcast_to(at.pool.window, at.pool.out_elements.shape)[:, has_window]
-    )
-    taps_ms = cycles * at.pool.out_elements[:, has_window] / (device.sm_count * cycles_per_ms)
+    sizes = plan.work.sizes
+    windows, taps_ms = windows_ms(plan, at, device=device, rates=rates)
     busy_ms[:, windows] = np.maximum(busy_ms[:, windows], rates.gap_us * MILLI + taps_ms)
     is_norm = sizes.is_kind(OpKind.GROUP_NORM)[at.row.node]
     elements = np.broadcast_to(at.row.width, at.row.rows.shape)[:, is_norm]
     waves = np.ceil(at.row.rows[:, is_norm] / (_BLOCKS_PER_SM * device.sm_count))
-    busy_ms[:, at.row.node[is_norm]] += rates.group_norm_cycles * waves * elements / cycles_per_ms
+    busy_ms[:, at.row.node[is_norm]] += rates.group_norm_cycles * waves * elements / _cycles_per_ms(device)
+
+
+def windows_ms(plan: KernelPlan, at: WorkloadAt, *, device: DeviceSpec, rates: Rates) -> tuple[IndexArray, FloatArray]:
+    """Pooling by windows, and what its elements and all that they read take, ms, [n] and [B, n]."""
+    has_window = ~plan.work.sizes.is_kind(OpKind.GLOBAL_POOL)[at.pool.node]
+    node = at.pool.node[has_window]
+    tap_cycles = rates.pool_tap_cycles * np.where(plan.work.sizes.is_kind(OpKind.MAX_POOL)[node], 1.0, _MEAN_TAP)
+    cycles = (
+        rates.pool_element_cycles
+        + tap_cycles * np.broadcast_to(at.pool.window, at.pool.out_elements.shape)[:, has_window]
+    )
+    return node, cycles * at.pool.out_elements[:, has_window] / (device.sm_count * _cycles_per_ms(device))
 
 
 def add_turns(

@@ -333,9 +333,13 @@ class AdditivePredictor:
 
         That takes networks of several devices: those of a single one were never tried on another.
         """
+        several = len(self.artefact(conditions).measured["devices"]) > 1
+        return several and self.knows_architecture(device, conditions)
+
+    def knows_architecture(self, device: DeviceSpec, conditions: Conditions) -> bool:
+        """Whether the networks were trained on a card of the device's architecture."""
         names = self.artefact(conditions).measured["devices"]
-        known = {card.compute_capability for card in load_catalog() if card.name in names}
-        return len(names) > 1 and device.compute_capability in known
+        return device.compute_capability in {card.compute_capability for card in load_catalog() if card.name in names}
 
     def predict_ms(
         self,

@@ -23,7 +23,7 @@ from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
-from dippm.predictors.least_times import least_ms, likely_least_ms, small_kernels_ms
+from dippm.predictors.least_times import least_ms, likely_least_ms, one_by_one_ms, small_kernels_ms
 from dippm.predictors.other_arithmetic import exchange_others
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.predictors.pure_half import mix_by_novelty
@@ -75,8 +75,10 @@ class BestTimes:
         """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
         compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
         if compiled.eager is None:
-            least = least_ms(prepared, device)
-            bounds = [np.maximum(least, likely_least_ms(prepared, device, host)), least]
+            least, likely = least_ms(prepared, device), likely_least_ms(prepared, device, host)
+            if not self._knows_kernels(prepared, device):
+                likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
+            bounds = [np.maximum(least, likely), least]
         else:
             # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
             bounds = [prepared.weights.least_ms(device)]
@@ -143,6 +145,12 @@ class BestTimes:
     def _networks(self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions) -> AdditivePredictor:
         """The networks that answer for a device."""
         return self.additive.on(device, conditions, prepared.compiled.plan)
+
+    def _knows_kernels(self, prepared: PreparedGraphs, device: DeviceSpec) -> bool:
+        """Whether networks learned of kernels on a card of such an architecture, or a compiler writes its own."""
+        conditions = prepared.conditions
+        is_compiled = conditions.runtime is Runtime.COMPILE
+        return is_compiled or self._networks(prepared, device, conditions).knows_architecture(device, conditions)
 
     def _corrected_where_alike(
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]

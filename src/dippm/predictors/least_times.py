@@ -10,6 +10,10 @@ cards, none of which was traced. Networks that learned from eager calls, in whic
 Products on tensor cores at the full rate of their architecture do not come near the sheet. What they are likely to
 take at least is what the sum of kernel times says that such cores reach at the boost clock: networks that never saw a
 product as large, or a card as fast, are held to it. Intervals are not, since a product may be faster.
+
+So it is with concatenations, pooling and batch norms that go element by element, on architectures of which networks saw
+no card: multiprocessors bind them there as well as memory, and cards whose memory is slow for their multiprocessors do
+not tell that. Their cycles are those of traces on an H100 and an H200.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import numpy.typing as npt
 
 from dippm.costs.device_sheets import reached_tflops
 from dippm.costs.edges import IndexArray
+from dippm.costs.extra_work import joins_ms, placed_ms, windows_ms
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import Rates
 from dippm.costs.tensor_rates import tensor_tflops
@@ -30,10 +35,12 @@ from dippm.graph.codes import tabulate
 from dippm.predictors.prepared_graph import PreparedGraphs
 from dippm.units import BYTES_PER_MIB, GIGA, MILLI, TERA
 
-__all__ = ["least_ms", "likely_least_ms", "small_kernels_ms"]
+__all__ = ["least_ms", "likely_least_ms", "one_by_one_ms", "small_kernels_ms"]
 
 FloatArray = npt.NDArray[np.float64]
 
+# The architecture whose kernels were traced.
+_TRACED = "9.0"
 # Boards clock higher than the boost of their data sheets: an RTX 4090 runs at 2.7 GHz for 2.52, an H200 at 1.98 for the
 # 1.83 that its peak is of.
 _ABOVE_BOOST = 1.1
@@ -103,6 +110,35 @@ def likely_least_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates) 
         for arithmetic in Arithmetic
     ]
     result[:, node] = _arithmetic_ms(prepared, node, np.array(reached))
+    return result
+
+
+def one_by_one_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates, *, least: FloatArray) -> FloatArray:
+    """What kernels that go element by element are likely to take at least, ms; 0 of all else.
+
+    Concatenations and pooling wait for their multiprocessors. Batch norms of inference take what :func:`least_ms` says
+    and the cycles that finding the place of each element takes.
+
+    Args:
+        prepared: The graphs, which are not compiled.
+        device: The device.
+        rates: Rates of the sum of kernel times, among them those of the architecture that was traced.
+        least: What :func:`least_ms` says of them.
+
+    Shapes:
+        least: [B, n_nodes]; result: as that.
+    """
+    plan, at, conditions = prepared.compiled.plan, prepared.at, prepared.conditions
+    traced = rates.changed(rates.measured.get(_TRACED, {}))
+    result = np.zeros_like(least)
+    for node, elements_ms in (
+        joins_ms(plan, at, device=device, layout=conditions.layout, rates=traced),
+        windows_ms(plan, at, device=device, rates=traced),
+    ):
+        result[:, node] = elements_ms
+    node, placed = placed_ms(plan, at, device=device, mode=conditions.mode, rates=traced)
+    is_norm = plan.work.sizes.is_kind(OpKind.BATCH_NORM)[node]
+    result[:, node[is_norm]] = least[:, node[is_norm]] + placed[:, is_norm]
     return result
 
 
