@@ -183,6 +183,26 @@ def test_what_is_outside_of_all_parts_is_read_in_the_type_that_it_states(builder
     assert casts.to_format.tolist() == [_BF16, _BF16, _FP32]
 
 
+@pytest.mark.parametrize(("of_others", "expected"), [({}, _BF16), (_KEPT, _FP32)])
+@pytest.mark.parametrize("kind", [OpKind.MATMUL, OpKind.SOFTMAX, OpKind.REDUCE, OpKind.ATTENTION])
+def test_what_is_in_one_type_outside_stays_in_it_unless_the_model_wants_another(builder, kind, of_others, expected):
+    x = builder.node(OpKind.LINEAR, [builder.input(builder.N, 8), builder.weight(8, 8)], builder.N, 8, **_ON)
+    inputs = {OpKind.MATMUL: [x, x], OpKind.ATTENTION: [x, x, x]}.get(kind, [x])
+    out = builder.node(kind, inputs, builder.N, 8, **of_others)
+    held, reads, casts = follow_autocast(GraphSizes.from_graph(builder.graph(out)), None)
+    assert held[out] == expected
+    assert set(reads[-len(inputs) :].tolist()) == {expected}
+    assert (casts.node == 1).any() == (expected == _FP32)
+
+
+def test_a_converted_model_holds_what_its_parts_write(builder):
+    x, dtype = builder.input(builder.N, 8, dtype=DType.FLOAT64), DType.FLOAT64
+    y = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8, dtype=dtype)], builder.N, 8, dtype=dtype, **_ON)
+    y = builder.node(OpKind.LAYER_NORM, [y, builder.weight(8, dtype=dtype)], builder.N, 8, dtype=dtype, **_ON)
+    held, _, _ = follow_autocast(GraphSizes.from_graph(builder.graph(y)), None, given=np.full(5, _FP16))
+    assert held.tolist() == [_FP16, _FP16, _BF16, _FP16, _FP32]
+
+
 def test_a_model_without_such_parts_stays_as_it_is_beside_one_with_them(new_builder):
     # It states what nothing computes: that is not looked into.
     odd = new_builder()

@@ -281,6 +281,16 @@ def test_a_model_that_makes_float64_itself_keeps_it_in_16_bits(new_builder):
         assert plan.tensor_bytes[0] == 2.0
 
 
+def test_what_a_model_of_float64_alone_makes_follows_it(builder):
+    x = builder.input(builder.N, 8, dtype=DType.FLOAT64)
+    flags = builder.node(OpKind.BINARY, [x], builder.N, 8, dtype=DType.BOOL)
+    made = builder.node(OpKind.CAST, [flags], builder.N, 8, dtype=DType.FLOAT64)
+    zeros = builder.node(OpKind.FILL, [], 8, dtype=DType.FLOAT64)
+    builder.node(OpKind.ADD, [made, zeros], builder.N, 8, dtype=DType.FLOAT64)
+    plan = plan_types(builder.graph(), Precision.FP16)
+    assert plan.tensor_bytes.tolist() == [2.0, 1.0, 2.0, 2.0, 2.0]
+
+
 def test_a_convolution_that_is_kept_from_autocast_takes_what_it_takes_in_fp32(builder):
     x = builder.input(builder.N, 8, 4, 4)
     builder.node(OpKind.CONV, [x, builder.weight(8, 8, 3, 3)], builder.N, 8, 4, 4, **_CONV, is_uncast=True)

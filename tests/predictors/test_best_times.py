@@ -159,12 +159,12 @@ def test_unpacking_is_put_on_top_for_the_graphs_that_need_it(times: BestTimes, l
     assert unpacked.busy_ms[1, 0] > alone.busy_ms[1, 0]
 
 
-def _image_model(builder: Any, *, is_convolution: bool) -> Graph:
+def _image_model(builder: Any, *, is_convolution: bool, **asked: Any) -> Graph:
     n = builder.N
     if is_convolution:
         square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
         x = builder.input(n, 256, 28, 28)
-        builder.node(OpKind.CONV, [x, builder.weight(256, 256, 3, 3)], n, 256, 28, 28, **square)
+        builder.node(OpKind.CONV, [x, builder.weight(256, 256, 3, 3)], n, 256, 28, 28, **square, **asked)
     else:
         x = builder.input(n, 196, 768)
         x = builder.node(OpKind.LINEAR, [x, builder.weight(3072, 768)], n, 196, 3072)
@@ -330,6 +330,34 @@ def test_such_models_laid_out_together_keep_their_times(times: BestTimes, new_bu
     for graph, breakdown in zip(graphs, together, strict=True):
         (alone,) = _of(times, _prepared(graph, precision="fp32"), "A100")
         assert breakdown.latency_ms == pytest.approx(alone.latency_ms, rel=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32-strict", "fp32"])
+@pytest.mark.parametrize("device", ["A100", "H100", "RTX 3090"])
+def test_what_has_an_autocast_of_its_own_takes_the_same_with_and_without_tf32(
+    times: BestTimes, new_builder: Any, device: str, precision: str
+) -> None:
+    (own,) = _of(times, _prepared(_two_layers(new_builder(), lowers_to="float16"), precision=precision), device)
+    (amp,) = _of(times, _prepared(_two_layers(new_builder()), precision="amp"), device)
+    assert own.latency_ms == pytest.approx(amp.latency_ms, rel=0.02)
+
+
+@pytest.mark.parametrize("precision", ["amp", "fp16"])
+@pytest.mark.parametrize("device", ["A100", "T4"])
+def test_a_model_takes_what_it_takes_beside_one_with_an_autocast_of_its_own(
+    times: BestTimes, new_builder: Any, device: str, precision: str
+) -> None:
+    graphs = [
+        _image_model(new_builder(), is_convolution=True),
+        _image_model(new_builder(), is_convolution=True, lowers_to="float16"),
+    ]
+    of_run = {"precision": precision, "runtime": "compile", "layout": "nhwc"}
+    together = _of(times, _prepared(*graphs, **of_run), device)
+    for graph, breakdown in zip(graphs, together, strict=True):
+        (alone,) = _of(times, _prepared(graph, **of_run), device)
+        assert breakdown.latency_ms == pytest.approx(alone.latency_ms, rel=1e-9)
+    # What it asks for is what it has anyhow.
+    assert together[0].latency_ms == pytest.approx(together[1].latency_ms, rel=1e-9)
 
 
 @pytest.mark.parametrize("device", ["A100", "H100", "T4"])

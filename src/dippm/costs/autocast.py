@@ -4,10 +4,12 @@ After its lists (``ATen/autocast_mode.h``, PyTorch 2.13) by kind of operator, it
 kernels, and its cache, which casts each parameter once per forward and keeps the copy until the forward ends. Without
 it, see :attr:`~dippm.costs.software.Software.keeps_casts`, a parameter is cast for each node that reads it.
 
-A model may switch autocast on or off for parts of it, see :data:`LOWERS_TO` and :data:`UNCAST`. Where it is off beside
-such parts, a node that autocast would decide on computes in the type that it states: what else it reads is cast by
-hand there, for PyTorch multiplies nothing of two types. Copies of weights that a part makes are taken to be kept until
-the forward ends, not until the part does.
+A model may switch autocast on or off for parts of it, see :data:`LOWERS_TO` and :data:`UNCAST`. A node for which it is
+switched off computes in the type that it states: what else it reads is taken to be cast by hand there, as a model does
+that wants that type. Where autocast is off beside parts that have it, nodes take what they are given, in the type that
+it has; what differs in type is cast to what the node states, for PyTorch multiplies nothing of two types. A cast by
+hand is not seen where it is none as the model is read, without autocast. Copies of weights that a part makes are taken
+to be kept until the forward ends, not until the part does.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ __all__ = [
     "DEFAULT_FORMAT",
     "LOWERED",
     "LOWERS_TO",
+    "NAMED_FORMATS",
     "RAISED",
     "UNCAST",
     "Casts",
@@ -52,11 +55,12 @@ LOWERED = "is_lowered"
 RAISED = "is_raised"
 #: Attribute of a node for which the model switches autocast off: it computes in the type that it states.
 UNCAST = "is_uncast"
-#: Attribute of a node for which the model switches autocast on: the 16-bit format that it names, a value of ``DType``,
-#: or ``DEFAULT_FORMAT``.
+#: Attribute of a node for which the model switches autocast on: one of ``NAMED_FORMATS``.
 LOWERS_TO = "lowers_to"
-#: Where the model names none: autocast takes that of the run where there is one, else that of CUDA, FP16.
+#: Where the model names no format: autocast takes that of the run where there is one, else that of CUDA, FP16.
 DEFAULT_FORMAT = "default"
+#: The 16-bit formats that a model may name, as values of ``DType``, and what stands where it names none.
+NAMED_FORMATS = frozenset({DEFAULT_FORMAT, DType.FLOAT16.value, DType.BFLOAT16.value})
 # Kinds that may have the former two attributes.
 _MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
 #: What autocast casts, and casts to.
@@ -88,8 +92,9 @@ _STAYS, _WIDEST = -1, -2
 _STATED, _FIRST = -1, -3
 # In place of the 16-bit format, which differs.
 _LOWER = -4
-# In place of that format where autocast is off, and where it is for the whole model.
-_OFF, _NEVER_ON = -1, -2
+# In place of that format where the model switches autocast off, where it is off beside parts that have it, and where it
+# is off for the whole model.
+_OFF, _BESIDE, _NEVER_ON = -1, -2, -3
 
 _FLOAT32, _BFLOAT16 = (tuple(DType).index(dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16))
 _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
@@ -223,7 +228,7 @@ class Walk:
         is_parameter = mark(TensorRole, [TensorRole.PARAMETER])[arrays.role]
         known = (
             (_IS_VIEW, is_view),
-            (_IS_FREE, _IS_CASTABLE[arrays.dtype] & ~is_view),
+            (_IS_FREE, _IS_CASTABLE[given] & ~is_view),
             (_HAS_SHAPE, arrays.rank > 0),
             (_IS_CACHEABLE, is_parameter[arrays.storage] & keeps_casts),
         )
@@ -285,7 +290,7 @@ def _own_format(named: Attribute, lower: DType | None) -> DType:
 def _lowers_to(sizes: GraphSizes, lower: DType | None) -> IndexArray:
     """The 16-bit format of autocast at each node, or what stands in its place, [n_nodes]."""
     formats = tuple(DType)
-    of_run = _OFF if lower is None else formats.index(lower)
+    of_run = _BESIDE if lower is None else formats.index(lower)
 
     def read(attributes: Mapping[str, Attribute]) -> float:
         if UNCAST in attributes:
@@ -295,9 +300,8 @@ def _lowers_to(sizes: GraphSizes, lower: DType | None) -> IndexArray:
     starts = sizes.arrays.node_start
     result = sizes.read_attributes(np.arange(starts[-1]), read).astype(np.int64)
     graph = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    is_ever_on = np.bincount(graph[result != _OFF], minlength=len(starts) - 1) > 0
-    if lower is None:
-        result[~is_ever_on[graph]] = _NEVER_ON
+    is_ever_on = np.bincount(graph[result >= 0], minlength=len(starts) - 1) > 0
+    result[~is_ever_on[graph] & (lower is None)] = _NEVER_ON
     return result
 
 
@@ -314,10 +318,10 @@ def _rules(sizes: GraphSizes, given: IndexArray, lowers_to: IndexArray) -> tuple
     result[target == _LOWER] = _LOWER
     target[sizes.is_kind(*_FUNCTION_KINDS) & sizes.has_function(*_FP32_FUNCTIONS) & is_on] = _FLOAT32
     result[sizes.is_kind(OpKind.REDUCE) & sizes.has_function(*_FP32_OUTPUT_FUNCTIONS)] = _FLOAT32
-    # What is cast for such a node by hand is nothing where it is read in the type that it is cast to.
-    uncast = np.flatnonzero((lowers_to == _OFF) & _IS_CAST_KIND[kind])
-    stated = given[sizes.outputs(uncast)]
-    target[uncast], result[uncast] = np.where(_IS_CASTABLE[stated], stated, _STAYS), _STATED
+    off = np.flatnonzero((lowers_to < 0) & _IS_CAST_KIND[kind])
+    stated, is_kept = given[sizes.outputs(off)], lowers_to[off] == _BESIDE
+    target[off] = np.where(_IS_CASTABLE[stated], np.where(is_kept & (stated == _FLOAT32), _WIDEST, stated), _STAYS)
+    result[off] = np.where(target[off] == _WIDEST, _FIRST, _STATED)
     markable = np.flatnonzero(sizes.is_kind(*_MARKED_KINDS) & is_on)
     is_marked = sizes.read_attributes(markable, _marks, numbers=2) > 0
     lowered, raised = (markable[own] for own in is_marked.T)

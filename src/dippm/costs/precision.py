@@ -40,9 +40,8 @@ class Precision(StrEnum):
     weights have 16 bits already keeps in FP32. The first three leave every tensor as the model has it.
 
     Parts of a model that switch autocast on or off themselves do so at every precision. Autocast casts no float64.
-    ``FP16`` and ``BF16`` convert it where the model's weights, buffers and inputs have it, as ``Module.to`` does. A
-    model that makes float64 itself keeps all of it: with its weights converted it would not run, for PyTorch multiplies
-    nothing of two types.
+    ``FP16`` and ``BF16`` convert it where the model's weights, buffers and inputs have it, as ``Module.to`` does, and
+    with it what a model of float64 alone makes. A model that makes float64 of other types keeps all of it.
     """
 
     FP32 = "fp32"
@@ -97,6 +96,7 @@ _BYTES = tabulate(DType, lambda dtype: dtype.bits / 8.0)
 _IS_FLOATING = mark(DType, [dtype for dtype in DType if dtype.is_floating])
 _IS_CASTABLE = mark(DType, CASTABLE)
 _IS_HALF = mark(DType, _AUTOCAST.values())
+_IS_GIVEN_ROLE = mark(TensorRole, [TensorRole.INPUT, TensorRole.PARAMETER, TensorRole.BUFFER])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -221,15 +221,24 @@ def _is_given(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
 
 
 def _makes_float64(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
-    """Which tensors are of models that make float64 of other types, or have constants of it, [T]."""
+    """Which tensors are of models that make float64 of other types, or have constants of it, [T].
+
+    A model that is given none but float64 makes it of that, where it follows the type of what it is given.
+    """
     arrays, edges = sizes.arrays, sizes.edges
     is_float64 = arrays.dtype == _FLOAT64
     is_made = is_float64 & mark(TensorRole, [TensorRole.CONSTANT])[arrays.role]
     if is_float64.any():
         reads = np.bincount(edges.read_node, weights=is_float64[edges.read_tensor], minlength=len(arrays.kind)) > 0
         is_made[edges.write_tensor] |= is_float64[edges.write_tensor] & ~reads[edges.write_node]
-    graph = np.repeat(np.arange(len(arrays.tensor_start) - 1), np.diff(arrays.tensor_start))
-    result: npt.NDArray[np.bool_] = (np.bincount(graph[is_made], minlength=len(arrays.tensor_start) - 1) > 0)[graph]
+    is_other_given = _IS_CASTABLE[arrays.dtype] & _IS_GIVEN_ROLE[arrays.role]
+    n_graphs = len(arrays.tensor_start) - 1
+    graph = np.repeat(np.arange(n_graphs), np.diff(arrays.tensor_start))
+    makes, has_other, has_float64 = (
+        np.bincount(graph[each], minlength=n_graphs) > 0
+        for each in (is_made, is_other_given, is_float64 & _IS_GIVEN_ROLE[arrays.role])
+    )
+    result: npt.NDArray[np.bool_] = (makes & (has_other | ~has_float64))[graph]
     return result
 
 

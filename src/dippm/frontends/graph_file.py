@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dippm.costs.autocast import DEFAULT_FORMAT, LOWERS_TO, NAMED_FORMATS
 from dippm.errors import ModelReadError, UsageError
 from dippm.graph import Graph
 from dippm.graph.fingerprint import fingerprint
@@ -130,6 +131,7 @@ def _check_types(values: dict[str, Any]) -> None:
         _demand(_are_indices(inputs) and _are_indices(outputs) and _are_indices(releases), "a node's tensors")
         _demand(_is_text(scope) and _is_text(source_op), "a node's name")
         _demand(all(map(_is_attribute, attributes.values())), "a node's attributes")
+        _demand(attributes.get(LOWERS_TO, DEFAULT_FORMAT) in NAMED_FORMATS, "the format of a node's autocast")
     count, held = len(values["tensors"]), values["fixed_batch"]
     # A negative index would count from the end.
     _demand(

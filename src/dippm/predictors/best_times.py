@@ -17,7 +17,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
 from dippm.costs.latency import LatencyBreakdown, break_down_each, launched_ms
 from dippm.costs.packed_weights import PackedWeights
-from dippm.costs.precision import Arithmetic, Precision, autocast_type
+from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
 from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
 from dippm.predictors.additive import AdditivePredictor
@@ -158,16 +158,20 @@ class BestTimes:
         """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""
         in_fp32, is_turned = prepared.compiled.in_fp32, prepared.compiled.plan.is_turned
         is_near = self._networks(prepared, device, conditions).is_near(device, conditions)
+        result = summed
         if in_fp32 is not None and conditions.precision is prepared.conditions.precision:
-            return self._from_fp32(prepared, in_fp32, device, conditions, summed, is_near=is_near)
-        if is_near:
-            return self._mixed(prepared, device, conditions, summed)
-        if any(member.own_formats for member in prepared.compiled.members):
-            return self._with_own_autocast(prepared, device, conditions, summed)
-        # A compiler runs some graphs with channels last however they are called.
+            result = self._from_fp32(prepared, in_fp32, device, conditions, summed, is_near=is_near)
+        elif is_near:
+            result = self._mixed(prepared, device, conditions, summed)
+        elif conditions.layout is not Layout.NCHW and is_turned.any():
+            result = self._turned(prepared, device, conditions, summed)
+        return self._with_own_autocast(prepared, device, conditions, result)
+
+    def _turned(
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The networks' time in NCHW of graphs that a compiler runs with channels last however they are called."""
         alike = replace(conditions, layout=Layout.NCHW)
-        if conditions.layout is Layout.NCHW or not is_turned.any():
-            return summed
         if self._networks(prepared, device, alike).covers(device, alike):
             corrected = self._corrected(prepared, device, alike)
         elif self._networks(prepared, device, alike).is_near(device, alike):
@@ -176,33 +180,32 @@ class BestTimes:
             return summed
         return [
             by_network if turned else by_sum
-            for by_network, turned, by_sum in zip(corrected, is_turned, summed, strict=True)
+            for by_network, turned, by_sum in zip(corrected, prepared.compiled.plan.is_turned, summed, strict=True)
         ]
 
     def _with_own_autocast(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, result: list[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
-        """What runs in 16 bits because a model has autocast for it, by networks that know autocast; else the sum."""
-        compiled, result = prepared.compiled, list(summed)
-        is_other = ~compiled.plan.work.types.is_computed_in(Arithmetic.FP16, Arithmetic.BF16)
-        for precision in (Precision.AMP, Precision.AMP_BF16):
+        """What runs in 16 bits because a model has autocast for it, by networks that know that; the rest as it is."""
+        compiled, calibration = prepared.compiled, self.calibrations[conditions.mode]
+        of_run = autocast_type(conditions.precision) or whole_model_type(conditions.precision)
+        for precision, arithmetic in ((Precision.AMP, Arithmetic.FP16), (Precision.AMP_BF16, Arithmetic.BF16)):
             alike, lower = replace(conditions, precision=precision), autocast_type(precision)
-            of_this = [member.own_formats == {lower} for member in compiled.members]
-            if not any(of_this) or not self._networks(prepared, device, alike).covers(device, alike):
+            has_own = [lower in member.own_formats and lower is not of_run for member in compiled.members]
+            if not any(has_own) or not self._networks(prepared, device, alike).covers(device, alike):
                 continue
-            calibration = self.calibrations[conditions.mode]
             joined = exchange_others(
-                summed,
+                result,
                 self._corrected(prepared, device, alike),
                 compiled.plan,
-                is_other=is_other,
+                is_other=~compiled.plan.work.types.is_computed_in(arithmetic),
                 is_faster=None,
                 conditions=conditions,
                 host=calibration.rates,
                 times=compiled.times,
                 summed_half_width=calibration.latency_spread_elsewhere,
             )
-            result = [own if is_own else kept for own, kept, is_own in zip(joined, result, of_this, strict=True)]
+            result = [own if is_own else kept for own, kept, is_own in zip(joined, result, has_own, strict=True)]
         return result
 
     def _mixed(

@@ -131,9 +131,10 @@ def warn_of_question(
             if is_bf16 and "fp16_tensor" in device.peak_tflops and not is_own
             else ""
         )
+        asks = ", which the model asks autocast for" if is_own else ""
         warnings.append(
-            f"{device.name} has no unit for {'bf16' if is_bf16 else 'fp16'}: FP32 arithmetic on 16-bit tensors is "
-            f"assumed.{cure}"
+            f"{device.name} has no unit for {'bf16' if is_bf16 else 'fp16'}{asks}: FP32 arithmetic on 16-bit tensors "
+            f"is assumed.{cure}"
         )
     if conditions.precision is Precision.TF32 and "tf32_tensor" not in device.peak_tflops:
         warnings.append(f"{device.name} has no unit for tf32: this is FP32.")

@@ -56,6 +56,25 @@ def by_one_made_before() -> None: ...
 def by_two() -> None: ...
 
 
+@autocast("cpu")
+@KEPT
+def by_another_name_inside() -> None: ...
+
+
+def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
+    @autocast("cpu", enabled=False)
+    @functools.wraps(function)
+    def inner() -> Any:
+        return function()
+
+    return inner
+
+
+@autocast("cpu", enabled=True)
+@_outside
+def by_a_decorator_of_its_own() -> None: ...
+
+
 class Holds:
     """A method is read as a function is."""
 
@@ -74,12 +93,23 @@ class Holds:
         (by_a_name, None),
         (by_settings, None),
         (by_one_made_before, None),
-        (by_two, None),
+        (by_two, False),
+        (by_another_name_inside, None),
         (_same, None),
     ],
 )
 def test_what_a_plain_decorator_says_is_known(function: Callable[..., Any], expected: bool | None) -> None:
     assert enabled_by_decorator(inspect.unwrap(function)) is expected
+
+
+def test_each_of_several_decorators_is_told_apart() -> None:
+    """What a decorator was given is what ``__wrapped__`` names."""
+    assert enabled_by_decorator(by_two.__wrapped__) is True
+    assert enabled_by_decorator(by_another_name_inside.__wrapped__) is True
+    # The outer one is around a function whose decorators are another's.
+    outer = by_a_decorator_of_its_own
+    assert enabled_by_decorator(outer.__wrapped__) is None
+    assert enabled_by_decorator(outer.__wrapped__.__wrapped__) is False
 
 
 def test_what_has_no_source_says_nothing() -> None:

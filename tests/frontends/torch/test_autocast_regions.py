@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,68 @@ def test_the_innermost_region_holds() -> None:
     assert _marked(graph) == [False, True, False, False]
 
 
+class InFloat32(nn.Module):
+    """A layer in a region that lowers to a format of choice, within one that lowers to BF16."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype, self.layer = dtype, nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16), torch.autocast("cuda", dtype=self.dtype):
+            return self.layer(x)
+
+
+def test_a_region_that_lowers_to_fp32_is_one_that_is_off() -> None:
+    graph = dippm.load(InFloat32(torch.float32).eval(), input="8")
+    assert (_marked(graph), _asked(graph)) == ([True], [None])
+    assert not [text for text in graph.warnings if "autocast" in text]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, torch.float8_e4m3fn])
+def test_a_format_that_autocast_has_not_is_told_of(dtype: torch.dtype) -> None:
+    graph = dippm.load(InFloat32(dtype).eval(), input="8")
+    assert (_marked(graph), _asked(graph)) == ([True], [None])
+    name = str(dtype).partition(".")[2]
+    assert [text for text in graph.warnings if f"asks autocast for {name}" in text]
+
+
+def test_what_a_generator_entered_may_be_left_by_whoever_ends_it() -> None:
+    kept: list[Generator[None]] = []
+
+    def inside() -> Generator[None]:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            yield
+
+    class Suspends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept.append(inside())
+            next(kept[-1])
+            x = self.layers[0](x)
+            with torch.autocast("cuda", enabled=False):
+                kept.pop(0).close()
+                return self.layers[1](x)
+
+    graph = dippm.load(Suspends().eval(), input="8")
+    assert (_asked(graph), _marked(graph)) == (["bfloat16", None], [False, True])
+    # One that is left after reading changes nothing.
+    class Leaves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            kept.append(inside())
+            next(kept[-1])
+            return x + 1
+
+    dippm.load(Leaves().eval(), input="8")
+    assert kept
+    while kept:
+        kept.pop().close()
+    assert not torch.is_autocast_enabled("cuda")
+
+
 class Decorated(nn.Module):
     """A layer in a function that was decorated before it was read."""
 
@@ -189,7 +251,8 @@ def test_an_exported_program_says_what_is_on(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(net, (torch.zeros(2, 8),)), tmp_path / "net.pt2")
     graph = dippm.load(tmp_path / "net.pt2")
     assert _asked(graph) == [None, "bfloat16", None]
-    assert not [text for text in graph.warnings if "autocast" in text]
+    # It would say so too of one that names no format.
+    assert [text for text in graph.warnings if "names no format" in text]
 
 
 def test_a_program_of_a_gpu_is_believed(tmp_path: Path, rewrite_program: Callable[..., None]) -> None:

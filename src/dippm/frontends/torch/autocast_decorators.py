@@ -14,22 +14,44 @@ from typing import Any
 
 __all__ = ["enabled_by_decorator"]
 
+_MOST_DECORATORS = 16
+
 
 def enabled_by_decorator(function: Callable[..., Any]) -> bool | None:
-    """Whether the one decorator of autocast that a function has switches it on; None where its source does not tell.
+    """Whether the decorator of autocast around a function switches it on; None where its source does not tell.
 
     Args:
-        function: What was decorated, as its decorator was given it.
+        function: What was decorated, as its decorator was given it: other decorators may be around it already.
     """
+    for depth in range(_MOST_DECORATORS):
+        decorators = _decorators(function)
+        wrapped = getattr(function, "__wrapped__", None)
+        if decorators is None:
+            return None
+        if wrapped is None or any(map(_is_autocast, decorators)):
+            # Each decorator that is around it already has wrapped it once.
+            place = len(decorators) - 1 - depth
+            return _asked(decorators[place]) if place >= 0 and _is_autocast(decorators[place]) else None
+        function = wrapped
+    return None
+
+
+def _decorators(function: Callable[..., Any]) -> list[ast.expr] | None:
+    """The decorators in a function's own source that wrap it, outermost first; None where there is none."""
+    code = getattr(function, "__code__", None)
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code))) if code is not None else None
     except (OSError, TypeError, SyntaxError):
         return None
-    if len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef | ast.AsyncFunctionDef):
+    if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     # A decorator under another name, or one that is made elsewhere, may be any.
-    asked = [_asked(each) for each in tree.body[0].decorator_list if _is_autocast(each)]
-    return asked[0] if len(asked) == 1 else None
+    return [each for each in tree.body[0].decorator_list if not _keeps_function(each)]
+
+
+def _keeps_function(decorator: ast.expr) -> bool:
+    """Whether it gives back what it is given, as ``functools.wraps`` does."""
+    return isinstance(decorator, ast.Call) and ast.unparse(decorator.func).split(".")[-1] == "wraps"
 
 
 def _is_autocast(decorator: ast.expr) -> bool:

@@ -33,12 +33,17 @@ _readers = 0
 _originals: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+# What autocast lowers to; with FP32 it keeps products in that, as where it is off.
+_LOWERED = frozenset({torch.float16, torch.bfloat16})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Region:
-    """A region: whether autocast is on in it, None where nobody knows, and the format that it names, if any."""
+    """A region: whether autocast is on in it, None where nobody knows, the format it names, and what entered it."""
 
     is_enabled: bool | None
     dtype: torch.dtype | None
+    entered: object
 
 
 class AutocastRegions:
@@ -57,9 +62,9 @@ class AutocastRegions:
         """Attributes that say what the model wants of autocast where it is now; none where it leaves it to the run."""
         if not self._stack or self._stack[-1].is_enabled is None:
             return {}
-        if not self._stack[-1].is_enabled:
-            return {UNCAST: True}
         dtype = self._stack[-1].dtype
+        if not self._stack[-1].is_enabled or not (dtype is None or dtype in _LOWERED):
+            return {UNCAST: True}
         return {LOWERS_TO: DEFAULT_FORMAT if dtype is None else from_torch_dtype(dtype).value}
 
     @contextmanager
@@ -74,10 +79,11 @@ class AutocastRegions:
             _end()
             _OF_THREAD.regions = before
 
-    def enter(self, *, is_enabled: bool | None, dtype: torch.dtype | None = None) -> None:
+    def enter(self, entered: object, *, is_enabled: bool | None, dtype: torch.dtype | None = None) -> None:
         """Enter a region.
 
         Args:
+            entered: What is entered, to be left again.
             is_enabled: Whether autocast is on in it; None where nobody knows.
             dtype: The format that it names; None for that of the region around it, even where autocast is off there.
         """
@@ -86,17 +92,34 @@ class AutocastRegions:
                 "Parts of the model have an autocast of their own, and without a GPU nobody can tell whether it is on "
                 "or off: they are predicted in the precision that is asked for."
             )
+        elif is_enabled and not (dtype is None or dtype in _LOWERED | {torch.float32}):
+            self._assumptions.append(
+                f"The model asks autocast for {str(dtype).removeprefix('torch.')}, which PyTorch has none for: such "
+                "parts are predicted without autocast."
+            )
         around = self._stack[-1].dtype if self._stack else None
-        self._stack.append(_Region(is_enabled=is_enabled, dtype=around if dtype is None else dtype))
+        self._stack.append(_Region(is_enabled=is_enabled, dtype=around if dtype is None else dtype, entered=entered))
 
-    def leave(self) -> None:
-        """Leave the innermost region."""
-        self._stack.pop()
+    def leave(self, entered: object) -> bool:
+        """Leave what was entered last of a kind; whether it was entered here at all."""
+        for place in reversed(range(len(self._stack))):
+            if self._stack[place].entered is entered:
+                del self._stack[place]
+                return True
+        return False
 
-    def doubt(self) -> None:
-        """Report that a program may say off of what the model switches on."""
+    def doubt(self, *, is_enabled: bool) -> None:
+        """Report that a program may say something else of autocast than the model does.
+
+        Args:
+            is_enabled: Whether the program says that it is on.
+        """
         self._assumptions.append(
-            "The program switches autocast for GPUs off for parts of it, which are predicted so. It was exported "
+            "The program switches autocast to BF16 on for parts of it, which are predicted so. It was exported without "
+            "a GPU: there PyTorch writes the same of parts for which the model names no format, and which a GPU runs "
+            "in FP16. Export it on a GPU, or give the module."
+            if is_enabled
+            else "The program switches autocast for GPUs off for parts of it, which are predicted so. It was exported "
             "without a GPU: there PyTorch writes the same of parts for which the model switches autocast on. Export it "
             "on a GPU, or give the module."
         )
@@ -109,19 +132,20 @@ def region(*, is_enabled: bool, dtype: torch.dtype | None, is_doubtful: bool) ->
     Args:
         is_enabled: Whether autocast is on in it.
         dtype: The format that it names, if any.
-        is_doubtful: Whether it may be on although the program says that it is off.
+        is_doubtful: Whether the model may say something else.
     """
     regions = _regions()
     if regions is None:
         yield
         return
-    if is_doubtful and not is_enabled:
-        regions.doubt()
-    regions.enter(is_enabled=is_enabled, dtype=dtype)
+    if is_doubtful:
+        regions.doubt(is_enabled=is_enabled)
+    own = object()
+    regions.enter(own, is_enabled=is_enabled, dtype=dtype)
     try:
         yield
     finally:
-        regions.leave()
+        regions.leave(own)
 
 
 def _begin() -> None:
@@ -172,7 +196,7 @@ def _wrap_enter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if regions is None:
             return original(self)
         is_enabled, dtype = getattr(self, _ASKED, None) or _made_before(self, sys._getframe(1))
-        regions.enter(is_enabled=is_enabled, dtype=dtype)
+        regions.enter(self, is_enabled=is_enabled, dtype=dtype)
         return self
 
     return enter
@@ -193,9 +217,9 @@ def _wrap_exit(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def leave(self: Any, *raised: Any) -> Any:
         regions = _regions()
-        if regions is None:
-            return original(self, *raised)
-        regions.leave()
-        return None
+        if regions is not None and regions.leave(self):
+            return None
+        # What a generator entered while it was read may be left later, by whoever ends it.
+        return original(self, *raised) if hasattr(self, "prev") else None
 
     return leave

@@ -132,7 +132,9 @@ class ExportedModule(nn.Module):
         self._scope, _ = module_of(node)
         if target.startswith(_AUTOCAST):
             device, dtype, is_enabled = (self._value(item["arg"], values) for item in node["inputs"][:3])
-            with region(is_enabled=is_enabled, dtype=dtype, is_doubtful=device == "cuda" and not self._is_of_gpu):
+            # What PyTorch writes without a GPU for one that is on, and of a CPU where no format is named.
+            is_doubtful = (not is_enabled) if device == "cuda" else is_enabled and dtype is torch.bfloat16
+            with region(is_enabled=is_enabled, dtype=dtype, is_doubtful=is_doubtful and not self._is_of_gpu):
                 result: Any = self._run_inlined(node, values)
         elif target.startswith(_INLINED):
             result = self._run_inlined(node, values)
