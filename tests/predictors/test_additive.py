@@ -66,6 +66,11 @@ def _make(
     return AdditivePredictor(artefacts, load_kernel_model(), own=own or {})
 
 
+def _plan(graph: Graph, software: str) -> KernelPlan:
+    work = Workload.from_graph(graph, Precision.AMP)
+    return KernelPlan.from_workload(work, software=Software.parse(software))
+
+
 @pytest.fixture(name="network")
 def _network(builder: Any) -> Graph:
     n = builder.N
@@ -196,6 +201,24 @@ def test_the_architecture_of_a_single_card_is_known() -> None:
     alone, conditions = _make(Mode.INFERENCE), Conditions(precision=Precision.AMP)
     assert alone.knows_architecture(find_device("A10"), conditions)
     assert not alone.knows_architecture(find_device("A100"), conditions)
+
+
+def test_a_better_card_is_the_slowest_whose_architecture_has_networks(network: Graph) -> None:
+    conditions, shipped = Conditions(precision=Precision.AMP), AdditivePredictor.load()
+    plan = _plan(network, "torch 2.11")
+    known = shipped.of_better_card(find_device("A100"), conditions, plan)
+    assert known is not None
+    networks, card = known
+    assert card.name == "H100 80GB HBM3"
+    assert networks is shipped.on(card, conditions, plan)
+    pcie = shipped.of_better_card(find_device("A100-PCIE-40GB"), conditions, plan)
+    assert pcie is not None
+    assert pcie[1].name == "H100 PCIe"
+    # It has a higher clock; there are no networks of compiled models; cuDNN 8 has other kernels.
+    assert shipped.of_better_card(find_device("RTX 5090"), conditions, plan) is None
+    compiled = Conditions(precision=Precision.AMP, runtime=Runtime.COMPILE)
+    assert shipped.of_better_card(find_device("A100"), compiled, plan) is None
+    assert shipped.of_better_card(find_device("A100"), conditions, _plan(network, "torch 2.1")) is None
 
 
 def test_halves_are_alike(network: Graph) -> None:

@@ -57,6 +57,37 @@ def test_networks_are_held_to_the_cycles_of_joins_on_architectures_that_they_nev
     assert breakdown.busy_ms[1, 1] == pytest.approx(cycles_ms if is_held else by_networks)
 
 
+@pytest.mark.parametrize(("precision", "mode"), [("amp", "inference"), ("fp16", "inference"), ("amp", "training")])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_no_operator_is_faster_than_on_a_better_card_with_networks_of_its_own(
+    times: BestTimes, builder: Any, precision: str, mode: str, layout: str
+) -> None:
+    n = builder.N
+    window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.CONV, [builder.input(n, 37, 28, 28), builder.weight(53, 37, 3, 3)], n, 53, 28, 28, **window)
+    x = builder.node(OpKind.LAYER_NORM, [x], n, 53, 28, 28, axes_size=28)
+    x = builder.node(OpKind.GROUP_NORM, [x], n, 53, 28, 28, groups=53, axes_size=28 * 28)
+    x = builder.node(OpKind.GLOBAL_POOL, [x], n, 53, 1, 1, output_size=(1, 1))
+    prepared = _prepared(builder.graph(x), precision=precision, mode=mode, layout=layout)
+    ((worse,), (better,)) = (_of(times, prepared, device) for device in ("A100", "H100"))
+    assert (worse.busy_ms >= (1.0 - 1e-9) * better.busy_ms).all()
+
+
+def test_graphs_are_held_to_a_better_card_each_by_its_own_precision(times: BestTimes, new_builder: Any) -> None:
+    def graph(dtype: DType) -> Graph:
+        own = new_builder()
+        x = own.input(own.N, 301, dtype=dtype)
+        y = own.node(OpKind.LINEAR, [x, own.weight(77, 301, dtype=dtype)], own.N, 77, dtype=dtype)
+        own.node(OpKind.LAYER_NORM, [y], own.N, 77, dtype=dtype)
+        return own.graph()  # type: ignore[no-any-return]
+
+    graphs = [graph(DType.FLOAT32), graph(DType.BFLOAT16)]
+    together = _of(times, _prepared(*graphs, precision="amp"), "A100")
+    for each, breakdown in zip(graphs, together, strict=True):
+        (alone,) = _of(times, _prepared(each, precision="amp"), "A100")
+        assert breakdown.busy_ms == pytest.approx(alone.busy_ms)
+
+
 @pytest.fixture
 def layers(builder: Any) -> Graph:
     n, dtype = builder.N, DType.BFLOAT16
@@ -298,7 +329,7 @@ def test_a_captured_graph_of_small_kernels_takes_their_starts_and_ends(times: Be
     x = builder.input(builder.N, 16)
     for _ in range(50):
         x = builder.node(OpKind.SIGMOID, [x], builder.N, 16)
-    (found,) = _of(times, _prepared(builder.graph(x), precision="amp", runtime="cuda-graph"), "A100")
+    (found,) = _of(times, _prepared(builder.graph(x), precision="amp", runtime="cuda-graph"), "RTX 3090")
     assert found.share_ms.sum(axis=1) == pytest.approx(50 * 2.1e-3, rel=1e-6)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from dippm.devices import DeviceSpec
+from dippm.devices import DeviceSpec, is_better
 
 __all__ = ["Improvement", "dominating_pairs", "improve"]
 
@@ -74,26 +74,7 @@ def dominating_pairs(devices: Sequence[DeviceSpec]) -> list[tuple[DeviceSpec, De
 
     How much memory there is decides what fits, not how fast it runs.
     """
-    return [(worse, better) for worse in devices for better in devices if _dominates(better, worse)]
-
-
-def _dominates(better: DeviceSpec, worse: DeviceSpec) -> bool:
-    # A format that a device has no unit for counts as a rate of 0.
-    pairs = list(zip(_figures(better), _figures(worse), strict=True))
-    formats = {*better.peak_tflops, *worse.peak_tflops}
-    pairs += [(better.peak_tflops.get(name, 0.0), worse.peak_tflops.get(name, 0.0)) for name in formats]
-    return all(high >= low for high, low in pairs) and any(high > low for high, low in pairs)
-
-
-def _figures(device: DeviceSpec) -> tuple[float, ...]:
-    return (
-        device.sm_count,
-        device.base_clock_mhz,
-        device.boost_clock_mhz,
-        device.bandwidth_gb_s,
-        device.l2_mb,
-        device.board_power_w,
-    )
+    return [(worse, better) for worse in devices for better in devices if is_better(better, worse)]
 
 
 def _with_peaks(device: DeviceSpec, factor: float) -> DeviceSpec:

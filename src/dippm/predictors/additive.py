@@ -20,7 +20,7 @@ from dippm.costs.precision import Precision
 from dippm.costs.rates import Rates, architecture_of
 from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
-from dippm.devices import DeviceSpec, load_catalog
+from dippm.devices import DeviceSpec, is_better, load_catalog
 from dippm.errors import DippmError, UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.graph import Graph, OpKind
@@ -340,6 +340,29 @@ class AdditivePredictor:
         """Whether the networks were trained on a card of the device's architecture."""
         names = self.artefact(conditions).measured["devices"]
         return device.compute_capability in {card.compute_capability for card in load_catalog() if card.name in names}
+
+    def of_better_card(
+        self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan
+    ) -> tuple[AdditivePredictor, DeviceSpec] | None:
+        """A card that is better than a device in every figure, and the networks of its architecture.
+
+        Of several cards the one whose memory is slowest; None where no architecture of such a card has networks that
+        were trained under these conditions.
+
+        Args:
+            device: The device.
+            conditions: Precision, layout, mode and runtime.
+            kernels: The kernels, as for :meth:`on`.
+        """
+        if not kernels.has_cudnn_9:
+            return None
+        known = [
+            (own, card)
+            for card in load_catalog()
+            for own in [self._own.get(architecture_of(card))]
+            if own is not None and own.covers(card, conditions) and is_better(card, device)
+        ]
+        return min(known, key=lambda each: each[1].bandwidth_gb_s, default=None)
 
     def predict_ms(
         self,

@@ -78,6 +78,7 @@ class BestTimes:
             least, likely = least_ms(prepared, device), likely_least_ms(prepared, device, host)
             if not self._knows_kernels(prepared, device):
                 likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
+                self._hold_to_better_card(likely, prepared, device)
             bounds = [np.maximum(least, likely), least]
         else:
             # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
@@ -151,6 +152,39 @@ class BestTimes:
         conditions = prepared.conditions
         is_compiled = conditions.runtime is Runtime.COMPILE
         return is_compiled or self._networks(prepared, device, conditions).knows_architecture(device, conditions)
+
+    def _hold_to_better_card(self, likely: FloatArray, prepared: PreparedGraphs, device: DeviceSpec) -> None:
+        """Let networks say of no node that it is faster than on a card that is better in every figure and has its own.
+
+        Args:
+            likely: What each node is likely to take at least when it runs once, ms; changed in place.
+            prepared: The graphs.
+            device: The device.
+
+        Shapes:
+            likely: [B, n_nodes].
+        """
+        compiled = prepared.compiled
+        for precision in dict.fromkeys(member.runs_in for member in compiled.members):
+            conditions = replace(prepared.conditions, precision=precision)
+            here = self._networks(prepared, device, conditions)
+            better = self.additive.of_better_card(device, conditions, compiled.plan)
+            if better is None or not (here.covers(device, conditions) or here.is_near(device, conditions)):
+                continue
+            networks, card = better
+            breakdowns = networks.break_down_kernels(
+                compiled.plan,
+                prepared.at,
+                card,
+                conditions,
+                phase=compiled.phase,
+                times=compiled.times,
+                host=self.calibrations[conditions.mode].rates,
+            )
+            for member, breakdown in zip(compiled.members, breakdowns, strict=True):
+                if member.runs_in is precision:
+                    own, times = likely[:, member.nodes], compiled.times[member.nodes]
+                    np.maximum(own, breakdown.once_ms(times), out=own)
 
     def _corrected_where_alike(
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]

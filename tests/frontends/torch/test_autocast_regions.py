@@ -170,6 +170,7 @@ def test_what_a_generator_entered_may_be_left_by_whoever_ends_it() -> None:
 
     graph = dippm.load(Suspends().eval(), input="8")
     assert (_asked(graph), _marked(graph)) == (["bfloat16", None], [False, True])
+
     # One that is left after reading changes nothing.
     class Leaves(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
