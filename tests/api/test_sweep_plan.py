@@ -122,6 +122,16 @@ def test_a_file_of_a_models_folder_counts(graph_files: list[str], tmp_path: Path
     assert difference == f"'{folder}' has changed"
 
 
+def test_the_file_of_a_model_in_python_counts(graph_files: list[str], tmp_path: Path) -> None:
+    file, settings = tmp_path / "net.py", make_settings()
+    models = [graph_files[0], f"{file}:Net"]
+    file.write_text("class Net: ...", encoding="utf-8")
+    before = SweepPlan.of(models, settings)
+    assert before.differences(SweepPlan.of(models, settings).to_text()) == []
+    file.write_text("class Net: size = 2", encoding="utf-8")
+    assert before.differences(SweepPlan.of(models, settings).to_text()) == [f"'{models[1]}' has changed"]
+
+
 def test_a_name_that_is_no_text_is_kept_in_a_plan(graph_files: list[str], tmp_path: Path) -> None:
     name = os.fsdecode(bytes(tmp_path / "m") + b"\xff.onnx")
     plan = SweepPlan.of([graph_files[0], name], make_settings())

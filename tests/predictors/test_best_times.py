@@ -73,6 +73,22 @@ def test_no_operator_is_faster_than_on_a_better_card_with_networks_of_its_own(
     assert (worse.busy_ms >= (1.0 - 1e-9) * better.busy_ms).all()
 
 
+def test_products_that_read_weights_for_the_most_part_are_not_held_to_a_better_card(
+    times: BestTimes, builder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight = builder.input(builder.N, 25_088), builder.weight(4096, 25_088)
+    builder.node(OpKind.LINEAR, [x, weight], builder.N, 4096)
+    narrow = builder.input(builder.N, 65_536, 4)
+    builder.node(OpKind.LINEAR, [narrow, builder.weight(4, 4)], builder.N, 65_536, 4)
+    prepared = _prepared(builder.graph(), precision="amp")
+    (held,) = _of(times, prepared, "A100")
+    monkeypatch.setattr(AdditivePredictor, "of_better_card", lambda *_: None)
+    (free,) = _of(times, prepared, "A100")
+    assert held.busy_ms[:, 0].tolist() == free.busy_ms[:, 0].tolist()
+    (better,) = _of(times, prepared, "H100")
+    assert (held.busy_ms[:, 1] >= (1.0 - 1e-9) * better.busy_ms[:, 1]).all()
+
+
 def test_graphs_are_held_to_a_better_card_each_by_its_own_precision(times: BestTimes, new_builder: Any) -> None:
     def graph(dtype: DType) -> Graph:
         own = new_builder()

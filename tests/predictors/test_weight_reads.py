@@ -36,6 +36,7 @@ def test_each_weight_counts_where_it_is_read_first_but_for_what_the_cache_keeps(
     compiled = CompiledGraphs.of([graph, graph], conditions, DEFAULT_SOFTWARE)
     weights = PreparedGraphs.of(compiled, batches=[1, 8], conditions=conditions).weights
     large, small = 2.0 * _WIDTH**2, 2.0 * 64 * _WIDTH
+    assert weights.bytes_of_nodes.tolist() == [2 * [0.0, large, 0.0, small]] * 2
     uncached = 1.0 - device.l2_mb * 2**20 / (large + small)
     ms_per_byte = uncached / (device.bandwidth_gb_s * 1e9) * 1e3
     of_graph = [0.0, large * ms_per_byte, 0.0, small * ms_per_byte]

@@ -62,14 +62,14 @@ def load(
     """Read a model once, to predict it many times: the graph is accepted wherever a model is.
 
     Args:
-        model: A path, also of a checkpoint's folder; ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``,
-            ``diffusers:CLASS``, a ``torch.nn.Module``, a ``torch.export.ExportedProgram``, an ``onnx.ModelProto`` or a
-            graph.
+        model: A path, also of a checkpoint's folder; ``net.py:Net``, what a Python file has under a name;
+            ``timm:NAME``, ``torchvision:NAME``, ``hf:ARCH``, ``diffusers:CLASS``, a ``torch.nn.Module``, a
+            ``torch.export.ExportedProgram``, an ``onnx.ModelProto`` or a graph.
         path: The same as a path, as the DIPPM paper's example calls it.
         framework: ``"onnx"``, ``"pytorch"``, or None to tell it from the content.
         input: Shape of one sample, without the batch: ``"3,224,224"``, ``(3, 224, 224)``, a list for several inputs,
             a dict by name; an entry may be ``(shape, dtype)``. May be left out where the file fixes it.
-        trust: Allow pickled files, which run code from the file when opened.
+        trust: Allow pickled and Python files, which run code from the file when opened.
             Without it TorchScript runs as well, on shapes alone and without files, but without a limit in time.
         mode: ``inference``, or ``training``: the forward pass as it runs in a training step, with dropout, batch
             statistics and the heads that only training has. A graph holds for one of the two.

@@ -14,6 +14,7 @@ from typing import Any
 from dippm.api.deciding_versions import find_versions
 from dippm.api.sweep_rows import SweepTask
 from dippm.api.sweep_settings import SweepSettings
+from dippm.frontends.python_file import find_python_model
 from dippm.frontends.zoo import is_zoo_name
 
 __all__ = ["SweepPlan"]
@@ -138,8 +139,9 @@ def _state_of(model: str) -> list[object]:
     nothing: list[object] = [0, 0]
     if is_zoo_name(model):
         return nothing
+    named = find_python_model(Path(model))
     try:
-        state = os.stat(model)
+        state = os.stat(model if named is None else named[0])
         if stat.S_ISDIR(state.st_mode):
             return [_hash_states(Path(model))]
     except (OSError, ValueError):

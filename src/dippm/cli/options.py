@@ -214,7 +214,11 @@ PriceOption = Annotated[
 ]
 TrustOption = Annotated[
     bool,
-    typer.Option("--trust-pickle", help="Open pickled files. That runs the code in them: only for files you trust."),
+    typer.Option(
+        "--trust-pickle",
+        help="Open pickled files and models of Python files (net.py:Net). That runs the code in them: only for files "
+        "you trust.",
+    ),
 ]
 MigPolicyOption = Annotated[
     str, typer.Option("--mig-policy", help="safe: what the slice really offers; paper: Eq. 2 of DIPPM to the letter.")

@@ -16,6 +16,7 @@ from dippm.frontends.checkpoint_folder import StoredCheckpoint, find_checkpoint
 from dippm.frontends.detect import Framework, detect_framework, parse_framework
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.named_checkpoints import published_format
+from dippm.frontends.python_file import build_from_python, find_python_model, is_python_file, refuse_without_name
 from dippm.frontends.quantised_weights import WeightFormat, store_weights, trained_as_before
 from dippm.frontends.transformers_inputs import with_plain_text
 from dippm.frontends.unread_weights import warn_of_unread_weights
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["open_model"]
 
 _ERRORS_OF_INPUTS = frozenset({"input.dtype_wrong", "input.name_unknown", "input.shape_wrong"})
+_NO_MODEL = "model.invalid"
 _TEXT = "input_ids"
 _PLAIN_TEXT_WARNING = "The text is taken to have no padding and no other tokens with a meaning of their own."
 _ZOOS = ("timm:", "torchvision:", "hf:", "diffusers:")
@@ -90,6 +92,8 @@ def open_model(
         )
     if isinstance(model, str | Path):
         path = Path(model)
+        if (named := find_python_model(path)) is not None:
+            return _open_python(*named, input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
         checkpoint = find_checkpoint(path)
         if checkpoint is None:
             return _open_file(path, input=input, framework=framework, trust=trust, mode=mode, batch_hint=batch_hint)
@@ -146,6 +150,36 @@ def _open_checkpoint(
     parameters = sum(parameter.numel() for parameter in module.parameters())
     doubts = checkpoint.doubts(parameters, is_dequantised=is_dequantised)
     return replace(graph, warnings=(*zoo.doubts_of_stored(checkpoint, module), *doubts, *graph.warnings))
+
+
+def _open_python(
+    file: Path,
+    name: str,
+    *,
+    input: InputShapes,  # noqa: A002
+    framework: str | None,
+    trust: bool,
+    mode: Mode,
+    batch_hint: int | None,
+) -> Graph:
+    if framework is not None:
+        raise UsageError(
+            f"What '{file}:{name}' is its code says, but the framework was given.",
+            code="framework.mismatch",
+            cure="Leave the framework out.",
+        )
+    model = build_from_python(file, name, trust=trust)
+    try:
+        graph = _open_object(model, input=input, mode=mode, batch_hint=batch_hint)
+    except UsageError as exc:
+        if exc.code != _NO_MODEL:
+            raise
+        raise UsageError(
+            f"{name} of '{file}' gives no model of a framework but {type(model).__name__}.",
+            code="python.no_model",
+            cure="It must be a class of models, a function that gives one, or one itself.",
+        ) from exc
+    return replace(graph, source=f"{file}:{name}")
 
 
 def _as_published(graph: Graph, published: WeightFormat, *, is_whole: bool) -> Graph:
@@ -246,6 +280,8 @@ def _open_file(
     mode: Mode,
     batch_hint: int | None,
 ) -> Graph:
+    if is_python_file(path):
+        raise refuse_without_name(path)
     found = detect_framework(path) if framework is None else parse_framework(framework)
     if framework is not None:
         _refuse_mismatch(path, named=found)
@@ -366,5 +402,5 @@ def _open_object(model: object, *, input: InputShapes, mode: Mode, batch_hint: i
     raise UsageError(
         f"A model must be a path, a name such as timm:resnet50, a torch.nn.Module, a torch.export.ExportedProgram, a "
         f"Keras model, a paddle.nn.Layer or an onnx.ModelProto. Got {type(model).__name__} instead.",
-        code="model.invalid",
+        code=_NO_MODEL,
     )

@@ -156,6 +156,9 @@ class BestTimes:
     def _hold_to_better_card(self, likely: FloatArray, prepared: PreparedGraphs, device: DeviceSpec) -> None:
         """Let networks say of no node that it is faster than on a card that is better in every figure and has its own.
 
+        But for matrix products that read more weights than anything else: networks of one architecture saw few layers
+        of as many weights as VGG has, and data sheets tell what they take.
+
         Args:
             likely: What each node is likely to take at least when it runs once, ms; changed in place.
             prepared: The graphs.
@@ -164,7 +167,9 @@ class BestTimes:
         Shapes:
             likely: [B, n_nodes].
         """
-        compiled = prepared.compiled
+        compiled, product = prepared.compiled, prepared.compiled.plan.work.gemm.table.node
+        reads_weights = prepared.weights.bytes_of_nodes[:, product] > 0.5 * prepared.node_bytes[:, product]
+        of_products = likely[:, product]
         for precision in dict.fromkeys(member.runs_in for member in compiled.members):
             conditions = replace(prepared.conditions, precision=precision)
             here = self._networks(prepared, device, conditions)
@@ -185,6 +190,7 @@ class BestTimes:
                 if member.runs_in is precision:
                     own, times = likely[:, member.nodes], compiled.times[member.nodes]
                     np.maximum(own, breakdown.once_ms(times), out=own)
+        likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
 
     def _corrected_where_alike(
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]

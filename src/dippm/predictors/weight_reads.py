@@ -69,6 +69,13 @@ class WeightReads:
         """Of each graph the bytes of all its weights, [B] each."""
         return tuple(self.bytes[:, own].sum(axis=1) for own in self.graphs)
 
+    @cached_property
+    def bytes_of_nodes(self) -> FloatArray:
+        """What each node reads of weights that no node before it has read, bytes, [B, n_nodes]."""
+        result = np.zeros((len(self.bytes), self.count))
+        np.add.at(result.T, self.node, self.bytes.T)
+        return result
+
     def least_ms(self, device: DeviceSpec) -> FloatArray:
         """What each node takes at least at the data sheet's bandwidth, ms.
 

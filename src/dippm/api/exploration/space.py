@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-import traceback
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dippm.api.exploration.choices import Choice, Choices, Value, draw, key_of, parse_choices
 from dippm.errors import DippmError, MissingExtraError, ModelReadError, UsageError
+from dippm.frontends.python_code import missing_extra, place_of_error, run_python, tell_error
 
 if TYPE_CHECKING:
     from dippm.predictors.prediction import Prediction
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["BuiltModel", "Space", "load_space"]
 
 _MODEL, _INPUTS, _SCORE, _CHOICES = "model", "inputs", "score", "CHOICES"
-# What spaces import, by the extra that brings it.
-_EXTRAS = {
-    "torch": "torch", "torchvision": "zoo", "timm": "zoo", "transformers": "zoo", "tensorflow": "tensorflow",
-    "keras": "tensorflow", "paddle": "paddle",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -113,8 +107,8 @@ class Space:
             exc.args = (f"The space's model failed for {key_of(chosen)}: {exc}{self._place(exc)}",)
             raise
         except (Exception, SystemExit) as exc:  # the code is the user's: whatever it raises is about this point
-            raise _missing_extra(exc, "build the space's models") or ModelReadError(
-                f"The space's model failed for {key_of(chosen)}: {_tell(exc)}{self._place(exc)}",
+            raise missing_extra(exc, "build the space's models") or ModelReadError(
+                f"The space's model failed for {key_of(chosen)}: {tell_error(exc)}{self._place(exc)}",
                 code="space.build_failed",
             ) from exc
         return BuiltModel(choices=dict(chosen), model=model, input=shapes)
@@ -131,8 +125,8 @@ class Space:
         try:
             value = float(self.score(dict(chosen), prediction))
         except (Exception, SystemExit) as exc:  # as above
-            raise _missing_extra(exc, "score the space's models") or UsageError(
-                f"The space's score failed for {key_of(chosen)}: {_tell(exc)}{self._place(exc)}",
+            raise missing_extra(exc, "score the space's models") or UsageError(
+                f"The space's score failed for {key_of(chosen)}: {tell_error(exc)}{self._place(exc)}",
                 code="space.score_failed",
             ) from exc
         if not abs(value) < float("inf"):
@@ -140,7 +134,7 @@ class Space:
         return value
 
     def _place(self, exc: BaseException) -> str:
-        return _place(exc, self.code_files)
+        return place_of_error(exc, self.code_files)
 
     def check(self, chosen: Mapping[str, Value]) -> Choices:
         """What was chosen elsewhere, if it is a point of this space.
@@ -209,17 +203,14 @@ def load_space(path: str | os.PathLike[str], *, sha256: str | None = None) -> Sp
 
 def _run(content: bytes, file: Path) -> Space:
     """Run the content that was read, and hashed, rather than what may by now lie in the file."""
-    found = spec_from_file_location(f"dippm_space_{file.stem}", file)
-    if found is None:
-        raise UsageError(f"'{file}' is no Python file.", code="space.invalid")
-    module = module_from_spec(found)
     try:
-        exec(compile(content, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - a space is code
+        module = run_python(content, file, name=f"dippm_space_{file.stem}")
     except DippmError:
         raise
     except (Exception, SystemExit) as exc:  # the code is the user's
-        raise _missing_extra(exc, f"run the space '{file}'") or ModelReadError(
-            f"The space '{file}' fails when it is run: {_tell(exc)}{_place(exc, {str(file)})}", code="space.failed"
+        raise missing_extra(exc, f"run the space '{file}'") or ModelReadError(
+            f"The space '{file}' fails when it is run: {tell_error(exc)}{place_of_error(exc, {str(file)})}",
+            code="space.failed",
         ) from exc
     names: dict[str, Any] = {name: getattr(module, name, None) for name in (_CHOICES, _MODEL, _INPUTS, _SCORE)}
     for name in (_CHOICES, _MODEL):
@@ -236,30 +227,6 @@ def _file_of(function: object) -> str:
     """The file that a function is written in; ``""`` for what is no function of Python."""
     code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]  # whatever can be called
     return "" if code is None else str(code.co_filename)
-
-
-def _tell(exc: BaseException) -> str:
-    return f"{type(exc).__name__}: {exc}".removesuffix(": ")
-
-
-def _place(exc: BaseException, files: Set[str]) -> str:
-    """Where in the space's own code an error came up, to be put behind its text; ``""`` where nothing tells.
-
-    An error of syntax names its place itself.
-    """
-    frames = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(exc.__traceback__)
-        if frame.f_code.co_filename in files
-    ]
-    return f" ({Path(frames[-1][0]).name}, line {frames[-1][1]})" if frames else ""
-
-
-def _missing_extra(exc: BaseException, purpose: str) -> MissingExtraError | None:
-    """What to say where a framework was to be imported and is not installed; None for every other error."""
-    if not isinstance(exc, ModuleNotFoundError) or exc.name not in _EXTRAS:
-        return None
-    return MissingExtraError(package=exc.name, extra=_EXTRAS[exc.name], purpose=purpose)
 
 
 def _without_weights() -> Any:
