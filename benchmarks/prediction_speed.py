@@ -78,6 +78,7 @@ class Question:
 
 QUESTIONS = (
     Question(name="inference, amp, RTX 3090 (network)", device="RTX 3090", precision="amp"),
+    Question(name="inference, amp, A100 (two networks)", device="A100", precision="amp"),
     Question(name="inference, fp32, A100 (plain sum)", device="A100", precision="fp32"),
     Question(name="compiled, amp, RTX 4090 (network)", device="RTX 4090", precision="amp", runtime="compile"),
     Question(name="training, amp, RTX 3090 (network)", device="RTX 3090", precision="amp", mode="training"),
