@@ -75,11 +75,8 @@ class BestTimes:
         """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
         compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
         if compiled.eager is None:
-            least, likely = least_ms(prepared, device), likely_least_ms(prepared, device, host)
-            if not self._knows_kernels(prepared, device):
-                likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
-                self._hold_to_better_card(likely, prepared, device)
-            bounds = [np.maximum(least, likely), least]
+            least = least_ms(prepared, device)
+            bounds = [self._likely_bound(prepared, device, least), least]
         else:
             # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
             bounds = [prepared.weights.least_ms(device)]
@@ -91,15 +88,40 @@ class BestTimes:
                 for member, breakdown in zip(compiled.members, result, strict=True)
             ]
         for bound in bounds:
-            result = [
-                breakdown.at_least(
-                    bound[:, member.nodes],
-                    compiled.times[member.nodes],
-                    partial(launched_ms, compiled.plan, prepared.conditions, host, nodes=member.nodes),
-                )
-                for member, breakdown in zip(compiled.members, result, strict=True)
-            ]
+            result = self._at_least(prepared, bound, result)
         return result
+
+    def _likely_bound(self, prepared: PreparedGraphs, device: DeviceSpec, least: FloatArray) -> FloatArray:
+        """What each node of a model that is not a compiled step is likely to take at least when it runs once, ms.
+
+        Args:
+            prepared: The graphs.
+            device: The device.
+            least: What it takes at least by the data sheet.
+
+        Shapes:
+            least: [B, n_nodes]; result: as that.
+        """
+        host = self.calibrations[prepared.conditions.mode].rates
+        likely = np.maximum(least, likely_least_ms(prepared, device, host))
+        if not self._knows_kernels(prepared, device):
+            likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
+            self._hold_to_better_card(likely, prepared, device)
+        return likely
+
+    def _at_least(
+        self, prepared: PreparedGraphs, bound: FloatArray, breakdowns: Sequence[LatencyBreakdown]
+    ) -> list[LatencyBreakdown]:
+        """The time of each graph where no node takes less than so long when it runs once; bound: [B, n_nodes]."""
+        compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
+        return [
+            breakdown.at_least(
+                bound[:, member.nodes],
+                compiled.times[member.nodes],
+                partial(launched_ms, compiled.plan, prepared.conditions, host, nodes=member.nodes),
+            )
+            for member, breakdown in zip(compiled.members, breakdowns, strict=True)
+        ]
 
     def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
         """On each device the time of each graph, by what knows it best."""
@@ -252,9 +274,11 @@ class BestTimes:
         self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
         calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
+        # What networks say is held to what is likely before the faster one is taken, and the sum is so anyhow.
+        bound = self._likely_bound(prepared, device, least_ms(prepared, device))
         return mix_by_novelty(
             summed,
-            self._corrected(prepared, device, conditions),
+            self._at_least(prepared, bound, self._corrected(prepared, device, conditions)),
             compiled.plan,
             conditions=conditions,
             host=calibration.rates,

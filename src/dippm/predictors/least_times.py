@@ -136,6 +136,8 @@ def one_by_one_ms(prepared: PreparedGraphs, device: DeviceSpec, rates: Rates, *,
         windows_ms(plan, at, device=device, rates=traced),
     ):
         result[:, node] = elements_ms
+    # Cycles of pooling are those of its forward kernels.
+    result[:, plan.work.sizes.is_kind(OpKind.POOL_GRAD)] = 0.0
     node, placed = placed_ms(plan, at, device=device, mode=conditions.mode, rates=traced)
     is_norm = plan.work.sizes.is_kind(OpKind.BATCH_NORM)[node]
     result[:, node[is_norm]] = least[:, node[is_norm]] + placed[:, is_norm]
