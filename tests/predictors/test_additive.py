@@ -14,12 +14,12 @@ from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
 from dippm.devices import find_device
-from dippm.errors import DippmError, UnsupportedError
-from dippm.features.physical import COLUMNS
+from dippm.errors import UnsupportedError
+from dippm.features.physical import COLUMNS, PhysicalPlan
 from dippm.graph import DType, Graph, OpKind
 from dippm.models.additive import AdditiveNetwork
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, Regime, manifest_path, read_tensors
+from dippm.predictors.additive_artefact import AdditiveArtefact, Regime
 
 _DEVICE = find_device("RTX 3090")
 
@@ -108,9 +108,9 @@ def test_kernels_that_are_known_give_the_same(network: Graph, mode: Mode) -> Non
     predictor = _make(mode)
     expected = predictor.break_down(network if step is None else step, [4, 256], _DEVICE, conditions)
     phase, repeats = (None, np.ones(len(network.nodes))) if step is None else (step.phase, step.times)
-    (times,) = predictor.break_down_kernels(
-        kernels, kernels.work.at([4, 256]), _DEVICE, conditions, phase=phase, times=repeats, host=Rates()
-    )
+    physical = PhysicalPlan.from_kernels(kernels, phase=phase, times=repeats)
+    at = kernels.work.at([4, 256])
+    (times,) = predictor.break_down_kernels(physical, at, _DEVICE, conditions, host=Rates())
     assert times.share_ms.tolist() == expected.share_ms.tolist()
     assert times.busy_ms.tolist() == expected.busy_ms.tolist()
 
@@ -230,12 +230,6 @@ def test_halves_are_alike(network: Graph) -> None:
     assert times[0] == pytest.approx(times[1])
 
 
-def test_features_of_another_version_are_refused() -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        _make(Mode.INFERENCE, columns=(*COLUMNS[:-1], "colour"))
-    assert caught.value.code == "artefact.columns"
-
-
 @pytest.mark.parametrize("dtype", [DType.COMPLEX64, DType.COMPLEX128, DType.FLOAT64])
 def test_types_that_no_model_of_the_training_has_keep_the_time_of_their_kernels(builder: Any, dtype: DType) -> None:
     x, weight = builder.input(builder.N, 512, 512, dtype=dtype), builder.weight(512, 512, dtype=dtype)
@@ -274,32 +268,3 @@ def test_captured_calls_count_as_measured_where_they_were(runtimes: list[str]) -
     captured = Conditions(precision=Precision.AMP, runtime=Runtime.CUDA_GRAPH)
     assert predictor.is_measured(_DEVICE, captured) is bool(runtimes)
     assert predictor.is_measured(_DEVICE, replace(captured, runtime=Runtime.EAGER))
-
-
-_RAMP = {"ramp.column": np.zeros(1), "ramp.start": np.zeros(1), "ramp.length": np.ones(1)}
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        {**_RAMP, "ramp.column": np.full(1, 999.0)},  # of no column
-        {**_RAMP, "ramp.column": np.full(1, -1.0)},
-        {**_RAMP, "ramp.length": np.zeros(1)},
-        {**_RAMP, "ramp.start": np.zeros(2)},
-        {"ramp.column": np.zeros(1)},
-        {},  # the networks read one more input
-    ],
-)
-def test_ramps_that_are_damaged_or_missing_are_refused(damaged: dict[str, np.ndarray]) -> None:
-    artefact = AdditiveArtefact.read(manifest_path(OWN_REGIMES[0]))
-    tensors = read_tensors(manifest_path(OWN_REGIMES[0]))
-    own = {name: values for name, values in tensors.items() if not name.startswith("ramp.")}
-    inputs = len(artefact.columns) + 1
-    for member in range(artefact.members):
-        name = f"member{member}.input.weight"
-        own[name] = own[name][:, :inputs]
-    whole = {**own, **{name: values.astype(np.float32) for name, values in _RAMP.items()}}
-    AdditivePredictor([(artefact, whole)], load_kernel_model())
-    with pytest.raises(DippmError) as caught:
-        AdditivePredictor([(artefact, {**own, **damaged})], load_kernel_model())
-    assert caught.value.code == "artefact.unreadable"

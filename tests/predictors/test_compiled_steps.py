@@ -94,9 +94,7 @@ def test_all_operators_of_a_step_are_corrected_alike(builder: Any, groups: int, 
     assert np.all(np.abs(factor - 1.0) > 1e-3)
     step = prepare([graph], eager)
     networks = AdditivePredictor.load()
-    (corrected,) = networks.break_down_kernels(
-        step.compiled.plan, step.at, KNOWN, eager, phase=step.compiled.phase, times=step.compiled.times, host=rates()
-    )
+    (corrected,) = networks.break_down_kernels(step.compiled.physical, step.at, KNOWN, eager, host=rates())
     expected = corrected.busy_ms.sum(axis=1) / summed(step, eager).sum(axis=1)
     assert factor == pytest.approx(expected, rel=1e-6)
 

@@ -51,6 +51,22 @@ def test_weights_that_the_cache_holds_take_no_time(builder: Any) -> None:
     assert weights.least_ms(find_device("A100")).tolist() == [[0.0]]
 
 
+@pytest.mark.parametrize(("layers", "kept"), [(1, 1.0), (3, 0.5), (4, 0.0), (9, 0.0)])
+def test_a_cache_that_is_read_through_in_turns_keeps_less_the_more_passes_it(
+    builder: Any, layers: int, kept: float
+) -> None:
+    device = find_device("L4")
+    x, width = builder.input(builder.N, 1), int(device.l2_mb * 2**20 / 2 / 2)
+    for _ in range(layers):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(1, width)], builder.N, 1)
+    conditions = Conditions.parse(precision="bf16")
+    compiled = CompiledGraphs.of([builder.graph()], conditions, DEFAULT_SOFTWARE)
+    weights = PreparedGraphs.of(compiled, batches=[1], conditions=conditions).weights
+    whole_ms = layers * 2.0 * width / (0.9 * device.bandwidth_gb_s * 1e9) * 1e3
+    cached_ms = kept * device.l2_mb * 2**20 / (0.9 * device.bandwidth_gb_s * 1e9) * 1e3
+    assert weights.likely_ms(device).sum() == pytest.approx(max(whole_ms - cached_ms, 0.0), rel=1e-6)
+
+
 @pytest.mark.parametrize("runtime", ["eager", "cuda-graph", "compile"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_no_call_is_shorter_than_its_weights_take_on_any_card(layers: Graph, precision: str, runtime: str) -> None:

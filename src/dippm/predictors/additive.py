@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Runtime
-from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
@@ -21,8 +20,8 @@ from dippm.costs.rates import Rates, architecture_of
 from dippm.costs.training_step.training_graph import TrainingGraph
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec, is_better, load_catalog
-from dippm.errors import DippmError, UnsupportedError
-from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
+from dippm.errors import UnsupportedError
+from dippm.features.physical import PhysicalPlan
 from dippm.graph import Graph, OpKind
 from dippm.predictors.additive_artefact import (
     ARTEFACT_FOLDER,
@@ -33,10 +32,8 @@ from dippm.predictors.additive_artefact import (
     manifest_path,
     read_tensors,
 )
-from dippm.predictors.additive_forward import Ensemble
-from dippm.predictors.additive_novelty import Novelty, describe_calls
-from dippm.predictors.network_steps import Neighbours
-from dippm.predictors.unseen_kernels import is_emulated, is_unseen
+from dippm.predictors.additive_corrector import CorrectedPlan, Corrector
+from dippm.predictors.unseen_kernels import is_emulated
 
 __all__ = ["AdditivePredictor", "LatencyBreakdown"]
 
@@ -54,176 +51,6 @@ _NEAR = {
     Precision.TF32: Precision.FP32,
     Precision.FP32_STRICT: Precision.FP32,
 }
-_CLIP = np.float32(4.0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _AdditivePlan:
-    """What depends on neither batch nor device; built once per graph, precision and mode, or for several at once.
-
-    Args:
-        physical: The classes of operators of all graphs, laid out together.
-        producers: Whom each class hears as producers.
-        consumers: Whom it hears as consumers.
-        static: Scaled features that do not change.
-        first: What these make of the networks' first layer.
-        is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
-            its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
-            that they know, as a wide recurrent layer, or as an update of networks that saw one optimizer alone, and
-            would give its corrections to all of them.
-
-    Shapes:
-        static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
-    """
-
-    physical: PhysicalPlan
-    producers: Neighbours
-    consumers: Neighbours
-    static: Float32Array
-    first: Float32Array
-    is_unseen: npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Inputs:
-    """Some inputs of the networks.
-
-    Args:
-        places: Places among the columns of the artefact.
-        features: The features that they are.
-        mean: What is taken off each.
-        factor: What each is multiplied by.
-        ramps: Ramps of these inputs.
-        inputs: Places among all inputs of the networks, those of the ramps last.
-
-    Shapes:
-        places, features, mean, factor: [F]; ramps: [R]; inputs: [F + R].
-    """
-
-    places: IndexArray
-    features: IndexArray
-    mean: Float32Array
-    factor: Float32Array
-    ramps: Ramps
-    inputs: IndexArray
-
-    @classmethod
-    def of(
-        cls, columns: IndexArray, tensors: Mapping[str, Float32Array], ramps: Ramps, *, first: int, stop: int
-    ) -> _Inputs:
-        """Those that are some of the features.
-
-        Args:
-            columns: The feature that each column of the artefact is.
-            tensors: The artefact's tensors.
-            ramps: All ramps of the artefact.
-            first: First of the features.
-            stop: Behind the last one.
-        """
-        (places,) = np.nonzero((columns >= first) & (columns < stop))
-        (own,) = np.nonzero(np.isin(ramps.column, places))
-        return cls(
-            places=places,
-            features=columns[places] - first,
-            mean=tensors["scale.mean"][places],
-            factor=tensors["scale.factor"][places],
-            ramps=Ramps(
-                column=np.searchsorted(places, ramps.column[own]), start=ramps.start[own], length=ramps.length[own]
-            ),
-            inputs=np.concatenate([places, len(columns) + own]),
-        )
-
-    def expand(self, scaled: Float32Array) -> Float32Array:
-        """Scaled features and their ramps, in the order of ``inputs``."""
-        return np.concatenate([scaled, self.ramps.of(scaled)], axis=-1) if len(self.ramps) else scaled
-
-    def scale(self, features: Float32Array) -> Float32Array:
-        scaled: Float32Array = features.take(self.features, axis=-1)
-        scaled -= self.mean
-        scaled *= self.factor
-        np.clip(scaled, -_CLIP, _CLIP, out=scaled)
-        return scaled
-
-
-class _Corrector:
-    """The networks of one regime."""
-
-    def __init__(self, artefact: AdditiveArtefact, tensors: Mapping[str, Float32Array]) -> None:
-        unknown = set(artefact.columns) - set(COLUMNS)
-        if unknown:
-            raise UnsupportedError(
-                f"The additive predictor reads features that this version does not compute: {sorted(unknown)}.",
-                code="artefact.columns",
-                cure="Rebuild it with: python -m dippm.training.additive",
-            )
-        self.artefact = artefact
-        columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
-        factor = tensors["scale.factor"]
-        self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
-        ramps = _read_ramps(tensors, columns=len(columns))
-        self._static = _Inputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
-        self._changing = _Inputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
-        # A column that never varied in training has no scale.
-        self.unseen_kinds = frozenset(
-            kind
-            for kind in OpKind
-            if (name := f"is_{kind.value}") in artefact.columns and factor[artefact.columns.index(name)] == 0.0
-        )
-        unseen = [f"is_{kind.value}" for kind in self.unseen_kinds]
-        if len(artefact.measured.get("optimizers", ())) == 1:
-            unseen.append("in_optimizer")
-        self._unseen = np.array([STATIC.index(name) for name in unseen], dtype=np.int64)
-        self._ensemble = Ensemble(
-            [
-                {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}
-                for own in (f"member{member}." for member in range(artefact.members))
-            ]
-        )
-
-    def prepare(self, physical: PhysicalPlan) -> _AdditivePlan:
-        """Work out what depends on neither batch nor device."""
-        static = self._static.scale(physical.static)
-        count = len(static)
-        return _AdditivePlan(
-            physical=physical,
-            producers=Neighbours.of(physical.producers, count=count),
-            consumers=Neighbours.of(physical.consumers, count=count),
-            static=static,
-            first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
-            # What was never trained on keeps its time.
-            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
-            | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
-        )
-
-    def time_ms(
-        self, plan: _AdditivePlan, sample: PhysicalSamples, *, is_emulated: npt.NDArray[np.bool_]
-    ) -> tuple[FloatArray, FloatArray]:
-        """Time of one operator of each class at each batch, the mean over the members, [B, C].
-
-        Args:
-            plan: The graphs.
-            sample: They at each batch.
-            is_emulated: Which classes the device has no units for, as it had for all of the training, [C].
-
-        Returns:
-            The times, and of each graph the half-width of the interval at each batch, [G, B].
-        """
-        changing, physical = self._changing.scale(sample.changing), plan.physical
-        first = plan.first + self._ensemble.embed(self._changing.expand(changing), self._changing.inputs)
-        factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
-        factors[:, :, plan.is_unseen | is_emulated] = 1.0
-        mean = factors.mean(axis=1)
-        time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
-        return time_ms, self._half_widths(plan, changing, sample.kernel_ms * physical.count)
-
-    def _half_widths(self, plan: _AdditivePlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
-        graphs = plan.physical.classes_of_graphs
-        descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
-        for own, classes in zip(descriptors, graphs, strict=True):
-            own[:, self._static.places] = describe_calls(plan.static[None, classes], plain_ms[:, classes])
-            own[:, self._changing.places] = describe_calls(changing[:, classes], plain_ms[:, classes])
-        distance = self._novelty.distance(descriptors.reshape(-1, descriptors.shape[-1]))
-        return self._novelty.half_width(distance).reshape(len(graphs), -1)
 
 
 class AdditivePredictor:
@@ -247,11 +74,11 @@ class AdditivePredictor:
     ) -> None:
         self._kernels = kernels
         self._correctors = {
-            Regime(mode=artefact.mode, runtime=artefact.runtime): _Corrector(artefact, tensors)
+            Regime(mode=artefact.mode, runtime=artefact.runtime): Corrector(artefact, tensors)
             for artefact, tensors in artefacts
         }
         self._own = own
-        self._recent: list[tuple[Graph | TrainingGraph | KernelPlan, Precision, _Corrector, _AdditivePlan]] = []
+        self._recent: list[tuple[Graph | TrainingGraph | PhysicalPlan, Precision, Corrector, CorrectedPlan]] = []
 
     @staticmethod
     @cache
@@ -409,35 +236,25 @@ class AdditivePredictor:
         return breakdown
 
     def break_down_kernels(
-        self,
-        kernels: KernelPlan,
-        at: WorkloadAt,
-        device: DeviceSpec,
-        conditions: Conditions,
-        *,
-        phase: npt.NDArray[np.int8] | None,
-        times: FloatArray,
-        host: Rates,
+        self, physical: PhysicalPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
     ) -> list[LatencyBreakdown]:
         """What :meth:`break_down` gives, of each graph, where the kernels and the host are known.
 
         Args:
-            kernels: The kernels of forward graphs, or of whole training steps.
+            physical: The kernels of forward graphs, or of whole training steps, merged where they are alike.
             at: Their work at each batch.
             device: The device.
             conditions: Precision, layout, mode and runtime.
-            phase: Phase of each node in training, None in inference.
-            times: How often each node runs.
             host: Where the host's rates come from: the same for all devices that are compared.
 
         Raises:
             UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
         """
-        plan = self._plan_of(kernels, conditions, lambda: PhysicalPlan.from_kernels(kernels, phase=phase, times=times))
+        plan = self._plan_of(physical, conditions, lambda: physical)
         return self._time_operators(plan, at, device, conditions, host=host)
 
     def _time_operators(
-        self, plan: _AdditivePlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
+        self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
     ) -> list[LatencyBreakdown]:
         corrector, physical = self._corrector(conditions), plan.physical
         rates = corrector.artefact.rates
@@ -453,7 +270,7 @@ class AdditivePredictor:
             half_widths=list(half_widths),
         )
 
-    def _corrector(self, conditions: Conditions) -> _Corrector:
+    def _corrector(self, conditions: Conditions) -> Corrector:
         regime = _regime_of(conditions)
         if regime not in self._correctors:
             raise UnsupportedError(
@@ -464,8 +281,8 @@ class AdditivePredictor:
         return self._correctors[regime]
 
     def _plan_of(
-        self, asked: Graph | TrainingGraph | KernelPlan, conditions: Conditions, lay_out: Callable[[], PhysicalPlan]
-    ) -> _AdditivePlan:
+        self, asked: Graph | TrainingGraph | PhysicalPlan, conditions: Conditions, lay_out: Callable[[], PhysicalPlan]
+    ) -> CorrectedPlan:
         """What does not depend on the batch, kept for what was asked for last."""
         corrector = self._corrector(conditions)
         for held, precision, by, plan in self._recent:
@@ -480,22 +297,6 @@ class AdditivePredictor:
 def _read_all(regimes: Sequence[Regime], folder: Path) -> list[tuple[AdditiveArtefact, Mapping[str, Float32Array]]]:
     paths = [path for regime in regimes if (path := manifest_path(regime, folder)).exists()]
     return [(AdditiveArtefact.read(path), read_tensors(path)) for path in paths]
-
-
-def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
-    """The ramps of an artefact, which with its columns are all that its networks read."""
-    try:
-        ramps = Ramps.from_tensors(tensors)
-        inputs = tensors["member0.input.weight"].shape[1]
-        if np.any(ramps.column >= columns) or columns + len(ramps) != inputs:
-            raise ValueError(f"{columns} columns and {len(ramps)} ramps are not {inputs} inputs")
-    except (ValueError, KeyError, IndexError) as exc:
-        raise DippmError(
-            f"The networks' inputs cannot be read: {exc}.",
-            code="artefact.unreadable",
-            cure="Rebuild them with: python -m dippm.training.additive",
-        ) from exc
-    return ramps
 
 
 def _regime_of(conditions: Conditions) -> Regime:

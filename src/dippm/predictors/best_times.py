@@ -20,6 +20,7 @@ from dippm.costs.packed_weights import PackedWeights
 from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
 from dippm.costs.rates import Rates
 from dippm.devices import DeviceSpec
+from dippm.features.physical import PhysicalPlan
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.compiled_steps import time_compiled_steps
@@ -55,9 +56,10 @@ class BestTimes:
             devices: The devices.
         """
         compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
+        limits = [self._limits(prepared, device) for device in devices]
+        times = self._time(prepared, devices, limits)
         result = [
-            self._held_to_device(prepared, device, breakdowns)
-            for device, breakdowns in zip(devices, self._time(prepared, devices), strict=True)
+            self._held_to_device(prepared, own, breakdowns) for own, breakdowns in zip(limits, times, strict=True)
         ]
         if prepared.packed is None:
             return result
@@ -69,17 +71,25 @@ class BestTimes:
             for device, breakdowns in zip(devices, result, strict=True)
         ]
 
+    def _limits(self, prepared: PreparedGraphs, device: DeviceSpec) -> _Limits:
+        """What no node of the graphs is faster than on a device."""
+        if prepared.compiled.eager is not None:
+            # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
+            least = prepared.weights.least_ms(device)
+            return _Limits(likely=least, least=least)
+        host, least = self.calibrations[prepared.conditions.mode].rates, least_ms(prepared, device)
+        likely = np.maximum(least, likely_least_ms(prepared, device, host))
+        likely = np.maximum(likely, prepared.weights.likely_ms(device))
+        if not self._knows_kernels(prepared, device):
+            likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
+            self._hold_to_better_card(likely, prepared, device)
+        return _Limits(likely=likely, least=least)
+
     def _held_to_device(
-        self, prepared: PreparedGraphs, device: DeviceSpec, breakdowns: Sequence[LatencyBreakdown]
+        self, prepared: PreparedGraphs, limits: _Limits, breakdowns: Sequence[LatencyBreakdown]
     ) -> list[LatencyBreakdown]:
         """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
         compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
-        if compiled.eager is None:
-            least = least_ms(prepared, device)
-            bounds = [self._likely_bound(prepared, device, least), least]
-        else:
-            # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
-            bounds = [prepared.weights.least_ms(device)]
         result = list(breakdowns)
         if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
             small = small_kernels_ms(prepared)
@@ -87,27 +97,9 @@ class BestTimes:
                 _with_small_kernels(prepared, small[:, member.nodes], member.nodes, breakdown, host)
                 for member, breakdown in zip(compiled.members, result, strict=True)
             ]
-        for bound in bounds:
+        for bound in limits.in_turn:
             result = self._at_least(prepared, bound, result)
         return result
-
-    def _likely_bound(self, prepared: PreparedGraphs, device: DeviceSpec, least: FloatArray) -> FloatArray:
-        """What each node of a model that is not a compiled step is likely to take at least when it runs once, ms.
-
-        Args:
-            prepared: The graphs.
-            device: The device.
-            least: What it takes at least by the data sheet.
-
-        Shapes:
-            least: [B, n_nodes]; result: as that.
-        """
-        host = self.calibrations[prepared.conditions.mode].rates
-        likely = np.maximum(least, likely_least_ms(prepared, device, host))
-        if not self._knows_kernels(prepared, device):
-            likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
-            self._hold_to_better_card(likely, prepared, device)
-        return likely
 
     def _at_least(
         self, prepared: PreparedGraphs, bound: FloatArray, breakdowns: Sequence[LatencyBreakdown]
@@ -123,8 +115,10 @@ class BestTimes:
             for member, breakdown in zip(compiled.members, breakdowns, strict=True)
         ]
 
-    def _time(self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec]) -> list[list[LatencyBreakdown]]:
-        """On each device the time of each graph, by what knows it best."""
+    def _time(
+        self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec], limits: Sequence[_Limits]
+    ) -> list[list[LatencyBreakdown]]:
+        """On each device, which has its limits, the time of each graph, by what knows it best."""
         if prepared.compiled.eager is not None:
             return time_compiled_steps(
                 prepared,
@@ -137,14 +131,18 @@ class BestTimes:
             replace(prepared.conditions, precision=precision)
             for precision in dict.fromkeys(member.runs_in for member in prepared.compiled.members)
         ]
-        of_ways = {way.precision: self._time_way(prepared, devices, way) for way in ways}
+        of_ways = {way.precision: self._time_way(prepared, devices, limits, way) for way in ways}
         return [
             [of_ways[member.runs_in][number][place] for place, member in enumerate(prepared.compiled.members)]
             for number in range(len(devices))
         ]
 
     def _time_way(
-        self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec], conditions: Conditions
+        self,
+        prepared: PreparedGraphs,
+        devices: Sequence[DeviceSpec],
+        limits: Sequence[_Limits],
+        conditions: Conditions,
     ) -> list[list[LatencyBreakdown]]:
         """The same where all graphs are run in the precision of some conditions."""
         is_covered = [self._networks(prepared, device, conditions).covers(device, conditions) for device in devices]
@@ -161,8 +159,8 @@ class BestTimes:
         return [
             self._corrected(prepared, device, conditions)
             if covered
-            else self._corrected_where_alike(prepared, device, conditions, next(others))
-            for device, covered in zip(devices, is_covered, strict=True)
+            else self._corrected_where_alike(prepared, device, own, conditions, next(others))
+            for device, own, covered in zip(devices, limits, is_covered, strict=True)
         ]
 
     def _networks(self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions) -> AdditivePredictor:
@@ -199,15 +197,8 @@ class BestTimes:
             if better is None or not (here.covers(device, conditions) or here.is_near(device, conditions)):
                 continue
             networks, card = better
-            breakdowns = networks.break_down_kernels(
-                compiled.plan,
-                prepared.at,
-                card,
-                conditions,
-                phase=compiled.phase,
-                times=compiled.times,
-                host=self.calibrations[conditions.mode].rates,
-            )
+            host = self.calibrations[conditions.mode].rates
+            breakdowns = networks.break_down_kernels(compiled.physical, prepared.at, card, conditions, host=host)
             for member, breakdown in zip(compiled.members, breakdowns, strict=True):
                 if member.runs_in is precision:
                     own, times = likely[:, member.nodes], compiled.times[member.nodes]
@@ -215,7 +206,12 @@ class BestTimes:
         likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
 
     def _corrected_where_alike(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+        self,
+        prepared: PreparedGraphs,
+        device: DeviceSpec,
+        limits: _Limits,
+        conditions: Conditions,
+        summed: list[LatencyBreakdown],
     ) -> list[LatencyBreakdown]:
         """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""
         in_fp32, is_turned = prepared.compiled.in_fp32, prepared.compiled.plan.is_turned
@@ -224,20 +220,25 @@ class BestTimes:
         if in_fp32 is not None and conditions.precision is prepared.conditions.precision:
             result = self._from_fp32(prepared, in_fp32, device, conditions, summed, is_near=is_near)
         elif is_near:
-            result = self._mixed(prepared, device, conditions, summed)
+            result = self._mixed(prepared, device, limits, conditions, summed)
         elif conditions.layout is not Layout.NCHW and is_turned.any():
-            result = self._turned(prepared, device, conditions, summed)
+            result = self._turned(prepared, device, limits, conditions, summed)
         return self._with_own_autocast(prepared, device, conditions, result)
 
     def _turned(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+        self,
+        prepared: PreparedGraphs,
+        device: DeviceSpec,
+        limits: _Limits,
+        conditions: Conditions,
+        summed: list[LatencyBreakdown],
     ) -> list[LatencyBreakdown]:
         """The networks' time in NCHW of graphs that a compiler runs with channels last however they are called."""
         alike = replace(conditions, layout=Layout.NCHW)
         if self._networks(prepared, device, alike).covers(device, alike):
             corrected = self._corrected(prepared, device, alike)
         elif self._networks(prepared, device, alike).is_near(device, alike):
-            corrected = self._mixed(prepared, device, alike, summed)
+            corrected = self._mixed(prepared, device, limits, alike, summed)
         else:
             return summed
         return [
@@ -271,14 +272,18 @@ class BestTimes:
         return result
 
     def _mixed(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, summed: list[LatencyBreakdown]
+        self,
+        prepared: PreparedGraphs,
+        device: DeviceSpec,
+        limits: _Limits,
+        conditions: Conditions,
+        summed: list[LatencyBreakdown],
     ) -> list[LatencyBreakdown]:
         calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
         # What networks say is held to what is likely before the faster one is taken, and the sum is so anyhow.
-        bound = self._likely_bound(prepared, device, least_ms(prepared, device))
         return mix_by_novelty(
             summed,
-            self._at_least(prepared, bound, self._corrected(prepared, device, conditions)),
+            self._at_least(prepared, limits.likely, self._corrected(prepared, device, conditions)),
             compiled.plan,
             conditions=conditions,
             host=calibration.rates,
@@ -300,7 +305,7 @@ class BestTimes:
         """What FP32 takes by what knows it best, but for nodes that run another kernel then."""
         calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
         if is_near:
-            known = self._corrected(prepared, device, conditions, in_fp32)
+            known = self._corrected(prepared, device, conditions, compiled.physical_in_fp32)
         else:
             (known,) = break_down_each(
                 in_fp32,
@@ -328,19 +333,37 @@ class BestTimes:
         prepared: PreparedGraphs,
         device: DeviceSpec,
         conditions: Conditions,
-        kernels: KernelPlan | None = None,
+        physical: PhysicalPlan | None = None,
     ) -> list[LatencyBreakdown]:
         """The networks' time of the graphs, by their own kernels unless others are named."""
-        compiled = prepared.compiled
         return self._networks(prepared, device, conditions).break_down_kernels(
-            kernels or compiled.plan,
+            physical or prepared.compiled.physical,
             prepared.at,
             device,
             conditions,
-            phase=compiled.phase,
-            times=compiled.times,
             host=self.calibrations[prepared.conditions.mode].rates,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Limits:
+    """What no node of some graphs is faster than on a device when it runs once, ms.
+
+    Args:
+        likely: What each is likely to take at least.
+        least: What it can take at least, which holds intervals too.
+
+    Shapes:
+        Both: [B, n_nodes].
+    """
+
+    likely: FloatArray
+    least: FloatArray
+
+    @property
+    def in_turn(self) -> tuple[FloatArray, ...]:
+        """Each of them once, what is likely first."""
+        return (self.least,) if self.likely is self.least else (self.likely, self.least)
 
 
 def _with_small_kernels(

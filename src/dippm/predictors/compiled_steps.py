@@ -96,9 +96,7 @@ def _correction(
     # amp their gain is 8.6 % off; were the blocks saved, it would be 12 % off, ten too high.
     rates = replace(rates, measured={}, batch_norm_cycles=0.0)
     (summed,) = busy_ms(plan, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)
-    corrected = networks.break_down_kernels(
-        plan, at, device, conditions, phase=compiled.phase, times=compiled.times, host=rates
-    )
+    corrected = networks.break_down_kernels(compiled.physical, at, device, conditions, host=rates)
     result: FloatArray = np.ones_like(summed)
     for member, breakdown in zip(compiled.members, corrected, strict=True):
         total = (summed[:, member.nodes] * compiled.times[member.nodes]).sum(axis=1)

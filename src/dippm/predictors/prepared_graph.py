@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,7 @@ from dippm.costs.timeline import MemoryTimeline
 from dippm.costs.training_step.training_graph import Phase, TrainingGraph, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload, WorkloadAt
 from dippm.devices import DeviceSpec
+from dippm.features.physical import PhysicalPlan
 from dippm.graph import CONTRACTION_KINDS, RECURRENT_KINDS, DType, Graph, GraphArrays, OpKind, TensorRole
 from dippm.graph.codes import mark
 from dippm.graph.linear_layers import count_quantised
@@ -120,7 +122,7 @@ class CompiledGraph:
         return next((each for each in needed if not device.peak_tflops.keys() & _UNITS[each]), None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class CompiledGraphs:
     """What depends on neither batch nor device, of one or several graphs.
 
@@ -245,6 +247,19 @@ class CompiledGraphs:
             times=np.concatenate([step.times for step in steps] or [np.ones(count)]),
             nodes_of=nodes_of,
         )
+
+    @cached_property
+    def physical(self) -> PhysicalPlan:
+        """What networks read: the kernels, those of the eager runtime where the plan is of compiled training steps."""
+        return self._merged(self.eager or self.plan)
+
+    @cached_property
+    def physical_in_fp32(self) -> PhysicalPlan:
+        """The same of the kernels that there would be in FP32; only where there are such."""
+        return self.physical if self.in_fp32 is None else self._merged(self.in_fp32)
+
+    def _merged(self, kernels: KernelPlan) -> PhysicalPlan:
+        return PhysicalPlan.from_kernels(kernels, phase=self.phase, times=self.times)
 
     def is_of(self, kinds: AbstractSet[OpKind]) -> npt.NDArray[np.bool_]:
         """Which nodes are of one of these kinds, [n_nodes]."""

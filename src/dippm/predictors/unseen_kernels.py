@@ -7,9 +7,10 @@ import numpy.typing as npt
 
 from dippm.costs.autocast import UNCAST
 from dippm.costs.precision import MATRIX_KINDS, Arithmetic
+from dippm.costs.training_step.moving_gradients import SORTED_SUMS
 from dippm.devices import DeviceSpec
 from dippm.features.physical import PhysicalPlan
-from dippm.graph import DType
+from dippm.graph import DType, OpKind
 from dippm.graph.codes import mark
 
 __all__ = ["is_emulated", "is_unseen"]
@@ -28,7 +29,7 @@ def is_unseen(physical: PhysicalPlan, *, knows_fp32: bool) -> npt.NDArray[np.boo
         physical: The classes of operators.
         knows_fp32: Whether the training had runs in FP32, and not of autocast alone.
     """
-    result = _has_unseen_type(physical) | _is_wide_recurrent(physical)
+    result = _has_unseen_type(physical) | _is_wide_recurrent(physical) | _is_unsorted_scatter(physical)
     return result if knows_fp32 else result | _is_uncast_product(physical)
 
 
@@ -62,6 +63,17 @@ def _is_uncast_product(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
     reads = np.bincount(edges.read_node, weights=is_read[storage], minlength=len(result)) > 0
     result |= is_product & physical.kernels.is_backward & reads
     return result[physical.node]
+
+
+def _is_unsorted_scatter(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes write elements to places that they do not sort first, [C].
+
+    The training had gradients of embeddings and of indices alone, which sort: a dozen kernels, however few places.
+    """
+    sizes = physical.kernels.work.sizes
+    is_sorted = physical.kernels.is_backward & sizes.has_function(*SORTED_SUMS)
+    result: npt.NDArray[np.bool_] = (sizes.is_kind(OpKind.SCATTER) & ~is_sorted)[physical.node]
+    return result
 
 
 def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:

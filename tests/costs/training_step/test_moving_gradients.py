@@ -97,6 +97,19 @@ def test_looking_up_is_the_reverse_of_writing(builder: Any, x: int, gradients_of
     assert rows in gradient.inputs
 
 
+@pytest.mark.parametrize(("function", "expected"), [
+    ("index", "index_put"), ("gather", "scatter_add"), ("index_select", "index_add"), ("nonesuch", "add"),
+])  # fmt: skip
+def test_the_gradient_of_a_lookup_is_added_up_as_autograd_does(
+    builder: Any, x: int, gradients_of: Any, function: str, expected: str
+) -> None:
+    builder.node(
+        OpKind.GATHER, [x, builder.input(builder.N, 3, dtype=DType.INT64)], builder.N, 3, 16, function=function
+    )
+    (gradient,) = gradients_of(builder.graph(), 1)
+    assert (gradient.kind, gradient.attributes["function"]) == (OpKind.SCATTER, expected)
+
+
 def test_an_embedding_writes_to_the_whole_table(builder: Any, gradients_of: Any) -> None:
     n = builder.N
     table, words = builder.weight(1000, 16), builder.input(n, 8, dtype=DType.INT64)

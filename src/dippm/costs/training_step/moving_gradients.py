@@ -8,8 +8,25 @@ from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_o
 from dippm.costs.training_step.step_builder import PERMUTING, count_elements
 from dippm.graph import Node, OpKind
 
-__all__ = ["MOVING_RULES", "select_gradient"]
+__all__ = ["MOVING_RULES", "SORTED_SUMS", "select_gradient"]
 
+SORTED_SUMS = frozenset({"index_put", "add"})
+"""Functions of gradients of lookups that sort the places first; ``add`` is an embedding's, or one without a name."""
+
+# What adds up the gradient of a lookup, by the function of that. A sum in no order takes an addition of memory for each
+# element, and sorts nothing.
+_SUMMED_BY = {
+    "index": "index_put",
+    "unsafe_index": "index_put",
+    "gather": "scatter_add",
+    "index_select": "index_add",
+    "take": "put",
+    "masked_select": "masked_scatter",
+    "roi_align": "roi_align_backward",
+    "roi_pool": "roi_pool_backward",
+    "ps_roi_align": "ps_roi_align_backward",
+    "ps_roi_pool": "ps_roi_pool_backward",
+}
 _CONSTANT_PADS = frozenset({"pad", "constant", "constant_pad_nd", "_pad_circular"})
 
 
@@ -90,7 +107,8 @@ def _gather(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function_of(node) == "nll_loss":
         gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, inputs, x, "nll_loss"))
         return
-    gradients.give(x, gradients.make(OpKind.SCATTER, inputs, x, "add"))
+    function = _SUMMED_BY.get(str(node.attributes.get("function")), "add")
+    gradients.give(x, gradients.make(OpKind.SCATTER, inputs, x, function))
 
 
 def _lookup(gradients: Gradients, node: Node, taken: Outputs) -> None:

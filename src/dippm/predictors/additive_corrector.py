@@ -1,0 +1,212 @@
+"""The networks of one regime: how they read graphs, and by what they correct the time of each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.edges import IndexArray
+from dippm.costs.precision import Precision
+from dippm.errors import DippmError, UnsupportedError
+from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
+from dippm.graph import OpKind
+from dippm.predictors.additive_artefact import AdditiveArtefact
+from dippm.predictors.additive_forward import Ensemble
+from dippm.predictors.additive_novelty import Novelty, describe_calls
+from dippm.predictors.network_steps import Neighbours
+from dippm.predictors.unseen_kernels import is_unseen
+
+__all__ = ["CorrectedPlan", "Corrector"]
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+
+_CLIP = np.float32(4.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CorrectedPlan:
+    """What depends on neither batch nor device; built once per graph, precision and mode, or for several at once.
+
+    Args:
+        physical: The classes of operators of all graphs, laid out together.
+        producers: Whom each class hears as producers.
+        consumers: Whom it hears as consumers.
+        static: Scaled features that do not change.
+        first: What these make of the networks' first layer.
+        is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
+            its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
+            that they know, as a wide recurrent layer, or as an update of networks that saw one optimizer alone, and
+            would give its corrections to all of them.
+
+    Shapes:
+        static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
+    """
+
+    physical: PhysicalPlan
+    producers: Neighbours
+    consumers: Neighbours
+    static: Float32Array
+    first: Float32Array
+    is_unseen: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Inputs:
+    """Some inputs of the networks.
+
+    Args:
+        places: Places among the columns of the artefact.
+        features: The features that they are.
+        mean: What is taken off each.
+        factor: What each is multiplied by.
+        ramps: Ramps of these inputs.
+        inputs: Places among all inputs of the networks, those of the ramps last.
+
+    Shapes:
+        places, features, mean, factor: [F]; ramps: [R]; inputs: [F + R].
+    """
+
+    places: IndexArray
+    features: IndexArray
+    mean: Float32Array
+    factor: Float32Array
+    ramps: Ramps
+    inputs: IndexArray
+
+    @classmethod
+    def of(
+        cls, columns: IndexArray, tensors: Mapping[str, Float32Array], ramps: Ramps, *, first: int, stop: int
+    ) -> _Inputs:
+        """Those that are some of the features.
+
+        Args:
+            columns: The feature that each column of the artefact is.
+            tensors: The artefact's tensors.
+            ramps: All ramps of the artefact.
+            first: First of the features.
+            stop: Behind the last one.
+        """
+        (places,) = np.nonzero((columns >= first) & (columns < stop))
+        (own,) = np.nonzero(np.isin(ramps.column, places))
+        return cls(
+            places=places,
+            features=columns[places] - first,
+            mean=tensors["scale.mean"][places],
+            factor=tensors["scale.factor"][places],
+            ramps=Ramps(
+                column=np.searchsorted(places, ramps.column[own]), start=ramps.start[own], length=ramps.length[own]
+            ),
+            inputs=np.concatenate([places, len(columns) + own]),
+        )
+
+    def expand(self, scaled: Float32Array) -> Float32Array:
+        """Scaled features and their ramps, in the order of ``inputs``."""
+        return np.concatenate([scaled, self.ramps.of(scaled)], axis=-1) if len(self.ramps) else scaled
+
+    def scale(self, features: Float32Array) -> Float32Array:
+        scaled: Float32Array = features.take(self.features, axis=-1)
+        scaled -= self.mean
+        scaled *= self.factor
+        np.clip(scaled, -_CLIP, _CLIP, out=scaled)
+        return scaled
+
+
+class Corrector:
+    """The networks of one regime."""
+
+    def __init__(self, artefact: AdditiveArtefact, tensors: Mapping[str, Float32Array]) -> None:
+        unknown = set(artefact.columns) - set(COLUMNS)
+        if unknown:
+            raise UnsupportedError(
+                f"The additive predictor reads features that this version does not compute: {sorted(unknown)}.",
+                code="artefact.columns",
+                cure="Rebuild it with: python -m dippm.training.additive",
+            )
+        self.artefact = artefact
+        columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
+        factor = tensors["scale.factor"]
+        self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
+        ramps = _read_ramps(tensors, columns=len(columns))
+        self._static = _Inputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
+        self._changing = _Inputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
+        # A column that never varied in training has no scale.
+        self.unseen_kinds = frozenset(
+            kind
+            for kind in OpKind
+            if (name := f"is_{kind.value}") in artefact.columns and factor[artefact.columns.index(name)] == 0.0
+        )
+        unseen = [f"is_{kind.value}" for kind in self.unseen_kinds]
+        if len(artefact.measured.get("optimizers", ())) == 1:
+            unseen.append("in_optimizer")
+        self._unseen = np.array([STATIC.index(name) for name in unseen], dtype=np.int64)
+        self._ensemble = Ensemble(
+            [
+                {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}
+                for own in (f"member{member}." for member in range(artefact.members))
+            ]
+        )
+
+    def prepare(self, physical: PhysicalPlan) -> CorrectedPlan:
+        """Work out what depends on neither batch nor device."""
+        static = self._static.scale(physical.static)
+        count = len(static)
+        return CorrectedPlan(
+            physical=physical,
+            producers=Neighbours.of(physical.producers, count=count),
+            consumers=Neighbours.of(physical.consumers, count=count),
+            static=static,
+            first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
+            # What was never trained on keeps its time.
+            is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
+            | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
+        )
+
+    def time_ms(
+        self, plan: CorrectedPlan, sample: PhysicalSamples, *, is_emulated: npt.NDArray[np.bool_]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Time of one operator of each class at each batch, the mean over the members, [B, C].
+
+        Args:
+            plan: The graphs.
+            sample: They at each batch.
+            is_emulated: Which classes the device has no units for, as it had for all of the training, [C].
+
+        Returns:
+            The times, and of each graph the half-width of the interval at each batch, [G, B].
+        """
+        changing, physical = self._changing.scale(sample.changing), plan.physical
+        first = plan.first + self._ensemble.embed(self._changing.expand(changing), self._changing.inputs)
+        factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
+        factors[:, :, plan.is_unseen | is_emulated] = 1.0
+        mean = factors.mean(axis=1)
+        time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
+        return time_ms, self._half_widths(plan, changing, sample.kernel_ms * physical.count)
+
+    def _half_widths(self, plan: CorrectedPlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
+        graphs = plan.physical.classes_of_graphs
+        descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
+        for own, classes in zip(descriptors, graphs, strict=True):
+            own[:, self._static.places] = describe_calls(plan.static[None, classes], plain_ms[:, classes])
+            own[:, self._changing.places] = describe_calls(changing[:, classes], plain_ms[:, classes])
+        distance = self._novelty.distance(descriptors.reshape(-1, descriptors.shape[-1]))
+        return self._novelty.half_width(distance).reshape(len(graphs), -1)
+
+
+def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
+    """The ramps of an artefact, which with its columns are all that its networks read."""
+    try:
+        ramps = Ramps.from_tensors(tensors)
+        inputs = tensors["member0.input.weight"].shape[1]
+        if np.any(ramps.column >= columns) or columns + len(ramps) != inputs:
+            raise ValueError(f"{columns} columns and {len(ramps)} ramps are not {inputs} inputs")
+    except (ValueError, KeyError, IndexError) as exc:
+        raise DippmError(
+            f"The networks' inputs cannot be read: {exc}.",
+            code="artefact.unreadable",
+            cure="Rebuild them with: python -m dippm.training.additive",
+        ) from exc
+    return ramps

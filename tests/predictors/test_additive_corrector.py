@@ -1,0 +1,72 @@
+"""The networks of one regime: what they refuse to read, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dippm.costs.precision import Precision
+from dippm.costs.training_step.training_graph import TrainingSettings, make_training_graph
+from dippm.errors import DippmError, UnsupportedError
+from dippm.features.physical import COLUMNS, PhysicalPlan
+from dippm.graph import DType, OpKind
+from dippm.predictors.additive_artefact import OWN_REGIMES, AdditiveArtefact, manifest_path, read_tensors
+from dippm.predictors.additive_corrector import Corrector
+
+
+def _shipped(number: int = 0) -> tuple[AdditiveArtefact, Mapping[str, np.ndarray]]:
+    path = manifest_path(OWN_REGIMES[number])
+    return AdditiveArtefact.read(path), read_tensors(path)
+
+
+def test_features_of_another_version_are_refused() -> None:
+    artefact, tensors = _shipped()
+    with pytest.raises(UnsupportedError) as caught:
+        Corrector(replace(artefact, columns=(*COLUMNS[:-1], "colour")), tensors)
+    assert caught.value.code == "artefact.columns"
+
+
+@pytest.mark.parametrize(("function", "is_unseen"), [("index", False), ("gather", True), ("index_select", True)])
+def test_gradients_of_lookups_that_sort_nothing_are_unseen(builder: Any, function: str, is_unseen: bool) -> None:
+    x, n = builder.input(builder.N, 8), builder.N
+    x = builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], n, 8)
+    places = builder.input(n, 4, dtype=DType.INT64)
+    builder.node(OpKind.GATHER, [x, places], n, 4, function=function)
+    step = make_training_graph(builder.graph(), TrainingSettings(precision=Precision.AMP))
+    physical = PhysicalPlan.from_graph(step, Precision.AMP)
+    (training,) = (number for number, regime in enumerate(OWN_REGIMES) if regime.mode == "training")
+    plan = Corrector(*_shipped(training)).prepare(physical)
+    (scatter,) = (place for place, node in enumerate(step.graph.nodes) if node.kind is OpKind.SCATTER)
+    assert bool(plan.is_unseen[physical.class_of[scatter]]) is is_unseen
+
+
+_RAMP = {"ramp.column": np.zeros(1), "ramp.start": np.zeros(1), "ramp.length": np.ones(1)}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {**_RAMP, "ramp.column": np.full(1, 999.0)},  # of no column
+        {**_RAMP, "ramp.column": np.full(1, -1.0)},
+        {**_RAMP, "ramp.length": np.zeros(1)},
+        {**_RAMP, "ramp.start": np.zeros(2)},
+        {"ramp.column": np.zeros(1)},
+        {},  # the networks read one more input
+    ],
+)
+def test_ramps_that_are_damaged_or_missing_are_refused(damaged: dict[str, np.ndarray]) -> None:
+    artefact, tensors = _shipped()
+    own = {name: values for name, values in tensors.items() if not name.startswith("ramp.")}
+    inputs = len(artefact.columns) + 1
+    for member in range(artefact.members):
+        name = f"member{member}.input.weight"
+        own[name] = own[name][:, :inputs]
+    whole = {**own, **{name: values.astype(np.float32) for name, values in _RAMP.items()}}
+    Corrector(artefact, whole)
+    with pytest.raises(DippmError) as caught:
+        Corrector(artefact, {**own, **damaged})
+    assert caught.value.code == "artefact.unreadable"
