@@ -76,8 +76,10 @@ class _Run:
 
     def given_back(self) -> _Run:
         """Events that give back what is taken after the run, in the order in which it was taken."""
-        last = dict(zip(np.abs(self.events).tolist(), range(len(self.events)), strict=True))
-        alive = np.array(sorted(at for piece, at in last.items() if piece and self.events[at] > 0), dtype=np.int64)
+        piece, at = np.abs(self.events), np.arange(len(self.events))
+        last = np.zeros(piece.max(initial=0) + 1, dtype=np.int64)
+        np.maximum.at(last, piece, at)
+        alive = at[(self.events > 0) & (last[piece] == at)]
         return _Run(events=-self.events[alive], places=self.places[alive])
 
 
