@@ -193,7 +193,7 @@ def test_the_answer_names_its_software(graph: Graph) -> None:
         "torch 2.13+cu130",
     ]
     with pytest.raises(UnsupportedError, match="do not drive Tesla P100"):
-        dippm.predict(graph, device=["T4", "P100"], software="torch 2.13+cu130")
+        dippm.predict(graph, device="P100", software="torch 2.13+cu130")
     old = dippm.predict(graph, software="PyTorch 1.12, CUDA 11.3")
     assert old.to_dict()["software"] == "torch 1.12+cu113"
     assert "torch 1.12+cu113" in str(old)

@@ -220,6 +220,32 @@ def test_predict_is_the_api(net: str, run_json: Callable[..., dict[str, Any]]) -
     ]  # fmt: skip
 
 
+def test_a_device_that_cannot_run_it_leaves_the_others(
+    net: str, capsys: pytest.CaptureFixture[str], run_json: Callable[..., dict[str, Any]]
+) -> None:
+    words = ("predict", net, "--device", "A100,H100", "--device", "T4", "--software", "torch 1.12+cu113")
+    answer = run_json(*words)
+    assert set(answer) == {"schema", "model", "predictions", "refused"}
+    assert [each["device"] for each in answer["predictions"]] == ["A100-SXM4-40GB", "Tesla T4"]
+    (refused,) = answer["refused"]
+    assert set(refused) == {"device", "code", "message"}
+    assert (refused["device"], refused["code"]) == ("H100 80GB HBM3", "software.impossible")
+    capsys.readouterr()
+    assert main([*words]) == 0
+    shown = capsys.readouterr()
+    assert [line.split("\t")[0] for line in shown.out.splitlines()[1:]] == ["A100-SXM4-40GB", "Tesla T4"]
+    assert shown.err.count("! H100 80GB HBM3 is left out: H100 80GB HBM3 needs CUDA 11.8 or later") == 1
+    assert main(["predict", net, "--device", "H100,H200", "--software", "torch 1.12+cu113"]) == 4
+
+
+def test_a_pod_takes_the_slice_of_the_device_that_is_answered(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", net, "--software", "torch 1.12+cu113", "--format", "k8s", "--device")
+    assert main([*words, "A100"]) == 0
+    alone = capsys.readouterr().out
+    assert main([*words, "H100,A100"]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if "left out" not in line] == alone.splitlines()
+
+
 def test_predict_columns_and_table_show_the_same_figures(
     net: str,
     monkeypatch: pytest.MonkeyPatch,

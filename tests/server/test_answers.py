@@ -42,6 +42,7 @@ def undescribed(model: type[BaseModel], answer: dict[str, Any], path: str = "") 
         (Verb.PREDICT, ("--batch", "1,8", "--device", "A100,T4")),
         (Verb.PREDICT, ("--mode", "training", "--optimizer", "adam", "--accumulation", "2")),
         (Verb.FITS, ("--device", "A100", "--price", "A100=2.5")),
+        *((verb, ("--device", "A100,P100", "--runtime", "compile")) for verb in Verb if verb is not Verb.INSPECT),
         (Verb.MAX_BATCH, ("--device", "T4", "--price", "T4=0.5")),
         (Verb.INSPECT, ()),
     ],

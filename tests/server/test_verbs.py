@@ -32,6 +32,14 @@ def job(path: Path, verb: Verb = Verb.PREDICT, *, content: str = "hash", **optio
         (Verb.FITS, {"batch": 4, "prices": {"A100": 2.0}}, ["--batch", "4", "--price", "A100=2"]),
         (Verb.MAX_BATCH, {"latency_ms": 0.001}, ["--latency-ms", "0.001"]),
         (Verb.INSPECT, {"batch": 2, "top": 1}, ["--batch", "2", "--top", "1"]),
+        *(
+            (
+                verb,
+                {"device": ["A100", "P100"], "runtime": "compile"},
+                ["--device", "A100,P100", "--runtime", "compile"],
+            )
+            for verb in (Verb.PREDICT, Verb.FITS, Verb.MAX_BATCH)
+        ),
     ],
 )
 def test_answers_are_those_of_the_command_line(

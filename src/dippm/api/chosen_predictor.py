@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dippm.api.arguments import Devices, as_list, parse_conditions, parse_devices, parse_software
 from dippm.api.question import Question
+from dippm.api.refused_devices import RefusedDevice, find_refused, with_refused
 from dippm.costs.conditions import Conditions, Mode
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
@@ -34,15 +35,22 @@ class ChosenPhysics:
 
     Args:
         physics: What predicts.
-        devices: Devices, in the order of the question.
+        devices: Devices that can run it, in the order of the question.
         conditions: What the figures hold for.
         software: What the figures hold for.
+        refused: Devices of the question that cannot: every answer names them in a warning.
     """
 
     physics: PhysicsPredictor
     devices: list[DeviceSpec]
     conditions: Conditions
     software: Software
+    refused: tuple[RefusedDevice, ...] = ()
+
+    @property
+    def asked_devices(self) -> list[DeviceSpec]:
+        """All devices of the question."""
+        return [*self.devices, *(each.device for each in self.refused)]
 
     @property
     def reading_mode(self) -> Mode:
@@ -60,7 +68,7 @@ class ChosenPhysics:
         self, graphs: Sequence[Graph], *, batches: Sequence[int], mig_policy: MigPolicy = MigPolicy.SAFE
     ) -> list[list[Prediction]]:
         """The same for each of several graphs, worked out together."""
-        return self.physics.predict_each(
+        answers = self.physics.predict_each(
             graphs,
             batches=batches,
             devices=self.devices,
@@ -68,6 +76,7 @@ class ChosenPhysics:
             software=self.software,
             mig_policy=mig_policy,
         )
+        return [with_refused(predictions, self.refused) for predictions in answers]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -106,6 +115,11 @@ class ChosenNetwork:
             )
         return [spec]
 
+    @property
+    def asked_devices(self) -> list[DeviceSpec]:
+        """The same: the question has no other."""
+        return self.devices
+
     def predict(
         self, graph: Graph, *, batches: Sequence[int], mig_policy: MigPolicy = MigPolicy.SAFE
     ) -> list[Prediction]:
@@ -133,7 +147,8 @@ def choose_predictor(
 
     Raises:
         UsageError: ``predictor.mismatch`` where the predictor does not hold for it, or a name is wrong.
-        UnsupportedError: A device or runtime is not supported.
+        UnsupportedError: A device or runtime is not supported; ``software.impossible`` or ``runtime.unsupported`` where
+            none of the devices can run it.
         DippmError: The predictor cannot be read.
     """
     given = question.named_conditions
@@ -149,11 +164,19 @@ def choose_predictor(
     else:
         adapted = _load_adapted(predictor, asked)
         devices, physics, given = [adapted.manifest.device], adapted.physics, adapted.conditions_for(given)
+    conditions = parse_conditions(**question.training_conditions, **given)
+    named = None if question.software is None else parse_software(question.software)
+    refused = find_refused(devices, runtime=conditions.runtime, software=named)
+    out = [each.device for each in refused]
+    answering = [device for device in devices if device not in out]
+    if not answering:
+        raise refused[0].error
     return ChosenPhysics(
         physics=physics,
-        devices=devices,
-        conditions=parse_conditions(**question.training_conditions, **given),
-        software=parse_software(question.software, devices=devices),
+        devices=answering,
+        conditions=conditions,
+        software=named or parse_software(None),
+        refused=refused,
     )
 
 

@@ -141,9 +141,10 @@ def fits(
             ``checkpointing``, ``layout``, ``runtime``, ``software`` and ``trust``, as in :func:`dippm.predict`.
 
     Returns:
-        One answer for one device and one batch; else a list, all batches of the first device first. With prices the
-        list is in the order in which to try: what fits first, then what may, then what does not; the cheapest per
-        sample first among those, devices without a price last.
+        One answer for one device and one batch; else a list, all batches of the first device first, without devices
+        that cannot run what is asked, which a warning of all predictions names. With prices the list is in the order in
+        which to try: what fits first, then what may, then what does not; the cheapest per sample first among those,
+        devices without a price last.
 
     Raises:
         UsageError: As :func:`dippm.predict`, or a price is wrong.
@@ -155,7 +156,7 @@ def fits(
     batches = parse_batches(batch)
     chosen = choose_predictor(predictor, question, device=device)
     specs = chosen.devices
-    per_hour = parse_prices(prices, specs)
+    per_hour = parse_prices(prices, chosen.asked_devices)
     predictions = predict_as_read(
         chosen, lambda size: question.read(model, mode=chosen.reading_mode, batch_hint=size), batches
     )

@@ -151,8 +151,9 @@ def max_batch(
         **options: See above.
 
     Returns:
-        One answer for one device, else a list in the order of the devices; with prices the cheapest per sample first,
-        then those without a price, then those where nothing fits.
+        One answer for one device, else a list in the order of the devices, without those that cannot run what is asked,
+        which a warning of all predictions names; with prices the cheapest per sample first, then those without a price,
+        then those where nothing fits.
 
     Raises:
         UnsupportedError: ``graph.fixed_batch`` where the model holds for one batch size only, ``graph.no_batch`` where
@@ -165,7 +166,7 @@ def max_batch(
     chosen = choose_predictor(predictor, question, device=device)
     asked = need_physics(chosen, because=_NO_SEARCH)
     bound_ms = _parse_bound(asked.conditions, latency_ms=latency_ms, step_time_ms=step_time_ms)
-    per_hour = parse_prices(prices, asked.devices)
+    per_hour = parse_prices(prices, asked.asked_devices)
     graph = question.read(model, mode=asked.reading_mode)
     if graph.fixed_batch is not None:
         raise UnsupportedError(

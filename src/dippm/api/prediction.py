@@ -108,11 +108,13 @@ def predict(
 
     Returns:
         One prediction for one batch and one device; else a list, all batches of the first device first.
+        Devices that cannot run what is asked are left out of a list, and a warning of all its predictions names them
+        and says why.
 
     Raises:
         UsageError: A batch, shape or option is wrong, or the predictor does not hold for it.
         ModelReadError: The file cannot be read.
-        UnsupportedError: The device, mode, runtime or batch is not supported.
+        UnsupportedError: The mode, runtime or batch is not supported, or none of the devices can run it.
         MissingExtraError: The framework is not installed.
         DippmError: The predictor cannot be read.
     """

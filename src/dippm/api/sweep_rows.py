@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from dippm.api.batched_reading import read_for_batches
 from dippm.api.loading import load
 from dippm.api.prediction import predict
+from dippm.api.refused_devices import find_refused
 from dippm.api.sweep_settings import SweepSettings
 from dippm.costs.conditions import Conditions
 from dippm.costs.software import Software
+from dippm.devices import DeviceSpec
 from dippm.errors import DippmError, MissingExtraError
 from dippm.graph import Graph
 from dippm.predictors.prediction import ModelInfo, Prediction, round_figures
@@ -211,11 +213,15 @@ def _read(task: SweepTask, settings: SweepSettings, batch: int) -> Graph:
 def _rows_of(task: SweepTask, graph: Graph, batches: Sequence[int], settings: SweepSettings) -> Iterator[Row]:
     info = ModelInfo.of(graph)
     step = max(1, min(_BATCHES_AT_ONCE, _AT_ONCE // len(settings.devices)))
+    errors = _refused_devices(settings)
+    answering = [place for place in range(len(settings.devices)) if place not in errors]
     for start in range(0, len(batches), step):
         together = list(batches[start : start + step])
         places = [(b, d) for b in range(len(together)) for d in range(len(settings.devices))]
+        answers: dict[tuple[int, int], Prediction | DippmError] = {(b, d): errors[d] for b, d in places if d in errors}
         try:
-            answers = dict(_predict(graph, together, settings, (0, len(together)), (0, len(settings.devices))))
+            if answering:
+                answers |= _predict(graph, together, settings, (0, len(together)), answering)
         except _ModelRefusedError as refused:
             yield _error_row(task, settings, code=refused.error.code, error=str(refused.error), info=info)
             return
@@ -244,24 +250,33 @@ class _ModelRefusedError(Exception):
         self.error = error
 
 
+def _refused_devices(settings: SweepSettings) -> dict[int, DippmError]:
+    """Why devices cannot run what is asked, by their places: no model is worked out for these."""
+    specs = {place: each for place, each in enumerate(settings.devices) if isinstance(each, DeviceSpec)}
+    if settings.options["predictor"] is not None:
+        return {}
+    refused = find_refused(specs.values(), runtime=settings.conditions.runtime, software=settings.software)
+    return {place: each.error for each in refused for place, spec in specs.items() if spec == each.device}
+
+
 def _predict(
-    graph: Graph, batches: Sequence[int], settings: SweepSettings, b: tuple[int, int], d: tuple[int, int]
+    graph: Graph, batches: Sequence[int], settings: SweepSettings, b: tuple[int, int], d: Sequence[int]
 ) -> Iterator[tuple[tuple[int, int], Prediction | DippmError]]:
     """Answers by place of batch and device. What is refused together is asked for in halves."""
-    devices = settings.devices[d[0] : d[1]]
+    devices = [settings.devices[place] for place in d]
     try:
         answers = predict(
             graph,
             batch=batches[b[0] : b[1]],
-            device=None if devices == (None,) else list(devices),  # type: ignore[arg-type]
+            device=None if devices == [None] else devices,  # type: ignore[arg-type]
             **settings.options,
         )
     except DippmError as exc:
         if exc.code in _OF_THE_MODEL:
             raise _ModelRefusedError(exc) from exc
-        if d[1] - d[0] > 1:
-            middle = (d[0] + d[1]) // 2
-            halves = [(b, (d[0], middle)), (b, (middle, d[1]))]
+        halves: list[tuple[tuple[int, int], Sequence[int]]]
+        if len(d) > 1:
+            halves = [(b, d[: len(d) // 2]), (b, d[len(d) // 2 :])]
         elif b[1] - b[0] > 1:
             middle = (b[0] + b[1]) // 2
             halves = [((b[0], middle), d), ((middle, b[1]), d)]
@@ -271,7 +286,7 @@ def _predict(
         for of_batches, of_devices in halves:
             yield from _predict(graph, batches, settings, of_batches, of_devices)
         return
-    places = ((batch, device) for device in range(*d) for batch in range(*b))
+    places = ((batch, device) for device in d for batch in range(*b))
     yield from zip(places, answers, strict=True)
 
 

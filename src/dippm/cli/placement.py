@@ -20,7 +20,15 @@ from dippm.cli.output import (
     print_json,
     print_note,
 )
-from dippm.cli.predict import find_devices, is_of_energy, make_title, memory_lines, notes_of, print_heading
+from dippm.cli.predict import (
+    find_devices,
+    is_of_energy,
+    make_title,
+    memory_lines,
+    notes_of,
+    print_heading,
+    refused_entry,
+)
 from dippm.cli.shared_options import with_shared_options
 
 if TYPE_CHECKING:
@@ -60,16 +68,17 @@ def fits(
     """Run ``dippm fits``."""
     from dippm import api
 
+    devices = find_devices(device, device_file, predictor)
     answers = api.fits(
         model,
-        device=find_devices(device, device_file, predictor),
+        device=devices,
         batch=options.parse_batches(batch),
         prices=options.parse_prices(price),
         predictor=predictor,
         **asked,
     )
     if as_json:
-        _print_json("fits", answers)
+        _print_json("fits", answers, refused_entry(devices, predictor, asked))
     elif is_terminal():
         _print_table(_fit_table(answers), answers, _held_note(answers, predictor))
     else:
@@ -97,9 +106,10 @@ def max_batch(
     """Run ``dippm max-batch``."""
     from dippm import api
 
+    devices = find_devices(device, device_file, predictor)
     found = api.max_batch(
         model,
-        device=find_devices(device, device_file, predictor),
+        device=devices,
         latency_ms=latency_ms,
         step_time_ms=step_time_ms,
         prices=options.parse_prices(price),
@@ -108,7 +118,7 @@ def max_batch(
     )
     answers = found if isinstance(found, list) else [found]
     if as_json:
-        _print_json("max_batches", answers)
+        _print_json("max_batches", answers, refused_entry(devices, predictor, asked))
     elif is_terminal():
         notes = (_MAX_BATCH_NOTE, _held_note(answers, predictor))
         _print_table(_max_batch_table(answers), answers, *notes, warnings=_none_notes(answers))
@@ -117,10 +127,10 @@ def max_batch(
         _print_rows(_MAX_BATCH_COLUMNS, answers, rows, warnings=_none_notes(answers))
 
 
-def _print_json(name: str, answers: Sequence[DeviceFit | MaxBatch]) -> None:
-    """Answers under their name, beside the model that all of them are about."""
+def _print_json(name: str, answers: Sequence[DeviceFit | MaxBatch], refused: dict[str, object]) -> None:
+    """Answers under their name, beside the model that all of them are about and the devices that are left out."""
     model = answers[0].prediction.model.to_dict()
-    print_json({"schema": SCHEMA, "model": model, name: [answer.to_dict() for answer in answers]})
+    print_json({"schema": SCHEMA, "model": model, name: [answer.to_dict() for answer in answers], **refused})
 
 
 def _max_batch_row(answer: MaxBatch) -> list[object]:

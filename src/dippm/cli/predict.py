@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dippm.api.question import Options
+from dippm.api.question import Options, Question
 from dippm.cli import options
 from dippm.cli.folded_name import FoldedName
 from dippm.cli.output import (
@@ -39,6 +39,7 @@ __all__ = [
     "notes_of",
     "predict",
     "print_heading",
+    "refused_entry",
 ]
 
 HELP = "Predict latency, energy, memory and the MIG slice."
@@ -86,6 +87,7 @@ def predict(
                 "schema": SCHEMA,
                 "model": predictions[0].model.to_dict(),
                 "predictions": [prediction.to_dict() for prediction in predictions],
+                **refused_entry(devices, predictor, asked),
             }
         )
     elif is_terminal():
@@ -128,6 +130,15 @@ def find_device(name: str | None, file: str | None, predictor: str | None) -> De
     return found[0] if found else None
 
 
+def refused_entry(
+    devices: Sequence[DeviceSpec | str] | None, predictor: str | None, asked: Options
+) -> dict[str, object]:
+    """``refused`` of an answer's JSON, where devices are left out; a predictor of the caller's knows one alone."""
+    from dippm.api import refused_devices
+
+    return {} if predictor is not None else refused_devices.refused_entry(devices, Question(**asked))
+
+
 def _kubernetes(predictions: Sequence[Prediction], devices: Sequence[DeviceSpec | str] | None) -> str:
     """The manifest's fragment of one prediction."""
     from dippm import api
@@ -138,8 +149,8 @@ def _kubernetes(predictions: Sequence[Prediction], devices: Sequence[DeviceSpec 
             code="format.several",
             cure="Give one batch size and one device, or see dippm pack.",
         )
-    spec = devices[0] if devices else None
-    return api.pod_fragment(predictions[0], None if isinstance(spec, str) else spec)
+    specs = [each for each in devices or () if not isinstance(each, str) and each.name == predictions[0].device]
+    return api.pod_fragment(predictions[0], specs[0] if specs else None)
 
 
 def _row(prediction: Prediction) -> list[object]:

@@ -65,12 +65,26 @@ class Prediction(BaseModel):
     predictor: Predictor
 
 
+class Refused(BaseModel):
+    """A device that cannot run what is asked."""
+
+    device: str
+    code: str = Field(description="Stable name for programs.", examples=["software.impossible"])
+    message: str
+
+
+_REFUSED: list[Refused] = Field(
+    default=[], description="Devices that are left out, and why; absent where there are none."
+)
+
+
 class PredictAnswer(BaseModel):
     """Answer of ``/v1/predict``: the object of ``dippm predict --json``."""
 
     schema_: int = Field(alias="schema")
     model: Model
     predictions: list[Prediction]
+    refused: list[Refused] = _REFUSED
 
 
 class Price(BaseModel):
@@ -103,6 +117,7 @@ class FitsAnswer(BaseModel):
     schema_: int = Field(alias="schema")
     model: Model
     fits: list[Fit]
+    refused: list[Refused] = _REFUSED
 
 
 class MaxBatch(BaseModel):
@@ -124,6 +139,7 @@ class MaxBatchAnswer(BaseModel):
     schema_: int = Field(alias="schema")
     model: Model
     max_batches: list[MaxBatch]
+    refused: list[Refused] = _REFUSED
 
 
 class Operator(BaseModel):

@@ -10,7 +10,8 @@ from typing import Any
 
 from dippm import api
 from dippm.api.loading import precision_to_read, read_format
-from dippm.api.question import ModelByBatch
+from dippm.api.question import ModelByBatch, Options, Question
+from dippm.api.refused_devices import refused_entry
 from dippm.server.archives import unpack_model
 from dippm.server.errors import SCHEMA
 from dippm.server.jobs import Job, Verb
@@ -128,19 +129,28 @@ def _predict(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[s
         "schema": SCHEMA,
         "model": predictions[0].model.to_dict(),
         "predictions": [prediction.to_dict() for prediction in predictions],
+        **_refused(devices, options),
     }
 
 
 def _fits(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     answers = api.fits(model, device=devices, **options)
     info = answers[0].prediction.model.to_dict()
-    return {"schema": SCHEMA, "model": info, "fits": [each.to_dict() for each in answers]}
+    found = [each.to_dict() for each in answers]
+    return {"schema": SCHEMA, "model": info, "fits": found, **_refused(devices, options)}
 
 
 def _max_batch(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
     answers = api.max_batch(model, device=devices, **options)
     info = answers[0].prediction.model.to_dict()
-    return {"schema": SCHEMA, "model": info, "max_batches": [each.to_dict() for each in answers]}
+    found = [each.to_dict() for each in answers]
+    return {"schema": SCHEMA, "model": info, "max_batches": found, **_refused(devices, options)}
+
+
+def _refused(devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
+    """``refused`` of an answer, where devices are left out of it."""
+    asked: Any = {name: options[name] for name in Options.__annotations__ if name in options}
+    return refused_entry(devices, Question(**asked))
 
 
 def _inspect(model: ModelByBatch, devices: list[api.DeviceSpec], options: dict[str, Any]) -> dict[str, object]:
