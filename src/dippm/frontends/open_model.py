@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_model"]
 
-_ERRORS_OF_INPUTS = frozenset({"input.dtype_wrong", "input.name_unknown", "input.shape_wrong"})
+_ERRORS_OF_INPUTS = frozenset({"input.dtype_wrong", "input.name_unknown", "input.shape_wrong", "torch.forward_failed"})
 _NO_MODEL = "model.invalid"
 _TEXT = "input_ids"
 _PLAIN_TEXT_WARNING = "The text is taken to have no padding and no other tokens with a meaning of their own."
@@ -223,13 +223,13 @@ def _read_built(
             end = getattr(getattr(module, "config", None), "eos_token_id", None)
             try:
                 graph = read(input=text)
-            except UsageError:
+            except (UsageError, ModelReadError):
                 # A model that summarises a text by its last token may refuse one without an end.
                 if not isinstance(end, int) or (text := with_plain_text(given, end=end)) is None:
                     raise
                 graph = read(input=text)
             return replace(graph, warnings=(*graph.warnings, _PLAIN_TEXT_WARNING))
-    except UsageError as exc:
+    except (UsageError, ModelReadError) as exc:
         if not input.is_empty or exc.code not in _ERRORS_OF_INPUTS:
             raise
         told = str(exc).removesuffix(exc.cure or "").strip()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dippm
-from dippm.errors import DippmError, UnsupportedError
+from dippm.errors import DippmError, ModelReadError, UnsupportedError
 from dippm.graph import DType
 
 torch = pytest.importorskip("torch")
@@ -306,3 +306,93 @@ def test_a_script_that_never_runs_is_not_told_to_take_another_shape(
     error = _error(save_script(module, tmp_path / "m.pt"))
     assert error.code == "torch.script_cannot_run"
     assert "remove_parametrizations" in (error.cure or "")
+
+
+class Mistaken(nn.Module):
+    """A layer and a mistake in the code around it, of each kind that Python tells apart."""
+
+    def __init__(self, mistake: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.mistake = mistake
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.layer(x)
+        return getattr(self, self.mistake)(x, mask)  # type: ignore[no-any-return]
+
+    def attribute(self, x: Any, mask: Any) -> Any:
+        return x.no_such_method()  # fails: attribute
+
+    def absent(self, x: Any, mask: Any) -> Any:
+        return x * mask.sum()  # fails: absent
+
+    def name(self, x: Any, mask: Any) -> Any:
+        return x + undefined  # type: ignore[name-defined]  # noqa: F821  # fails: name
+
+    def unbound(self, x: Any, mask: Any) -> Any:
+        if mask is not None:
+            scale = 2
+        return x * scale  # fails: unbound
+
+    def module(self, x: Any, mask: Any) -> Any:
+        import not_there_at_all  # type: ignore[import-not-found]  # fails: module
+
+        return not_there_at_all.f(x)
+
+    def key(self, x: Any, mask: Any) -> Any:
+        return {"a": x}["b"]  # fails: key
+
+    def arguments(self, x: Any, mask: Any) -> Any:
+        return self.layer(x, mask)  # fails: arguments
+
+    def fraction(self, x: Any, mask: Any) -> Any:
+        return x.view(-1, x.shape[1] / 2)  # fails: fraction
+
+    def unwritten(self, x: Any, mask: Any) -> Any:
+        raise NotImplementedError("later")  # fails: unwritten
+
+    def endless(self, x: Any, mask: Any) -> Any:
+        return self.endless(x, mask)  # fails: endless
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        ("attribute", "AttributeError: 'Tensor' object has no attribute 'no_such_method'."),
+        ("absent", "AttributeError: 'NoneType' object has no attribute 'sum'."),
+        ("name", "NameError: name 'undefined' is not defined."),
+        ("unbound", "UnboundLocalError: "),
+        ("module", "ModuleNotFoundError: No module named 'not_there_at_all'."),
+        ("key", "KeyError: 'b'."),
+        ("arguments", "TypeError: Linear.forward() takes 2 positional arguments but 3 were given."),
+        ("fraction", "TypeError: view()"),
+        ("unwritten", "NotImplementedError: later."),
+        ("endless", "RecursionError: "),
+    ],
+)
+@pytest.mark.parametrize("batch_hint", [None, 4])
+def test_a_mistake_in_the_models_code_is_told_as_one(mistake: str, text: str, batch_hint: int | None) -> None:
+    with pytest.raises(ModelReadError) as caught:
+        dippm.load(Mistaken(mistake), input="8", batch_hint=batch_hint)
+    error = caught.value
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = 1 + next(place for place, line in enumerate(lines) if line.endswith(f"# fails: {mistake}"))
+    assert error.code == "torch.forward_failed"
+    assert f"The code of Mistaken failed at {__file__}:{line}: {text}" in str(error)
+
+
+def test_a_module_without_a_forward_is_told() -> None:
+    error = _error(nn.Module())
+    assert error.code == "torch.forward_failed"
+    assert 'missing the required "forward" function' in str(error)
+
+
+def test_an_operator_that_raises_as_a_mistake_does_is_none() -> None:
+    with torch.library._scoped_library("dippm_mistakes", "DEF") as library:
+        library.define("half(Tensor x) -> Tensor")
+
+        class Own(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.ops.dippm_mistakes.half(x)  # type: ignore[no-any-return]
+
+        assert _error(Own()).code == "torch.no_shape_rule"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError
 from dippm.frontends.torch.higher_order import COND
 from dippm.frontends.torch.script_traceback import is_script_error, script_message, script_place
@@ -24,6 +24,8 @@ _NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
 _NEVER_SCRIPTED = re.compile(r"not working with scripting")
 _NO_SHAPE_RULE = re.compile(r"no fake impl registered")
 _OWN_OPERATOR = re.compile(r"\baten[:.]")
+# What Python raises for a mistake in code, whatever the sizes are.
+_MISTAKES = (AttributeError, ImportError, KeyError, NameError, NotImplementedError, RecursionError, TypeError)
 _HERE = Path(__file__).parent
 _TORCH = Path(torch.__file__).parent
 
@@ -69,6 +71,12 @@ def forward_error(
             f"{source} differentiates in its forward pass, at {place}, which cannot be recorded.",
             code="torch.differentiates",
             cure="Give the model that it differentiates; a backward pass costs about twice what a forward pass does.",
+        )
+    if _is_mistake(error, raised=raised):
+        return ModelReadError(
+            f"The code of {source} failed at {place}: {kind}: {text}",
+            code="torch.forward_failed",
+            cure="Mend that line; where it is right, give the inputs as forward takes them, in number and kind.",
         )
     if isinstance(cause, NotImplementedError) or _NO_SHAPE_RULE.search(text):
         return UnsupportedError(
@@ -140,11 +148,25 @@ def _data_dependent(asked: str, *, place: str, source: str, is_script: bool) -> 
     )
 
 
+def _is_mistake(error: Exception, *, raised: Exception | None) -> bool:
+    """Whether an exception is of the model's own code: not an operator's, and not raised in code of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not isinstance(error, _MISTAKES) or error is raised or not frames:
+        return False
+    if isinstance(error, TypeError):  # PyTorch's calls go through code of this package, and refuse arguments so
+        return any(map(_is_users, frames))
+    return _HERE not in Path(frames[-1].filename).parents
+
+
 def _users_line(error: BaseException) -> str:
     """Where in the model's own code an error arose, as file:line."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not {_HERE, _TORCH} & set(Path(frame.filename).parents)]
+    own = list(filter(_is_users, frames))
     return f"{own[-1].filename}:{own[-1].lineno}" if own else "a place that is not in any source file here"
+
+
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    return not {_HERE, _TORCH} & set(Path(frame.filename).parents)
 
 
 def _first_line(error: BaseException) -> str:

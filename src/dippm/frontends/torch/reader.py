@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from dippm.costs.conditions import Mode
-from dippm.errors import DippmError, UnsupportedError, UsageError
+from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, buffers_behind, masks_behind
@@ -86,6 +86,7 @@ def read_module(
     Raises:
         UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``;
             ``torch.lazy`` where a lazy module was never called.
+        ModelReadError: ``torch.forward_failed`` where the module's own code has a mistake, whatever the shapes.
         UnsupportedError: ``torch.data_dependent`` where the forward pass branches on the values of its input;
             ``torch.needs_gpu`` where it asks for a GPU that is not there;
             ``torch.no_shape_rule`` where PyTorch cannot tell an operator's output shape; ``torch.quantised`` where
@@ -218,7 +219,7 @@ class _Reading:
                 if exc.code != "graph.batch_dependent":
                     raise
                 reason = str(exc)
-            except UsageError as exc:
+            except (UsageError, ModelReadError) as exc:
                 # Some modules take one batch size alone, and say so by failing at others.
                 if batch_hint is None and not readings:
                     first_error = exc
@@ -347,7 +348,7 @@ class _Reading:
         asked = next((each.tensors for each in (error, recorder.raised) if isinstance(each, DataDependentError)), ())
         buffers = buffers_behind(asked, recorder.nodes(), recorder.tensors)
         found = forward_error(error, raised=recorder.raised, source=self.source, shapes=shapes, buffers=buffers)
-        if not isinstance(found, UsageError):
+        if not isinstance(found, UsageError | ModelReadError):
             return found
         # A module that passes arguments on by any name may have lacked the one that was meant.
         return unknown_name(self.module, self.input, why=str(found).removesuffix(found.cure or "").strip()) or found
