@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dippm.frontends.torch.asked_values import DataDependentError
 from dippm.frontends.torch.recorder import Recorder
+from dippm.frontends.torch.watched_batch import BatchWatch
 
 __all__ = ["PretendedDevice"]
 
@@ -26,11 +27,13 @@ class PretendedDevice(TorchFunctionMode):
 
     Args:
         recorder: The recorder that knows the values.
+        watch: Who is told what the batch in sizes of tensors is compared with; None for nobody.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, watch: BatchWatch | None = None) -> None:
         super().__init__()
         self._recorder = recorder
+        self._watch = watch
 
     def __torch_function__(
         self,
@@ -42,6 +45,8 @@ class PretendedDevice(TorchFunctionMode):
         answer = _DEVICE_ANSWERS.get(func)
         if answer is not None:
             return answer
+        if self._watch is not None and (func == _SHAPE or func is torch.Tensor.size):
+            return _watched(func(*args, **(kwargs or {})), args[1:], kwargs or {}, watch=self._watch)
         recorder = self._recorder
         if func in _GRADIENT_HOOKS and recorder.flow is not None:
             return RemovableHandle(OrderedDict())
@@ -80,6 +85,14 @@ class PretendedDevice(TorchFunctionMode):
         return [self._with_numbers(item) for item in data] if isinstance(data, list | tuple) else data
 
 
+def _watched(found: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, watch: BatchWatch) -> Any:
+    """The shape of a tensor, or its size in the dimension that is asked for, as a watch wants it."""
+    if isinstance(found, torch.Size):
+        return watch.watch_shape(found)
+    axis = args[0] if args else kwargs.get("dim")
+    return watch.watch_size(found, axis) if isinstance(axis, int) else found
+
+
 def _here(value: Any) -> Any:
     """A device that is there in place of one that may not be; anything else as it is."""
     if isinstance(value, (str, torch.device)) and torch.device(value).type != "meta":
@@ -101,5 +114,6 @@ _DEVICE_ANSWERS: dict[Any, Any] = {
 }
 _GRADIENT_HOOKS = frozenset({torch.Tensor.register_hook, torch.Tensor.retain_grad})
 _DATA = _getter("data")
+_SHAPE = _getter("shape")
 _MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

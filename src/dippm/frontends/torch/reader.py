@@ -40,6 +40,7 @@ from dippm.frontends.torch.time_first import (
     turnable,
     warn_of_time_first,
 )
+from dippm.frontends.torch.watched_batch import BatchWatch, settle_doubts
 from dippm.graph import Graph, Node, TensorRole, TensorSpec
 from dippm.graph.passes.unify_batches import check_batch, unify_batches
 from dippm.processes.collection_pause import collection_paused
@@ -80,8 +81,10 @@ def read_module(
         batches: Batch sizes to read at, two for every batch size or one for that one alone; None to choose.
 
     Returns:
-        The graph, for every batch size where the module's sizes grow in proportion to it, else for ``batch_hint``
-        or 1, with the reason. A module that takes the time first has its batch in the second dimension, and a warning.
+        The graph, for every batch size where the module's sizes grow in proportion to it, else for ``batch_hint`` or 1,
+        with the reason. Where a batch by which the module decides goes another way, it is read so for a ``batch_hint``
+        of that size, and else a warning says so. A module that takes the time first has its batch in the second
+        dimension, and a warning.
 
     Raises:
         UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``;
@@ -142,6 +145,7 @@ class _Reading:
     state: ModuleState
     integer_inputs: frozenset[int] = frozenset()
     full_masks: frozenset[int] = frozenset()
+    watch: BatchWatch | None = None
 
     def read_in_order(self, *, batch_hint: int | None, batches: tuple[int, ...] | None) -> Graph:
         """Read the module with the batch where it has it: behind the time, where a layer takes that first."""
@@ -199,7 +203,8 @@ class _Reading:
     def read_any_batch(self, *, batch_hint: int | None, choices: tuple[tuple[int, ...], ...]) -> Graph:
         reason = ""
         readings: dict[int, Graph] = {}
-        for batches in choices:
+        watch: BatchWatch | None = None
+        for place, batches in enumerate(choices):
             try:
                 for batch in batches:
                     if batch not in readings:
@@ -208,13 +213,23 @@ class _Reading:
                 graph = unify_batches(readings[first], readings[second], batches=(first, second))
                 # Even, for modules that take even batches alone; larger than both, or it would prove nothing.
                 proof = max(_PROOF_BATCH, 2 * max(batches), batch_hint or 0)
-                if proof not in readings:
+                if watch is None:
                     try:
-                        readings[proof] = self.read_settled(proof)
+                        readings[proof], watch = self._read_watched(proof)
                     except UnsupportedError as exc:
                         reason = str(exc)
                         break
-                return check_batch(graph, readings[proof], proof)
+                graph = check_batch(graph, readings[proof], proof)
+                read = (first, second, proof)
+                doubts = [batch for tried in choices[:place] for batch in tried if batch not in read]
+                doubts += [batch for batch in watch.doubtful(read) if batch not in doubts]
+                return settle_doubts(
+                    graph,
+                    doubts,
+                    read=read,
+                    read_at=lambda size: readings[size] if size in readings else self.read_settled(size),
+                    batch_hint=batch_hint,
+                )
             except UnsupportedError as exc:
                 if exc.code != "graph.batch_dependent":
                     raise
@@ -231,6 +246,12 @@ class _Reading:
                 reason = str(exc)
         batch = batch_hint or 1
         return dataclasses.replace(self.read_settled(batch), fixed_batch=batch, fixed_batch_reason=reason)
+
+    def _read_watched(self, batch: int) -> tuple[Graph, BatchWatch]:
+        """Read the module at a batch, and see what that is compared with."""
+        axes = {entry.batch_axis for entry in self.input.entries if entry.is_batched}
+        watch = BatchWatch(batch, axes=axes)
+        return dataclasses.replace(self, watch=watch).read_settled(batch), watch
 
     def read_settled(self, batch: int) -> Graph:
         """Read the module as it runs once its first call is over, which is how it is measured."""
@@ -328,8 +349,9 @@ class _Reading:
 
     def _call(self, recorder: Recorder, positional: tuple[Any, ...], named: Mapping[str, Any], *, batch: int) -> Any:
         noted = recorder.autocast.noted()
+        pretended = PretendedDevice(recorder, watch=self.watch)
         try:
-            with torch.inference_mode(), _gradients_followed(recorder), PretendedDevice(recorder), recorder, noted:
+            with torch.inference_mode(), _gradients_followed(recorder), pretended, recorder, noted:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise

@@ -1,0 +1,137 @@
+"""A module that decides by its batch is told, and read the way that it goes at the batch that is asked for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dippm
+from dippm.graph import Dim, Graph
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from dippm.frontends.torch.watched_batch import BatchWatch  # noqa: E402
+
+READ = (2, 3, 64)
+
+
+class Forked(nn.Module):
+    """Takes the wide layer at some batches and the narrow one at all others."""
+
+    def __init__(self, is_wide: Callable[[torch.Tensor], bool]) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(8, 8), nn.Linear(8, 512)
+        self.is_wide = is_wide
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(x) if self.is_wide(x) else self.narrow(x)  # type: ignore[no-any-return]
+
+
+def width(graph: Graph) -> int:
+    return graph.tensors[graph.outputs[0]].shape[-1].fixed
+
+
+@pytest.mark.parametrize(
+    ("is_wide", "wide_at"),
+    [
+        (lambda x: x.shape[0] == 1, 1),
+        (lambda x: not x.size(0) > 1, 1),
+        (lambda x: x.size(dim=0) < 2, 1),
+        (lambda x: x.size()[0] <= 1, 1),
+        (lambda x: not x.shape[0] >= 2, 1),
+        (lambda x: (x.shape[0] != 1) is False, 1),
+        (lambda x: x.shape == (1, 8), 1),
+        (lambda x: x.shape[0] == 7, 7),
+        (lambda x: x.shape[0] % 5 == 0, 5),
+        (lambda x: x.shape[0] % 2, 3),
+        (lambda x: x.shape[0] % 3 == 0, 3),
+    ],
+)
+def test_a_fork_by_the_batch_is_told_and_taken(is_wide: Callable[[Any], bool], wide_at: int) -> None:
+    module = Forked(is_wide)
+    graph = dippm.load(module, input="8")
+    (warning,) = graph.warnings
+    assert warning.startswith(f"At batch {wide_at} the model goes another way than at batches 2, ")
+    assert (graph.fixed_batch, width(graph)) == (None, 8)
+    alone = dippm.load(module, input="8", batch_hint=wide_at)
+    assert (alone.fixed_batch, alone.warnings, width(alone)) == (wide_at, (), 512)
+    assert "goes another way" in alone.fixed_batch_reason
+
+
+@pytest.mark.parametrize("batch", [1, 5, 7, 33])
+def test_a_batch_beside_those_that_a_fork_was_seen_at_is_looked_at(batch: int) -> None:
+    graph = dippm.load(Forked(lambda x: x.shape[0] % 2), input="8", batch_hint=batch)
+    assert (graph.fixed_batch, width(graph)) == (batch, 512)
+
+
+def test_predictions_are_of_the_way_that_their_batch_goes() -> None:
+    module = Forked(lambda x: x.shape[0] == 1)
+    alone = dippm.predict(module, input="8", batch=1)
+    assert (alone.macs, [text for text in alone.warnings if "another way" in text]) == (8 * 512, [])
+    for prediction in dippm.predict(module, input="8", batch=[1, 2]):
+        assert prediction.macs == prediction.batch * 8 * 8
+        assert any(text.startswith("At batch 1 the model goes another way") for text in prediction.warnings)
+
+
+def test_a_batch_that_a_module_refuses_is_told() -> None:
+    def refuse(x: torch.Tensor) -> bool:
+        if x.shape[0] == 1:
+            raise ValueError("one is not enough")
+        return False
+
+    for hint in (None, 1, 8):
+        graph = dippm.load(Forked(refuse), input="8", batch_hint=hint)
+        (warning,) = graph.warnings
+        assert warning.startswith("The model was read at batches 2, 3 and 64, and cannot be at 1: ")
+        assert warning.endswith("one is not enough.")
+
+
+@pytest.mark.parametrize(
+    "is_wide",
+    [
+        lambda x: x.shape[0] == 0,
+        lambda x: x.shape[1] == 1,
+        lambda x: x.shape[0] < 1,
+        lambda x: x.shape[0] == x.size(0) + 1,
+        lambda x: x.shape[0] == 2.5 or x.shape[0] is None,
+        lambda x: (x.shape[0] == 1) is None,
+        lambda x: x.shape[0] % 4 == 5,
+        lambda x: {1: False}.get(x.shape[0], False),
+        lambda x: copy.deepcopy(x.shape)[0] == "one",
+    ],
+)
+def test_what_comes_to_the_same_is_not_told(is_wide: Callable[[Any], bool]) -> None:
+    graph = dippm.load(Forked(is_wide), input="8", batch_hint=1)
+    assert (graph.fixed_batch, graph.warnings, graph.proved_batch) == (None, (), 64)
+    assert graph.tensors[graph.inputs[0]].shape == (Dim(1, 0), Dim(0, 8))
+
+
+def test_a_watched_size_is_a_size() -> None:
+    watch = BatchWatch(64, axes={0})
+    shape = watch.watch_shape(torch.Size([64, 64, 3]))
+    assert isinstance(shape, torch.Size)
+    assert shape == (64, 64, 3)
+    assert torch.empty(shape, device="meta").shape == shape
+    assert {64: "found"}[shape[0]] == "found"
+    assert [type(size) is int for size in shape] == [False, True, True]
+    assert type(shape[0] * 2) is type(shape[0] // 2) is type(shape[0] + 1) is int
+
+
+def test_doubts_are_batches_that_the_readings_do_not_tell_of() -> None:
+    watch = BatchWatch(64, axes={0})
+    size: Any = watch.watch_size(64, 0)
+    assert watch.watch_size(64, 1) is not size
+    assert watch.watch_size(3, 0) == 3
+    assert not watch.doubtful(READ)
+    for other in (0, 1, 3, 64, 65, 17, -1):
+        assert (size == other) is (other == 64)
+    assert watch.doubtful(READ) == [1, 17]
+    assert (size % 4, size % 2, size % 6) == (0, 0, 4)
+    assert size > 8
+    assert watch.doubtful(READ) == [1, 6, 17]
+    assert size != 20
+    assert watch.doubtful(READ) == [1, 6, 17]
