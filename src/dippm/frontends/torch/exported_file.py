@@ -19,6 +19,7 @@ from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
 from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
+from dippm.frontends.torch.exported_ranges import warn_of_ranges
 from dippm.frontends.torch.exported_time_first import find_exported_time_first
 from dippm.frontends.torch.reader import read_module
 from dippm.frontends.torch.rebatch import Followed
@@ -126,6 +127,7 @@ def read_program(
         inputs = _inputs(module, input, source=source, batch=batch, turned=turned)
         named = inputs.named or {}
         module.batch_axes = {name: entry.batch_axis for name, entry in named.items() if entry.is_batched}
+        told = warn_of_ranges(program, named, batch_hint=batch_hint)
     except _ERRORS_OF_DAMAGE as exc:
         raise _damaged(source, exc) from exc
     try:
@@ -138,7 +140,7 @@ def read_program(
         if cure is None:
             raise
         raise UsageError(str(exc).removesuffix(exc.cure or "").strip(), code=exc.code, cure=cure) from exc
-    told = _warn_of_wrapped(wrapped)
+    told += _warn_of_wrapped(wrapped)
     if time_first is not None and any(named[name].is_batched for name in time_first.names):
         told.append(warn_of_time_first(time_first, is_turned=True))
     return dataclasses.replace(graph, warnings=(*graph.warnings, *told))

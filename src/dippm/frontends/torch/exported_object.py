@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch._export.serde.serialize import EnumEncoder, GraphModuleSerializer, SerializeError, _dataclass_to_dict
+from torch._export.serde.serialize import (
+    EnumEncoder,
+    GraphModuleSerializer,
+    SerializeError,
+    _dataclass_to_dict,
+    serialize_range_constraints,
+)
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -62,7 +68,8 @@ def _as_written(program: ExportedProgram) -> Mapping[str, Any]:
     try:
         serializer = GraphModuleSerializer(program.graph_signature, program.module_call_graph)
         written = {
-            "graph_module": _dataclass_to_dict(serializer.serialize(program.graph_module))  # type: ignore[no-untyped-call]
+            "graph_module": _dataclass_to_dict(serializer.serialize(program.graph_module)),  # type: ignore[no-untyped-call]
+            "range_constraints": _dataclass_to_dict(serialize_range_constraints(program.range_constraints)),  # type: ignore[no-untyped-call]
         }
     except (SerializeError, NotImplementedError) as exc:
         raise ModelReadError(
