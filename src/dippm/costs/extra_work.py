@@ -9,6 +9,7 @@ import numpy as np
 from dippm.costs.conditions import Conditions, Layout, Mode
 from dippm.costs.depthwise import is_depthwise
 from dippm.costs.edges import IndexArray
+from dippm.costs.head_convolutions import plain_head_terms
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
@@ -108,6 +109,11 @@ def add_extra_work(
     if rates.plane_cycles or rates.group_kernel_us:
         for own, device in zip(busy_ms, devices, strict=True):
             add_turns(own, plan, at, layout=conditions.layout, device=device, rates=rates)
+    if rates.head_cycles:
+        for own, device in zip(busy_ms, devices, strict=True):
+            node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
+            head_ms = rates.head_cycles * terms / _cycles_per_ms(device)
+            own[:, node] = np.maximum(own[:, node], gap_ms + head_ms)
     if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING:
         node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
         for own, in_turn, device in zip(busy_ms, elements, devices, strict=True):

@@ -57,6 +57,8 @@ _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
 _STEP_ROWS = 8.0
 # What a multiprocessor holds of the weights of a recurrent layer from step to step, in its registers.
 _HELD_BYTES = 256 * 1024.0
+# The widest hidden state whose weights one block of threads holds from step to step, and asks no other block.
+_HELD_HIDDEN = 96.0
 # Formats in which fused attention is FlashAttention.
 _HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithmetic.BF16))
 
@@ -267,7 +269,8 @@ class KernelTimer:
                 (batch, handed, True),
             )
         )
-        step = np.maximum(step, self.rates.step_us / 1e6)
+        is_held = (hidden <= _HELD_HIDDEN) & (handed == hidden)
+        step = np.maximum(step, np.where(is_held, self.rates.held_step_us, self.rates.step_us) / 1e6)
         weight_bytes = outputs * handed * self.plan.work.first_element_bytes(node)
         step = np.maximum(step, self._reading_seconds(np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)))
         total = sizes.products[columns] * directions * (first + (layers - 1.0) * deeper + layers * steps * step)

@@ -60,9 +60,14 @@ class Rates:
         group_kernel_us: Least time of a group of a depthwise convolution in 16 bits with several outputs of each
             channel where channels lie side by side, microseconds, and as much again for every 50 taps of its filter:
             cuDNN runs a kernel for each; 0 where it does not.
+        head_cycles: Cycles for each term of a sum in convolutions over nearly a whole image that cuDNN runs outside of
+            tensor cores (:mod:`dippm.costs.head_convolutions`). 0 where it is taken to run none so.
         batch_norm_cycles: Cycles for each element of a channel in the block that takes a batch norm's statistics while
             training in NCHW; a channel has one block. 0 where bytes alone count.
         step_us: Least time of one step of a recurrent layer, microseconds.
+        held_step_us: The same where one block of threads holds all weights of a step: a hidden state of up to 96. On an
+            H100 and an H200 0.5 and 1.8 in FP32 for states of up to 64 and of up to 96, 1.0 and 1.5 in FP16 (336
+            directions of LSTMs of two networks).
         row_cycles: Cycles for which a row of a layer norm, however narrow, keeps a multiprocessor busy; 0 where
             networks learn what narrow rows take.
         host_scale: Host time per operator over that of the measured host.
@@ -100,8 +105,10 @@ class Rates:
     group_norm_reads: float = 1.0
     plane_cycles: float = 0.0
     group_kernel_us: float = 0.0
+    head_cycles: float = 0.0
     batch_norm_cycles: float = 0.0
     step_us: float = 8.0
+    held_step_us: float = 1.2
     row_cycles: float = 0.0
     host_scale: float = 1.0
     convolution_host: float = 1.0

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dippm.errors import UsageError
 from dippm.features.physical import LAUNCH_MS, Ramps
 from dippm.features.physical.columns import AT
+from dippm.graph import OpKind
 from dippm.models.additive import AdditiveNetwork, MessageTensors
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.traced_operators import TracedOperators
@@ -29,6 +30,7 @@ IndexArray = npt.NDArray[np.int64]
 
 # A column that does not vary in training says nothing, whatever it is later.
 _LEAST_SPREAD = 1e-6
+_KINDS = np.array([AT[f"is_{kind.value}"] for kind in OpKind])
 # Beyond so many deviations a feature counts as no further away: what no training sample had must not run off.
 _CLIP = 4.0
 _GRADIENT_NORM = 1.0
@@ -116,6 +118,11 @@ class FeatureScale:
         result: Float32Array = np.clip((features - self.mean) * self.factor, -_CLIP, _CLIP)
         return result
 
+    def is_unseen(self, features: Float32Array) -> npt.NDArray[np.bool_]:
+        """Which operators are of a kind that no sample of the training had: these keep the plain sum's time, [N]."""
+        result: npt.NDArray[np.bool_] = np.any(features[:, _KINDS[self.factor[_KINDS] == 0.0]] > 0.0, axis=1)
+        return result
+
     def inputs(self, features: Float32Array) -> Float32Array:
         """Scaled features and their ramps: what a network reads, [N, F + R]."""
         scaled = self.apply(features)
@@ -161,7 +168,14 @@ class TracedBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Batch:
+    """Samples joined into one graph.
+
+    ``is_seen`` is 1 for operators of a kind that the training had, and 0 for others: a correction of these would be one
+    of nothing, and the predictor has none for them either.
+    """
+
     features: Tensor
+    is_seen: Tensor
     kernel_ms: Tensor
     launch_ms: Tensor
     graph: Tensor
@@ -179,7 +193,7 @@ class _Batch:
             producers, consumers = (
                 (source, target, weight * hears[target]) for source, target, weight in (producers, consumers)
             )
-        factors = torch.exp(network(self.features, producers, consumers))
+        factors = torch.exp(network(self.features, producers, consumers) * self.is_seen[:, None])
         result: Tensor = self.kernel_ms * factors[:, 0] + self.launch_ms * factors[:, 1]
         return result
 
@@ -205,6 +219,7 @@ class SampleTensors:
     def __init__(self, samples: AdditiveSamples, scale: FeatureScale) -> None:
         arrays = samples.arrays
         self._features = torch.from_numpy(scale.inputs(arrays.node_features))
+        self._is_seen = torch.from_numpy(~scale.is_unseen(arrays.node_features)).float()
         self._kernel_ms = torch.from_numpy(arrays.kernel_ms * arrays.count)
         self._launch_ms = torch.from_numpy(arrays.launches * arrays.count * np.float32(LAUNCH_MS))
         self._count = torch.from_numpy(arrays.count)
@@ -229,6 +244,7 @@ class SampleTensors:
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
         return _Batch(
             features=torch.cat([self._features[span] for span in spans]),
+            is_seen=torch.cat([self._is_seen[span] for span in spans]),
             kernel_ms=torch.cat([self._kernel_ms[span] for span in spans]),
             launch_ms=torch.cat([self._launch_ms[span] for span in spans]),
             graph=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)),

@@ -83,8 +83,9 @@ _LAWS = {
         "group_norm_cycles",
         "plane_cycles",
         "group_kernel_us",
+        "head_cycles",
     ),
-    Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle", "plane_cycles"),
+    Mode.TRAINING: ("gap_us", "stream", "cache_bytes_per_cycle", "plane_cycles", "head_cycles"),
 }
 _PASSED_OVER = ("rows_by_8", "input_rank", "output_rank")
 _RAMPS = 6
