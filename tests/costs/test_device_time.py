@@ -543,11 +543,14 @@ def test_a_recurrent_layer_of_one_sample_waits_for_its_steps(builder: Any, devic
 
 
 @pytest.mark.parametrize(("hidden", "is_held"), [(64, True), (96, True), (97, False)])
-def test_steps_are_shorter_where_one_block_holds_the_weights(builder: Any, hidden: int, is_held: bool) -> None:
+@pytest.mark.parametrize(("kind", "gates", "device"), [(OpKind.LSTM, 4, "H200"), (OpKind.GRU, 3, "A100")])
+def test_steps_are_shorter_where_one_block_holds_the_weights(
+    builder: Any, kind: OpKind, gates: int, device: str, hidden: int, is_held: bool
+) -> None:
     n, sizes = builder.N, {"hidden_size": hidden, "num_layers": 1, "num_directions": 2, "batch_first": True}
-    weights = [builder.weight(4 * hidden, width) for width in (hidden, hidden) * 2]
-    builder.node(OpKind.LSTM, [builder.input(n, 256, hidden), *weights], n, 256, 2 * hidden, **sizes)
-    (one,) = time_of(builder.graph(), batches=[1], device="H200", precision=Precision.FP32)[:, 0]
+    weights = [builder.weight(gates * hidden, width) for width in (hidden, hidden) * 2]
+    builder.node(kind, [builder.input(n, 256, hidden), *weights], n, 256, 2 * hidden, **sizes)
+    (one,) = time_of(builder.graph(), batches=[1], device=device, precision=Precision.FP32)[:, 0]
     step_ms = (Rates().held_step_us if is_held else Rates().step_us) / 1e3
     assert 2 * 256 * step_ms < one < 1.3 * 2 * 256 * step_ms
 

@@ -63,6 +63,24 @@ def test_other_convolutions_keep_tensor_cores(builder: Any, changes: dict[str, i
     assert _terms(_head(builder, 8, **changes), [16]) == [0.0]
 
 
+def test_convolutions_of_volumes_and_of_oblong_images_keep_tensor_cores(builder: Any) -> None:
+    n, settings = builder.N, {"padding": (0, 0, 0), "stride": (1, 1, 1), "dilation": (1, 1, 1), "groups": 1}
+    x, weight = builder.input(n, 256, 8, 7, 7), builder.weight(1024, 256, 1, 7, 7)
+    x = builder.node(OpKind.CONV, [x, weight], n, 1024, 8, 1, 1, kernel=(1, 7, 7), **settings)
+    settings = {"padding": (0, 0), "stride": (1, 1), "dilation": (1, 1), "groups": 1}
+    x, weight = builder.input(n, 256, 7, 8), builder.weight(1024, 256, 7, 7)
+    builder.node(OpKind.CONV, [x, weight], n, 1024, 1, 2, kernel=(7, 7), **settings)
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph(), Precision.AMP))
+    _, terms = plain_head_terms(plan, plan.work.at([64]), layout=Layout.NCHW, sm_count=_SM_COUNT)
+    assert not terms.any()
+
+
+def test_beyond_what_was_traced_more_pixels_take_no_more_terms(builder: Any, new_builder: Any) -> None:
+    traced, more = _terms(_head(builder, 12), [128, 1024])
+    assert traced == more > 256 * 49.0
+    assert _terms(_head(new_builder(), 22), [64]) == [256 * 49.0]
+
+
 def test_blocks_beyond_those_that_run_at_once_wait(builder: Any) -> None:
     few, many = _terms(_head(builder, 12, outputs=2048), [8, 128])
     blocks = np.ceil(128 * 36 / 64) * 2048 / 128

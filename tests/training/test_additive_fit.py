@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dippm.errors import UsageError
-from dippm.features.physical import COLUMNS
+from dippm.features.physical import COLUMNS, LAUNCH_MS
+from dippm.features.physical.columns import AT
 from dippm.models.additive import AdditiveNetwork
 from dippm.training.additive_fit import AdditiveSettings, FeatureScale, SampleTensors, fit_additive
 from dippm.training.additive_samples import AdditiveSamples
@@ -20,6 +21,33 @@ def test_columns_without_spread_say_nothing(step_samples: AdditiveSamples) -> No
     scaled = scale.apply(strange)[0]
     assert not scaled[scale.factor == 0].any()
     assert np.abs(scaled).max() <= 4.0
+
+
+def test_kinds_that_the_training_lacked_keep_the_plain_time(step_samples: AdditiveSamples) -> None:
+    scale = FeatureScale.fit(step_samples, step_samples.usable)
+    features = step_samples.arrays.node_features[:3].copy()
+    kinds = [place for name, place in AT.items() if name.startswith("is_")]
+    features[:, kinds] = 0.0
+    features[0, AT["is_conv"]] = features[1, AT["is_fft"]] = 1.0
+    assert scale.is_unseen(features).tolist() == [False, True, False]
+    # What every operator of a training is says as little, and is known.
+    always = replace(scale, mean=np.ones_like(scale.mean), factor=np.zeros_like(scale.factor))
+    assert not always.is_unseen(features).any()
+
+
+def test_operators_of_such_kinds_are_not_corrected(
+    step_samples: AdditiveSamples, additive_settings: AdditiveSettings
+) -> None:
+    fitted = fit_additive(step_samples, step_samples.usable, additive_settings)
+    (row,) = chosen = step_samples.usable[:1]
+    arrays = step_samples.arrays
+    nodes = slice(int(arrays.node_offsets[row]), int(arrays.node_offsets[row + 1]))
+    features = arrays.node_features.copy()
+    features[nodes, AT["is_fft"]] = 1.0
+    unseen = replace(step_samples, arrays=replace(arrays, node_features=features))
+    plain_ms = (arrays.kernel_ms * arrays.count + arrays.launches * arrays.count * LAUNCH_MS)[nodes].sum()
+    assert fitted.predict_ms(unseen, chosen) == pytest.approx([plain_ms], rel=1e-5)
+    assert abs(fitted.predict_ms(step_samples, chosen)[0] / plain_ms - 1.0) > 1e-4
 
 
 def test_training_lowers_the_error(step_samples: AdditiveSamples, additive_settings: AdditiveSettings) -> None:

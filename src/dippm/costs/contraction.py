@@ -15,6 +15,7 @@ from dippm.graph import Attribute, DType, OpKind
 from dippm.graph.codes import mark
 
 __all__ = [
+    "WIDEST_HELD_STATE",
     "AttentionSizes",
     "AttentionTable",
     "GemmSizes",
@@ -22,6 +23,9 @@ __all__ = [
     "RecurrentSizes",
     "RecurrentTable",
 ]
+
+WIDEST_HELD_STATE = 96.0
+"""The widest hidden state of a recurrent layer whose weights one block of cuDNN's kernel holds from step to step."""
 
 _GATES = {OpKind.LSTM.value: 4, OpKind.GRU.value: 3, OpKind.RNN.value: 1}
 # The backward pass of fused attention computes the scores again: five products where the forward pass has two.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions
+from dippm.costs.contraction import WIDEST_HELD_STATE
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
@@ -57,8 +58,6 @@ _ATTENTION_TILE = (128.0, 64.0, 32.0, 32.0)
 _STEP_ROWS = 8.0
 # What a multiprocessor holds of the weights of a recurrent layer from step to step, in its registers.
 _HELD_BYTES = 256 * 1024.0
-# The widest hidden state whose weights one block of threads holds from step to step, and asks no other block.
-_HELD_HIDDEN = 96.0
 # Formats in which fused attention is FlashAttention.
 _HALVES = tuple(_ARITHMETICS.index(value) for value in (Arithmetic.FP16, Arithmetic.BF16))
 
@@ -269,7 +268,7 @@ class KernelTimer:
                 (batch, handed, True),
             )
         )
-        is_held = (hidden <= _HELD_HIDDEN) & (handed == hidden)
+        is_held = (hidden <= WIDEST_HELD_STATE) & (handed == hidden)
         step = np.maximum(step, np.where(is_held, self.rates.held_step_us, self.rates.step_us) / 1e6)
         weight_bytes = outputs * handed * self.plan.work.first_element_bytes(node)
         step = np.maximum(step, self._reading_seconds(np.maximum(weight_bytes - self.sheets.sms * _HELD_BYTES, 0.0)))

@@ -65,9 +65,10 @@ class Rates:
         batch_norm_cycles: Cycles for each element of a channel in the block that takes a batch norm's statistics while
             training in NCHW; a channel has one block. 0 where bytes alone count.
         step_us: Least time of one step of a recurrent layer, microseconds.
-        held_step_us: The same where one block of threads holds all weights of a step: a hidden state of up to 96. On an
-            H100 and an H200 0.5 and 1.8 in FP32 for states of up to 64 and of up to 96, 1.0 and 1.5 in FP16 (336
-            directions of LSTMs of two networks).
+        held_step_us: The same where one block of threads holds all weights of a step, a hidden state of up to 96, and
+            asks no other block. In 336 directions of LSTMs of two networks on an H100 and an H200 0.5 and 1.8 in FP32
+            for states of up to 64 and of up to 96, 1.0 and 1.5 in FP16; taken for what it is of GRUs and on other
+            cards, of which none was traced.
         row_cycles: Cycles for which a row of a layer norm, however narrow, keeps a multiprocessor busy; 0 where
             networks learn what narrow rows take.
         host_scale: Host time per operator over that of the measured host.

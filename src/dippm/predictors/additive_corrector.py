@@ -133,11 +133,12 @@ class Corrector:
         ramps = _read_ramps(tensors, columns=len(columns))
         self._static = _Inputs.of(columns, tensors, ramps, first=0, stop=len(STATIC))
         self._changing = _Inputs.of(columns, tensors, ramps, first=len(STATIC), stop=len(COLUMNS))
-        # A column that never varied in training has no scale.
+        # A column that was never anything but 0 in training has neither scale nor mean.
+        is_absent = (factor == 0.0) & (tensors["scale.mean"] == 0.0)
         self.unseen_kinds = frozenset(
             kind
             for kind in OpKind
-            if (name := f"is_{kind.value}") in artefact.columns and factor[artefact.columns.index(name)] == 0.0
+            if (name := f"is_{kind.value}") in artefact.columns and is_absent[artefact.columns.index(name)]
         )
         unseen = [f"is_{kind.value}" for kind in self.unseen_kinds]
         if len(artefact.measured.get("optimizers", ())) == 1:

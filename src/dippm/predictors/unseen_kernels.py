@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.autocast import UNCAST
+from dippm.costs.contraction import WIDEST_HELD_STATE
 from dippm.costs.precision import MATRIX_KINDS, Arithmetic
 from dippm.costs.training_step.moving_gradients import SORTED_SUMS
 from dippm.devices import DeviceSpec
@@ -17,9 +18,6 @@ __all__ = ["is_emulated", "is_unseen"]
 
 # Types that no model of the training computes in.
 _IS_UNSEEN_TYPE = mark(DType, [DType.FLOAT64, *(dtype for dtype in DType if dtype.is_complex)])
-# The widest hidden state of a recurrent layer that any model of the training had (Sequencer). A block of cuDNN's kernel
-# holds all weights of such a layer; wider ones run other kernels.
-_WIDEST_HIDDEN = 96.0
 
 
 def is_unseen(physical: PhysicalPlan, *, knows_fp32: bool) -> npt.NDArray[np.bool_]:
@@ -77,8 +75,8 @@ def _is_unsorted_scatter(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
 
 
 def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
-    """Which classes are recurrent layers wider than those of the training, [C]."""
+    """Which classes are recurrent layers of other kernels than those of the training (Sequencer) ran, [C]."""
     recurrent = physical.kernels.work.recurrent
     is_wide = np.zeros(len(physical.kernels.work.sizes.nodes), dtype=np.bool_)
-    is_wide[recurrent.table.node] = recurrent.hidden_size > _WIDEST_HIDDEN
+    is_wide[recurrent.table.node] = recurrent.hidden_size > WIDEST_HELD_STATE
     return is_wide[physical.node]

@@ -120,7 +120,8 @@ class FeatureScale:
 
     def is_unseen(self, features: Float32Array) -> npt.NDArray[np.bool_]:
         """Which operators are of a kind that no sample of the training had: these keep the plain sum's time, [N]."""
-        result: npt.NDArray[np.bool_] = np.any(features[:, _KINDS[self.factor[_KINDS] == 0.0]] > 0.0, axis=1)
+        is_absent = (self.factor[_KINDS] == 0.0) & (self.mean[_KINDS] == 0.0)
+        result: npt.NDArray[np.bool_] = np.any(features[:, _KINDS[is_absent]] > 0.0, axis=1)
         return result
 
     def inputs(self, features: Float32Array) -> Float32Array:

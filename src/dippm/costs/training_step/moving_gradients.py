@@ -13,8 +13,8 @@ __all__ = ["MOVING_RULES", "SORTED_SUMS", "select_gradient"]
 SORTED_SUMS = frozenset({"index_put", "add"})
 """Functions of gradients of lookups that sort the places first; ``add`` is an embedding's, or one without a name."""
 
-# What adds up the gradient of a lookup, by the function of that. A sum in no order takes an addition of memory for each
-# element, and sorts nothing.
+# What writes the gradient of a lookup, by the function of that. None but the first two sort the places: the others take
+# an addition of memory for each element, or copy.
 _SUMMED_BY = {
     "index": "index_put",
     "unsafe_index": "index_put",
