@@ -73,8 +73,8 @@ FITTED = {
 #: their bytes, products with an operand that is spread 0.22 to 0.39; the largest values of windows of four and of nine
 #: take 3.2 and 4.3, their means 3.1 and 3.4. Cycles of a group norm's statistics hold what reading for them takes.
 #: Concatenations of whole vectors reach 0.85 of the bandwidth and padding 0.87, where ReLUs reach 0.86 to 0.9; the
-#: others take 1.17 to 1.25 cycles for each element on both cards, in 16 bits and in 32. Terms of convolutions at a VGG's
-#: head, where they run outside of tensor cores, take 224 to 278 cycles each (70 of them; dippm.costs.head_convolutions).
+#: others take 1.17 to 1.25 cycles for each element on both cards, in 16 bits and in 32. A term of a convolution at the
+#: head of a VGG that runs outside of tensor cores takes 224 to 278 cycles (70 of them, see head_convolutions.py).
 TRACED = {
     **TRACED_EVERYWHERE,
     "gap_us": 1.65,
