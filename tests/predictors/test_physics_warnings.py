@@ -31,6 +31,7 @@ _ROOM = find_device("A100").capacity_mb
         (0.8, 0.0, (_ROOM, _ROOM + 1), ("It may not fit",)),
         (0.5, 0.0, (_ROOM + 1, _ROOM + 2), ("The device waits for the host 50 %", "It does not fit")),
         (1.0, 0.283, (0.0, _ROOM), ("28 % of the time goes to copying the cache",)),
+        (1.0, 0.0, (0.0, _ROOM), ()),
     ],
 )
 def test_what_follows_from_an_answer(
@@ -43,10 +44,30 @@ def test_what_follows_from_an_answer(
     builder.node(OpKind.RELU, [builder.input(builder.N, 8)], builder.N, 8)
     graph, device = builder.graph(), find_device("A100")
     warnings = warn_of_answer(
-        graph, 1, device, busy_share=busy_share, copying_share=copying_share, needed_mb=interval_mb
+        graph, 1, device, busy_share=busy_share, copying_share=copying_share, head_share=0.09, needed_mb=interval_mb
     )
     assert len(warnings) == len(beginnings)
     assert all(warning.startswith(beginning) for warning, beginning in zip(warnings, beginnings, strict=True))
+
+
+@pytest.mark.parametrize(("device", "runtime", "said"), [
+    ("H100", "eager", [False, True]), ("H100", "cuda-graph", [False, True]), ("H100", "compile", [False, False]),
+    ("A100", "eager", [False, False]),
+])  # fmt: skip
+def test_heads_that_are_taken_to_run_as_plain_sums_are_told_of(
+    builder: Any, device: str, runtime: str, said: list[bool]
+) -> None:
+    n = builder.N
+    settings = {"kernel": (7, 7), "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    x = builder.node(OpKind.RELU, [builder.input(n, 512, 7, 7)], n, 512, 7, 7)
+    builder.node(OpKind.CONV, [x, builder.weight(4096, 512, 7, 7)], n, 4096, 1, 1, **settings)
+    predictions = PhysicsPredictor.load().predict(
+        builder.graph(),
+        batches=[8, 16],
+        devices=[find_device(device)],
+        conditions=Conditions.parse(precision="amp", runtime=runtime),
+    )
+    assert [any("7 x 7 convolution" in warning for warning in each.warnings) for each in predictions] == said
 
 
 def test_copies_of_a_cache_are_told_from_other_concatenations(builder: Any) -> None:

@@ -35,7 +35,7 @@ from dippm.predictors.physics_doubt import (
     most_times,
     time_and_energy_intervals,
 )
-from dippm.predictors.physics_warnings import share_of_copying, warn_of_answer, warn_of_question
+from dippm.predictors.physics_warnings import share_of_copying, share_of_heads, warn_of_answer, warn_of_question
 from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
     CompiledGraphs,
@@ -363,6 +363,7 @@ class PhysicsPredictor:
             *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends, needed_ends)),
             load.busy_share.tolist(),
             share_of_copying(compiled, breakdown).tolist(),
+            share_of_heads(prepared, compiled, device, breakdown, calibration.rates).tolist(),
             is_corrected.tolist(),
             strict=True,
         )
@@ -371,10 +372,16 @@ class PhysicsPredictor:
         infos: dict[tuple[bool, tuple[str, ...]], PredictorInfo] = {}
         for (
             batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, needed_in, busy,
-            copying, corrected,
+            copying, heads, corrected,
         ) in rows:  # fmt: skip
             of_row = warn_of_answer(
-                compiled.source, batch, device, busy_share=busy, copying_share=copying, needed_mb=needed_in
+                compiled.source,
+                batch,
+                device,
+                busy_share=busy,
+                copying_share=copying,
+                head_share=heads,
+                needed_mb=needed_in,
             )
             key = corrected, of_row
             if key not in infos:

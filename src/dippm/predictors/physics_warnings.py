@@ -12,10 +12,12 @@ import numpy.typing as npt
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
 from dippm.costs.energy import PowerModel, is_always_limited
+from dippm.costs.head_convolutions import plain_head_terms
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.open_loops import warn_of_open_loops
 from dippm.costs.packings import PACKED_BY
 from dippm.costs.precision import Arithmetic, Precision, autocast_type, whole_model_type
+from dippm.costs.rates import Rates
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_graph import count_raised_products
 from dippm.costs.software_support import driving_build
@@ -28,7 +30,7 @@ from dippm.graph.linear_layers import count_quantised, find_stacks
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
-__all__ = ["share_of_copying", "warn_of_answer", "warn_of_question"]
+__all__ = ["share_of_copying", "share_of_heads", "warn_of_answer", "warn_of_question"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -39,8 +41,8 @@ _TIMED_OPTIMIZERS = (Optimizer.MOMENTUM, Optimizer.NONE)
 _TIMED_WITH = {Mode.INFERENCE: (2, 4), Mode.TRAINING: (1, 12)}
 # Below this share of the time the device waits for the host.
 _BUSY = 0.8
-# From this share on copies of a cache are worth a word.
-_COPYING = 0.05
+# From this share on copies of a cache are worth a word, and heads that may run by other kernels.
+_COPYING, _HEADS = 0.05, 0.1
 # Less memory than this is not, MiB.
 _WORTH_A_WORD_MB = 1.0
 
@@ -210,6 +212,7 @@ def warn_of_answer(
     *,
     busy_share: float,
     copying_share: float,
+    head_share: float,
     needed_mb: tuple[float, float],
 ) -> tuple[str, ...]:
     """What follows from one batch and its figures.
@@ -220,6 +223,7 @@ def warn_of_answer(
         device: The device.
         busy_share: Share of the time for which the device is busy.
         copying_share: Share of the time that it takes to copy the cache of a decoder; see :func:`share_of_copying`.
+        head_share: Share of the time of convolutions that are taken to run as plain sums; see :func:`share_of_heads`.
         needed_mb: Ends of the interval of the memory that is needed, MiB.
     """
     warnings = [*warn_of_batch(graph, batch)]
@@ -232,6 +236,12 @@ def warn_of_answer(
         warnings.append(
             f"{100 * copying_share:.0f} % of the time goes to copying the cache of keys and values, as DynamicCache of "
             "transformers does to make room for a token: servers with a cache in pages take that much less."
+        )
+    if head_share >= _HEADS:
+        warnings.append(
+            f"{100 * head_share:.0f} % of the time goes to a 7 x 7 convolution over nearly the whole image, which cuDNN "
+            "is taken to run outside of tensor cores at this batch, as it did in 70 of 139 traces: it takes a fourth or "
+            "less where it does not, as torch.backends.cudnn.benchmark may find."
         )
     least, most = needed_mb
     if most > device.capacity_mb:
@@ -258,6 +268,29 @@ def share_of_copying(compiled: CompiledGraph, breakdown: LatencyBreakdown) -> Fl
             and {tensors[node.inputs[0]].role, tensors[node.outputs[0]].role} == {TensorRole.CACHE}
         ]
     share: FloatArray = breakdown.share_ms[:, copies].sum(axis=1) / breakdown.latency_ms
+    return share
+
+
+def share_of_heads(
+    prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, breakdown: LatencyBreakdown, rates: Rates
+) -> FloatArray:
+    """Share of the time of convolutions that are taken to run outside of tensor cores, though these have them, [B].
+
+    Args:
+        prepared: The graphs that are predicted together.
+        compiled: The one of them that is meant.
+        device: The device.
+        breakdown: The time of its operators.
+        rates: Rates of the sum of kernel times.
+    """
+    plan = prepared.compiled.plan
+    if plan.work.fusion is not None or not rates.on(device).head_cycles:
+        return np.zeros(len(prepared.batches))
+    layout = prepared.conditions.layout
+    node, terms = plain_head_terms(plan, prepared.at, layout=layout, sm_count=device.sm_count)
+    is_own = (node >= compiled.nodes.start) & (node < compiled.nodes.stop)
+    of_heads = breakdown.share_ms[:, node[is_own] - compiled.nodes.start] * (terms[:, is_own] > 0.0)
+    share: FloatArray = of_heads.sum(axis=1) / breakdown.latency_ms
     return share
 
 
