@@ -239,9 +239,9 @@ def warn_of_answer(
         )
     if head_share >= _HEADS:
         warnings.append(
-            f"{100 * head_share:.0f} % of the time goes to a 7 x 7 convolution over nearly the whole image, which cuDNN "
-            "is taken to run outside of tensor cores at this batch, as it did in 70 of 139 traces: it takes a fourth or "
-            "less where it does not, as torch.backends.cudnn.benchmark may find."
+            f"{100 * head_share:.0f} % of the time goes to a 7 x 7 convolution over nearly the whole image, which "
+            "cuDNN is taken to run outside of tensor cores at this batch, as it did in 70 of 139 traces: it takes a "
+            "fourth or less where it does not, as torch.backends.cudnn.benchmark may find."
         )
     least, most = needed_mb
     if most > device.capacity_mb:
