@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dippm.api.batched_reading import read_for_batches
+from dippm.api.batched_reading import read_for_batches, with_way_told
 from dippm.errors import DippmError
 from dippm.graph import Graph, OpKind
 
@@ -62,3 +62,24 @@ def test_an_error_of_one_batch_comes_in_place_of_its_graph(graph: Graph) -> None
     assert served(read, (1, 2)) == [("too few", (1,)), (2, (2,))]
     with pytest.raises(DippmError, match="too few"):
         served(read, (1,))
+
+
+def test_a_batch_at_which_the_model_goes_another_way_is_read_by_itself(graph: Graph) -> None:
+    asked = []
+
+    def read(batch: int) -> Graph:
+        asked.append(batch)
+        return replace(graph, fixed_batch=batch) if batch % 2 else replace(graph, other_batches=(1, 3))
+
+    assert served(read, (8, 3, 2)) == [(None, (8,)), (3, (3,)), (None, (2,))]
+    assert served(read, (8, 2)) == [(None, (8, 2))]
+    assert asked == [8, 3, 8]
+
+
+def test_a_graph_that_was_read_warns_of_batches_at_which_its_model_may_go_another_way(graph: Graph) -> None:
+    held = replace(graph, other_batches=(1,), known_batches=(2, 3, 64))
+    found = {own: each.warnings for each, own in read_for_batches(lambda _: held, (1, 3, 5)) if isinstance(each, Graph)}
+    assert [len(told) for told in found.values()] == [1, 0, 1]
+    assert "and at 1 it goes another way or does not run" in found[(1,)][0]
+    assert "and at 5 its way was not looked at" in found[(5,)][0]
+    assert with_way_told(held, 3) is held

@@ -70,6 +70,8 @@ def graphs(draw: st.DrawFn) -> Graph:
         has_lifetimes=draw(st.booleans()),
         fixed_batch=draw(st.none() | st.integers(1, 9)),
         fixed_batch_reason=draw(st.text(max_size=8)),
+        other_batches=tuple(draw(st.lists(st.integers(1, 9), max_size=2))),
+        known_batches=tuple(draw(st.lists(st.integers(1, 9), max_size=2))),
         unsupported_ops=draw(st.dictionaries(st.text(max_size=5), st.integers(1, 9), max_size=2)),
         warnings=tuple(draw(st.lists(st.text(max_size=5), max_size=2))),
     )

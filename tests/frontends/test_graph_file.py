@@ -104,6 +104,8 @@ def _put(where: list[Any], place: Any, value: object) -> None:
         lambda graph: graph.update(tensors=[[]]),
         lambda graph: graph.update(fixed_batch=0),
         lambda graph: graph.update(fixed_batch="4"),
+        lambda graph: graph.update(other_batches=["4"]),
+        lambda graph: graph.update(known_batches=4),
         lambda graph: graph.update(smallest_batch="1"),
         lambda graph: graph.update(smallest_batch=None),
         lambda graph: graph.update(proved_batch=-1),

@@ -141,3 +141,11 @@ def test_a_graph_holds_for_one_batch_or_from_one_on() -> None:
     proved = replace(graph, smallest_batch=2, proved_batch=8)
     assert [proved.is_proved_for(batch) for batch in (1, 2, 8, 9)] == [False, True, True, False]
     assert [replace(graph, fixed_batch=2).holds_for(batch) for batch in (1, 2, 9)] == [False, True, False]
+
+
+def test_a_graph_serves_batches_at_which_its_model_goes_so() -> None:
+    graph = residual_block()
+    others, known = replace(graph, other_batches=(1,)), replace(graph, other_batches=(3,), known_batches=(2, 4))
+    assert [others.serves(batch) for batch in (1, 2, 9)] == [False, True, True]
+    assert [known.serves(batch) for batch in (1, 2, 3, 4)] == [False, True, False, True]
+    assert [replace(others, smallest_batch=3).serves(batch) for batch in (2, 3)] == [False, True]

@@ -190,6 +190,27 @@ def test_a_batch_below_those_that_a_graph_holds_for_is_read_by_itself(
         assert [each["batch"] for each in found["predictions"]] == batches  # type: ignore[attr-defined]
 
 
+def test_a_batch_at_which_a_model_goes_another_way_is_read_by_itself(
+    onnx_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, true_load = [], verbs.api.load
+
+    def load(model: object, *, batch_hint: int | None, **options: object) -> object:
+        asked.append(batch_hint)
+        if batch_hint == 4096:
+            raise UnsupportedError("no", code="test")
+        graph = true_load(model, batch_hint=batch_hint, **options)  # type: ignore[arg-type]
+        return replace(graph, fixed_batch=1) if batch_hint == 1 else replace(graph, other_batches=(1,))
+
+    monkeypatch.setattr(verbs.api, "load", load)
+    reader = GraphReader(unpacked_mb=1)
+    for batch in (8, 2, 1, 1, 100):
+        answer(job(onnx_file, batch=batch), reader)
+    assert asked == [8, 1, 4096, 100]
+    answer(job(onnx_file, Verb.MAX_BATCH), reader)
+    assert asked[4] is None
+
+
 @pytest.fixture
 def first_samples(tmp_path: Path) -> Path:
     """A model that takes the first 4500 samples alone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from dippm.api.chosen_predictor import ChosenNetwork, ChosenPhysics
 from dippm.errors import DippmError
@@ -10,7 +11,7 @@ from dippm.graph import Graph
 from dippm.placement.mig import MigPolicy
 from dippm.predictors.prediction import Prediction
 
-__all__ = ["predict_as_read", "predict_each_as_read", "read_for_batches"]
+__all__ = ["predict_as_read", "predict_each_as_read", "read_for_batches", "with_way_told"]
 
 
 def read_for_batches(
@@ -18,7 +19,8 @@ def read_for_batches(
 ) -> Iterator[tuple[Graph | DippmError, Sequence[int]]]:
     """The graphs of a model and the batches that each is for: one for all, or one each where it does not hold for all.
 
-    A graph that its file fixes comes with all batches that are left: it is for whoever predicts to refuse them.
+    A graph that its file fixes comes with all batches that are left: it is for whoever predicts to refuse them. One
+    that the caller has read, of a model that may go another way at a batch, warns of that.
 
     Args:
         read: Reads the model for a batch, and proves it up to there where it holds for every batch.
@@ -29,12 +31,12 @@ def read_for_batches(
             place of its graph.
     """
     first = read(max(batches))
-    if all(first.holds_for(batch) for batch in batches):
+    if all(first.serves(batch) for batch in batches):
         yield first, batches
         return
     for place, batch in enumerate(batches):
         try:
-            graph = first if first.holds_for(batch) else read(batch)
+            graph = first if first.serves(batch) else read(batch)
         except DippmError as exc:
             yield exc, (batch,)
             continue
@@ -42,7 +44,19 @@ def read_for_batches(
             # It is the file that fixes the batch: to read it again would change nothing.
             yield graph, batches[place:]
             return
-        yield graph, (batch,)
+        yield with_way_told(graph, batch), (batch,)
+
+
+def with_way_told(graph: Graph, batch: int) -> Graph:
+    """A graph with a warning where the model may go another way at a batch than the graph does."""
+    if graph.goes_so_at(batch):
+        return graph
+    found = "it goes another way or does not run" if batch in graph.other_batches else "its way was not looked at"
+    told = (
+        f"The graph is of a model that decides by its batch, and at {batch} {found}: ask the model itself for that "
+        f"batch to have its own figures, or read it with batch_hint={batch} of dippm.load."
+    )
+    return replace(graph, warnings=(*graph.warnings, told))
 
 
 def predict_as_read(

@@ -182,8 +182,10 @@ def max_batch(
         )
     searches = [_search(graph, spec, asked, bound_ms=bound_ms) for spec in asked.devices]
     largest = max(1, *(found.at_most for found in searches))
-    if not graph.is_proved_for(largest):
-        graph = _prove(question.read(model, mode=asked.reading_mode, batch_hint=largest), largest)
+    if not (graph.is_proved_for(largest) and graph.goes_so_at(largest)):
+        proved = _prove(question.read(model, mode=asked.reading_mode, batch_hint=largest), largest)
+        # A search passes over batches that nobody named, and the first reading warns of these.
+        graph = replace(proved, warnings=tuple(dict.fromkeys((*graph.warnings, *proved.warnings))))
     answers = [
         _answer(graph, spec, found, asked, per_hour=per_hour.get(spec.name))
         for spec, found in zip(asked.devices, searches, strict=True)

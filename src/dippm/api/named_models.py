@@ -112,13 +112,14 @@ def read_kept(
         max(batch, PROOF_BATCH),
         stored,
         is_dequantised,
+        batch_hint is None,
         _versions(library),
         _state_of_readers(),
     )
     key = hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
     kept = GraphCache(folder)
     entry = kept.load(key, batch=batch)
-    if entry is not None:
+    if entry is not None and entry.graph.goes_so_at(batch):
         return entry.graph
     graph = read()
     try:

@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Unpack
 
 from dippm.api.arguments import Devices, parse_batches, parse_conditions, parse_devices, parse_software
+from dippm.api.batched_reading import with_way_told
 from dippm.api.loading import precision_to_read, read_format
 from dippm.api.models_to_pack import ModelToPack, complete, name_models, question_of, source_of
 from dippm.api.needed_memory import needed_of
@@ -221,12 +222,12 @@ class _Reader:
         key = (source_of(model), question.framework, repr(question.input), mode, read_as, question.weights)
         kept = self._read.get(key)
         # A graph may hold for the batch alone that it was read for, or be proved up to there.
-        if kept is not None and kept.is_proved_for(batch):
+        if kept is not None and kept.is_proved_for(batch) and kept.goes_so_at(batch):
             return kept
         graph = question.read(model, mode=mode, batch_hint=batch)
         if isinstance(model, str | PathLike):
             self._read[key] = graph
-        return graph
+        return with_way_told(graph, batch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

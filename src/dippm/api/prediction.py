@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Unpack, overload
 
 from dippm.api.arguments import Batches, Devices, asks_for_one, parse_batches, parse_mig_policy
-from dippm.api.batched_reading import predict_as_read, predict_each_as_read
+from dippm.api.batched_reading import predict_as_read, predict_each_as_read, with_way_told
 from dippm.api.chosen_predictor import choose_predictor, need_physics
 from dippm.api.inspection import Inspection
 from dippm.api.question import Options, Question, spelled_out
@@ -234,7 +234,7 @@ def inspect(
     (size,) = parse_batches(batch, is_single=True)
     chosen = choose_predictor(predictor, question, device=device, is_single=True)
     asked = need_physics(chosen, because="It predicts a model as a whole, and knows no parts of its operators.")
-    graph = question.read(model, path=path, mode=asked.reading_mode, batch_hint=size)
+    graph = with_way_told(question.read(model, path=path, mode=asked.reading_mode, batch_hint=size), size)
     explanation = asked.physics.explain(
         graph,
         batch=size,

@@ -54,10 +54,10 @@ class ModelByBatch:
     """A model that its holder reads and keeps, given to a verb in its place.
 
     Args:
-        read: Its graph, read for a batch and with the options that the holder knows.
+        read: Its graph, read for a batch, or for any where there is None, and with the options that the holder knows.
     """
 
-    read: Callable[[int], Graph]
+    read: Callable[[int | None], Graph]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -123,7 +123,7 @@ class Question:
             batch_hint: The largest batch that is asked about, see :func:`dippm.load`.
         """
         if isinstance(model, ModelByBatch):
-            return model.read(batch_hint or 1)
+            return model.read(batch_hint)
         # The command line names the options above, and its help waits for no reader.
         from dippm.api.loading import load, precision_to_read
 

@@ -141,7 +141,8 @@ def _check_types(values: dict[str, Any]) -> None:
         and (held is None or (_is_size(held) and held > 0))
         and all(type(values.get(name, False)) is bool for name in ("is_scored_in_fp32", "keeps_fp32_parts"))
         and _is_size(values.get("smallest_batch", 1))
-        and (values.get("proved_batch") is None or _is_size(values["proved_batch"])),
+        and (values.get("proved_batch") is None or _is_size(values["proved_batch"]))
+        and all(_are_indices(values.get(name, [])) for name in ("other_batches", "known_batches")),
         "the graph's inputs, outputs or batch",
     )
     texts = (values["framework"], values["fixed_batch_reason"], *values["warnings"], *values["unsupported_ops"])

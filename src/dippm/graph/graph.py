@@ -39,6 +39,9 @@ class Graph:
         smallest_batch: The smallest batch size for which the sizes hold.
         proved_batch: The largest batch size that the model was read at, of a graph that is for every batch size;
             None where nobody noted it.
+        other_batches: Batch sizes at which the model goes another way than this graph, or does not run.
+        known_batches: The batch sizes alone at which the model is known to go this graph's way, where it goes another
+            one at more than can be listed; empty where there is no such thing.
         keeps_fp32_parts: Whether the model's code computes parts in FP32 also where its weights are of 16 bits, as that
             of transformers and diffusers does: only a reading in that format shows them.
         is_scored_in_fp32: Whether the model's own loss takes its scores in FP32, whatever type they have, as those of
@@ -63,6 +66,8 @@ class Graph:
     fixed_batch_reason: str = ""
     smallest_batch: int = 1
     proved_batch: int | None = None
+    other_batches: tuple[int, ...] = ()
+    known_batches: tuple[int, ...] = ()
     keeps_fp32_parts: bool = False
     is_scored_in_fp32: bool = False
     unsupported_ops: Mapping[str, int] = field(default_factory=dict)
@@ -83,6 +88,14 @@ class Graph:
         """Whether the sizes hold at a batch size that is not beyond those that the model was read at."""
         is_beyond = self.fixed_batch is None and self.proved_batch is not None and batch > self.proved_batch
         return self.holds_for(batch) and not is_beyond
+
+    def goes_so_at(self, batch: int) -> bool:
+        """Whether nothing is known against the model's going this graph's way at a batch size."""
+        return batch not in self.other_batches and (not self.known_batches or batch in self.known_batches)
+
+    def serves(self, batch: int) -> bool:
+        """Whether the sizes hold at a batch size, and the model goes this graph's way there."""
+        return self.holds_for(batch) and self.goes_so_at(batch)
 
     @property
     def has_batch(self) -> bool:

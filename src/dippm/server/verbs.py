@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,25 +36,26 @@ class GraphReader:
         self._unpacked_mb = unpacked_mb
         self._kept: OrderedDict[tuple[object, ...], api.Graph] = OrderedDict()
 
-    def read(self, job: Job, *, batch: int) -> api.Graph:
+    def read(self, job: Job, *, batch: int | None) -> api.Graph:
         """The graph of a job's model, under the name that the client knows.
 
         Args:
             job: The job.
-            batch: The batch that it is read for where it cannot be for every one, and up to which it is proved.
+            batch: The batch that it is read for where it cannot be for every one, and up to which it is proved; None
+                where none is named.
         """
         framework, shapes = job.options.get("framework"), job.options.get("input")
         mode, weights = job.options.get("mode", "inference"), job.options.get("weights")
         precision = precision_to_read(job.options.get("precision"), job.options.get("lora"))
-        key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision), weights)
+        key = (job.content, job.name, framework, repr(shapes), mode, read_format(precision), weights, batch is None)
         graph = self._kept.pop(key, None)
-        if graph is None or not graph.is_proved_for(batch):
+        if graph is None or not _is_for(graph, batch):
             model = job.name if job.path is None else self._find(Path(job.path), name=job.name)
 
             if job.path is not None:
                 _refuse_program(Path(model), framework=framework, name=job.name)
 
-            def load(hint: int) -> api.Graph:
+            def load(hint: int | None) -> api.Graph:
                 # Trust is never given: a file that would run code when opened is refused.
                 return api.load(
                     model,
@@ -65,14 +67,22 @@ class GraphReader:
                     weights=weights,
                 )
 
-            proved, most = _PROOF_BATCHES
-            hint = most if proved < batch < most else batch
-            graph = load(hint)
-            if hint != batch and not graph.holds_for(batch):
-                graph = load(batch)
+            graph = self._load_proved(load, batch)
             graph = replace(graph, source=job.name, warnings=tuple(map(job.as_known, graph.warnings)))
         self._keep(key, graph)
         return graph
+
+    @staticmethod
+    def _load_proved(load: Callable[[int | None], api.Graph], batch: int | None) -> api.Graph:
+        """A graph that serves a batch, and larger ones where they go its way."""
+        proved, most = _PROOF_BATCHES
+        if batch is not None and proved < batch < most:
+            # What keeps the model from the largest batch need not keep it from this one.
+            with suppress(api.DippmError):
+                graph = load(most)
+                if graph.serves(batch):
+                    return graph
+        return load(batch)
 
     def _find(self, path: Path, *, name: str) -> str:
         if path.suffix == ".zip":
@@ -83,6 +93,10 @@ class GraphReader:
         self._kept[key] = graph
         while len(self._kept) > _MOST_GRAPHS or sum(len(each.nodes) for each in self._kept.values()) > _MOST_NODES:
             self._kept.popitem(last=False)
+
+
+def _is_for(graph: api.Graph, batch: int | None) -> bool:
+    return batch is None or (graph.is_proved_for(batch) and graph.goes_so_at(batch))
 
 
 def _refuse_program(path: Path, *, framework: object, name: str) -> None:

@@ -73,8 +73,46 @@ def test_predictions_are_of_the_way_that_their_batch_goes() -> None:
     alone = dippm.predict(module, input="8", batch=1)
     assert (alone.macs, [text for text in alone.warnings if "another way" in text]) == (8 * 512, [])
     for prediction in dippm.predict(module, input="8", batch=[1, 2]):
-        assert prediction.macs == prediction.batch * 8 * 8
-        assert any(text.startswith("At batch 1 the model goes another way") for text in prediction.warnings)
+        assert prediction.macs == prediction.batch * 8 * (512 if prediction.batch == 1 else 8)
+        assert not [text for text in prediction.warnings if "another way" in text]
+
+
+@pytest.mark.parametrize("batches", [[7, 8], [8, 7], [5, 6, 7], [1, 2, 64, 65]])
+def test_of_several_batches_each_has_its_own_way(batches: list[int]) -> None:
+    found = dippm.predict(Forked(lambda x: x.shape[0] % 2 == 1), input="8", batch=batches)
+    assert [(each.batch, each.macs) for each in found] == [
+        (batch, batch * 8 * (512 if batch % 2 else 8)) for batch in batches
+    ]
+    assert not [text for each in found for text in each.warnings if "another way" in text]
+
+
+def test_a_graph_says_where_its_module_goes_another_way() -> None:
+    graph = dippm.load(Forked(lambda x: x.shape[0] == 1), input="8")
+    assert (graph.other_batches, graph.known_batches) == ((1,), ())
+    assert [graph.serves(batch) for batch in (1, 2, 9)] == [False, True, True]
+    for is_odd in (lambda x: x.shape[0] % 2, lambda x: x.shape[0] in (1, 5, 7, 9, 11)):
+        graph = dippm.load(Forked(is_odd), input="8", batch_hint=8)
+        assert graph.warnings == ()
+        assert [graph.serves(batch) for batch in (5, 7, 8, 64)] == [False, False, True, True]
+
+
+def test_a_graph_that_is_asked_for_a_batch_of_another_way_warns_of_it() -> None:
+    graph = dippm.load(Forked(lambda x: x.shape[0] == 1), input="8", batch_hint=8)
+    told = [
+        [
+            text
+            for text in each.warnings
+            if text.startswith("The graph is of a model that decides by its batch, and at 1 ")
+        ]
+        for each in dippm.predict(graph, batch=[1, 2, 4])
+    ]
+    assert [len(texts) for texts in told] == [1, 0, 0]
+    assert any("and at 1 it goes" in text for text in dippm.inspect(graph, batch=1).prediction.warnings)
+
+
+def test_a_search_for_the_largest_batch_warns_of_those_on_its_way() -> None:
+    found = dippm.max_batch(Forked(lambda x: x.shape[0] == 1), input="8")
+    assert any(text.startswith("At batch 1 the model goes another way") for text in found.prediction.warnings)
 
 
 def test_a_batch_that_a_module_refuses_is_told() -> None:
@@ -83,11 +121,11 @@ def test_a_batch_that_a_module_refuses_is_told() -> None:
             raise ValueError("one is not enough")
         return False
 
-    for hint in (None, 1, 8):
-        graph = dippm.load(Forked(refuse), input="8", batch_hint=hint)
-        (warning,) = graph.warnings
-        assert warning.startswith("The model was read at batches 2, 3 and 64, and cannot be at 1: ")
-        assert warning.endswith("one is not enough.")
+    graph = dippm.load(Forked(refuse), input="8")
+    (warning,) = graph.warnings
+    assert warning.startswith("The model was read at batches 2, 3 and 64, and cannot be at 1: ")
+    assert warning.endswith("one is not enough.")
+    assert dippm.load(Forked(refuse), input="8", batch_hint=8).warnings == ()
 
 
 @pytest.mark.parametrize(

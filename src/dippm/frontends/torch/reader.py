@@ -83,8 +83,8 @@ def read_module(
     Returns:
         The graph, for every batch size where the module's sizes grow in proportion to it, else for ``batch_hint`` or 1,
         with the reason. Where a batch by which the module decides goes another way, it is read so for a ``batch_hint``
-        of that size, and else a warning says so. A module that takes the time first has its batch in the second
-        dimension, and a warning.
+        of that size; else the graph says so of itself, and a warning where there is no ``batch_hint``. A module that
+        takes the time first has its batch in the second dimension, and a warning.
 
     Raises:
         UsageError: ``input.shape_needed``, ``input.shape_wrong``, ``input.name_unknown``, ``generation.training``;
@@ -229,6 +229,7 @@ class _Reading:
                     read=read,
                     read_at=lambda size: readings[size] if size in readings else self.read_settled(size),
                     batch_hint=batch_hint,
+                    are_all=place == 0 and watch.are_all(read),
                 )
             except UnsupportedError as exc:
                 if exc.code != "graph.batch_dependent":

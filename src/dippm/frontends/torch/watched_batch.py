@@ -55,13 +55,23 @@ class BatchWatch:
 
         What only changes between two of these, or beyond the largest, is not among them.
         """
+        return sorted(self._found(read))[:_MOST_DOUBTS]
+
+    def are_all(self, read: Collection[int]) -> bool:
+        """Whether the module can go another way at those batches alone, as far as it was seen."""
+        is_single = all(last < 2 or last >= min(read) for last in self.lasts)
+        return (
+            is_single and not any(divisor > 1 for divisor in self.divisors) and len(self._found(read)) <= _MOST_DOUBTS
+        )
+
+    def _found(self, read: Collection[int]) -> set[int]:
         smallest, largest = min(read), max(read)
         found = {size for size in self.equals if 1 <= size <= largest}
         found |= {last for last in self.lasts if 1 <= last < smallest}
         found |= {
             divisor for divisor in self.divisors if 1 < divisor <= largest and all(size % divisor for size in read)
         }
-        return sorted(found.difference(read))[:_MOST_DOUBTS]
+        return found.difference(read)
 
 
 def settle_doubts(
@@ -71,6 +81,7 @@ def settle_doubts(
     read: tuple[int, int, int],
     read_at: Callable[[int], Graph],
     batch_hint: int | None,
+    are_all: bool,
 ) -> Graph:
     """Look whether a module goes another way at some batches than at those that it was read at.
 
@@ -80,12 +91,13 @@ def settle_doubts(
         read: The batches of the graph.
         read_at: Reads the module at one batch.
         batch_hint: The batch that is asked for, or the largest of these.
+        are_all: Whether the module can go another way at ``doubts`` alone.
 
     Returns:
-        The graph with a warning for each batch at which the module goes another way or cannot be read; the module for
-        ``batch_hint`` alone where that is such a batch.
+        The graph, which says of itself at which batches the module goes another way or does not run, also in warnings
+        where no batch is asked for; the module for ``batch_hint`` alone where it goes another way there.
     """
-    told: list[str] = []
+    told: dict[int, str] = {}
     at = f"batches {read[0]}, {read[1]} and {read[2]}"
     asked = [batch_hint] if doubts and batch_hint is not None and batch_hint not in (*read, *doubts) else []
     for batch in (*asked, *doubts):
@@ -93,7 +105,7 @@ def settle_doubts(
             reading = read_at(batch)
         except DippmError as exc:
             why = str(exc).removesuffix(exc.cure or "").strip()
-            told.append(f"The model was read at {at}, and cannot be at {batch}: {why}")
+            told[batch] = f"The model was read at {at}, and cannot be at {batch}: {why}"
             continue
         try:
             check_batch(graph, reading, batch)
@@ -101,8 +113,17 @@ def settle_doubts(
             other = f"At batch {batch} the model goes another way than at {at}"
             if batch == batch_hint:
                 return dataclasses.replace(reading, fixed_batch=batch, fixed_batch_reason=f"{other}.")
-            told.append(f"{other}, whose way the figures are of: ask for a batch by itself to have its own.")
-    return dataclasses.replace(graph, warnings=(*graph.warnings, *told)) if told else graph
+            told[batch] = f"{other}, whose way the figures are of: ask the model itself for a batch to have its own."
+    if not told:
+        return graph
+    known = {*read, *asked, *doubts}.difference(told)
+    return dataclasses.replace(
+        graph,
+        other_batches=tuple(sorted(told)),
+        known_batches=() if are_all else tuple(sorted(known)),
+        # Who names batches gets each that goes another way read by itself.
+        warnings=(*graph.warnings, *(told.values() if batch_hint is None else ())),
+    )
 
 
 class _WatchedSize(int):
