@@ -128,6 +128,19 @@ def test_a_batch_that_a_module_refuses_is_told() -> None:
     assert dippm.load(Forked(refuse), input="8", batch_hint=8).warnings == ()
 
 
+@pytest.mark.parametrize(("divisor", "batches"), [(2, 5), (2, 1), (2, [5, 8]), (3, 5)])
+def test_a_batch_that_is_asked_for_and_that_a_module_refuses_is_an_error(divisor: int, batches: Any) -> None:
+    def refuse(x: torch.Tensor) -> bool:
+        if x.shape[0] % divisor:
+            raise ValueError("not a multiple")
+        return False
+
+    with pytest.raises(dippm.UsageError, match="not a multiple") as caught:
+        dippm.predict(Forked(refuse), input="8", batch=batches)
+    assert caught.value.code == "input.shape_wrong"
+    assert dippm.predict(Forked(refuse), input="8", batch=2 * divisor).macs == 2 * divisor * 64
+
+
 @pytest.mark.parametrize(
     "is_wide",
     [

@@ -96,6 +96,9 @@ def settle_doubts(
     Returns:
         The graph, which says of itself at which batches the module goes another way or does not run, also in warnings
         where no batch is asked for; the module for ``batch_hint`` alone where it goes another way there.
+
+    Raises:
+        DippmError: The module cannot be read at ``batch_hint``.
     """
     told: dict[int, str] = {}
     at = f"batches {read[0]}, {read[1]} and {read[2]}"
@@ -104,6 +107,8 @@ def settle_doubts(
         try:
             reading = read_at(batch)
         except DippmError as exc:
+            if batch == batch_hint:
+                raise
             why = str(exc).removesuffix(exc.cure or "").strip()
             told[batch] = f"The model was read at {at}, and cannot be at {batch}: {why}"
             continue
