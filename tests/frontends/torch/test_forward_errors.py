@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dippm
@@ -396,3 +397,30 @@ def test_an_operator_that_raises_as_a_mistake_does_is_none() -> None:
                 return torch.ops.dippm_mistakes.half(x)  # type: ignore[no-any-return]
 
         assert _error(Own()).code == "torch.no_shape_rule"
+
+
+@pytest.mark.parametrize(
+    ("read", "asked"),
+    [
+        (lambda x: np.asarray(x.detach().cpu()), "Tensor.numpy"),
+        (lambda x: x.untyped_storage().tolist(), "Tensor.untyped_storage"),
+    ],
+)
+def test_values_that_are_read_past_all_operators_are_no_mistake(read: Callable[[Any], Any], asked: str) -> None:
+    class Reads(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            read(x)
+            return x * 2
+
+    error = _error(Reads())
+    assert error.code == "torch.data_dependent"
+    assert f"({asked})" in str(error)
+
+
+def test_what_pytorch_has_not_written_is_no_mistake_of_the_models() -> None:
+    class Seeks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch.distributions.Distribution(validate_args=False).sample_n(2)
+            return x * 2
+
+    assert _error(Seeks()).code == "torch.no_shape_rule"

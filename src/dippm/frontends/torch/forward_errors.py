@@ -23,6 +23,10 @@ _NO_STORAGE = re.compile(r"SparseTensorImpl|SparseCsrTensorImpl|NestedTensorImpl
 _NO_HISTORY = re.compile(r"does not require grad and does not have a grad_fn")
 _NEVER_SCRIPTED = re.compile(r"not working with scripting")
 _NO_SHAPE_RULE = re.compile(r"no fake impl registered")
+# What PyTorch says where a tensor is asked for data that it lacks here, past the operators that a recording sees.
+_WITHOUT_DATA = re.compile(
+    r"can't convert (?P<numpy>meta) device|Not available for 'meta' device|out of meta tensor|on meta tensors"
+)
 _OWN_OPERATOR = re.compile(r"\baten[:.]")
 # What Python raises for a mistake in code, whatever the sizes are.
 _MISTAKES = (AttributeError, ImportError, KeyError, NameError, NotImplementedError, RecursionError, TypeError)
@@ -72,6 +76,10 @@ def forward_error(
             code="torch.differentiates",
             cure="Give the model that it differentiates; a backward pass costs about twice what a forward pass does.",
         )
+    no_data = _WITHOUT_DATA.search(text)
+    if no_data is not None:
+        asked = "Tensor.numpy" if no_data["numpy"] else "Tensor.untyped_storage" if "'meta'" in text else "Tensor.item"
+        return _data_dependent(asked, place=place, source=source, is_script=is_script)
     if _is_mistake(error, raised=raised):
         return ModelReadError(
             f"The code of {source} failed at {place}: {kind}: {text}",
@@ -155,6 +163,10 @@ def _is_mistake(error: Exception, *, raised: Exception | None) -> bool:
         return False
     if isinstance(error, TypeError):  # PyTorch's calls go through code of this package, and refuse arguments so
         return any(map(_is_users, frames))
+    if isinstance(
+        error, NotImplementedError
+    ):  # of PyTorch's own code it is a limit, but for a forward that is not there
+        return _is_users(frames[-1]) or frames[-1].name == "_forward_unimplemented"
     return _HERE not in Path(frames[-1].filename).parents
 
 
