@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,9 @@ def width(graph: Graph) -> int:
         (lambda x: x.shape[0] == 1, 1),
         (lambda x: not x.size(0) > 1, 1),
         (lambda x: x.size(dim=0) < 2, 1),
+        (lambda x: x.size(-2) == 1, 1),
+        (lambda x: x.size(dim=-2) == 7, 7),
+        (lambda x: len(x) == 1, 1),
         (lambda x: x.size()[0] <= 1, 1),
         (lambda x: not x.shape[0] >= 2, 1),
         (lambda x: (x.shape[0] != 1) is False, 1),
@@ -169,6 +173,7 @@ def test_a_watched_size_is_a_size() -> None:
     assert torch.empty(shape, device="meta").shape == shape
     assert {64: "found"}[shape[0]] == "found"
     assert [type(size) is int for size in shape] == [False, True, True]
+    assert type(copy.deepcopy(shape[0])) is type(pickle.loads(pickle.dumps(shape))[0]) is int
     assert type(shape[0] * 2) is type(shape[0] // 2) is type(shape[0] + 1) is int
 
 

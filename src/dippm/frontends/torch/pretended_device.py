@@ -46,7 +46,9 @@ class PretendedDevice(TorchFunctionMode):
         if answer is not None:
             return answer
         if self._watch is not None and (func == _SHAPE or func is torch.Tensor.size):
-            return _watched(func(*args, **(kwargs or {})), args[1:], kwargs or {}, watch=self._watch)
+            return _watched(func(*args, **(kwargs or {})), args, kwargs or {}, watch=self._watch)
+        if self._watch is not None and func is torch.Tensor.__len__:
+            self._watch.note_length(args[0].shape)
         recorder = self._recorder
         if func in _GRADIENT_HOOKS and recorder.flow is not None:
             return RemovableHandle(OrderedDict())
@@ -89,8 +91,8 @@ def _watched(found: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, watch
     """The shape of a tensor, or its size in the dimension that is asked for, as a watch wants it."""
     if isinstance(found, torch.Size):
         return watch.watch_shape(found)
-    axis = args[0] if args else kwargs.get("dim")
-    return watch.watch_size(found, axis) if isinstance(axis, int) else found
+    axis = args[1] if len(args) > 1 else kwargs.get("dim")
+    return watch.watch_size(found, axis % args[0].dim()) if isinstance(axis, int) else found
 
 
 def _here(value: Any) -> Any:

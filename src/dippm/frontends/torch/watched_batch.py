@@ -50,6 +50,11 @@ class BatchWatch:
         """The same for one size of a shape."""
         return _WatchedSize.of(size, self) if axis in self._axes and size == self._batch else size
 
+    def note_length(self, shape: torch.Size) -> None:
+        """Take note that a tensor's length was asked for, which Python gives as a plain number that tells nothing."""
+        if 0 in self._axes and shape[:1] == (self._batch,):
+            self.equals.add(1)
+
     def doubtful(self, read: Collection[int]) -> list[int]:
         """Batch sizes at which the module may go another way than at those that it was read at; few, in their order.
 
@@ -152,6 +157,9 @@ class _WatchedSize(int):
         return int.__ne__(self, other) if isinstance(other, int) else NotImplemented
 
     __hash__ = int.__hash__
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
 
     def __lt__(self, other: Any) -> Any:
         self._note("lasts", other, less=1)
