@@ -75,6 +75,13 @@ def test_what_is_asked_otherwise_is_read_anew(folder, read, other):
     assert len(read.calls) == 2
 
 
+def test_a_batch_at_which_the_kept_graphs_model_goes_another_way_is_read_by_itself(folder, graph):
+    calls: list[int] = []
+    for batch in (8, 8, 1):
+        _ask(lambda batch=batch: calls.append(batch) or replace(graph, other_batches=(1,)), batch_hint=batch)
+    assert calls == [8, 1]
+
+
 @pytest.mark.parametrize(
     ("name", "precision", "reads"),
     [

@@ -40,7 +40,7 @@ class Graph:
         proved_batch: The largest batch size that the model was read at, of a graph that is for every batch size;
             None where nobody noted it.
         other_batches: Batch sizes at which the model goes another way than this graph, or does not run.
-        known_batches: The batch sizes alone at which the model is known to go this graph's way, where it goes another
+        known_batches: The batch sizes alone at which the model is known to go this graph's way, where it may go another
             one at more than can be listed; empty where there is no such thing.
         keeps_fp32_parts: Whether the model's code computes parts in FP32 also where its weights are of 16 bits, as that
             of transformers and diffusers does: only a reading in that format shows them.

@@ -82,10 +82,11 @@ def test_predictions_are_of_the_way_that_their_batch_goes() -> None:
 
 
 @pytest.mark.parametrize("batches", [[7, 8], [8, 7], [5, 6, 7], [1, 2, 64, 65]])
-def test_of_several_batches_each_has_its_own_way(batches: list[int]) -> None:
-    found = dippm.predict(Forked(lambda x: x.shape[0] % 2 == 1), input="8", batch=batches)
+@pytest.mark.parametrize(("divisor", "rest"), [(2, 1), (2, 0), (3, 1), (4, 3), (5, 0), (10, 7)])
+def test_of_several_batches_each_has_its_own_way(batches: list[int], divisor: int, rest: int) -> None:
+    found = dippm.predict(Forked(lambda x: x.shape[0] % divisor == rest), input="8", batch=batches)
     assert [(each.batch, each.macs) for each in found] == [
-        (batch, batch * 8 * (512 if batch % 2 else 8)) for batch in batches
+        (batch, batch * 8 * (512 if batch % divisor == rest else 8)) for batch in batches
     ]
     assert not [text for each in found for text in each.warnings if "another way" in text]
 
@@ -191,3 +192,12 @@ def test_doubts_are_batches_that_the_readings_do_not_tell_of() -> None:
     assert watch.doubtful(READ) == [1, 6, 17]
     assert size != 20
     assert watch.doubtful(READ) == [1, 6, 17]
+
+
+def test_rests_are_known_where_the_readings_have_them_all() -> None:
+    for divisors, has_more in (((1,), False), ((2,), False), ((3,), False), ((2, 3), True), ((4,), True)):
+        watch = BatchWatch(64, axes={0})
+        size: Any = watch.watch_size(64, 0)
+        assert [size % divisor for divisor in divisors] == [64 % divisor for divisor in divisors]
+        assert watch.has_more_rests(READ) is has_more
+        assert watch.are_all(READ) is not has_more

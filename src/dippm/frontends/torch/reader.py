@@ -230,6 +230,7 @@ class _Reading:
                     read_at=lambda size: readings[size] if size in readings else self.read_settled(size),
                     batch_hint=batch_hint,
                     are_all=place == 0 and watch.are_all(read),
+                    has_more_rests=watch.has_more_rests(read),
                 )
             except UnsupportedError as exc:
                 if exc.code != "graph.batch_dependent":

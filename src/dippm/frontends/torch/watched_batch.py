@@ -7,6 +7,7 @@ same at all of them. So in one of the readings the batch in the sizes of tensors
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -65,9 +66,12 @@ class BatchWatch:
     def are_all(self, read: Collection[int]) -> bool:
         """Whether the module can go another way at those batches alone, as far as it was seen."""
         is_single = all(last < 2 or last >= min(read) for last in self.lasts)
-        return (
-            is_single and not any(divisor > 1 for divisor in self.divisors) and len(self._found(read)) <= _MOST_DOUBTS
-        )
+        return is_single and not self.has_more_rests(read) and len(self._found(read)) <= _MOST_DOUBTS
+
+    def has_more_rests(self, read: Collection[int]) -> bool:
+        """Whether the module asked for the rest of its batch, and others than these leave other rests."""
+        period = math.lcm(*(divisor for divisor in self.divisors if divisor > 1))
+        return len({size % period for size in read}) < period
 
     def _found(self, read: Collection[int]) -> set[int]:
         smallest, largest = min(read), max(read)
@@ -87,16 +91,18 @@ def settle_doubts(
     read_at: Callable[[int], Graph],
     batch_hint: int | None,
     are_all: bool,
+    has_more_rests: bool,
 ) -> Graph:
     """Look whether a module goes another way at some batches than at those that it was read at.
 
     Args:
         graph: The module for every batch, as it was read at ``read``.
-        doubts: The batches to look at. Where there are any, ``batch_hint`` is looked at too.
+        doubts: The batches to look at. Where there are any or more rests, ``batch_hint`` is looked at too.
         read: The batches of the graph.
         read_at: Reads the module at one batch.
         batch_hint: The batch that is asked for, or the largest of these.
         are_all: Whether the module can go another way at ``doubts`` alone.
+        has_more_rests: Whether it may go another way wherever a batch leaves a rest that none of ``read`` does.
 
     Returns:
         The graph, which says of itself at which batches the module goes another way or does not run, also in warnings
@@ -107,7 +113,8 @@ def settle_doubts(
     """
     told: dict[int, str] = {}
     at = f"batches {read[0]}, {read[1]} and {read[2]}"
-    asked = [batch_hint] if doubts and batch_hint is not None and batch_hint not in (*read, *doubts) else []
+    has_doubts = bool(doubts) or has_more_rests
+    asked = [batch_hint] if has_doubts and batch_hint is not None and batch_hint not in (*read, *doubts) else []
     for batch in (*asked, *doubts):
         try:
             reading = read_at(batch)
@@ -124,7 +131,7 @@ def settle_doubts(
             if batch == batch_hint:
                 return dataclasses.replace(reading, fixed_batch=batch, fixed_batch_reason=f"{other}.")
             told[batch] = f"{other}, whose way the figures are of: ask the model itself for a batch to have its own."
-    if not told:
+    if not told and not has_more_rests:
         return graph
     known = {*read, *asked, *doubts}.difference(told)
     return dataclasses.replace(
