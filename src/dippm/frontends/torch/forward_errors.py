@@ -163,9 +163,7 @@ def _is_mistake(error: Exception, *, raised: Exception | None) -> bool:
         return False
     if isinstance(error, TypeError):  # PyTorch's calls go through code of this package, and refuse arguments so
         return any(map(_is_users, frames))
-    if isinstance(
-        error, NotImplementedError
-    ):  # of PyTorch's own code it is a limit, but for a forward that is not there
+    if isinstance(error, NotImplementedError):  # of PyTorch's code it is a limit, but for a forward that is not there
         return _is_users(frames[-1]) or frames[-1].name == "_forward_unimplemented"
     return _HERE not in Path(frames[-1].filename).parents
 
