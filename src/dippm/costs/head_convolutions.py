@@ -2,7 +2,7 @@
 
 A filter of 7 x 7 pixels over an image of 7 to 12 is the first linear layer of such a network, written as a convolution.
 By what cuDNN 9.19 knows before it runs, not by trial (``torch.backends.cudnn.benchmark`` is off unless somebody
-switches it on), more than half of these in 16 bits get a kernel of plain sums, ``precomputed_convolve_sgemm``, and take
+switches it on), half of these in 16 bits get a kernel of plain sums, ``precomputed_convolve_sgemm``, and take
 four to fifteen times what tensor cores take for the others. Of 139 that were traced on an H100 and an H200
 (`data/labels`) the rules here choose the kernel of 125. They know nothing of channels; what decides about the 14 was
 not found. Compiled models were not traced, nor was any backward pass found to run it: both keep tensor cores.

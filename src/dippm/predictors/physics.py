@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Runtime
+from dippm.costs.edges import IndexArray
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory
@@ -35,7 +36,13 @@ from dippm.predictors.physics_doubt import (
     most_times,
     time_and_energy_intervals,
 )
-from dippm.predictors.physics_warnings import share_of_copying, share_of_heads, warn_of_answer, warn_of_question
+from dippm.predictors.physics_warnings import (
+    find_plain_heads,
+    share_of_copying,
+    share_of_heads,
+    warn_of_answer,
+    warn_of_question,
+)
 from dippm.predictors.prediction import NoSlice, Prediction, PredictorInfo
 from dippm.predictors.prepared_graph import (
     CompiledGraphs,
@@ -170,12 +177,15 @@ class PhysicsPredictor:
         memories = self._estimate_memory(prepared, devices)
         breakdowns = self._times.break_down(prepared, devices)
         flops = [prepared.flops_by_unit(device) for device in devices]
+        heads = [self._find_heads(prepared, device) for device in devices]
         return [
             [
                 prediction
-                for device, memory, of_graphs, of_nodes in zip(devices, own, breakdowns, flops, strict=True)
+                for device, memory, of_graphs, of_nodes, found in zip(
+                    devices, own, breakdowns, flops, heads, strict=True
+                )
                 for prediction in self._assemble(
-                    prepared, place, device, memory, of_graphs[place], of_nodes, mig_policy=mig_policy
+                    prepared, place, device, memory, of_graphs[place], of_nodes, found, mig_policy=mig_policy
                 )
             ]
             for place, own in enumerate(memories)
@@ -196,9 +206,8 @@ class PhysicsPredictor:
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
         ((breakdown,),) = self._times.break_down(prepared, [device])
-        (prediction,) = self._assemble(
-            prepared, 0, device, memory, breakdown, prepared.flops_by_unit(device), mig_policy=mig_policy
-        )
+        flops, heads = prepared.flops_by_unit(device), self._find_heads(prepared, device)
+        (prediction,) = self._assemble(prepared, 0, device, memory, breakdown, flops, heads, mig_policy=mig_policy)
         at, times = prepared.at, prepared.compiled.times
         fusion = prepared.compiled.plan.work.fusion
         return Explanation(
@@ -273,6 +282,9 @@ class PhysicsPredictor:
             for member in prepared.compiled.members
         ]
 
+    def _find_heads(self, prepared: PreparedGraphs, device: DeviceSpec) -> tuple[IndexArray, npt.NDArray[np.bool_]]:
+        return find_plain_heads(prepared, device, self._calibrations[prepared.conditions.mode].rates)
+
     def _assemble(
         self,
         prepared: PreparedGraphs,
@@ -281,6 +293,7 @@ class PhysicsPredictor:
         memory: MemoryEstimate,
         breakdown: LatencyBreakdown,
         flops: tuple[FloatArray, FloatArray],
+        heads: tuple[IndexArray, npt.NDArray[np.bool_]],
         *,
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
@@ -363,7 +376,7 @@ class PhysicsPredictor:
             *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends, needed_ends)),
             load.busy_share.tolist(),
             share_of_copying(compiled, breakdown).tolist(),
-            share_of_heads(prepared, compiled, device, breakdown, calibration.rates).tolist(),
+            share_of_heads(compiled, breakdown, heads).tolist(),
             is_corrected.tolist(),
             strict=True,
         )
@@ -372,7 +385,7 @@ class PhysicsPredictor:
         infos: dict[tuple[bool, tuple[str, ...]], PredictorInfo] = {}
         for (
             batch, inputs, macs, latency, energy, memory_mb, parts, latency_in, energy_in, memory_in, needed_in, busy,
-            copying, heads, corrected,
+            copying, head_share, corrected,
         ) in rows:  # fmt: skip
             of_row = warn_of_answer(
                 compiled.source,
@@ -380,7 +393,7 @@ class PhysicsPredictor:
                 device,
                 busy_share=busy,
                 copying_share=copying,
-                head_share=heads,
+                head_share=head_share,
                 needed_mb=needed_in,
             )
             key = corrected, of_row

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
 from dippm.costs.device_sheets import FED_WELL_FROM
+from dippm.costs.edges import IndexArray
 from dippm.costs.energy import PowerModel, is_always_limited
 from dippm.costs.head_convolutions import plain_head_terms
 from dippm.costs.latency import LatencyBreakdown
@@ -30,7 +31,7 @@ from dippm.graph.linear_layers import count_quantised, find_stacks
 from dippm.predictors.answerable import name_unsupported, warn_of_batch
 from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
-__all__ = ["share_of_copying", "share_of_heads", "warn_of_answer", "warn_of_question"]
+__all__ = ["find_plain_heads", "share_of_copying", "share_of_heads", "warn_of_answer", "warn_of_question"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -240,7 +241,7 @@ def warn_of_answer(
     if head_share >= _HEADS:
         warnings.append(
             f"{100 * head_share:.0f} % of the time goes to a 7 x 7 convolution over nearly the whole image, which "
-            "cuDNN is taken to run outside of tensor cores at this batch, as it did in 70 of 139 traces: it takes a "
+            "cuDNN is taken to run outside of tensor cores at this batch, as it did in 69 of 139 traces: it takes a "
             "fourth or less where it does not, as torch.backends.cudnn.benchmark may find."
         )
     least, most = needed_mb
@@ -271,25 +272,37 @@ def share_of_copying(compiled: CompiledGraph, breakdown: LatencyBreakdown) -> Fl
     return share
 
 
-def share_of_heads(
-    prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, breakdown: LatencyBreakdown, rates: Rates
-) -> FloatArray:
-    """Share of the time of convolutions that are taken to run outside of tensor cores, though these have them, [B].
+def find_plain_heads(
+    prepared: PreparedGraphs, device: DeviceSpec, rates: Rates
+) -> tuple[IndexArray, npt.NDArray[np.bool_]]:
+    """Convolutions that may run outside of tensor cores, and at which batches they are taken to, [n] and [B, n].
 
     Args:
-        prepared: The graphs that are predicted together.
-        compiled: The one of them that is meant.
+        prepared: The graphs.
         device: The device.
-        breakdown: The time of its operators.
         rates: Rates of the sum of kernel times.
     """
     plan = prepared.compiled.plan
     if plan.work.fusion is not None or not rates.on(device).head_cycles:
-        return np.zeros(len(prepared.batches))
+        return np.zeros(0, dtype=np.int64), np.zeros((len(prepared.batches), 0), dtype=np.bool_)
     layout = prepared.conditions.layout
     node, terms = plain_head_terms(plan, prepared.at, layout=layout, sm_count=device.sm_count)
+    return node, terms > 0.0
+
+
+def share_of_heads(
+    compiled: CompiledGraph, breakdown: LatencyBreakdown, heads: tuple[IndexArray, npt.NDArray[np.bool_]]
+) -> FloatArray:
+    """Share of the time of convolutions that are taken to run outside of tensor cores, though these have them, [B].
+
+    Args:
+        compiled: The graph.
+        breakdown: The time of its operators.
+        heads: What :func:`find_plain_heads` finds in all graphs.
+    """
+    node, is_plain = heads
     is_own = (node >= compiled.nodes.start) & (node < compiled.nodes.stop)
-    of_heads = breakdown.share_ms[:, node[is_own] - compiled.nodes.start] * (terms[:, is_own] > 0.0)
+    of_heads = breakdown.share_ms[:, node[is_own] - compiled.nodes.start] * is_plain[:, is_own]
     share: FloatArray = of_heads.sum(axis=1) / breakdown.latency_ms
     return share
 

@@ -74,7 +74,7 @@ FITTED = {
 #: take 3.2 and 4.3, their means 3.1 and 3.4. Cycles of a group norm's statistics hold what reading for them takes.
 #: Concatenations of whole vectors reach 0.85 of the bandwidth and padding 0.87, where ReLUs reach 0.86 to 0.9; the
 #: others take 1.17 to 1.25 cycles for each element on both cards, in 16 bits and in 32. A term of a convolution at the
-#: head of a VGG that runs outside of tensor cores takes 224 to 278 cycles (70 of them, see head_convolutions.py).
+#: head of a VGG that runs outside of tensor cores takes 240 cycles in the median of 69 (see head_convolutions.py).
 TRACED = {
     **TRACED_EVERYWHERE,
     "gap_us": 1.65,
