@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,37 +51,41 @@ class _Run:
     """What one pool of memory is asked for.
 
     Args:
-        events: The number of a piece, from 1, where it is taken; its negative where it is given back; 0 for both at
-            once.
-        places: Where the size of each event's piece stands.
+        asked: Of each event the number of a piece, from 1, where it is taken; its negative where it is given back; 0
+            for both at once; and the piece whose size it has.
         is_left: Whether what counts is what stays after the run once cached memory was given back.
 
     Shapes:
-        events, places: [n].
+        asked: [2, n].
     """
 
-    events: IndexArray
-    places: IndexArray
+    asked: IndexArray
     is_left: bool = False
 
-    def part(self, chosen: npt.NDArray[np.bool_]) -> _Run:
-        return _Run(events=self.events[chosen], places=self.places[chosen])
+    @property
+    def events(self) -> IndexArray:
+        result: IndexArray = self.asked[0]
+        return result
 
-    def then(self, *others: _Run, is_left: bool = False) -> _Run:
-        runs = (self, *others)
-        return _Run(
-            events=np.concatenate([run.events for run in runs]),
-            places=np.concatenate([run.places for run in runs]),
-            is_left=is_left,
-        )
+    @property
+    def sized_as(self) -> IndexArray:
+        result: IndexArray = self.asked[1]
+        return result
+
+    def part(self, chosen: npt.NDArray[np.bool_]) -> _Run:
+        return _Run(asked=self.asked.compress(chosen, axis=1))
+
+    @classmethod
+    def joined(cls, runs: Sequence[_Run], *, is_left: bool = False) -> _Run:
+        return cls(asked=np.concatenate([run.asked for run in runs], axis=1), is_left=is_left)
 
     def given_back(self) -> _Run:
         """Events that give back what is taken after the run, in the order in which it was taken."""
         piece, at = np.abs(self.events), np.arange(len(self.events))
         last = np.zeros(piece.max(initial=0) + 1, dtype=np.int64)
-        np.maximum.at(last, piece, at)
+        last[piece] = at  # of several the last one stays
         alive = at[(self.events > 0) & (last[piece] == at)]
-        return _Run(events=-self.events[alive], places=self.places[alive])
+        return _Run(asked=np.stack([-self.events[alive], self.sized_as[alive]]))
 
 
 class Replay:
@@ -107,48 +112,35 @@ class Replay:
         workspaces: Workspaces | None = None,
     ) -> None:
         self._known: dict[tuple[float, int | None], int] = {}
-        is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
-        is_left_out[list(without)] = True
-        is_taken = timeline.is_taken & ~is_left_out[timeline.purpose]
-        is_event = (timeline.event_sign != 0) & is_taken[timeline.event_piece]
-        piece, node = timeline.event_piece[is_event], timeline.event_node[is_event]
-        # An event is the number of its piece, from 1, negative where the piece is given back.
-        events = (piece + 1) * timeline.event_sign[is_event]
-        # Taken and given back with nothing between, as scratch memory is: one event instead of two.
-        is_end = np.zeros(len(events), dtype=np.bool_)
-        is_end[1:] = (events[1:] == -events[:-1]) & (events[:-1] > 0)
-        events[:-1][is_end[1:]] = 0
-        events, piece, node = events[~is_end], piece[~is_end], node[~is_end]
+        requests = timeline.requests
+        if without:
+            is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
+            is_left_out[list(without)] = True
+            requests = requests.without(is_left_out[timeline.purpose])
+        once = np.stack([requests.event, requests.piece])
         # Weights and inputs are there first.
         first = np.concatenate([timeline.weights, timeline.inputs])
-        is_taken[timeline.weights] = True
-        bytes_of = timeline.bytes_of.take(np.concatenate([timeline.weights, timeline.room, piece]), axis=0)
-        bytes_of[np.flatnonzero(~is_taken[first])] = 0.0
+        begin = _Run(asked=np.stack([first + 1, np.concatenate([timeline.weights, timeline.room])]))
         # Pieces that no node names stand behind all others.
-        workspaces = workspaces or Workspaces()
+        workspaces, pieces = workspaces or Workspaces(), len(timeline.purpose)
         calls, kept = timeline.first_calls, (workspaces.blas_bytes, workspaces.lt_bytes, workspaces.blas_bytes)
-        more = np.zeros((len(kept) + 1, bytes_of.shape[1]))
+        more = np.zeros((len(kept) + 1, timeline.bytes_of.shape[1]))
         more[:, 0] = *kept, _GENERATOR_BYTES
-        self._bytes_of = np.concatenate([bytes_of, more])
-        self._pieces = len(timeline.purpose) + len(more)
-        begin = _Run(events=first + 1, places=np.arange(len(first)))
-        once = _Run(events=events, places=len(first) + np.arange(len(events)))
-        called = np.array([calls.blas, calls.lt, calls.backward])
-        number = np.flatnonzero((called >= 0) & (np.array(kept) > 0))
-        before = np.array([np.append(node >= call, True).argmax() for call in called[number]], dtype=np.int64)
-        with_workspaces = _Run(
-            events=np.insert(once.events, before, len(timeline.purpose) + 1 + number),
-            places=np.insert(once.places, before, len(bytes_of) + number),
-        )
-        generator = _Run(events=np.array([self._pieces]), places=np.array([len(self._bytes_of) - 1]))
+        self._bytes_of = np.concatenate([timeline.bytes_of, more])
+        self._pieces = len(self._bytes_of)
+        called = [call if has_bytes else -1 for call, has_bytes in zip(calls.in_order, kept, strict=True)]
+        with_workspaces = _Run(asked=_with_first_calls(once, requests.node, called, first_piece=pieces))
         if not is_captured:
-            # Where a step begins, nodes begin anew. What is there from the start can be given back but once.
-            last = once.part(np.cumsum(np.diff(node, prepend=node[:1]) < 0) == timeline.steps - 1)
-            is_repeated = not np.isin(-once.events, begin.events).any()
-            self._runs = [begin.then(with_workspaces, *((last.given_back(), last) if is_repeated else ()))]
+            runs = [begin, with_workspaces]
+            if requests.keeps_first:
+                # What is there from the start can be given back but once.
+                given_back = np.stack([-requests.event[requests.left], requests.piece[requests.left]])
+                runs += [_Run(asked=given_back), _Run(asked=once[:, requests.last :])]
+            self._runs = [_Run.joined(runs)]
             return
+        generator = _Run(asked=np.array([[self._pieces], [self._pieces - 1]]))
         own = with_workspaces.part(~np.isin(np.abs(with_workspaces.events), begin.events))
-        warm_up = own.then(own.part(own.events <= len(timeline.purpose)).given_back(), is_left=True)
+        warm_up = _Run.joined([own, own.part(own.events <= pieces).given_back()], is_left=True)
         self._runs = [begin, generator, own, warm_up]
 
     def reserve(self, batches: FloatArray, capacity_bytes: int | None) -> npt.NDArray[np.int64]:
@@ -176,7 +168,7 @@ class Replay:
         try:
             for run in self._runs:
                 before_restart = len(run.events) if run.is_left else -1
-                own = peak_blocks(run.events, sizes.take(run.places), self._pieces, capacity - held, before_restart)
+                own = peak_blocks(run.events, sizes.take(run.sized_as), self._pieces, capacity - held, before_restart)
                 if own < 0:
                     return -1
                 held += own
@@ -187,3 +179,25 @@ class Replay:
                 cure="Give a smaller batch or smaller inputs.",
             ) from exc
         return held * BLOCK_BYTES
+
+
+def _with_first_calls(once: IndexArray, node: IndexArray, called: Sequence[int], *, first_piece: int) -> IndexArray:
+    """Requests with those of libraries for their workspaces, each before the node that calls one first.
+
+    Args:
+        once: The requests, as :attr:`_Run.asked`.
+        node: Node of each.
+        called: First node to call each library, -1 where none does.
+        first_piece: Piece of the first library's workspace.
+
+    Shapes:
+        once: [2, n]; node: [n]; result: [2, n + calls].
+    """
+    # Where a step begins, nodes begin anew.
+    places = np.searchsorted(np.maximum.accumulate(node), called).tolist()
+    parts, done = [], 0
+    for place, call, piece in sorted(zip(places, called, range(first_piece, first_piece + len(called)), strict=True)):
+        if call >= 0:
+            parts += [once[:, done:place], np.array([[piece + 1], [piece]])]
+            done = place
+    return np.concatenate([*parts, once[:, done:]], axis=1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from dippm.costs.compiled_buffers import CompiledBuffers
 from dippm.costs.edges import IndexArray
 from dippm.costs.layout_copies import layout_copies
+from dippm.costs.memory_events import Events, Requests, Starts, cut
 from dippm.costs.polynomial import FloatArray, evaluate, is_nonzero, pad, scale
 from dippm.costs.precision import Arithmetic
 from dippm.costs.sizes import GraphSizes
@@ -83,24 +85,43 @@ class FirstCalls:
     lt: int
     backward: int
 
+    @property
+    def in_order(self) -> tuple[int, int, int]:
+        """Of cuBLAS, of cuBLASLt, and of autograd."""
+        return self.blas, self.lt, self.backward
+
     @classmethod
-    def of(cls, sizes: GraphSizes, nodes: slice) -> FirstCalls:
-        """Find them among the nodes of one graph."""
-        calls = sizes.is_kind(OpKind.LINEAR, OpKind.MATMUL)[nodes]
-        linear = np.flatnonzero(sizes.is_kind(OpKind.LINEAR)[nodes])
-        is_biased = np.zeros_like(calls)
-        is_biased[linear] = sizes.inputs(linear + nodes.start, 2) >= 0
-        fills = (np.flatnonzero(sizes.is_kind(OpKind.FILL)[nodes]) + nodes.start).tolist()
-        # The gradient of the loss is no operator of the model.
-        starts = [node for node in fills if sizes.nodes[node].scope == _LOSS_SCOPE and not sizes.nodes[node].source_op]
-        split = starts[0] - int(nodes.start) if starts else len(calls)
-        return cls(
-            blas=_first(calls[:split], 0), lt=_first(is_biased[:split], 0), backward=_first(calls[split:], split)
+    def of_each(cls, sizes: GraphSizes) -> list[FirstCalls]:
+        """Find them in each graph, where nodes are numbered by graph."""
+        start, stop = sizes.arrays.node_start[:-1], sizes.arrays.node_start[1:]
+        calls, linear, fills = (
+            np.flatnonzero(sizes.is_kind(*kinds))
+            for kinds in ((OpKind.LINEAR, OpKind.MATMUL), (OpKind.LINEAR,), (OpKind.FILL,))
         )
+        biased = linear[sizes.inputs(linear, 2) >= 0]
+        # The gradient of the loss is no operator of the model.
+        nodes = [sizes.nodes[node] for node in fills.tolist()]
+        begins = [node.scope == _LOSS_SCOPE and not node.source_op for node in nodes]
+        split = _first_between(fills[np.array(begins, dtype=np.bool_)], start, stop)
+        split = np.where(split < 0, stop, split)
+        found = (
+            _first_between(calls, start, split),
+            _first_between(biased, start, split),
+            _first_between(calls, split, stop),
+        )
+        of_graphs = zip(*(np.where(node < 0, -1, node - start).tolist() for node in found), strict=True)
+        return [cls(blas=blas, lt=lt, backward=backward) for blas, lt, backward in of_graphs]
 
 
-def _first(is_chosen: npt.NDArray[np.bool_], start: int) -> int:
-    return start + int(is_chosen.argmax()) if is_chosen.any() else -1
+def _first_between(nodes: IndexArray, start: IndexArray, stop: IndexArray) -> IndexArray:
+    """The first of some ascending nodes in each stretch, -1 where none is in it.
+
+    Shapes:
+        nodes: [n]; start, stop and result: [G].
+    """
+    first = np.append(nodes, stop[-1:])[np.searchsorted(nodes, start)]
+    result: IndexArray = np.where(first < stop, first, -1)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -127,6 +148,7 @@ class MemoryTimeline:
         event_sign: 1 where it is taken, -1 where it is given back, 0 for the mark that begins a node's events.
         event_node: Node of each event.
         node_start: First event of each node, its mark, in each step.
+        requests: What of the events the allocator is asked for.
         steps: How often the nodes run.
         first_calls: The nodes that call a library of products first, which keeps a workspace from then on.
 
@@ -146,6 +168,7 @@ class MemoryTimeline:
     event_sign: IndexArray
     event_node: IndexArray
     node_start: IndexArray
+    requests: Requests
     steps: int
     first_calls: FirstCalls
 
@@ -166,53 +189,63 @@ class MemoryTimeline:
         buffers = None
         if workload.fusion is not None:
             buffers = CompiledBuffers.of(workload.sizes, workload.types, workload.fusion)
-        pieces = _Pieces.of(workload, buffers)
-        arrays = workload.sizes.arrays
+        arrays, pieces = workload.sizes.arrays, _Pieces.of(workload, buffers)
         is_early = _is_role(arrays, TensorRole.CACHE)
         is_early[workload.sizes.edges.write_tensor] = False
         grown = _grown(workload, is_early)
-        events, steps = _events_of(workload, pieces, buffers)
-        owned = [pieces.of_graph(graph) for graph in range(len(steps))]
-        local = np.empty(len(pieces.purpose), dtype=np.int64)
-        for own in owned:
-            local[own] = np.arange(len(own))
-        event_start = np.searchsorted(events.node, arrays.node_start)
-        result = []
-        for graph, (first, stop) in enumerate(pairwise(event_start.tolist())):
-            own = owned[graph]
-            tensors, nodes = (slice(*start[graph : graph + 2]) for start in (arrays.tensor_start, arrays.node_start))
-            in_steps = (
-                _Events(
-                    node=events.node[first:stop] - nodes.start,
-                    piece=local[events.piece[first:stop]],
-                    sign=events.sign[first:stop],
-                )
-                .repeat(steps[graph])
-                .without_idle(is_early[tensors])
-            )
-            purpose, is_owner = pieces.purpose[own], pieces.is_owner[tensors]
-            is_taken = pieces.is_taken[own]
-            (present,) = np.nonzero(np.bincount(purpose[is_taken]))
-            of_tensors = purpose[: len(is_owner)]
-            inputs = np.flatnonzero(((of_tensors == Purpose.INPUT) | is_early[tensors]) & is_owner)
-            result.append(
-                cls(
-                    purpose=purpose,
-                    bytes_of=pieces.bytes_of.take(own, axis=0),
-                    is_taken=is_taken,
-                    purposes=frozenset(map(Purpose, present.tolist())),
-                    weights=np.flatnonzero((of_tensors == Purpose.WEIGHT) & is_owner),
-                    inputs=inputs,
-                    room=grown[tensors][inputs] - tensors.start,
-                    event_piece=in_steps.piece,
-                    event_sign=in_steps.sign,
-                    event_node=in_steps.node,
-                    node_start=np.flatnonzero(in_steps.sign == 0),
-                    steps=steps[graph],
-                    first_calls=FirstCalls.of(workload.sizes, nodes),
-                )
-            )
-        return result
+        once, steps = _events_of(workload, pieces, buffers)
+        events = once.in_steps(steps, arrays.node_start).without_idle(is_early)
+        # Pieces of a graph lie side by side from here on, those of its tensors first.
+        order, piece_start = pieces.by_graph()
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        events = replace(events, piece=place[events.piece])
+        purpose, bytes_of, is_taken = pieces.purpose[order], pieces.bytes_of.take(order, axis=0), pieces.is_taken[order]
+        of_tensors = pieces.purpose[: len(grown)]
+        weights, inputs = (
+            np.flatnonzero(is_meant & pieces.is_owner)
+            for is_meant in (of_tensors == Purpose.WEIGHT, (of_tensors == Purpose.INPUT) | is_early)
+        )
+        room = np.where(pieces.is_taken[inputs], grown[inputs], inputs)
+        is_first = np.zeros(len(order), dtype=np.bool_)
+        is_first[place[weights]] = is_first[place[inputs]] = True
+        marks, nodes = np.flatnonzero(events.sign == 0), np.diff(arrays.node_start)
+        mark_count = nodes * np.array(steps, dtype=np.int64)
+        mark_start = np.append(0, np.cumsum(mark_count))
+        begins = np.append(marks, len(events.sign))
+        starts = Starts(event=begins[mark_start], piece=piece_start, node=arrays.node_start)
+        requests = Requests.of_each(
+            events,
+            starts,
+            last_start=begins[mark_start[1:] - nodes],
+            is_taken=is_taken,
+            is_first=is_first,
+        )
+        graph = np.arange(len(steps))
+        present = np.zeros((len(steps), len(Purpose)), dtype=np.bool_)
+        present[np.repeat(graph, np.diff(piece_start))[is_taken], purpose[is_taken]] = True
+        of_event = np.repeat(graph, np.diff(starts.event))
+        event_piece = events.piece - piece_start[of_event]
+        event_piece[marks] = 0
+        weight_start, input_start = (np.searchsorted(own, arrays.tensor_start) for own in (weights, inputs))
+        of_weight, of_input = (np.repeat(arrays.tensor_start[:-1], np.diff(own)) for own in (weight_start, input_start))
+        columns: dict[str, Sequence[Any]] = {
+            "purpose": cut(purpose, piece_start),
+            "bytes_of": cut(bytes_of, piece_start),
+            "is_taken": cut(is_taken, piece_start),
+            "purposes": [frozenset(compress(Purpose, is_present)) for is_present in present.tolist()],
+            "weights": cut(weights - of_weight, weight_start),
+            "inputs": cut(inputs - of_input, input_start),
+            "room": cut(room - of_input, input_start),
+            "event_piece": cut(event_piece, starts.event),
+            "event_sign": cut(events.sign, starts.event),
+            "event_node": cut(events.node - arrays.node_start[of_event], starts.event),
+            "node_start": cut(marks - np.repeat(starts.event[:-1], mark_count), mark_start),
+            "requests": requests,
+            "steps": steps,
+            "first_calls": FirstCalls.of_each(workload.sizes),
+        }
+        return [cls(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
     def piece_bytes(self, batches: FloatArray, *, without: frozenset[Purpose] = frozenset()) -> FloatArray:
         """Bytes of every piece at each batch size, 0 for the purposes that are left out.
@@ -224,45 +257,6 @@ class MemoryTimeline:
         if without:
             values[:, np.isin(self.purpose, [int(purpose) for purpose in without])] = 0.0
         return values
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Events:
-    """Pieces that are taken and given back, as in :class:`MemoryTimeline`, [E] each."""
-
-    node: IndexArray
-    piece: IndexArray
-    sign: IndexArray
-
-    @classmethod
-    def in_order(cls, stages: Sequence[tuple[IndexArray, IndexArray, int]]) -> _Events:
-        """Events of one stage of each node after the other: nodes, pieces and sign of each stage."""
-        nodes, pieces, signs = zip(*stages, strict=True)
-        node = np.concatenate(nodes)
-        stage = np.repeat(np.arange(len(stages)), [len(own) for own in nodes])
-        order = np.argsort(node * len(stages) + stage, kind="stable")
-        return cls(node=node[order], piece=np.concatenate(pieces)[order], sign=np.array(signs)[stage[order]])
-
-    def repeat(self, steps: int) -> _Events:
-        """The same events several times."""
-        return _Events(node=np.tile(self.node, steps), piece=np.tile(self.piece, steps), sign=np.tile(self.sign, steps))
-
-    def without_idle(self, is_there: npt.NDArray[np.bool_]) -> _Events:
-        """Without those that take a tensor's piece that is there, or give back one that is not.
-
-        Args:
-            is_there: Whether each tensor's piece is there before the first event, [T].
-        """
-        asked = np.flatnonzero((self.piece < len(is_there)) & (self.sign != 0))
-        asked = asked[np.argsort(self.piece[asked], kind="stable")]
-        piece, sign = self.piece[asked], self.sign[asked]
-        # Whatever an event asks for, after it that is so.
-        before = np.where(is_there[piece], 1, -1)
-        is_again = piece[1:] == piece[:-1]
-        before[1:][is_again] = sign[:-1][is_again]
-        is_kept = np.ones(len(self.piece), dtype=np.bool_)
-        is_kept[asked] = sign != before
-        return _Events(node=self.node[is_kept], piece=self.piece[is_kept], sign=self.sign[is_kept])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -321,11 +315,16 @@ class _Pieces:
         dropped = tensors + casts
         return 0, tensors, dropped, dropped + nodes, dropped + 2 * nodes
 
-    def of_graph(self, graph: int) -> IndexArray:
-        """The pieces of one graph, in the order in which it numbers them."""
-        tensors, casts, nodes = ((int(start[graph]), int(start[graph + 1])) for start in self.starts)
-        spans = zip(self.firsts, (tensors, casts, nodes, nodes, nodes), strict=True)
-        return np.concatenate([np.arange(first + start, first + stop) for first, (start, stop) in spans])
+    def by_graph(self) -> tuple[IndexArray, IndexArray]:
+        """All pieces, those of a graph side by side, and where each graph's begin, behind the last one too.
+
+        Shapes:
+            [P] and [G + 1].
+        """
+        graphs = np.arange(len(self.starts[0]) - 1)
+        of_kinds = [np.diff(start) for start in (*self.starts, self.starts[-1], self.starts[-1])]
+        graph = np.concatenate([np.repeat(graphs, counts) for counts in of_kinds])
+        return np.argsort(graph, kind="stable"), np.cumsum([0, *sum(of_kinds, np.zeros_like(graphs))])
 
 
 def _grown(workload: Workload, is_early: npt.NDArray[np.bool_]) -> IndexArray:
@@ -341,7 +340,7 @@ def _grown(workload: Workload, is_early: npt.NDArray[np.bool_]) -> IndexArray:
     return grown
 
 
-def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | None) -> tuple[_Events, list[int]]:
+def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | None) -> tuple[Events, list[int]]:
     """What happens in one step of each graph, and in how many steps it is followed.
 
     Gradients of weights that are not released, and the state of an optimizer, are kept from step to step.
@@ -371,7 +370,7 @@ def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | N
         every[pieces.is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
     )
     # What happens at each node, one after the other: its mark, what is taken, what is given back.
-    events = _Events.in_order(
+    events = Events.in_order(
         [
             (every, np.zeros_like(every), 0),
             (casts.node, first_cast + np.arange(len(casts)), 1),
