@@ -2,7 +2,8 @@ from typing import Any
 
 import numpy as np
 
-from dippm.costs.kernel_plan import Distinct, KernelPlan
+from dippm.costs.kernel_plan import STREAM_RATES, Distinct, KernelPlan
+from dippm.costs.kernels.problems import ELEMENTWISE_OPERATORS
 from dippm.costs.precision import Precision
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
@@ -71,5 +72,6 @@ def test_an_operator_of_several_tensors_takes_another_table(builder: Any) -> Non
     ):
         builder.node(kind, inputs, builder.N, 8)
     plan = KernelPlan.from_workload(Workload.from_graph(builder.graph()))
-    assert plan.stream_operator.tolist() == ["relu", "mul", "relu", "add", "relu", "relu"]
-    assert plan.stream_group.tolist() == ["stream", "stream", "stream", "stream", "norm", "pool"]
+    operators, rates = tuple(ELEMENTWISE_OPERATORS), STREAM_RATES
+    assert [operators[place] for place in plan.stream_operator] == ["relu", "mul", "relu", "add", "relu", "relu"]
+    assert [rates[place] for place in plan.stream_group] == ["stream", "stream", "stream", "stream", "norm", "pool"]

@@ -81,7 +81,7 @@ def busy_ms(
     )
     for part, seconds in parts:
         if len(part.node):
-            formats = [_ARITHMETICS[code] for code in np.unique(plan.arithmetic[part.node]).tolist()]
+            formats = [_ARITHMETICS[code] for code in np.flatnonzero(np.bincount(plan.arithmetic[part.node])).tolist()]
             for chosen, on_tensor in _alike(devices, formats):
                 time_ms = _MS * seconds(timer_of(chosen, on_tensor), part)
                 for position, own_ms in zip(chosen, time_ms, strict=True):
@@ -102,8 +102,9 @@ def busy_ms(
     # Nothing is launched for tensors without elements.
     busy[:, (at.bytes_written == 0.0) & (at.flops == 0.0)] = 0.0
     if len(at.casts.node):
-        cast_s = timer_of(tuple(range(len(devices))), frozenset()).casts()
-        np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(gap_ms + _MS * cast_s, -1, 0))
+        cast_ms = _MS * timer_of(tuple(range(len(devices))), frozenset()).casts(plan.casts)
+        of_casts = gap_ms + cast_ms.take(plan.casts.inverse, axis=-1)
+        np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(of_casts, -1, 0))
     return busy
 
 

@@ -13,16 +13,16 @@ from dippm.costs.compiled_layout import runs_channels_last
 from dippm.costs.conditions import Conditions, Layout, Runtime
 from dippm.costs.families import FAMILY_OF_KIND, WorkFamily
 from dippm.costs.host import CAST_DISPATCH_US, FUSED_DISPATCH_US, goes_through_cudnn, host_dispatch_us
-from dippm.costs.kernels.problems import Family
+from dippm.costs.kernels.problems import ELEMENTWISE_OPERATORS, Family
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import is_first, number_rows
-from dippm.costs.polynomial import FloatArray
+from dippm.costs.polynomial import FloatArray, scale
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
 from dippm.graph.codes import mark, tabulate
 
-__all__ = ["ROW_TABLES", "Distinct", "KernelPlan"]
+__all__ = ["ROW_TABLES", "STREAM_RATES", "Distinct", "KernelPlan"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -50,13 +50,13 @@ _ROW_TABLE_OF_KIND = tabulate(OpKind, lambda kind: list(Family).index(ROW_TABLES
 
 # Which rate an operator takes, and its element-wise table where it reads one tensor or several, by kind.
 _GROUP_OF_SOME = {OpKind.BATCH_NORM: "norm", OpKind.CONCAT: "join", OpKind.PAD: "join"}
-_GROUPS = sorted({*_GROUP_OF_FAMILY.values(), *_GROUP_OF_SOME.values()})
-_OPERATORS = sorted(_ELEMENTWISE_TABLES.values())
+STREAM_RATES = tuple(sorted({*_GROUP_OF_FAMILY.values(), *_GROUP_OF_SOME.values()}))
+_OPERATORS = tuple(ELEMENTWISE_OPERATORS)
 
 
 def _group_of(kind: OpKind) -> int:
     group = _GROUP_OF_SOME.get(kind) or _GROUP_OF_FAMILY.get(FAMILY_OF_KIND[kind])
-    return _GROUPS.index(group) if group else -1
+    return STREAM_RATES.index(group) if group else -1
 
 
 def _operator_of(kind: OpKind, *, is_binary: bool) -> int:
@@ -119,8 +119,9 @@ class KernelPlan:
         recurrent: Distinct recurrent layers.
         row: Distinct softmax and norms that a table covers.
         stream: Distinct kernels that memory binds.
-        stream_group: Which rate each of ``stream.node`` takes.
-        stream_operator: Element-wise table of each of ``stream.node``.
+        stream_group: Which rate each of ``stream.node`` takes, as a position in ``STREAM_RATES``.
+        stream_operator: Element-wise table of each of ``stream.node``, as a position in ``ELEMENTWISE_OPERATORS``.
+        casts: Distinct casts of autocast, by what they move.
         dispatch_us: Host time to launch each node, casts included, microseconds.
         is_searched: Which nodes are convolutions whose library looks for a kernel at each call.
         is_backward: Whether autograd launches each node and not the model's Python code.
@@ -140,8 +141,9 @@ class KernelPlan:
     recurrent: Distinct
     row: Distinct
     stream: Distinct
-    stream_group: npt.NDArray[np.str_]
-    stream_operator: npt.NDArray[np.str_]
+    stream_group: IndexArray
+    stream_operator: IndexArray
+    casts: Distinct
     dispatch_us: FloatArray
     is_searched: npt.NDArray[np.bool_]
     is_backward: npt.NDArray[np.bool_]
@@ -222,8 +224,9 @@ class KernelPlan:
                 group,
                 operator,
             ),
-            stream_group=np.array(_GROUPS)[group],
-            stream_operator=np.array(_OPERATORS)[operator],
+            stream_group=group,
+            stream_operator=operator,
+            casts=_distinct_casts(work),
             dispatch_us=_dispatch_us(work),
             is_searched=goes_through_cudnn(work.sizes)
             if software.searches_convolutions
@@ -243,6 +246,11 @@ def _formats(work: Workload, is_turned: npt.NDArray[np.bool_]) -> dict[Layout, M
     of_node = np.repeat(is_turned, np.diff(work.sizes.arrays.node_start))
     called, turned = formats[Layout.NCHW], formats[Layout.NHWC]
     return {**formats, Layout.NCHW: called.where(~of_node, turned)}
+
+
+def _distinct_casts(work: Workload) -> Distinct:
+    casts = work.types.casts
+    return Distinct.of(casts.node, scale(work.cast_elements, casts.from_bytes + casts.to_bytes))
 
 
 def _dispatch_us(work: Workload) -> FloatArray:
@@ -267,7 +275,7 @@ def _is_tabled_row(work: Workload) -> npt.NDArray[np.bool_]:
 
 
 def _stream_nodes(work: Workload, *, exclude: IndexArray) -> tuple[IndexArray, IndexArray, IndexArray]:
-    """Nodes that memory binds, and their rate and element-wise table, as places in ``_GROUPS`` and ``_OPERATORS``."""
+    """Nodes that memory binds, and their rate and element-wise table, see :class:`KernelPlan`."""
     sizes, edges = work.sizes, work.sizes.edges
     kind = sizes.arrays.kind
     is_chosen = _GROUP_OF_KIND[kind] >= 0

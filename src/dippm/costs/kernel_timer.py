@@ -19,7 +19,7 @@ from dippm.costs.contraction import WIDEST_HELD_STATE
 from dippm.costs.depthwise import is_depthwise, runs_natively
 from dippm.costs.device_sheets import DeviceSheets
 from dippm.costs.flash_attention import SPLIT_TILE, split_rows
-from dippm.costs.kernel_plan import ROW_TABLES, Distinct, KernelPlan
+from dippm.costs.kernel_plan import ROW_TABLES, STREAM_RATES, Distinct, KernelPlan
 from dippm.costs.kernels.growing import grow_with_rows, level_few_rows
 from dippm.costs.kernels.mapping import ConvShape, conv2d_busy_ms
 from dippm.costs.kernels.model import KernelModel
@@ -45,7 +45,9 @@ IndexArray = npt.NDArray[np.int64]
 
 _MS = 1e3
 _ARITHMETICS = tuple(Arithmetic)
-_OPERATOR_CODES = {name: code for code, name in enumerate(ELEMENTWISE_OPERATORS)}
+_COPY = tuple(ELEMENTWISE_OPERATORS).index("relu")
+# Tensors that each element-wise operator moves.
+_MOVED_TENSORS = np.array(list(ELEMENTWISE_OPERATORS.values())) + 1.0
 _FP16 = _ARITHMETICS.index(Arithmetic.FP16)
 _TF32 = _ARITHMETICS.index(Arithmetic.TF32)
 # cuDNN has depthwise kernels for channels last up to this filter, for one output of each input.
@@ -326,18 +328,19 @@ class KernelTimer:
         moved = np.where(is_group_norm, self.rates.group_norm_reads, 1.0) * read
         moved += self.at.bytes_written.take(node, axis=1)
         operators = self.plan.stream_operator[part.index]
-        shares = np.array([getattr(self.rates, group) for group in self.plan.stream_group[part.index]])
+        rates = np.array([getattr(self.rates, name) for name in STREAM_RATES])
+        shares = rates[self.plan.stream_group[part.index]]
         return np.asarray(self._stream_seconds(moved, operators=operators) / shares)
 
-    def casts(self) -> FloatArray:
-        """Seconds of each cast, [D, B, casts]."""
-        casts = self.at.casts
-        operators = np.full(len(casts.node), "relu")
-        return self._stream_seconds(casts.bytes_read + casts.bytes_written, operators=operators)
+    def casts(self, part: Distinct) -> FloatArray:
+        """Casts of autocast, which element-wise kernels do."""
+        casts, columns = self.at.casts, part.index
+        moved = casts.bytes_read.take(columns, axis=1) + casts.bytes_written.take(columns, axis=1)
+        return self._stream_seconds(moved, operators=np.full(len(columns), _COPY))
 
     def copy(self, moved: FloatArray) -> FloatArray:
         """Seconds of copies that move as many bytes, [B, n] to [D, B, n]."""
-        operators = np.full(moved.shape[1], "relu")
+        operators = np.full(moved.shape[1], _COPY)
         return np.asarray(self._stream_seconds(moved, operators=operators) / self.rates.move)
 
     # What the families share.
@@ -393,7 +396,7 @@ class KernelTimer:
             return self.sheets.bandwidth * self.rates.cache_gain
         return np.maximum(self.sheets.sm_cycles * self.rates.cache_bytes_per_cycle, self.sheets.bandwidth)
 
-    def _stream_seconds(self, moved: FloatArray, *, operators: npt.NDArray[np.str_]) -> FloatArray:
+    def _stream_seconds(self, moved: FloatArray, *, operators: IndexArray) -> FloatArray:
         """Time of an element-wise kernel that moves as many bytes.
 
         Learned where the device or a relative was measured. Other devices take the bandwidth share that whole models on
@@ -407,10 +410,8 @@ class KernelTimer:
         weight = np.array([self.kernels.support(Family.ELEMENTWISE, device).weight for device in devices])
         known = np.flatnonzero(weight > 0.0)
         if len(known):
-            tensors = np.array([ELEMENTWISE_OPERATORS[name] + 1.0 for name in operators.tolist()])
-            elements = np.maximum(moved / (4.0 * tensors), 1.0)
-            codes = np.array([_OPERATOR_CODES[name] for name in operators.tolist()], dtype=np.intp)
-            problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(codes, len(moved)))
+            elements = np.maximum(moved / (4.0 * _MOVED_TENSORS[operators]), 1.0)
+            problem = ElementwiseProblem(elements=elements.ravel(), operator=np.tile(operators, len(moved)))
             learned = self._learned(Family.ELEMENTWISE, problem, batches=len(moved), chosen=known)
             share = weight[known, None, None]
             seconds[known] = share * learned + (1.0 - share) * seconds[known]
