@@ -108,7 +108,7 @@ def test_a_convolution_that_looks_for_its_kernel_takes_longer_to_launch(builder:
 
 def test_a_node_that_runs_often_counts_as_often() -> None:
     busy, launched = np.full((1, 10), 2.0), np.arange(10.0)
-    once, twice = (latency.LatencyBreakdown.of(busy, launched, np.full(10, times)) for times in (1.0, 2.0))
+    once, twice = (latency.LatencyBreakdown.of(busy, lambda: launched, np.full(10, times)) for times in (1.0, 2.0))
     for name in ("busy_ms", "share_ms", "fast_host_ms", "slow_host_ms"):
         assert getattr(twice, name) == pytest.approx(2 * getattr(once, name))
 

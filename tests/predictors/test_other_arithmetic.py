@@ -30,7 +30,7 @@ def _plan(builder: Any) -> KernelPlan:
 
 def _breakdown(busy: np.ndarray[Any, Any], half_width: float | None = None) -> LatencyBreakdown:
     widths = None if half_width is None else np.full(len(busy), half_width)
-    return LatencyBreakdown.of(busy, np.zeros(busy.shape), 1.0, half_width=widths)
+    return LatencyBreakdown.of(busy, lambda: np.zeros(busy.shape), 1.0, half_width=widths)
 
 
 def _exchange(builder: Any, *, is_faster: bool | None, half_width: float | None) -> LatencyBreakdown:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -39,54 +40,50 @@ _HOST_OF_RUNTIME = {Runtime.EAGER: 1.0, Runtime.COMPILE: 1.0, Runtime.CUDA_GRAPH
 OTHER_HOST = 2.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LatencyBreakdown:
     """Where the time of one call goes.
 
+    How long the device waits is worked out when it is asked for: of times that are only compared nothing does.
+
     Args:
         busy_ms: Time for which each node keeps the device busy.
-        share_ms: Part of the latency that belongs to each node, waits included; adds up to the latency.
-        fast_host_ms: Latency where the host launches ``OTHER_HOST`` times faster.
-        slow_host_ms: Latency where it launches as many times slower.
+        run: Works out the part of the latency that belongs to each node, waits included, behind the host, one that
+            launches ``OTHER_HOST`` times faster, and one that launches as many times slower.
         half_width: Half-width of the 90 % interval of ``log(measured / predicted)`` where what made the times knows
             one; None where it does not, NaN at batches where it does not.
         least_ms: What the device takes at least, whatever the times are.
 
     Shapes:
-        busy_ms, share_ms: [B, n_nodes]; fast_host_ms, slow_host_ms, half_width, least_ms: [B].
+        busy_ms: [B, n_nodes]; what ``run`` gives: [3, B, n_nodes]; half_width, least_ms: [B].
     """
 
     busy_ms: FloatArray
-    share_ms: FloatArray
-    fast_host_ms: FloatArray
-    slow_host_ms: FloatArray
+    run: Callable[[], FloatArray]
     half_width: FloatArray | None = None
     least_ms: FloatArray | float = 0.0
 
     @classmethod
     def of(
-        cls, busy: FloatArray, launched: FloatArray, times: FloatArray | float, *, half_width: FloatArray | None = None
+        cls,
+        busy: FloatArray,
+        launch: Callable[[], FloatArray],
+        times: FloatArray | float,
+        *,
+        half_width: FloatArray | None = None,
     ) -> LatencyBreakdown:
         """Run nodes on a device behind a host.
 
         Args:
             busy: Time for which each node keeps the device busy when it runs once, ms.
-            launched: When the host has launched each node, counted from the start, ms.
+            launch: Tells when the host has launched each node, counted from the start, ms; asked where it matters.
             times: How often each node runs.
             half_width: See above.
 
         Shapes:
-            busy: [B, n_nodes]; launched: [B, n_nodes] or [n_nodes]; times: [n_nodes].
+            busy: [B, n_nodes]; what is launched: [B, n_nodes] or [n_nodes]; times: [n_nodes].
         """
-        hosts = np.array([1.0, 1 / OTHER_HOST, OTHER_HOST])
-        share, fast, slow = share_of_latency(busy, launched * hosts[:, None, None]) * times
-        return cls(
-            busy_ms=busy * times,
-            share_ms=share,
-            fast_host_ms=fast.sum(axis=1),
-            slow_host_ms=slow.sum(axis=1),
-            half_width=half_width,
-        )
+        return cls(busy_ms=busy * times, run=partial(_shares_of_hosts, busy, launch, times), half_width=half_width)
 
     @classmethod
     def of_each(
@@ -114,7 +111,12 @@ class LatencyBreakdown:
         """
         times, graphs = np.broadcast_to(times, plan.dispatch_us.shape), plan.work.sizes.nodes_of_graphs
         return [
-            cls.of(busy[:, own], launched_ms(plan, conditions, host, nodes=own), times[own], half_width=half_width)
+            cls.of(
+                busy[:, own],
+                partial(launched_ms, plan, conditions, host, nodes=own),
+                times[own],
+                half_width=half_width,
+            )
             for own, half_width in zip(graphs, half_widths or [None] * len(graphs), strict=True)
         ]
 
@@ -133,7 +135,7 @@ class LatencyBreakdown:
         result, is_short = replace(self, least_ms=of_nodes.sum(axis=1)), self.busy_ms < of_nodes
         if not is_short.any():
             return result
-        return result.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch())
+        return result.with_busy(np.where(is_short, least, self.once_ms(times)), times, launch)
 
     def once_ms(self, times: FloatArray) -> FloatArray:
         """Time for which each node keeps the device busy when it runs once, ms, [B, n_nodes].
@@ -144,19 +146,41 @@ class LatencyBreakdown:
         result: FloatArray = np.divide(self.busy_ms, times, out=np.zeros_like(self.busy_ms), where=times > 0.0)
         return result
 
-    def with_busy(self, busy: FloatArray, times: FloatArray, launched: FloatArray) -> LatencyBreakdown:
+    def with_busy(self, busy: FloatArray, times: FloatArray, launch: Callable[[], FloatArray]) -> LatencyBreakdown:
         """The same interval around other times; arguments as those of :meth:`of`."""
-        other = LatencyBreakdown.of(busy, launched, times, half_width=self.half_width)
+        other = LatencyBreakdown.of(busy, launch, times, half_width=self.half_width)
         return replace(other, least_ms=self.least_ms)
+
+    @cached_property
+    def _shares(self) -> FloatArray:
+        return self.run()
+
+    @property
+    def share_ms(self) -> FloatArray:
+        """Part of the latency that belongs to each node, waits included; adds up to the latency, [B, n_nodes]."""
+        result: FloatArray = self._shares[0]
+        return result
+
+    @cached_property
+    def fast_host_ms(self) -> FloatArray:
+        """Latency where the host launches ``OTHER_HOST`` times faster, [B]."""
+        result: FloatArray = self._shares[1].sum(axis=1)
+        return result
+
+    @cached_property
+    def slow_host_ms(self) -> FloatArray:
+        """Latency where it launches as many times slower, [B]."""
+        result: FloatArray = self._shares[2].sum(axis=1)
+        return result
 
     @property
     def knows_interval(self) -> npt.NDArray[np.bool_]:
         """At which batches what made the times knows an interval, [B]."""
         if self.half_width is None:
-            return np.zeros(len(self.share_ms), dtype=np.bool_)
+            return np.zeros(len(self.busy_ms), dtype=np.bool_)
         return ~np.isnan(self.half_width)
 
-    @property
+    @cached_property
     def latency_ms(self) -> FloatArray:
         """Wall time of one call at each batch, [B]."""
         result: FloatArray = self.share_ms.sum(axis=1)
@@ -238,6 +262,13 @@ def launched_ms(
     dispatch_us = np.where(plan.is_backward[nodes], rates.backward_host, 1.0) * (plan.dispatch_us[nodes] + more_us)
     dispatch_us *= np.where(plan.is_searched[nodes], rates.convolution_host, 1.0)
     result: FloatArray = np.cumsum(dispatch_us, axis=-1) * (host_scale / _US_PER_MS)
+    return result
+
+
+def _shares_of_hosts(busy: FloatArray, launch: Callable[[], FloatArray], times: FloatArray | float) -> FloatArray:
+    """What :attr:`LatencyBreakdown.run` gives; arguments as those of :meth:`LatencyBreakdown.of`."""
+    hosts = np.array([1.0, 1 / OTHER_HOST, OTHER_HOST])
+    result: FloatArray = share_of_latency(busy, launch() * hosts[:, None, None]) * times
     return result
 
 

@@ -32,7 +32,7 @@ from dippm.predictors.additive_artefact import (
     manifest_path,
     read_tensors,
 )
-from dippm.predictors.additive_corrector import CorrectedPlan, Corrector
+from dippm.predictors.additive_corrector import CorrectedPlan, CorrectedSample, Corrector
 from dippm.predictors.unseen_kernels import is_emulated
 
 __all__ = ["AdditivePredictor", "LatencyBreakdown"]
@@ -253,22 +253,52 @@ class AdditivePredictor:
         plan = self._plan_of(physical, conditions, lambda: physical)
         return self._time_operators(plan, at, device, conditions, host=host)
 
+    def time_nodes(
+        self, physical: PhysicalPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions
+    ) -> FloatArray:
+        """Time for which each node keeps the device busy when it runs once, ms, without host and interval.
+
+        Args:
+            physical: As for :meth:`break_down_kernels`, and so is what follows.
+            at: Their work at each batch.
+            device: The device.
+            conditions: Precision, layout, mode and runtime.
+
+        Raises:
+            UnsupportedError: ``additive.regime`` where no network was trained for mode and runtime.
+
+        Shapes:
+            Result: [B, n_nodes].
+        """
+        plan = self._plan_of(physical, conditions, lambda: physical)
+        return self._time_nodes(self._read(plan, at, device, conditions), device, conditions)
+
     def _time_operators(
         self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
     ) -> list[LatencyBreakdown]:
-        corrector, physical = self._corrector(conditions), plan.physical
-        rates = corrector.artefact.rates
-        sample = physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
-        class_ms, half_widths = corrector.time_ms(plan, sample, is_emulated=is_emulated(physical, device))
-        busy_ms = np.where(physical.class_of >= 0, class_ms[:, physical.class_of], 0.0)
+        sample, physical = self._read(plan, at, device, conditions), plan.physical
         return LatencyBreakdown.of_each(
-            busy_ms,
+            self._time_nodes(sample, device, conditions),
             physical.kernels,
             conditions=conditions,
             host=host,
             times=physical.times,
-            half_widths=list(half_widths),
+            half_widths=list(self._corrector(conditions).half_widths(sample)),
         )
+
+    def _read(self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions) -> CorrectedSample:
+        corrector = self._corrector(conditions)
+        rates = corrector.artefact.rates
+        sample = plan.physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
+        return corrector.read(plan, sample)
+
+    def _time_nodes(self, sample: CorrectedSample, device: DeviceSpec, conditions: Conditions) -> FloatArray:
+        physical = sample.plan.physical
+        class_ms = self._corrector(conditions).time_ms(sample, is_emulated=is_emulated(physical, device))
+        # Views are of no class: they find the last place, which takes no time.
+        of_classes = np.concatenate([class_ms, np.zeros((len(class_ms), 1))], axis=1)
+        result: FloatArray = of_classes.take(physical.class_of, axis=1, mode="wrap")
+        return result
 
     def _corrector(self, conditions: Conditions) -> Corrector:
         regime = _regime_of(conditions)

@@ -19,7 +19,7 @@ from dippm.predictors.additive_novelty import Novelty, describe_calls
 from dippm.predictors.network_steps import Neighbours
 from dippm.predictors.unseen_kernels import is_unseen
 
-__all__ = ["CorrectedPlan", "Corrector"]
+__all__ = ["CorrectedPlan", "CorrectedSample", "Corrector"]
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
@@ -52,6 +52,24 @@ class CorrectedPlan:
     static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class CorrectedSample:
+    """Graphs at each batch on one device, as the networks read them.
+
+    Args:
+        plan: The graphs.
+        changing: Scaled features that depend on batch, device or conditions.
+        kernel_ms: Kernel time of one operator of each class by the plain sum.
+
+    Shapes:
+        changing: [B, C, F]; kernel_ms: [B, C].
+    """
+
+    plan: CorrectedPlan
+    changing: Float32Array
+    kernel_ms: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -166,29 +184,30 @@ class Corrector:
             | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
         )
 
-    def time_ms(
-        self, plan: CorrectedPlan, sample: PhysicalSamples, *, is_emulated: npt.NDArray[np.bool_]
-    ) -> tuple[FloatArray, FloatArray]:
+    def read(self, plan: CorrectedPlan, sample: PhysicalSamples) -> CorrectedSample:
+        """Scale what the networks are to read of graphs at each batch."""
+        return CorrectedSample(plan=plan, changing=self._changing.scale(sample.changing), kernel_ms=sample.kernel_ms)
+
+    def time_ms(self, sample: CorrectedSample, *, is_emulated: npt.NDArray[np.bool_]) -> FloatArray:
         """Time of one operator of each class at each batch, the mean over the members, [B, C].
 
         Args:
-            plan: The graphs.
-            sample: They at each batch.
+            sample: The graphs at each batch.
             is_emulated: Which classes the device has no units for, as it had for all of the training, [C].
-
-        Returns:
-            The times, and of each graph the half-width of the interval at each batch, [G, B].
         """
-        changing, physical = self._changing.scale(sample.changing), plan.physical
-        first = plan.first + self._ensemble.embed(self._changing.expand(changing), self._changing.inputs)
+        plan, physical = sample.plan, sample.plan.physical
+        first = self._ensemble.embed(self._changing.expand(sample.changing), self._changing.inputs)
+        first += plan.first
         factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
         factors[:, :, plan.is_unseen | is_emulated] = 1.0
         mean = factors.mean(axis=1)
         time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
-        return time_ms, self._half_widths(plan, changing, sample.kernel_ms * physical.count)
+        return time_ms
 
-    def _half_widths(self, plan: CorrectedPlan, changing: Float32Array, plain_ms: FloatArray) -> FloatArray:
-        graphs = plan.physical.classes_of_graphs
+    def half_widths(self, sample: CorrectedSample) -> FloatArray:
+        """Half-width of the interval of each graph at each batch, [G, B]."""
+        plan, changing = sample.plan, sample.changing
+        graphs, plain_ms = plan.physical.classes_of_graphs, sample.kernel_ms * plan.physical.count
         descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
         for own, classes in zip(descriptors, graphs, strict=True):
             own[:, self._static.places] = describe_calls(plan.static[None, classes], plain_ms[:, classes])

@@ -197,12 +197,11 @@ class BestTimes:
             if better is None or not (here.covers(device, conditions) or here.is_near(device, conditions)):
                 continue
             networks, card = better
-            host = self.calibrations[conditions.mode].rates
-            breakdowns = networks.break_down_kernels(compiled.physical, prepared.at, card, conditions, host=host)
-            for member, breakdown in zip(compiled.members, breakdowns, strict=True):
+            known = networks.time_nodes(compiled.physical, prepared.at, card, conditions)
+            for member in compiled.members:
                 if member.runs_in is precision:
-                    own, times = likely[:, member.nodes], compiled.times[member.nodes]
-                    np.maximum(own, breakdown.once_ms(times), out=own)
+                    own = likely[:, member.nodes]
+                    np.maximum(own, np.where(compiled.times[member.nodes] > 0.0, known[:, member.nodes], 0.0), out=own)
         likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
 
     def _corrected_where_alike(
@@ -388,11 +387,12 @@ def _with_small_kernels(
     if not added.any():
         return breakdown
     eager = replace(prepared.conditions, runtime=Runtime.EAGER)
-    waited = LatencyBreakdown.of(once, launched_ms(plan, eager, host, nodes=nodes), times).share_ms.sum(axis=1)
+    launch = partial(launched_ms, plan, eager, host, nodes=nodes)
+    waited = LatencyBreakdown.of(once, launch, times).latency_ms
     room = np.maximum(waited - (once * times).sum(axis=1), 0.0)
     share = np.minimum(np.divide(room, added, out=np.ones_like(added), where=added > 0.0), 1.0)
-    launched = launched_ms(plan, prepared.conditions, host, nodes=nodes)
-    return breakdown.with_busy(once + share[:, None] * more, times, launched)
+    launch = partial(launched_ms, plan, prepared.conditions, host, nodes=nodes)
+    return breakdown.with_busy(once + share[:, None] * more, times, launch)
 
 
 def _with_packed_weights(
@@ -408,6 +408,6 @@ def _with_packed_weights(
         return breakdown
     compiled = prepared.compiled
     times, more_us = compiled.times[nodes], packed.more_host_us()[:, nodes]
-    launched = launched_ms(compiled.plan, prepared.conditions, host, nodes=nodes, more_us=more_us)
+    launch = partial(launched_ms, compiled.plan, prepared.conditions, host, nodes=nodes, more_us=more_us)
     slowed = packed.slowed_ms(breakdown.once_ms(times), device, nodes=nodes)
-    return breakdown.with_busy(slowed, times, launched)
+    return breakdown.with_busy(slowed, times, launch)

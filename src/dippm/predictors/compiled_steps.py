@@ -96,9 +96,9 @@ def _correction(
     # amp their gain is 8.6 % off; were the blocks saved, it would be 12 % off, ten too high.
     rates = replace(rates, measured={}, batch_norm_cycles=0.0)
     (summed,) = busy_ms(plan, at, devices=[device], conditions=conditions, rates=rates, kernels=kernels)
-    corrected = networks.break_down_kernels(compiled.physical, at, device, conditions, host=rates)
+    corrected = networks.time_nodes(compiled.physical, at, device, conditions)
     result: FloatArray = np.ones_like(summed)
-    for member, breakdown in zip(compiled.members, corrected, strict=True):
-        total = (summed[:, member.nodes] * compiled.times[member.nodes]).sum(axis=1)
-        result[:, member.nodes] = (breakdown.busy_ms.sum(axis=1) / np.maximum(total, _LEAST_MS))[:, None]
+    for member in compiled.members:
+        total, own = ((each * compiled.times)[:, member.nodes].sum(axis=1) for each in (summed, corrected))
+        result[:, member.nodes] = (own / np.maximum(total, _LEAST_MS))[:, None]
     return result
