@@ -12,7 +12,7 @@ from dippm.costs.numbering import IndexArray, is_first, number_values
 from dippm.graph import Graph
 from dippm.graph.columns import NONE, IndexLists
 
-__all__ = ["Edges", "IndexArray", "last_writes"]
+__all__ = ["Edges", "IndexArray", "last_writes", "value_at"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -30,9 +30,12 @@ class Edges:
         input_tensor: Tensor of each place among the nodes' inputs, -1 where it is absent.
         input_start: First place of each node there, and behind the last one.
         output_start: First write of each node, and behind the last one.
+        first_input: First input of each node, -1 where it is absent.
+        first_output: First output of each node, -1 where it has none.
 
     Shapes:
         read_*: [E] reads, absent inputs left out. write_*: [W] writes. input_*: [I] places. *_start: [n_nodes + 1].
+        first_*: [n_nodes].
     """
 
     read_node: IndexArray
@@ -45,6 +48,8 @@ class Edges:
     input_tensor: IndexArray
     input_start: IndexArray
     output_start: IndexArray
+    first_input: IndexArray
+    first_output: IndexArray
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[Graph]) -> Edges:
@@ -66,12 +71,31 @@ class Edges:
             input_tensor=read.values,
             input_start=read.start,
             output_start=written.start,
+            first_input=value_at(read.values, read.start, 0),
+            first_output=value_at(written.values, written.start, 0),
         )
 
     @classmethod
     def from_graph(cls, graph: Graph) -> Edges:
         """Collect the arrays of one graph."""
         return cls.from_graphs([graph])
+
+
+def value_at(values: IndexArray, start: IndexArray, position: int, nodes: IndexArray | None = None) -> IndexArray:
+    """The value at one place of the stretch of each node, or of some, -1 where the stretch is shorter.
+
+    Args:
+        values: All stretches, one after the other.
+        start: First place of each node's, and behind the last one.
+        position: The place within the stretch.
+        nodes: The nodes; None for all.
+    """
+    first, stop = (start[:-1], start[1:]) if nodes is None else (start.take(nodes), start.take(nodes + 1))
+    if not len(values):
+        return np.full(len(first), NONE, dtype=np.int64)
+    place = first + position
+    result: IndexArray = np.where(place < stop, values.take(place, mode="clip"), NONE)
+    return result
 
 
 def last_writes(

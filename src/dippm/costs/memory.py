@@ -372,10 +372,11 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
     purpose = timeline.purpose
     weights = pieces[:, timeline.weights].sum(axis=1)
     inputs = pieces[:, timeline.inputs].sum(axis=1)
-    cache = pieces[:, timeline.inputs[purpose[timeline.inputs] == Purpose.CACHE]].sum(axis=1)
+    cache = none = np.zeros(len(batches))
+    if Purpose.CACHE in timeline.purposes:
+        cache = pieces[:, timeline.inputs[purpose[timeline.inputs] == Purpose.CACHE]].sum(axis=1)
     start = weights + inputs
     if not len(timeline.event_piece):
-        none = np.zeros(len(batches))
         return LiveMemory(
             batches=batches,
             live_bytes=np.zeros((len(batches), 0)),

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.edges import Edges, IndexArray
+from dippm.costs.edges import Edges, IndexArray, value_at
 from dippm.costs.polynomial import FloatArray, dimension, evaluate, numel, pad
 from dippm.graph import Attribute, Graph, GraphArrays, Node, OpKind
 from dippm.graph.codes import mark
@@ -121,11 +121,13 @@ class GraphSizes:
 
     def inputs(self, nodes: IndexArray, position: int) -> IndexArray:
         """The tensor at one place among each node's inputs, -1 where it is absent."""
-        return _at(self.edges.input_tensor, self.edges.input_start, nodes, position)
+        if position == 0:
+            return self.edges.first_input.take(nodes)
+        return value_at(self.edges.input_tensor, self.edges.input_start, position, nodes)
 
     def outputs(self, nodes: IndexArray) -> IndexArray:
         """The first output of each node, -1 where it has none."""
-        return _at(self.edges.write_tensor, self.edges.output_start, nodes, 0)
+        return self.edges.first_output.take(nodes)
 
     def dimension(self, tensors: IndexArray, positions: int | IndexArray) -> FloatArray:
         """One dimension of each tensor as polynomials; see :func:`dippm.costs.polynomial.dimension`."""
@@ -168,12 +170,3 @@ class SizeTable:
         """
         values = evaluate(self.polynomials, batches).reshape(len(batches), self.sizes, len(self.node))
         return [values[:, size] for size in range(self.sizes)]
-
-
-def _at(values: IndexArray, start: IndexArray, nodes: IndexArray, position: int) -> IndexArray:
-    """The value at one place of each node's stretch, -1 where the stretch is shorter."""
-    if not len(values):
-        return np.full(len(nodes), -1, dtype=np.int64)
-    place = start.take(nodes) + position
-    result: IndexArray = np.where(place < start.take(nodes + 1), values.take(place, mode="clip"), -1)
-    return result

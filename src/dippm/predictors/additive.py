@@ -165,8 +165,7 @@ class AdditivePredictor:
 
     def knows_architecture(self, device: DeviceSpec, conditions: Conditions) -> bool:
         """Whether the networks were trained on a card of the device's architecture."""
-        names = self.artefact(conditions).measured["devices"]
-        return device.compute_capability in {card.compute_capability for card in load_catalog() if card.name in names}
+        return device.compute_capability in self._corrector(conditions).known_capabilities
 
     def of_better_card(
         self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
+from dippm.costs.numbering import is_first, number_rows
 from dippm.costs.precision import Precision
+from dippm.devices import load_catalog
 from dippm.errors import DippmError, UnsupportedError
 from dippm.features.physical import COLUMNS, LAUNCH_MS, STATIC, PhysicalPlan, PhysicalSamples, Ramps
 from dippm.graph import OpKind
@@ -35,7 +37,8 @@ class CorrectedPlan:
         physical: The classes of operators of all graphs, laid out together.
         producers: Whom each class hears as producers.
         consumers: Whom it hears as consumers.
-        static: Scaled features that do not change.
+        static: Scaled features that do not change, each row once.
+        static_number: Row of each class there.
         first: What these make of the networks' first layer.
         is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
             its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
@@ -43,13 +46,14 @@ class CorrectedPlan:
             would give its corrections to all of them.
 
     Shapes:
-        static: [C, F]; first: [1, M, C, W]; is_unseen: [C].
+        static: [U, F]; static_number, is_unseen: [C]; first: [1, M, C, W].
     """
 
     physical: PhysicalPlan
     producers: Neighbours
     consumers: Neighbours
     static: Float32Array
+    static_number: IndexArray
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
 
@@ -145,6 +149,9 @@ class Corrector:
                 cure="Rebuild it with: python -m dippm.training.additive",
             )
         self.artefact = artefact
+        measured = artefact.measured.get("devices", ())
+        #: Compute capabilities of the cards that they were trained on.
+        self.known_capabilities = frozenset(card.compute_capability for card in load_catalog() if card.name in measured)
         columns = np.array([COLUMNS.index(name) for name in artefact.columns], dtype=np.int64)
         factor = tensors["scale.factor"]
         self._novelty = Novelty.from_tensors(tensors, distances=artefact.distances, half_widths=artefact.half_widths)
@@ -171,14 +178,17 @@ class Corrector:
 
     def prepare(self, physical: PhysicalPlan) -> CorrectedPlan:
         """Work out what depends on neither batch nor device."""
-        static = self._static.scale(physical.static)
-        count = len(static)
+        # Many classes differ by their sizes and neighbours alone.
+        number, count = number_rows(physical.static), len(physical.static)
+        static = self._static.scale(physical.static.take(np.flatnonzero(is_first(number)), axis=0))
+        first = self._ensemble.embed(self._static.expand(static)[None], self._static.inputs)
         return CorrectedPlan(
             physical=physical,
             producers=Neighbours.of(physical.producers, count=count),
             consumers=Neighbours.of(physical.consumers, count=count),
             static=static,
-            first=self._ensemble.embed(self._static.expand(static)[None], self._static.inputs),
+            static_number=number,
+            first=first.take(number, axis=2),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
             | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
@@ -208,9 +218,10 @@ class Corrector:
         """Half-width of the interval of each graph at each batch, [G, B]."""
         plan, changing = sample.plan, sample.changing
         graphs, plain_ms = plan.physical.classes_of_graphs, sample.kernel_ms * plan.physical.count
+        static = plan.static.take(plan.static_number, axis=0)[None]
         descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
         for own, classes in zip(descriptors, graphs, strict=True):
-            own[:, self._static.places] = describe_calls(plan.static[None, classes], plain_ms[:, classes])
+            own[:, self._static.places] = describe_calls(static[:, classes], plain_ms[:, classes])
             own[:, self._changing.places] = describe_calls(changing[:, classes], plain_ms[:, classes])
         distance = self._novelty.distance(descriptors.reshape(-1, descriptors.shape[-1]))
         return self._novelty.half_width(distance).reshape(len(graphs), -1)

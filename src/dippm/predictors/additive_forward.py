@@ -57,15 +57,15 @@ class Ensemble:
         """Logarithms of both corrections of each operator by each member.
 
         Args:
-            first: All parts of the first layer together; see :meth:`embed`.
+            first: All parts of the first layer together; see :meth:`embed`. Changed in place.
             producers: Whom each operator reads from.
             consumers: Who reads from each operator.
 
         Shapes:
             first: [B, M, N, W]; result: [B, M, N, 2].
         """
-        values = first + self._input_bias[:, None]
-        np.maximum(values, 0.0, out=values)
+        first += self._input_bias[:, None]
+        values = np.maximum(first, 0.0, out=first)
         for weights, bias in zip(self._rounds, self._biases, strict=True):
             values = listen(values, producers, consumers, weights, bias)
         result: FloatArray = _BOUND * np.tanh(multiply(values, self._output, self._output_bias) / _BOUND)

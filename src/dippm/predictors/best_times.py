@@ -127,11 +127,9 @@ class BestTimes:
                 kernels=self.kernels,
                 networks=self.additive,
             )
-        ways = [
-            replace(prepared.conditions, precision=precision)
-            for precision in dict.fromkeys(member.runs_in for member in prepared.compiled.members)
-        ]
-        of_ways = {way.precision: self._time_way(prepared, devices, limits, way) for way in ways}
+        of_ways = {
+            precision: self._time_way(prepared, devices, limits, way) for precision, way in prepared.as_run.items()
+        }
         return [
             [of_ways[member.runs_in][number][place] for place, member in enumerate(prepared.compiled.members)]
             for number in range(len(devices))
@@ -190,8 +188,7 @@ class BestTimes:
         compiled, product = prepared.compiled, prepared.compiled.plan.work.gemm.table.node
         reads_weights = prepared.weights.bytes_of_nodes[:, product] > 0.5 * prepared.node_bytes[:, product]
         of_products = likely[:, product]
-        for precision in dict.fromkeys(member.runs_in for member in compiled.members):
-            conditions = replace(prepared.conditions, precision=precision)
+        for precision, conditions in prepared.as_run.items():
             here = self._networks(prepared, device, conditions)
             better = self.additive.of_better_card(device, conditions, compiled.plan)
             if better is None or not (here.covers(device, conditions) or here.is_near(device, conditions)):

@@ -7,8 +7,8 @@ operator; everywhere else the sum stands as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -19,6 +19,7 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory
+from dippm.costs.precision import Precision
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.software_support import check_software, driving_build
 from dippm.devices import DeviceSpec
@@ -176,17 +177,12 @@ class PhysicsPredictor:
         """Of each graph the answers on every device at every batch."""
         memories = self._estimate_memory(prepared, devices)
         breakdowns = self._times.break_down(prepared, devices)
-        flops = [prepared.flops_by_unit(device) for device in devices]
-        heads = [self._find_heads(prepared, device) for device in devices]
+        on_devices = [self._on(device, prepared) for device in devices]
         return [
             [
                 prediction
-                for device, memory, of_graphs, of_nodes, found in zip(
-                    devices, own, breakdowns, flops, heads, strict=True
-                )
-                for prediction in self._assemble(
-                    prepared, place, device, memory, of_graphs[place], of_nodes, found, mig_policy=mig_policy
-                )
+                for on, memory, of_graphs in zip(on_devices, own, breakdowns, strict=True)
+                for prediction in self._assemble(prepared, place, on, memory, of_graphs[place], mig_policy=mig_policy)
             ]
             for place, own in enumerate(memories)
         ]
@@ -206,8 +202,8 @@ class PhysicsPredictor:
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((memory,),) = self._estimate_memory(prepared, [device])
         ((breakdown,),) = self._times.break_down(prepared, [device])
-        flops, heads = prepared.flops_by_unit(device), self._find_heads(prepared, device)
-        (prediction,) = self._assemble(prepared, 0, device, memory, breakdown, flops, heads, mig_policy=mig_policy)
+        on = self._on(device, prepared)
+        (prediction,) = self._assemble(prepared, 0, on, memory, breakdown, mig_policy=mig_policy)
         at, times = prepared.at, prepared.compiled.times
         fusion = prepared.compiled.plan.work.fusion
         return Explanation(
@@ -282,25 +278,32 @@ class PhysicsPredictor:
             for member in prepared.compiled.members
         ]
 
-    def _find_heads(self, prepared: PreparedGraphs, device: DeviceSpec) -> tuple[IndexArray, npt.NDArray[np.bool_]]:
-        return find_plain_heads(prepared, device, self._calibrations[prepared.conditions.mode].rates)
+    def _on(self, device: DeviceSpec, prepared: PreparedGraphs) -> _OnDevice:
+        return _OnDevice(
+            device=device,
+            software=driving_build(device, prepared.compiled.software),
+            flops=prepared.flops_by_unit(device),
+            heads=find_plain_heads(prepared, device, self._calibrations[prepared.conditions.mode].rates),
+            networks={
+                precision: self._additive.on(device, conditions, prepared.compiled.plan)
+                for precision, conditions in prepared.as_run.items()
+            },
+        )
 
     def _assemble(
         self,
         prepared: PreparedGraphs,
         place: int,
-        device: DeviceSpec,
+        on: _OnDevice,
         memory: MemoryEstimate,
         breakdown: LatencyBreakdown,
-        flops: tuple[FloatArray, FloatArray],
-        heads: tuple[IndexArray, npt.NDArray[np.bool_]],
         *,
         mig_policy: MigPolicy,
     ) -> list[Prediction]:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
-        software, latency_ms = driving_build(device, prepared.compiled.software), breakdown.latency_ms
-        plain_flops, tensor_flops = (of_nodes[:, compiled.nodes] for of_nodes in flops)
+        device, software, latency_ms = on.device, on.software, breakdown.latency_ms
+        plain_flops, tensor_flops = (of_nodes[:, compiled.nodes] for of_nodes in on.flops)
         load = BoardLoad.of(
             breakdown,
             times=prepared.compiled.times[compiled.nodes],
@@ -318,9 +321,7 @@ class PhysicsPredictor:
                 device,
                 breakdown,
                 sums=calibration,
-                networks=self._additive.on(
-                    device, replace(prepared.conditions, precision=compiled.runs_in), prepared.compiled.plan
-                ),
+                networks=on.networks[compiled.runs_in],
                 is_corrected=corrected,
             )
             for corrected in set(is_corrected.tolist())
@@ -361,10 +362,7 @@ class PhysicsPredictor:
             )
             for corrected, own in grounds.items()
         }
-        # A model whose weights are of 16 bits runs in these, whatever of 32 bits was asked for.
-        conditions = prepared.conditions
-        if conditions.precision is not compiled.runs_in:
-            conditions = replace(conditions, precision=compiled.runs_in)
+        conditions = prepared.as_run[compiled.runs_in]
         rows = zip(
             prepared.batches,
             prepared.inputs[place],
@@ -376,7 +374,7 @@ class PhysicsPredictor:
             *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends, needed_ends)),
             load.busy_share.tolist(),
             share_of_copying(compiled, breakdown).tolist(),
-            share_of_heads(compiled, breakdown, heads).tolist(),
+            share_of_heads(compiled, breakdown, on.heads).tolist(),
             is_corrected.tolist(),
             strict=True,
         )
@@ -429,6 +427,25 @@ class PhysicsPredictor:
                 )
             )
         return predictions
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _OnDevice:
+    """What holds on one device of all graphs that are predicted together.
+
+    Args:
+        device: The device.
+        software: What drives it.
+        flops: What :meth:`~dippm.predictors.prepared_graph.PreparedGraphs.flops_by_unit` gives.
+        heads: What :func:`~dippm.predictors.physics_warnings.find_plain_heads` finds.
+        networks: The networks that answer, by the precision that graphs are run in.
+    """
+
+    device: DeviceSpec
+    software: Software
+    flops: tuple[FloatArray, FloatArray]
+    heads: tuple[IndexArray, npt.NDArray[np.bool_]]
+    networks: Mapping[Precision, AdditivePredictor]
 
 
 def _kernels_of(prepared: PreparedGraphs, nodes: slice) -> npt.NDArray[np.int64] | None:

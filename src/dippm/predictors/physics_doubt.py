@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from dippm.costs.rates import architecture_of
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
+from dippm.graph.codes import mark
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import DOUBT_PER_UNSUPPORTED_SHARE
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
@@ -93,7 +94,7 @@ class TimeGrounds:
             is_corrected: Whether it is the answers that these have corrected, which have a half-width, or the others;
                 the spread at all other batches means nothing.
         """
-        conditions = replace(prepared.conditions, precision=compiled.runs_in)
+        conditions = prepared.as_run[compiled.runs_in]
         predictor, labels, unseen = _SUM_NAME, sums.labels, frozenset[OpKind]()
         if not is_corrected or breakdown.half_width is None:
             is_eager = conditions.runtime is Runtime.EAGER
@@ -131,7 +132,7 @@ def _with_labels_of_eager_steps(
     labels: str, prepared: PreparedGraphs, compiled: CompiledGraph, device: DeviceSpec, networks: AdditivePredictor
 ) -> str:
     """What the time of compiled training steps rests on."""
-    conditions = replace(prepared.conditions, precision=compiled.runs_in)
+    conditions = prepared.as_run[compiled.runs_in]
     eager = eager_conditions(conditions, is_turned=bool(prepared.compiled.plan.is_turned.any()))
     if not (networks.covers(device, eager) or networks.is_near(device, eager)):
         return labels
@@ -142,10 +143,11 @@ def _doubt_of_operators(
     prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: LatencyBreakdown, unseen: frozenset[OpKind]
 ) -> FloatArray:
     """What operators add to the spread that have no rule, no measurement, or were not learned from, [B]."""
-    graphs = prepared.compiled
+    graphs, nodes = prepared.compiled, compiled.nodes
+    is_unseen = mark(OpKind, unseen)[graphs.plan.work.sizes.arrays.kind[nodes]]
     unsupported, unmeasured, unlearned = (
-        breakdown.share_ms[:, chosen[compiled.nodes]].sum(axis=1) / breakdown.latency_ms
-        for chosen in (graphs.is_unsupported, graphs.is_unmeasured, graphs.is_of(unseen))
+        breakdown.share_ms[:, chosen].sum(axis=1) / breakdown.latency_ms
+        for chosen in (graphs.is_unsupported[nodes], graphs.is_unmeasured[nodes], is_unseen)
     )
     result: FloatArray = DOUBT_PER_UNSUPPORTED_SHARE * unsupported + _DOUBT_PER_UNMEASURED_SHARE * (
         unmeasured + unlearned

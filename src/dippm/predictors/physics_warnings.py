@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +69,7 @@ def warn_of_question(
         power_devices: Names of the devices whose energy the power model was fitted on.
     """
     graph, conditions = compiled.graph, prepared.conditions
-    software, as_run = prepared.compiled.software, replace(conditions, precision=compiled.runs_in)
+    software, as_run = prepared.compiled.software, prepared.as_run[compiled.runs_in]
     most_runs = float(prepared.compiled.most_runs[compiled.nodes].max(initial=1.0))
     warnings = [*graph.warnings, *warn_of_open_loops(most_runs), *_software_warning(software, as_run, device)]
     if graph.fixed_batch is None and not graph.has_batch:

@@ -283,6 +283,8 @@ class PreparedGraphs:
         compiled: The graphs, laid out.
         batches: Samples per call, [B].
         conditions: Conditions of the run.
+        as_run: The same by the precision that graphs are run in: a model whose weights are of 16 bits runs in these,
+            whatever of 32 bits was asked for.
         at: Their work at these batches.
         inputs: Of each graph the shape of each input at each batch.
         macs: Of each graph the multiply-accumulates at each batch.
@@ -296,6 +298,7 @@ class PreparedGraphs:
     compiled: CompiledGraphs
     batches: tuple[int, ...]
     conditions: Conditions
+    as_run: Mapping[Precision, Conditions]
     at: WorkloadAt
     inputs: tuple[tuple[Mapping[str, tuple[int, ...]], ...], ...]
     macs: tuple[tuple[int, ...], ...]
@@ -317,6 +320,10 @@ class PreparedGraphs:
             compiled=compiled,
             batches=tuple(batches),
             conditions=conditions,
+            as_run={
+                precision: replace(conditions, precision=precision)
+                for precision in dict.fromkeys(member.runs_in for member in compiled.members)
+            },
             at=at,
             inputs=tuple(_inputs_of(member.graph, batches) for member in compiled.members),
             macs=tuple(tuple(map(int, macs[:, own].sum(axis=1).tolist())) for own in nodes),
