@@ -12,15 +12,33 @@ typedef struct {
     uint32_t piece; /* The first that is alike, counted from 1; 0 where the slot is free. */
 } Slot;
 
+enum { LANES = 4 }; /* Words that are hashed side by side: one after the other each would wait for the last. */
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0xff51afd7ed558ccdu;
+    return hash ^ (hash >> 32);
+}
+
+static uint64_t word_at(const unsigned char *bytes)
+{
+    uint64_t word;
+    memcpy(&word, bytes, sizeof(word));
+    return word;
+}
+
 static uint64_t hash_of(const unsigned char *bytes, size_t count)
 {
-    uint64_t hash = 0x9e3779b97f4a7c15u ^ count, word;
-    for (; count >= sizeof(word); bytes += sizeof(word), count -= sizeof(word)) {
-        memcpy(&word, bytes, sizeof(word));
-        hash = (hash ^ word) * 0xff51afd7ed558ccdu;
-        hash ^= hash >> 32;
+    uint64_t hash = 0x9e3779b97f4a7c15u ^ count, word = 0, lanes[LANES] = {1, 2, 3, 4};
+    if (count >= sizeof(lanes)) {
+        for (; count >= sizeof(lanes); bytes += sizeof(lanes), count -= sizeof(lanes))
+            for (int i = 0; i < LANES; i++)
+                lanes[i] = mix(lanes[i], word_at(bytes + i * sizeof(word)));
+        for (int i = 0; i < LANES; i++)
+            hash = mix(hash, lanes[i]);
     }
-    word = 0;
+    for (; count >= sizeof(word); bytes += sizeof(word), count -= sizeof(word))
+        hash = mix(hash, word_at(bytes));
     memcpy(&word, bytes, count);
     hash = (hash ^ word) * 0xc4ceb9fe1a85ec53u;
     return hash ^ (hash >> 32);

@@ -104,7 +104,8 @@ def busy_ms(
     if len(at.casts.node):
         cast_ms = _MS * timer_of(tuple(range(len(devices))), frozenset()).casts(plan.casts)
         of_casts = gap_ms + cast_ms.take(plan.casts.inverse, axis=-1)
-        np.add.at(np.moveaxis(busy, -1, 0), at.casts.node, np.moveaxis(of_casts, -1, 0))
+        for each in np.ndindex(busy.shape[:-1]):
+            np.add.at(busy[each], at.casts.node, of_casts[each])
     return busy
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
-from dippm.costs.numbering import is_first, number_rows
+from dippm.costs.numbering import is_first
 from dippm.costs.precision import Precision
 from dippm.devices import load_catalog
 from dippm.errors import DippmError, UnsupportedError
@@ -37,8 +37,7 @@ class CorrectedPlan:
         physical: The classes of operators of all graphs, laid out together.
         producers: Whom each class hears as producers.
         consumers: Whom it hears as consumers.
-        static: Scaled features that do not change, each row once.
-        static_number: Row of each class there.
+        static: Scaled features that do not change, a row for each ``physical.static_number``.
         first: What these make of the networks' first layer.
         is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
             its kind, as it computes complex numbers or float64, as a product that a model keeps from the only autocast
@@ -46,14 +45,13 @@ class CorrectedPlan:
             would give its corrections to all of them.
 
     Shapes:
-        static: [U, F]; static_number, is_unseen: [C]; first: [1, M, C, W].
+        static: [U, F]; first: [1, M, C, W]; is_unseen: [C].
     """
 
     physical: PhysicalPlan
     producers: Neighbours
     consumers: Neighbours
     static: Float32Array
-    static_number: IndexArray
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
 
@@ -178,8 +176,7 @@ class Corrector:
 
     def prepare(self, physical: PhysicalPlan) -> CorrectedPlan:
         """Work out what depends on neither batch nor device."""
-        # Many classes differ by their sizes and neighbours alone.
-        number, count = number_rows(physical.static), len(physical.static)
+        number, count = physical.static_number, len(physical.static)
         static = self._static.scale(physical.static.take(np.flatnonzero(is_first(number)), axis=0))
         first = self._ensemble.embed(self._static.expand(static)[None], self._static.inputs)
         return CorrectedPlan(
@@ -187,7 +184,6 @@ class Corrector:
             producers=Neighbours.of(physical.producers, count=count),
             consumers=Neighbours.of(physical.consumers, count=count),
             static=static,
-            static_number=number,
             first=first.take(number, axis=2),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
@@ -218,7 +214,7 @@ class Corrector:
         """Half-width of the interval of each graph at each batch, [G, B]."""
         plan, changing = sample.plan, sample.changing
         graphs, plain_ms = plan.physical.classes_of_graphs, sample.kernel_ms * plan.physical.count
-        static = plan.static.take(plan.static_number, axis=0)[None]
+        static = plan.static.take(plan.physical.static_number, axis=0)[None]
         descriptors = np.empty((len(graphs), len(changing), len(self.artefact.columns)), dtype=np.float32)
         for own, classes in zip(descriptors, graphs, strict=True):
             own[:, self._static.places] = describe_calls(static[:, classes], plain_ms[:, classes])

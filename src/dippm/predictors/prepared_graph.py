@@ -22,6 +22,7 @@ from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import is_first, number_values
 from dippm.costs.open_loops import most_runs_of
 from dippm.costs.packed_weights import PackedWeights
+from dippm.costs.polynomial import scatter_add
 from dippm.costs.precision import (
     Arithmetic,
     Precision,
@@ -313,8 +314,8 @@ class PreparedGraphs:
         at = compiled.plan.work.at(list(batches))
         nodes = [member.nodes for member in compiled.members]
         node_bytes = at.bytes_read + at.bytes_written
-        moved = node_bytes * compiled.times
-        np.add.at(moved.T, at.casts.node, (at.casts.bytes_read + at.casts.bytes_written).T)
+        moved_by_casts = (at.casts.bytes_read + at.casts.bytes_written).T
+        moved = node_bytes * compiled.times + scatter_add(at.casts.node, moved_by_casts, count=node_bytes.shape[1]).T
         macs = at.macs * compiled.times
         return cls(
             compiled=compiled,

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import number_rows, number_stretches
-from dippm.costs.polynomial import FloatArray
+from dippm.costs.polynomial import FloatArray, scatter_add
 from dippm.features.physical.links import Links
 from dippm.graph.columns import NONE
 
@@ -47,8 +47,7 @@ def _own_colours(
     work, sizes = kernels.work, kernels.work.sizes
     arrays, count = sizes.arrays, len(sizes.nodes)
     every = np.arange(count, dtype=np.int64)
-    cast = np.zeros((count, work.cast_elements.shape[1]))
-    np.add.at(cast, work.types.casts.node, work.cast_elements)
+    cast = scatter_add(work.types.casts.node, work.cast_elements, count=count)
     of_all = np.concatenate([work.flops, work.bytes_read, work.bytes_written, cast, weight_bytes[:, None]], axis=1)
     # An operator has a row in the table of its family alone, and none is alike one of another family.
     in_family = np.zeros(count, dtype=np.int64)

@@ -14,8 +14,8 @@ from dippm.costs.device_time import busy_ms
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.kernels.model import KernelModel
-from dippm.costs.numbering import is_first, number_values
-from dippm.costs.polynomial import FloatArray, evaluate
+from dippm.costs.numbering import is_first, number_rows, number_values
+from dippm.costs.polynomial import FloatArray, evaluate, scatter_add
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
 from dippm.costs.tensor_rates import tensor_tflops
@@ -84,14 +84,15 @@ class PhysicalPlan:
         producers: What each class hears from the operators that it reads from.
         consumers: What each class hears from the operators that read it.
         static: Features that do not change.
+        static_number: Numbers that are equal where these are, for many classes differ by their sizes alone.
         weight_bytes: Bytes of weights that an operator of each class reads.
         first_elements: Elements of its first input, as polynomials of the batch.
         first_bytes: Bytes of each of those.
         out_elements: Elements of its first output, as polynomials of the batch.
 
     Shapes:
-        class_start: [G + 1]; class_of, times: [n_nodes]; node, count, launches, weight_bytes,
-        first_bytes: [C]; static: [C, len(STATIC)]; first_elements, out_elements: [C, D].
+        class_start: [G + 1]; class_of, times: [n_nodes]; node, count, launches, static_number,
+        weight_bytes, first_bytes: [C]; static: [C, len(STATIC)]; first_elements, out_elements: [C, D].
     """
 
     kernels: KernelPlan
@@ -104,6 +105,7 @@ class PhysicalPlan:
     producers: Messages
     consumers: Messages
     static: Float32Array
+    static_number: IndexArray
     weight_bytes: FloatArray
     first_elements: FloatArray
     first_bytes: FloatArray
@@ -155,6 +157,7 @@ class PhysicalPlan:
         launches = kernels.is_launched.astype(np.float64)
         np.add.at(launches, work.types.casts.node, 1.0)
         first_input = work.sizes.inputs(node, 0)
+        static = static_features(work, kernels, links, phase, node=node)
         return cls(
             kernels=kernels,
             class_start=np.searchsorted(node, work.sizes.arrays.node_start),
@@ -165,7 +168,8 @@ class PhysicalPlan:
             launches=launches[node],
             producers=messages_of(node, class_of, links.consumer, links.producer),
             consumers=messages_of(node, class_of, links.producer, links.consumer),
-            static=static_features(work, kernels, links, phase, node=node),
+            static=static,
+            static_number=number_rows(static),
             weight_bytes=held_bytes[node],
             first_elements=work.sizes.elements_of(first_input),
             first_bytes=np.append(work.types.tensor_bytes, 0.0)[first_input],
@@ -229,9 +233,8 @@ class PhysicalPlan:
         call_ms = self._sum_by_graph(busy)
         cast = np.zeros_like(read)
         if len(at.casts.node):
-            of_nodes = np.zeros_like(at.flops)
-            np.add.at(of_nodes.T, at.casts.node, (at.casts.bytes_read + at.casts.bytes_written).T)
-            cast = of_nodes[:, node]
+            moved_by_casts = (at.casts.bytes_read + at.casts.bytes_written).T
+            cast = scatter_add(at.casts.node, moved_by_casts, count=at.flops.shape[1]).take(node, axis=0).T
         moved = np.maximum(read + written, 1.0)
         compute_ms = np.maximum(flops / (peak * TERA) * _MS_PER_S, _TINY)
         memory_ms = np.maximum(moved / (device.bandwidth_gb_s * GIGA) * _MS_PER_S, _TINY)
