@@ -285,4 +285,7 @@ def share_of_latency(busy: FloatArray, launched: FloatArray) -> FloatArray:
     done = np.cumsum(busy, axis=-1)
     # end_i = done_i + max over j <= i of (launched_j - done_{j-1}), which unrolls the recurrence.
     wait = np.maximum.accumulate(launched - (done - busy), axis=-1)
-    return np.diff(done + np.maximum(wait, 0.0), axis=-1, prepend=0.0)
+    end = done + np.maximum(wait, 0.0)
+    result: FloatArray = end.copy()
+    result[..., 1:] -= end[..., :-1]
+    return result

@@ -370,8 +370,8 @@ def _assemble(timeline: MemoryTimeline, found: _Held, *, context: float, library
 
 def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> LiveMemory:
     purpose = timeline.purpose
-    weights = pieces[:, timeline.weights].sum(axis=1)
-    inputs = pieces[:, timeline.inputs].sum(axis=1)
+    weights = pieces.take(timeline.weights, axis=1).sum(axis=1)
+    inputs = pieces.take(timeline.inputs, axis=1).sum(axis=1)
     cache = none = np.zeros(len(batches))
     if Purpose.CACHE in timeline.purposes:
         cache = pieces[:, timeline.inputs[purpose[timeline.inputs] == Purpose.CACHE]].sum(axis=1)
@@ -389,12 +389,12 @@ def _live(timeline: MemoryTimeline, batches: FloatArray, pieces: FloatArray) -> 
             workspace_bytes=none,
             activation_bytes=inputs - cache,
         )
-    change = pieces[:, timeline.event_piece] * timeline.event_sign
+    change = pieces.take(timeline.event_piece, axis=1) * timeline.event_sign
     live = start[:, None] + np.cumsum(change, axis=1)
     peak_event = live.argmax(axis=1)
     rows = np.arange(len(batches))
     peak = live[rows, peak_event]
-    purpose_of_event = purpose[timeline.event_piece]
+    purpose_of_event = purpose.take(timeline.event_piece)
     # Bytes are whole numbers: they add up to the same in any order.
     held = np.array(
         [

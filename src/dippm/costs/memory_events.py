@@ -42,7 +42,11 @@ class Events:
         node = np.concatenate(nodes)
         stage = np.repeat(np.arange(len(stages)), [len(own) for own in nodes])
         order = np.argsort(node * len(stages) + stage, kind="stable")
-        return cls(node=node[order], piece=np.concatenate(pieces)[order], sign=np.array(signs)[stage[order]])
+        return cls(
+            node=node.take(order),
+            piece=np.concatenate(pieces).take(order),
+            sign=np.array(signs).take(stage.take(order)),
+        )
 
     def in_steps(self, steps: Sequence[int], node_start: IndexArray) -> Events:
         """The events of each graph as often as it has steps.
@@ -127,7 +131,7 @@ class Requests:
         Shapes:
             last_start: [G]; is_taken, is_first: [P].
         """
-        asked = np.flatnonzero((events.sign != 0) & is_taken[events.piece])
+        asked = np.flatnonzero((events.sign != 0) & is_taken.take(events.piece))
         piece, sign = events.piece.take(asked), events.sign.take(asked)
         # Taken and given back with nothing between: one request instead of two.
         is_end = np.zeros(len(asked), dtype=np.bool_)
@@ -139,7 +143,7 @@ class Requests:
         latest[piece] = asked  # of several the last one stays
         start, last = np.searchsorted(asked, starts.event), np.searchsorted(asked, last_start)
         counts = np.diff(start)
-        is_left = (sign > 0) & (latest[piece] == asked) & (asked >= np.repeat(last_start, counts))
+        is_left = (sign > 0) & (latest.take(piece) == asked) & (asked >= np.repeat(last_start, counts))
         left = np.flatnonzero(is_left)
         left_start = np.searchsorted(left, start)
         owner = np.repeat(np.arange(len(counts)), counts)

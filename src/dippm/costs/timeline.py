@@ -199,8 +199,9 @@ class MemoryTimeline:
         order, piece_start = pieces.by_graph()
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        events = replace(events, piece=place[events.piece])
-        purpose, bytes_of, is_taken = pieces.purpose[order], pieces.bytes_of.take(order, axis=0), pieces.is_taken[order]
+        events = replace(events, piece=place.take(events.piece))
+        bytes_of, is_taken = pieces.bytes_of.take(order, axis=0), pieces.is_taken.take(order)
+        purpose = pieces.purpose.take(order)
         of_tensors = pieces.purpose[: len(grown)]
         weights, inputs = (
             np.flatnonzero(is_meant & pieces.is_owner)
@@ -221,12 +222,12 @@ class MemoryTimeline:
             is_taken=is_taken,
             is_first=is_first,
         )
-        graph = np.arange(len(steps))
         present = np.zeros((len(steps), len(Purpose)), dtype=np.bool_)
-        present[np.repeat(graph, np.diff(piece_start))[is_taken], purpose[is_taken]] = True
-        of_event = np.repeat(graph, np.diff(starts.event))
-        event_piece = events.piece - piece_start[of_event]
+        present[np.repeat(np.arange(len(steps)), np.diff(piece_start))[is_taken], purpose[is_taken]] = True
+        event_count = np.diff(starts.event)
+        event_piece = events.piece - np.repeat(piece_start[:-1], event_count)
         event_piece[marks] = 0
+        event_node = events.node - np.repeat(arrays.node_start[:-1], event_count)
         weight_start, input_start = (np.searchsorted(own, arrays.tensor_start) for own in (weights, inputs))
         of_weight, of_input = (np.repeat(arrays.tensor_start[:-1], np.diff(own)) for own in (weight_start, input_start))
         columns: dict[str, Sequence[Any]] = {
@@ -239,7 +240,7 @@ class MemoryTimeline:
             "room": cut(room - of_input, input_start),
             "event_piece": cut(event_piece, starts.event),
             "event_sign": cut(events.sign, starts.event),
-            "event_node": cut(events.node - arrays.node_start[of_event], starts.event),
+            "event_node": cut(event_node, starts.event),
             "node_start": cut(marks - np.repeat(starts.event[:-1], mark_count), mark_start),
             "requests": requests,
             "steps": steps,

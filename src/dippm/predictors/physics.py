@@ -7,7 +7,7 @@ operator; everywhere else the sum stands as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -370,8 +370,8 @@ class PhysicsPredictor:
             latency_ms.tolist(),
             energy_j.tolist(),
             memory.memory_mb.tolist(),
-            np.stack(list(memory.parts_mb.values()), axis=1).tolist(),
-            *(np.stack(ends, axis=1).tolist() for ends in (latency_ends, energy_ends, memory_ends, needed_ends)),
+            _by_batch(*memory.parts_mb.values()),
+            *(_by_batch(*ends) for ends in (latency_ends, energy_ends, memory_ends, needed_ends)),
             load.busy_share.tolist(),
             share_of_copying(compiled, breakdown).tolist(),
             share_of_heads(compiled, breakdown, on.heads).tolist(),
@@ -415,13 +415,13 @@ class PhysicsPredictor:
                     energy_j=energy,
                     memory_mb=memory_mb,
                     memory_parts_mb=dict(zip(memory.parts_mb, parts, strict=True)),
-                    needed_mb=tuple(needed_in),
+                    needed_mb=needed_in,
                     mig=choose_mig(memory_mb, device, interval_high_mb=max(memory_mb, needed_in[1]), policy=mig_policy),
                     no_slice=no_slice,
                     intervals={
-                        "latency_ms": tuple(latency_in),
-                        "energy_j": tuple(energy_in),
-                        "memory_mb": tuple(memory_in),
+                        "latency_ms": latency_in,
+                        "energy_j": energy_in,
+                        "memory_mb": memory_in,
                     },
                     predictor=infos[key],
                 )
@@ -446,6 +446,11 @@ class _OnDevice:
     flops: tuple[FloatArray, FloatArray]
     heads: tuple[IndexArray, npt.NDArray[np.bool_]]
     networks: Mapping[Precision, AdditivePredictor]
+
+
+def _by_batch(*figures: FloatArray) -> Iterator[tuple[float, ...]]:
+    """Several figures at each batch, [B] each."""
+    return zip(*(figure.tolist() for figure in figures), strict=True)
 
 
 def _kernels_of(prepared: PreparedGraphs, nodes: slice) -> npt.NDArray[np.int64] | None:

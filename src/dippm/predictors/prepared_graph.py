@@ -186,15 +186,16 @@ class CompiledGraphs:
         nodes_of = _by_kind(sizes.arrays.kind)
         keeps_formats = whole_model_type(conditions.precision) is None
         # A step has the types that it runs in, and adapters in FP32 beside the model's own weights.
-        given = GraphArrays.from_graphs(graphs) if steps else sizes.arrays
+        kept_by_graphs = sizes.arrays.kept()
+        given = GraphArrays.from_graphs(graphs).kept() if steps else kept_by_graphs
         rows = zip(
             sources,
             graphs,
             MemoryTimeline.of_each(timed if steps else work),
             sizes.nodes_of_graphs,
             sizes.arrays.parameters(),
-            sizes.arrays.kept(),
-            map(stored_half, given.kept()),
+            kept_by_graphs,
+            map(stored_half, given),
             # A compiled model has its casts among its own operators, and no cache.
             [0.0] * len(graphs) if is_compiled else _uncached_mb(work),
             strict=True,
