@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.edges import Edges, last_writes
+from dippm.costs.edges import Edges, last_writes, value_at
 from dippm.graph import OpKind
 
 
@@ -37,6 +37,10 @@ def test_places_of_each_node_and_what_it_reads_twice(builder):
     assert edges.input_tensor.tolist() == [x, x, y, x, y, -1]
     assert edges.input_start.tolist() == [0, 2, 2, 6]
     assert edges.output_start.tolist() == [0, 1, 2, 3]
+    assert edges.first_input.tolist() == [x, -1, y]
+    assert edges.first_output.tolist() == [y, y + 1, y + 2]
+    assert value_at(edges.input_tensor, edges.input_start, 1).tolist() == [x, -1, x]
+    assert value_at(edges.input_tensor, edges.input_start, 3, np.array([2, 0])).tolist() == [-1, -1]
 
 
 def test_several_graphs_are_numbered_through(builder):

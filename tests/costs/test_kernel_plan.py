@@ -75,3 +75,13 @@ def test_an_operator_of_several_tensors_takes_another_table(builder: Any) -> Non
     operators, rates = tuple(ELEMENTWISE_OPERATORS), STREAM_RATES
     assert [operators[place] for place in plan.stream_operator] == ["relu", "mul", "relu", "add", "relu", "relu"]
     assert [rates[place] for place in plan.stream_group] == ["stream", "stream", "stream", "stream", "norm", "pool"]
+
+
+def test_casts_that_move_as_much_are_timed_once(builder: Any) -> None:
+    x = builder.input(builder.N, 64)
+    for width in (64, 64, 32):
+        x = builder.node(OpKind.LINEAR, [x, builder.weight(width, 64)], builder.N, width)
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph(), Precision.AMP))
+    # The input, and the weights of each layer, two of which are alike.
+    assert len(plan.casts.node) == 4
+    assert len(plan.casts.index) == 3

@@ -113,6 +113,22 @@ def test_a_node_that_runs_often_counts_as_often() -> None:
         assert getattr(twice, name) == pytest.approx(2 * getattr(once, name))
 
 
+def test_the_host_is_asked_where_the_wait_for_it_matters() -> None:
+    asked = []
+
+    def launch() -> np.ndarray[Any, Any]:
+        asked.append(1)
+        return np.arange(3.0)
+
+    times, busy = np.ones(3), np.full((1, 3), 2.0)
+    longer = latency.LatencyBreakdown.of(busy, launch, times).at_least(np.array([[1.0, 3.0, 1.0]]), times, launch)
+    assert longer.busy_ms.tolist() == [[2.0, 3.0, 2.0]]
+    assert not asked
+    assert longer.latency_ms.tolist() == longer.fast_host_ms.tolist() == [7.0]
+    assert longer.least_ms == pytest.approx([5.0])
+    assert len(asked) == 1
+
+
 def test_each_graph_of_a_plan_waits_for_a_host_of_its_own(builder: Any) -> None:
     graphs = [relus(builder, count) for count in (3, 5)]
     plan = KernelPlan.from_workload(Workload.from_sizes(GraphSizes.from_graphs(graphs), Precision.FP32))

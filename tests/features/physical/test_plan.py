@@ -24,6 +24,15 @@ def test_features_are_finite_and_kernel_times_positive(chain: Any, at: Any, devi
     assert large > 2 * small
 
 
+def test_static_features_that_are_equal_have_one_number(chain: Any) -> None:
+    plan = PhysicalPlan.from_graph(chain(layers=3), Precision.AMP)
+    number = plan.static_number
+    assert len(np.unique(plan.static, axis=0)) == number.max() + 1 < len(number)
+    assert all(
+        (plan.static[number == each] == plan.static[number == each][0]).all() for each in range(number.max() + 1)
+    )
+
+
 def test_layout_and_mode_are_inputs(chain: Any, at: Any, column: Any) -> None:
     plan = PhysicalPlan.from_graph(chain(layers=1), Precision.AMP)
     nchw, nhwc = (at(plan, 8, precision=Precision.AMP, layout=layout) for layout in (Layout.NCHW, Layout.NHWC))
