@@ -53,11 +53,11 @@ def test_casts_cost_the_host_time(builder: Any) -> None:
     assert amp[1] == plain[1]
 
 
-def test_kernels_stand_in_the_order_of_their_keys() -> None:
+def test_kernels_stand_in_the_order_in_which_they_appear() -> None:
     keys = np.array([[2.0, 0.0], [1.0, 5.0], [2.0, -0.0], [1.0, 4.0]])
     part = Distinct.of(np.array([7, 8, 9, 10]), keys)
-    assert part.index.tolist() == [3, 1, 0]
-    assert part.inverse.tolist() == [2, 1, 2, 0]
+    assert part.index.tolist() == [0, 1, 3]
+    assert part.inverse.tolist() == [0, 1, 0, 2]
 
 
 def test_an_operator_of_several_tensors_takes_another_table(builder: Any) -> None:

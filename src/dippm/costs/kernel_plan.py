@@ -81,7 +81,7 @@ class Distinct:
 
     Args:
         node: Nodes of the family.
-        index: Column of one representative of each distinct kernel.
+        index: Column of the first of each distinct kernel, in the order in which they appear.
         inverse: Distinct kernel of each node.
     """
 
@@ -97,11 +97,7 @@ class Distinct:
         rows = np.concatenate([np.asarray(key, dtype=np.float64).reshape(len(node), -1) for key in keys], axis=1)
         # Negative zeros become positive ones, so that equal rows are equal bytes.
         number = number_rows(rows + 0.0)
-        first = np.flatnonzero(is_first(number))
-        order = np.lexsort(rows[first].T[::-1])
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
-        return cls(node=node, index=first[order], inverse=rank[number])
+        return cls(node=node, index=np.flatnonzero(is_first(number)), inverse=number)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
