@@ -51,6 +51,8 @@ _ROW_TABLE_OF_KIND = tabulate(OpKind, lambda kind: list(Family).index(ROW_TABLES
 # Which rate an operator takes, and its element-wise table where it reads one tensor or several, by kind.
 _GROUP_OF_SOME = {OpKind.BATCH_NORM: "norm", OpKind.CONCAT: "join", OpKind.PAD: "join"}
 STREAM_RATES = tuple(sorted({*_GROUP_OF_FAMILY.values(), *_GROUP_OF_SOME.values()}))
+"""Names of the rates that kernels bound by memory take."""
+
 _OPERATORS = tuple(ELEMENTWISE_OPERATORS)
 
 

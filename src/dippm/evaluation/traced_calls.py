@@ -1,4 +1,4 @@
-"""How much of a captured call its own kernels explain: what no prediction from kernels can do better than.
+"""How much of a captured call its own kernels explain: the error of a sum of kernels that knew each of them.
 
     python -m dippm.evaluation.traced_calls --labels data/labels/h200/labels.parquet data/labels/h100/labels.parquet
         --traces data/labels/h200/traces.parquet data/labels/h100/traces.parquet --report docs/reports/traced_calls.md
@@ -105,7 +105,7 @@ def sections_of(calls: Sequence[TracedCall]) -> list[Section]:
             text=[
                 f"Each of {len(calls)} captured calls was traced once more. The sum of its kernels, and "
                 f"{1e3 * gap_ms:.2f} microseconds between two of them, which is the median of all calls, beside the "
-                "time that was measured: the error that a prediction would have that knew every kernel of the call. "
+                "time that was measured: the error of a sum that knew every kernel of the call. "
                 "The rest is how the two runs differ: other processes on the device, clocks, gaps that are not the "
                 "same everywhere, kernels that the tracer slows down, libraries that chose another kernel.",
             ],
