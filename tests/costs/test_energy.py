@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.energy import PowerModel, chip_process, is_always_limited, power_w
+from dippm.costs.energy import KernelWork, PowerModel, chip_process, is_always_limited, power_w
 from dippm.devices import find_device, load_catalog
 
 MODEL = PowerModel(idle=0.2, running_pj=20.0, flop_pj=5.0, tensor_pj=3.0, byte_pj=30.0)
@@ -23,6 +23,7 @@ def draw(
     plain: float = 0.0,
     tensor: float = 0.0,
     moved: float = 0.0,
+    results: float = 0.0,
     model: PowerModel = MODEL,
 ) -> float:
     """Power of a call in which one long kernel runs for a part of the time, at these rates."""
@@ -31,10 +32,13 @@ def draw(
         find_device(name),
         call_s=np.array([1e3]),
         kernel_s=np.array([[busy * 1e3]]),
-        runs=np.ones(1),
-        plain_flops=np.array([[plain * busy * 1e3]]),
-        tensor_flops=np.array([[tensor * busy * 1e3]]),
-        traffic_bytes=np.array([[moved * busy * 1e3]]),
+        work=KernelWork(
+            runs=np.ones(1),
+            plain_flops=np.array([[plain * busy * 1e3]]),
+            tensor_flops=np.array([[tensor * busy * 1e3]]),
+            traffic_bytes=np.array([[moved * busy * 1e3]]),
+            results=np.array([[results]]),
+        ),
     )
     return float(power[0])
 
@@ -65,6 +69,15 @@ def test_lanes_without_work_hold_their_clocks() -> None:
     assert draw("T4", moved=5e9) < 70
 
 
+def test_lanes_under_blocks_of_a_convolution_have_work_however_slow_it_is() -> None:
+    running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
+    # 27 blocks of 8,192 numbers lie on a fourth of the multiprocessors, 216 on all of them.
+    assert draw("A100-SXM4-40GB", results=27 * 8192) == pytest.approx(80 + 0.25 * running)
+    assert draw("A100-SXM4-40GB", results=216 * 8192) == pytest.approx(80 + running)
+    # What reaches its peaks draws no more for its blocks.
+    assert draw("A100-SXM4-40GB", results=27 * 8192, moved=1e12) == draw("A100-SXM4-40GB", moved=1e12)
+
+
 @pytest.mark.parametrize(
     ("kernel_s", "runs", "filled_s"), [(1e-3, 1, 0.9955e-3), (3e-6, 300, 0.0), (10e-6, 100, 550e-6)]
 )
@@ -75,10 +88,13 @@ def test_lanes_have_no_work_while_a_kernel_starts_and_ends(kernel_s: float, runs
         A100,
         call_s=np.array([1e-3]),
         kernel_s=np.array([[kernel_s]]),
-        runs=np.array([runs]),
-        plain_flops=np.zeros((1, 1)),
-        tensor_flops=np.zeros((1, 1)),
-        traffic_bytes=np.array([[moved]]),
+        work=KernelWork(
+            runs=np.array([runs]),
+            plain_flops=np.zeros((1, 1)),
+            tensor_flops=np.zeros((1, 1)),
+            traffic_bytes=np.array([[moved]]),
+            results=np.zeros((1, 1)),
+        ),
     )
     running = 0.4 * 20.0 * 108 * 64 * 1.41e9 * 1e-12
     assert power[0] == pytest.approx(80 + running * filled_s / 1e-3)
@@ -94,10 +110,13 @@ def test_each_kernel_has_rates_of_its_own() -> None:
             A100,
             call_s=np.ones(1),
             kernel_s=np.full((1, len(moved)), 1.0 / len(moved)),
-            runs=np.ones(len(moved)),
-            plain_flops=0.0 * work,
-            tensor_flops=0.0 * work,
-            traffic_bytes=work,
+            work=KernelWork(
+                runs=np.ones(len(moved)),
+                plain_flops=0.0 * work,
+                tensor_flops=0.0 * work,
+                traffic_bytes=work,
+                results=0.0 * work,
+            ),
         )
         return float(power[0])
 

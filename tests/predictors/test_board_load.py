@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dippm.costs.conditions import Conditions
-from dippm.costs.energy import PowerModel
+from dippm.costs.energy import KernelWork, PowerModel
 from dippm.devices import find_device
 from dippm.graph import OpKind
 from dippm.predictors.board_load import BoardLoad
@@ -22,10 +22,13 @@ A100 = find_device("A100-SXM4-40GB")
 def test_the_same_work_in_twice_the_time_draws_less() -> None:
     load = BoardLoad(
         kernel_share=np.array([[0.5, 0.1]]),
-        runs=np.array([1.0, 2.0]),
-        plain_flops=np.array([[1e10, 0.0]]),
-        tensor_flops=np.array([[2e11, 0.0]]),
-        traffic_bytes=np.array([[1e9, 0.0]]),
+        work=KernelWork(
+            runs=np.array([1.0, 2.0]),
+            plain_flops=np.array([[1e10, 0.0]]),
+            tensor_flops=np.array([[2e11, 0.0]]),
+            traffic_bytes=np.array([[1e9, 0.0]]),
+            results=np.zeros((1, 2)),
+        ),
     )
     running = 0.4 * 10.0 * 108 * 64 * 1.41e-3
     assert load.busy_share == pytest.approx([0.7])
@@ -47,9 +50,9 @@ def test_the_work_of_nodes_that_run_together_is_that_of_their_kernel(builder: An
     load = predictor.load_of(graph, batch=256, device=A100, conditions=Conditions.parse(runtime="compile"))
     assert (load.kernel_share > 0.0).tolist() == [[False, False, True]]
     moved = 2.0 * 4 * 256 * 256 * 28 * 28
-    assert load.traffic_bytes.tolist() == [[0.0, 0.0, moved]]
-    assert load.plain_flops[0, 2] > 0.0
-    assert load.plain_flops[0, :2].tolist() == [0.0, 0.0]
+    assert load.work.traffic_bytes.tolist() == [[0.0, 0.0, moved]]
+    assert load.work.plain_flops[0, 2] > 0.0
+    assert load.work.plain_flops[0, :2].tolist() == [0.0, 0.0]
 
 
 def test_at_the_predicted_time_it_draws_what_was_predicted(builder: Any) -> None:

@@ -44,9 +44,9 @@ def test_work_grows_with_the_batch(graph: Graph) -> None:
     (member,) = prepared.compiled.members
     assert (member.has_format(find_device("A100")), member.has_format(find_device("T4"))) == (True, False)
     for device, is_on_tensor in (("A100", True), ("P100", False)):
-        plain, tensor = prepared.flops_by_unit(find_device(device))
-        assert np.array_equal(plain + tensor, prepared.at.flops)
-        assert (tensor > 0).any() == is_on_tensor
+        work = prepared.work_on(find_device(device))
+        assert np.array_equal(work.plain_flops + work.tensor_flops, prepared.at.flops)
+        assert (work.tensor_flops > 0).any() == is_on_tensor
 
 
 @pytest.mark.parametrize(("precision", "times"), [("tf32", 2.0), ("bf16", 1.0)])
@@ -55,10 +55,29 @@ def test_work_on_tensor_cores_counts_as_so_much_of_fp16(graph: Graph, precision:
     prepared = PreparedGraphs.of(
         CompiledGraphs.of([graph], conditions, DEFAULT_SOFTWARE), batches=[8], conditions=conditions
     )
-    _, tensor = prepared.flops_by_unit(find_device("A100"))
+    tensor = prepared.work_on(find_device("A100")).tensor_flops
     products = np.array([node.kind in CONTRACTION_KINDS for node in graph.nodes])
     assert products.any()
     assert tensor[0, products] == pytest.approx(times * prepared.at.flops[0, products])
+
+
+def test_work_of_convolutions(builder: Any) -> None:
+    n = builder.N
+    x = builder.input(n, 3, 32, 32)
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 3, 3, 3)], n, 64, 16, 16, stride=(2, 2), padding=(1, 1))
+    x = builder.node(OpKind.CONV, [x, builder.weight(64, 1, 3, 3)], n, 64, 16, 16, groups=64, padding=(1, 1))
+    x = builder.node(OpKind.RELU, [x], n, 64, 16, 16)
+    conditions = Conditions.parse(precision="fp16")
+    compiled = CompiledGraphs.of([builder.graph()], conditions, DEFAULT_SOFTWARE)
+    prepared = PreparedGraphs.of(compiled, batches=[1, 8], conditions=conditions)
+    work = prepared.work_on(find_device("A100"))
+    numbers = 64 * 16 * 16
+    assert work.results.tolist() == [[numbers, numbers, 0], [8 * numbers, 8 * numbers, 0]]
+    assert (work.tensor_flops > 0.0).tolist() == [[True, False, True]] * 2
+    assert (work.plain_flops > 0.0).tolist() == [[False, True, False]] * 2
+    own = work.of(slice(1, 3))
+    assert np.array_equal(own.results, work.results[:, 1:])
+    assert np.array_equal(own.plain_flops, work.plain_flops[:, 1:])
 
 
 def test_each_weight_of_a_product_is_read_once_and_nothing_else_is(builder: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dippm.costs.energy import PowerModel
+from dippm.costs.energy import KernelWork, PowerModel
 from dippm.datasets.graph_samples import GraphSamples, assign_parts, build_samples
 from dippm.datasets.store.label import Label
 from dippm.datasets.training_samples import TrainingSamples, build_training_samples
@@ -118,10 +118,13 @@ class PowerPoints:
                 busy_s = busy * 0.01
                 load = BoardLoad(
                     kernel_share=np.array([[busy]]),
-                    runs=np.ones(1),
-                    plain_flops=np.array([[plain * busy_s * device.peak_tflops["fp32"] * 1e12]]),
-                    tensor_flops=np.array([[tensor * busy_s * device.peak_tflops.get("fp16_tensor", 0.0) * 1e12]]),
-                    traffic_bytes=np.array([[moved * busy_s * device.bandwidth_gb_s * 1e9]]),
+                    work=KernelWork(
+                        runs=np.ones(1),
+                        plain_flops=np.array([[plain * busy_s * device.peak_tflops["fp32"] * 1e12]]),
+                        tensor_flops=np.array([[tensor * busy_s * device.peak_tflops.get("fp16_tensor", 0.0) * 1e12]]),
+                        traffic_bytes=np.array([[moved * busy_s * device.bandwidth_gb_s * 1e9]]),
+                        results=np.zeros((1, 1)),
+                    ),
                 )
                 power = float(load.power_w(self.model, device, np.array([10.0]))[0])
                 power *= self.epoch_share if of_epoch else 1.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.energy import PowerModel, power_w
+from dippm.costs.energy import KernelWork, PowerModel, power_w
 from dippm.costs.latency import LatencyBreakdown
 from dippm.devices import DeviceSpec
 
@@ -25,57 +25,45 @@ class BoardLoad:
 
     Args:
         kernel_share: Part of the predicted time that one run of each kernel takes.
-        runs: How often each kernel runs.
-        plain_flops: FLOPs outside of tensor cores, in all runs of a kernel.
-        tensor_flops: FLOPs on tensor cores, as so many of FP16.
-        traffic_bytes: Bytes read and written.
+        work: What the kernels do.
 
     Shapes:
-        runs: [K]; all others: [B, K].
+        kernel_share: [B, K].
     """
 
     kernel_share: FloatArray
-    runs: FloatArray
-    plain_flops: FloatArray
-    tensor_flops: FloatArray
-    traffic_bytes: FloatArray
+    work: KernelWork
 
     @classmethod
-    def of(
-        cls,
-        breakdown: LatencyBreakdown,
-        *,
-        times: FloatArray,
-        plain_flops: FloatArray,
-        tensor_flops: FloatArray,
-        traffic_bytes: FloatArray,
-        kernel: IndexArray | None = None,
-    ) -> BoardLoad:
+    def of(cls, breakdown: LatencyBreakdown, work: KernelWork, *, kernel: IndexArray | None = None) -> BoardLoad:
         """The load of a call whose time is known node by node.
 
         Args:
             breakdown: Its time.
-            times: How often each node runs.
-            plain_flops: FLOPs of each node outside of tensor cores, in all its runs.
-            tensor_flops: Those on tensor cores, as so many of FP16.
-            traffic_bytes: What each node reads and writes.
+            work: What each node does.
             kernel: The last node of each node's kernel, -1 where there is none; None where each node runs by itself.
 
         Shapes:
-            times, kernel: [n_nodes]; plain_flops, tensor_flops, traffic_bytes: [B, n_nodes].
+            kernel: [n_nodes].
         """
-        share = breakdown.once_ms(times) / np.maximum(breakdown.latency_ms, _LEAST_MS)[:, None]
-        parts = [share, plain_flops, tensor_flops, traffic_bytes]
-        if kernel is not None:
-            parts = [_add_up(part, kernel) for part in parts]
+        share = breakdown.once_ms(work.runs) / np.maximum(breakdown.latency_ms, _LEAST_MS)[:, None]
+        if kernel is None:
+            return cls(kernel_share=share, work=work)
         return cls(
-            kernel_share=parts[0], runs=times, plain_flops=parts[1], tensor_flops=parts[2], traffic_bytes=parts[3]
+            kernel_share=_add_up(share, kernel),
+            work=KernelWork(
+                runs=work.runs,
+                plain_flops=_add_up(work.plain_flops, kernel),
+                tensor_flops=_add_up(work.tensor_flops, kernel),
+                traffic_bytes=_add_up(work.traffic_bytes, kernel),
+                results=_add_up(work.results, kernel),
+            ),
         )
 
     @property
     def busy_share(self) -> FloatArray:
         """Part of the predicted time in which a kernel runs, [B]."""
-        result: FloatArray = np.minimum((self.kernel_share * self.runs).sum(axis=1), 1.0)
+        result: FloatArray = np.minimum((self.kernel_share * self.work.runs).sum(axis=1), 1.0)
         return result
 
     def power_w(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
@@ -95,10 +83,7 @@ class BoardLoad:
             device,
             call_s=call_s,
             kernel_s=self.kernel_share * call_s[:, None],
-            runs=self.runs,
-            plain_flops=self.plain_flops,
-            tensor_flops=self.tensor_flops,
-            traffic_bytes=self.traffic_bytes,
+            work=self.work,
         )
 
 

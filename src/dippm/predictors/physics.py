@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Conditions, Mode, Runtime
 from dippm.costs.edges import IndexArray
+from dippm.costs.energy import KernelWork
 from dippm.costs.kernels.model import KernelModel, load_kernel_model
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import Headroom, MemoryEstimate, estimate_memory
@@ -231,15 +232,8 @@ class PhysicsPredictor:
         check_software(driving_build(device, software), device, conditions.runtime)
         prepared = self._prepare([graph], batches=[batch], conditions=conditions, software=software)
         ((breakdown,),) = self._times.break_down(prepared, [device])
-        plain_flops, tensor_flops = prepared.flops_by_unit(device)
-        return BoardLoad.of(
-            breakdown,
-            times=prepared.compiled.times,
-            plain_flops=plain_flops,
-            tensor_flops=tensor_flops,
-            traffic_bytes=prepared.traffic_bytes,
-            kernel=_kernels_of(prepared, slice(0, len(prepared.compiled.times))),
-        )
+        kernel = _kernels_of(prepared, slice(0, len(prepared.compiled.times)))
+        return BoardLoad.of(breakdown, prepared.work_on(device), kernel=kernel)
 
     def _prepare(
         self, graphs: Sequence[Graph], *, batches: Sequence[int], conditions: Conditions, software: Software
@@ -282,7 +276,7 @@ class PhysicsPredictor:
         return _OnDevice(
             device=device,
             software=driving_build(device, prepared.compiled.software),
-            flops=prepared.flops_by_unit(device),
+            work=prepared.work_on(device),
             heads=find_plain_heads(prepared, device, self._calibrations[prepared.conditions.mode].rates),
             networks={
                 precision: self._additive.on(device, conditions, prepared.compiled.plan)
@@ -303,15 +297,7 @@ class PhysicsPredictor:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         device, software, latency_ms = on.device, on.software, breakdown.latency_ms
-        plain_flops, tensor_flops = (of_nodes[:, compiled.nodes] for of_nodes in on.flops)
-        load = BoardLoad.of(
-            breakdown,
-            times=prepared.compiled.times[compiled.nodes],
-            plain_flops=plain_flops,
-            tensor_flops=tensor_flops,
-            traffic_bytes=prepared.traffic_bytes[:, compiled.nodes],
-            kernel=_kernels_of(prepared, compiled.nodes),
-        )
+        load = BoardLoad.of(breakdown, on.work.of(compiled.nodes), kernel=_kernels_of(prepared, compiled.nodes))
         energy_j = load.power_w(calibration.power, device, latency_ms) * latency_ms / 1e3
         is_corrected = breakdown.knows_interval
         grounds = {
@@ -436,14 +422,14 @@ class _OnDevice:
     Args:
         device: The device.
         software: What drives it.
-        flops: What :meth:`~dippm.predictors.prepared_graph.PreparedGraphs.flops_by_unit` gives.
+        work: What each node does there.
         heads: What :func:`~dippm.predictors.physics_warnings.find_plain_heads` finds.
         networks: The networks that answer, by the precision that graphs are run in.
     """
 
     device: DeviceSpec
     software: Software
-    flops: tuple[FloatArray, FloatArray]
+    work: KernelWork
     heads: tuple[IndexArray, npt.NDArray[np.bool_]]
     networks: Mapping[Precision, AdditivePredictor]
 

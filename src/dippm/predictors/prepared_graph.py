@@ -15,8 +15,10 @@ import numpy.typing as npt
 
 from dippm.costs.autocast import own_formats
 from dippm.costs.conditions import Conditions, Mode, Optimizer, Runtime
+from dippm.costs.depthwise import is_depthwise
 from dippm.costs.device_sheets import formats_on_tensor_cores
 from dippm.costs.edges import IndexArray
+from dippm.costs.energy import KernelWork
 from dippm.costs.fusion import EAGER_PART
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.numbering import is_first, number_values
@@ -335,18 +337,27 @@ class PreparedGraphs:
             packed=PackedWeights.of(compiled.plan, at),
         )
 
-    def flops_by_unit(self, device: DeviceSpec) -> tuple[FloatArray, FloatArray]:
-        """FLOPs of each node outside of tensor cores, and on them, as so many of FP16.
-
-        Shapes:
-            Both: [B, n_nodes].
-        """
+    def work_on(self, device: DeviceSpec) -> KernelWork:
+        """What each node does on a device; depthwise convolutions do nothing on tensor cores, whatever the format."""
         on_tensor = formats_on_tensor_cores(device, Arithmetic)
         arithmetic = self.compiled.plan.arithmetic
-        plain = np.array([value not in on_tensor for value in Arithmetic], dtype=np.float64)
         tensor = np.array([fp16_operations(device, value) if value in on_tensor else 0.0 for value in Arithmetic])
+        is_on_tensor = tensor[arithmetic] > 0.0
+        convolution = self.at.convolution
+        is_gradient = self.compiled.plan.is_backward[convolution.node] & convolution.is_transposed
+        is_on_tensor[convolution.node[is_depthwise(convolution, is_gradient=is_gradient)]] = False
         flops = self.at.flops * self.compiled.times
-        return flops * plain[arithmetic], flops * tensor[arithmetic]
+        results = np.zeros_like(flops)
+        results[:, convolution.node] = (
+            convolution.batch * convolution.out_channels * convolution.out_height * convolution.out_width
+        )
+        return KernelWork(
+            runs=self.compiled.times,
+            plain_flops=np.where(is_on_tensor, 0.0, flops),
+            tensor_flops=np.where(is_on_tensor, flops * tensor[arithmetic], 0.0),
+            traffic_bytes=self.traffic_bytes,
+            results=results,
+        )
 
 
 def _stores_packed(kept: Mapping[DType, int]) -> bool:
