@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,12 @@ def test_margins_beside_tensors_follow_how_kernels_are_loaded() -> None:
     assert training.context_margins_mb(find_device("RTX 3090"), old) == (0, 0)
     less, more = training.context_margins_mb(find_device("A100"), old)
     assert less == more > 0
+
+
+def test_the_spread_of_the_power_is_that_of_the_boards_own_architecture() -> None:
+    calibration = replace(Calibration.read(), power_spread=0.5, power_spreads={"9.0": 0.1})
+    spreads = {name: calibration.power_spread_on(find_device(name)) for name in ("H100", "H200", "B200", "A100")}
+    assert spreads == {"H100": 0.1, "H200": 0.1, "B200": 0.5, "A100": 0.5}
 
 
 def test_a_step_may_need_more_rather_than_less() -> None:

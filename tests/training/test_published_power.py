@@ -52,6 +52,10 @@ def test_the_shipped_spread_is_that_of_the_processes_left_out() -> None:
     worst = max(own["nine_in_ten_percent"] for own in processes.values())
     # Most of the worst errors are of too much power, where the spread is the logarithm of the percentage.
     assert 100 * np.expm1(inference.power_spread) == pytest.approx(worst, abs=0.5)
+    assert (list(inference.power_spreads), dict(training.power_spreads)) == (["9.0"], {})
+    own = provenance["architecture_9.0"]
+    worst = max(each["nine_in_ten_percent"] for each in (own["families_left_out"], *own["boards_left_out"].values()))
+    assert 100 * np.expm1(inference.power_spreads["9.0"]) == pytest.approx(worst, abs=1.0)
 
 
 @pytest.fixture(name="fit")
@@ -114,6 +118,8 @@ def test_the_command_changes_both_artefacts(fit: Fit, power_points: Any, tmp_pat
         assert changed.power.idle == 0.2
         assert changed.power.running_pj == pytest.approx(power_points.model.running_pj, rel=0.02)
         assert changed.power_spread < 0.02
+        # Of one board nothing is left once that is left out: the energies stay where the fit begins.
+        assert set(changed.power_spreads) == ({"9.0"} if path == ARTEFACT_PATH else set())
         assert changed.power_devices == tuple(sorted(find_device(board).name for board in power_points.boards))
         assert changed.rates == before.rates
         assert set(changed.power.measured) == {"9.0", "10.0", "10.3"}
@@ -166,6 +172,19 @@ def test_points_of_our_own_are_calls_that_do_not_wait(tmp_path: Path) -> None:
     assert point.device.name == "H100 80GB HBM3"
     assert (point.model, point.family) == (label.recipe.model_key, "mobilenet")
     assert point.power_share * 700 == pytest.approx(1e3 * label.measurement.energy_j / label.measurement.latency_ms)
+    assert point.key == label.key
+
+
+def test_a_call_that_was_disturbed_tells_no_power(tmp_path: Path) -> None:
+    from dippm.predictors.physics import PhysicsPredictor
+
+    label = next(label for label in read_parquet(H100) if label.measurement.energy_j and label.source == "dippm")
+    counts = []
+    for share in (0.02, 0.04):
+        measurement = replace(label.measurement, latency_std_ms=share * label.measurement.latency_ms)
+        scattered = replace(label, measurement=measurement)
+        counts.append(len(read_own_points([scattered], GraphCache(tmp_path), PhysicsPredictor.load())))
+    assert counts == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from dippm.costs.context import eager_margin_mb
 from dippm.costs.energy import PowerModel
-from dippm.costs.rates import Rates
+from dippm.costs.rates import Rates, architecture_of
 from dippm.costs.software import Software
 from dippm.devices import DeviceSpec
 from dippm.errors import DippmError
@@ -56,6 +56,8 @@ class Calibration:
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
         power_devices: Devices whose energy the power model was fitted on.
+        power_spreads: The spread of the power by compute capability, where it has coefficients of its own: the 90 %
+            quantile over the rows of families, or of one board by the others, that were left out of their fit.
         architectures: By compute capability, where ``rates`` has rates that were measured on an architecture: the
             ``device`` and ``precisions`` of the labels, at inference, the ``half_width`` of the interval on families
             that were left out of the fit, and its errors.
@@ -76,7 +78,12 @@ class Calibration:
     labels: str
     provenance: Mapping[str, object]
     power_devices: tuple[str, ...] = ()
+    power_spreads: Mapping[str, float] = field(default_factory=dict)
     architectures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def power_spread_on(self, device: DeviceSpec) -> float:
+        """By what factor, as a logarithm, the power of a device may be off."""
+        return self.power_spreads.get(architecture_of(device), self.power_spread)
 
     def context_margins_mb(self, device: DeviceSpec, software: Software) -> tuple[float, float]:
         """By how much less and by how much more than estimated a process may hold beside tensors, MiB."""

@@ -321,7 +321,7 @@ class PhysicsPredictor:
             energy_j,
             device,
             spread=spread,
-            power_spread=calibration.power_spread,
+            power_spread=calibration.power_spread_on(device),
             most_times=most_times(prepared, compiled, breakdown),
         )
         memory_ends, needed_ends = (

@@ -59,7 +59,14 @@ from dippm.training.additive_samples import AdditiveSamples, build_additive_samp
 from dippm.training.architecture import HEIRS
 from dippm.training.traced_operators import TracedOperators, match_operators
 
-__all__ = ["SHARED_SOURCE", "load_traced_samples", "main", "traced_operators"]
+__all__ = [
+    "SHARED_SOURCE",
+    "architecture_settings",
+    "is_captured_alone",
+    "load_traced_samples",
+    "main",
+    "traced_operators",
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -162,16 +169,22 @@ def traced_operators(
     return {classes: (total_ms[classes] / count[classes], count[classes]) for classes in total_ms if classes}
 
 
+def architecture_settings(mode: Mode) -> AdditiveSettings:
+    """Settings of one network of calls or of training steps."""
+    return AdditiveSettings(members=1, epochs=_EPOCHS[mode], passed_over=_PASSED_OVER, ramps=_RAMPS, deaf=_DEAF)
+
+
 def _as_busy(label: Label, runs: Sequence[OperatorRun]) -> Label:
     """The label with the time for which the device is busy, where something else made the call longer or shorter."""
-    if _is_captured_alone(label):
+    if is_captured_alone(label):
         return label
     gap_ms = _CAPTURED_GAP_MS if _is_captured(label) else _EAGER_GAP_MS
     busy_ms = sum(run.duration_us / 1e3 + len(run.kernels) * gap_ms for run in runs)
     return replace(label, measurement=replace(label.measurement, latency_ms=busy_ms))
 
 
-def _is_captured_alone(label: Label) -> bool:
+def is_captured_alone(label: Label) -> bool:
+    """Whether the call was measured as a whole, on a device that no other process held."""
     return _is_captured(label) and label.source != SHARED_SOURCE
 
 
@@ -209,7 +222,7 @@ def _errors_of(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, f
     """Errors over the rows of all parts; of calls those that were captured, whose time was measured as a whole."""
     test = np.concatenate([part.test for part in held])
     predicted_ms = np.concatenate([part.test_ms for part in held])
-    is_captured = np.array([_is_captured_alone(samples.labels[row]) for row in test])
+    is_captured = np.array([is_captured_alone(samples.labels[row]) for row in test])
     is_counted = is_captured if is_captured.any() else ~is_captured
     return describe_errors(predicted_ms[is_counted], samples.measured_ms[test[is_counted]])
 
@@ -238,14 +251,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         jobs=options.jobs,
     )
     files = [*options.labels, *options.traces]
-    settings = AdditiveSettings(
-        members=options.members,
-        epochs=options.epochs or _EPOCHS[options.mode],
-        passed_over=_PASSED_OVER,
-        ramps=_RAMPS,
-        deaf=_DEAF,
-    )
-    single = replace(settings, members=1)
+    single = architecture_settings(options.mode)
+    single = replace(single, epochs=options.epochs or single.epochs)
+    settings = replace(single, members=options.members)
     families = predict_families(samples, single, folds=FOLDS, folder=options.folder)
     models = predict_models(samples, single, folds=FOLDS, folder=options.folder)
     artefact, tensors = train_additive(

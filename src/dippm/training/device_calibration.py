@@ -145,7 +145,9 @@ def calibrate_power(
         changes.append(
             CalibratedPower(mode=mode.value, rows=len(draws), ratio=round(ratio, 4), spread=round(spread, 4))
         )
-        result[mode] = replace(calibration, power=power, power_spread=spread, power_devices=(device.name,))
+        result[mode] = replace(
+            calibration, power=power, power_spread=spread, power_spreads={}, power_devices=(device.name,)
+        )
     return result, tuple(changes)
 
 

@@ -61,6 +61,7 @@ class PowerPoint:
         is_of_epoch: Whether it is a mean over an epoch, in which the board also waits for data.
         model: Name of the model; empty where no fit leaves it out.
         family: Name of its family; likewise.
+        key: Key of its label; empty where it is of none.
     """
 
     device: DeviceSpec
@@ -70,6 +71,7 @@ class PowerPoint:
     is_of_epoch: bool = False
     model: str = ""
     family: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

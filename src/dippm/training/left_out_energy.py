@@ -1,0 +1,187 @@
+"""Energy of captured calls whose model, or whose family, neither networks nor power model have seen.
+
+    python -m dippm.training.left_out_energy --labels data/labels/{h200/labels,h200/shared,h100/labels}.parquet
+        --traces data/labels/{h200/traces,h200/shared-traces,h100/traces}.parquet --cache graphs
+        --report docs/reports/left_out_energy.md
+
+The time is that of networks of :mod:`dippm.training.architecture_networks`, each call by one that was trained without
+its model or family; the power, at that time, of a fit as :mod:`dippm.training.published_power` makes it for boards of
+one architecture, without them too. For which part of a call each kernel runs is taken from the shipped predictor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dippm.costs.conditions import Mode
+from dippm.datasets.graph_cache import GraphCache
+from dippm.datasets.store.label import OWN_SOURCE
+from dippm.datasets.store.parquet import read_parquet
+from dippm.datasets.store.traces import read_traces
+from dippm.evaluation.report_page import Section, Table, render_markdown
+from dippm.predictors.physics import PhysicsPredictor
+from dippm.training.additive import FOLDS
+from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
+from dippm.training.additive_samples import AdditiveSamples
+from dippm.training.architecture_networks import architecture_settings, is_captured_alone, load_traced_samples
+from dippm.training.power_fit import PowerPoint, fit_power
+from dippm.training.published_power import family_of, idle_share, part_of, read_own_points
+
+__all__ = ["LeftOut", "leave_out", "main", "sections_of"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_HEADER = [
+    "left out",
+    "device",
+    "calls",
+    "time: mean error, %",
+    "median, %",
+    "power at the measured time: mean error, %",
+    "median, %",
+    "energy: mean error, %",
+    "median, %",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LeftOut:
+    """Errors on calls that nothing was fitted on, signed shares of what was measured.
+
+    Args:
+        devices: Name of each call's device.
+        time: Of the time.
+        power: Of the power, the time being known.
+        energy: Of the energy.
+
+    Shapes:
+        All: [n].
+    """
+
+    devices: tuple[str, ...]
+    time: FloatArray
+    power: FloatArray
+    energy: FloatArray
+
+    def of(self, device: str) -> LeftOut:
+        """Those of one device."""
+        is_own = np.array([name == device for name in self.devices])
+        own = tuple(name for name in self.devices if name == device)
+        return LeftOut(devices=own, time=self.time[is_own], power=self.power[is_own], energy=self.energy[is_own])
+
+
+def leave_out(
+    points: Sequence[PowerPoint],
+    predicted_ms: Mapping[str, float],
+    group_of: Callable[[PowerPoint], str],
+    *,
+    idle: float,
+) -> LeftOut:
+    """Errors on the points of each group by a power model that was fitted on all others.
+
+    Args:
+        points: Measured powers of one architecture.
+        predicted_ms: By the keys of labels the times of networks that have not seen them; other points are fitted on
+            and not tested.
+        group_of: Name of the group that a point belongs to.
+        idle: Share of the limit that is drawn while no kernel runs.
+    """
+    devices: list[str] = []
+    errors: list[tuple[float, float, float]] = []
+    for group in sorted({group_of(point) for point in points if point.key in predicted_ms}):
+        fitted = fit_power([point for point in points if group_of(point) != group], idle=idle)
+        for point in points:
+            if group_of(point) != group or point.key not in predicted_ms:
+                continue
+            times = np.array([point.latency_ms, predicted_ms[point.key]])
+            power_w = [
+                float(point.load.power_w(fitted.model, point.device, times[place : place + 1])[0]) for place in (0, 1)
+            ]
+            measured_w = point.power_share * point.device.board_power_w
+            time = float(times[1] / times[0])
+            devices.append(point.device.name)
+            errors.append((time - 1.0, power_w[0] / measured_w - 1.0, time * power_w[1] / measured_w - 1.0))
+    columns = np.array(errors).reshape(-1, 3).T
+    return LeftOut(devices=tuple(devices), time=columns[0], power=columns[1], energy=columns[2])
+
+
+def sections_of(errors: Mapping[str, LeftOut]) -> list[Section]:
+    """The report.
+
+    Args:
+        errors: By what was left out.
+    """
+    rows = []
+    for name, found in errors.items():
+        rows.append(_row(name, "all", found))
+        rows += [_row(name, device, found.of(device)) for device in sorted(set(found.devices))]
+    return [
+        Section(
+            title="Energy of captured calls that nothing was fitted on",
+            text=[
+                "Captured calls of our own labels that tell their energy. The time of each is that of a network that "
+                "was trained without its model, or its family, and its power, at that time, of a power model that was "
+                "fitted without them. For which part of a call each kernel runs is taken from the shipped predictor.",
+            ],
+            tables=[Table(header=_HEADER, rows=rows)],
+        )
+    ]
+
+
+def _row(name: str, device: str, found: LeftOut) -> list[str]:
+    figures = []
+    for error in (found.time, found.power, found.energy):
+        absolute = 100.0 * np.abs(error)
+        figures += [f"{absolute.mean():.1f}", f"{np.median(absolute):.1f}"]
+    return [name, device, str(len(found.devices)), *figures]
+
+
+def _times(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, float]:
+    """By the keys of captured calls their times by networks that have not seen them, ms."""
+    return {
+        samples.labels[row].key: float(ms)
+        for part in held
+        for row, ms in zip(part.test.tolist(), part.test_ms, strict=True)
+        if is_captured_alone(samples.labels[row])
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: write the report."""
+    parser = argparse.ArgumentParser(description="Energy of captured calls that nothing was fitted on.")
+    parser.add_argument("--labels", type=Path, nargs="+", required=True, help="labels of an architecture's GPUs")
+    parser.add_argument("--traces", type=Path, nargs="+", required=True, help="Parquet files of their traces")
+    parser.add_argument("--cache", type=Path, default=Path("dippm-trained/graphs"), help="folder of graphs")
+    parser.add_argument("--folder", type=Path, default=Path("dippm-trained/additive"), help="folder of arrays and fits")
+    parser.add_argument("--report", type=Path, required=True, help="Markdown file to write")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    labels = [label for path in options.labels for label in read_parquet(path)]
+    traces = {key: runs for path in options.traces for key, runs in read_traces(path).items()}
+    own = [label for label in labels if label.source == OWN_SOURCE]
+    places = {"cache": options.cache, "folder": options.folder}
+    samples = load_traced_samples(labels, traces, mode=Mode.INFERENCE, **places)
+    predictor, cache = PhysicsPredictor.load(), GraphCache(options.cache)
+    points = [
+        point
+        for device in sorted({label.measurement.device for label in own})
+        for point in read_own_points([label for label in own if label.measurement.device == device], cache, predictor)
+    ]
+    settings, idle = architecture_settings(Mode.INFERENCE), idle_share(own)
+    errors = {}
+    for name, predict, group_of in (("models", predict_models, part_of), ("families", predict_families, family_of)):
+        held = predict(samples, settings, folds=FOLDS, folder=options.folder)
+        errors[name] = leave_out(points, _times(samples, held), group_of, idle=idle)
+    options.report.write_text(render_markdown("Energy left out", sections_of(errors), {}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

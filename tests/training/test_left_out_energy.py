@@ -1,0 +1,144 @@
+"""Energy of calls that neither networks nor power model have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("scipy")
+pytest.importorskip("torch")
+pytest.importorskip("pyarrow")
+from dippm.costs.conditions import Conditions
+from dippm.datasets.recipes.recipe import Recipe
+from dippm.datasets.store.label import OWN_SOURCE, Label
+from dippm.datasets.store.parquet import export_parquet
+from dippm.datasets.store.traces import write_traces
+from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.measuring.configuration import Configuration
+from dippm.measuring.measurement import Measurement, Outcome
+from dippm.training import left_out_energy
+from dippm.training.additive_protocol import HeldOut
+from dippm.training.left_out_energy import LeftOut, leave_out, main, sections_of
+from dippm.training.power_fit import PowerPoint
+from dippm.training.published_power import family_of
+
+
+def made_up(power_points: Any) -> list[PowerPoint]:
+    """Calls of two families on a board, each with a key, all of 10 ms."""
+    points = [point for point in power_points.make(["H100 SXM", "H200 SXM"]) if not point.is_of_epoch]
+    return [replace(point, family=str(place % 2), key=f"key{place}") for place, point in enumerate(points)]
+
+
+def test_a_call_is_met_by_a_fit_on_the_others(power_points: Any) -> None:
+    """The other family draws what the model says, this one a fifth more."""
+    points = [
+        replace(point, power_share=1.2 * point.power_share) if point.family == "1" else point
+        for point in made_up(power_points)
+    ]
+    times = {point.key: 10.0 for point in points if point.family == "1"}
+    found = leave_out(points, times, family_of, idle=power_points.model.idle)
+    assert len(found.devices) == len(times)
+    assert found.time == pytest.approx(0.0)
+    assert found.power == pytest.approx(1 / 1.2 - 1, abs=0.02)
+    assert found.energy == pytest.approx(found.power)
+
+
+def test_a_call_that_is_said_to_take_longer_takes_more_energy_and_less_power(power_points: Any) -> None:
+    points = made_up(power_points)
+    found = leave_out(points, {points[0].key: 12.0, points[1].key: 10.0}, family_of, idle=power_points.model.idle)
+    assert sorted(found.time) == pytest.approx([0.0, 0.2])
+    longer = int(np.argmax(found.time))
+    assert 0.0 < found.energy[longer] < 0.2
+    assert found.power == pytest.approx(0.0, abs=0.02)
+
+
+def test_each_device_has_a_row() -> None:
+    found = LeftOut(
+        devices=("H100", "H200", "H200"),
+        time=np.array([0.1, -0.02, 0.04]),
+        power=np.array([0.0, 0.5, -0.1]),
+        energy=np.array([0.2, 0.2, 0.0]),
+    )
+    ((table,),) = [section.tables for section in sections_of({"families": found})]
+    assert table.rows == [
+        ["families", "all", "3", "5.3", "4.0", "20.0", "10.0", "13.3", "20.0"],
+        ["families", "H100", "1", "10.0", "10.0", "0.0", "0.0", "20.0", "20.0"],
+        ["families", "H200", "2", "3.0", "3.0", "30.0", "30.0", "10.0", "10.0"],
+    ]
+
+
+def _label(place: int, device: str, *, source: str = OWN_SOURCE, idle_w: float) -> Label:
+    recipe = Recipe(
+        collection="made-up",
+        family="f",
+        architecture="timm:resnet",
+        arguments={"place": place},
+        inputs=InputShapes(positional=(InputEntry(shape=(3, 32, 32)),)),
+        batch=8,
+    )
+    configuration = Configuration(batch=8, conditions=Conditions.parse(precision="amp", runtime="cuda-graph"))
+    measurement = Measurement(
+        outcome=Outcome.OK, device=device, measured_at="", latency_ms=10.0, energy_j=1.0, idle_power_w=idle_w
+    )
+    return Label(recipe=recipe, configuration=configuration, measurement=measurement, source=source)
+
+
+def test_the_command_leaves_models_and_families_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power_points: Any
+) -> None:
+    points = made_up(power_points)
+    devices = {"H100 80GB HBM3": "H100 80GB HBM3", "H200": "H200"}
+    labels = [
+        _label(place, "H200" if "H200" in point.device.name else "H100 80GB HBM3", idle_w=119.0)
+        for place, point in enumerate(points)
+    ]
+    # What was measured beside others tells neither an idle power nor an energy.
+    labels.append(_label(99, "H200", source="dippm-shared", idle_w=400.0))
+    export_parquet(labels, tmp_path / "labels.parquet")
+    write_traces(tmp_path / "traces.parquet", [])
+    asked: list[str] = []
+    idles: list[float] = []
+
+    def held(samples: Any, *_: Any, **__: Any) -> list[HeldOut]:
+        nothing = np.zeros(0)
+        rows = np.arange(len(samples.labels))
+        return [
+            HeldOut(
+                validation=nothing.astype(int),
+                validation_ms=nothing,
+                validation_distance=nothing,
+                test=rows,
+                test_ms=np.full(len(rows), 10.0),
+                test_distance=np.zeros(len(rows)),
+            )
+        ]
+
+    def read(own: Sequence[Label], *_: Any) -> list[PowerPoint]:
+        (device,) = {label.measurement.device for label in own}
+        asked.append(devices[device])
+        keys = {label.recipe.arguments["place"]: label.key for label in own}
+        return [replace(points[place], model=str(place), key=key) for place, key in keys.items()]
+
+    def recorded(*arguments: Any, idle: float) -> LeftOut:
+        idles.append(idle)
+        return leave_out(*arguments, idle=idle)
+
+    monkeypatch.setattr(left_out_energy, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
+    monkeypatch.setattr(left_out_energy, "predict_models", held)
+    monkeypatch.setattr(left_out_energy, "predict_families", held)
+    monkeypatch.setattr(left_out_energy, "read_own_points", read)
+    monkeypatch.setattr(left_out_energy, "leave_out", recorded)
+    report = tmp_path / "report.md"
+    places = {"labels": "labels.parquet", "traces": "traces.parquet", "cache": "graphs", "folder": "arrays"}
+    main([*(f"--{name}={tmp_path / place}" for name, place in places.items()), f"--report={report}"])
+    assert asked == ["H100 80GB HBM3", "H200"]
+    assert idles == pytest.approx([0.17, 0.17])
+    text = report.read_text(encoding="utf-8")
+    assert f"| models | all | {len(points)} |" in text
+    assert f"| families | H200 | {len(points) // 2} |" in text
