@@ -55,6 +55,18 @@ def test_the_work_of_nodes_that_run_together_is_that_of_their_kernel(builder: An
     assert load.work.plain_flops[0, :2].tolist() == [0.0, 0.0]
 
 
+def test_a_compiled_convolution_keeps_its_results(builder: Any) -> None:
+    n = builder.N
+    square = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    x = builder.input(n, 64, 28, 28)
+    x = builder.node(OpKind.CONV, [x, builder.weight(128, 64, 3, 3)], n, 128, 28, 28, **square)
+    builder.node(OpKind.RELU, [x], n, 128, 28, 28)
+    graph, predictor = builder.graph(), PhysicsPredictor.load()
+    load = predictor.load_of(graph, batch=8, device=A100, conditions=Conditions.parse(runtime="compile"))
+    assert load.work.results.sum() == 8 * 128 * 28 * 28
+    assert load.work.results[load.kernel_share == 0.0].sum() == 0.0
+
+
 def test_at_the_predicted_time_it_draws_what_was_predicted(builder: Any) -> None:
     x = builder.input(builder.N, 4096)
     x = builder.node(OpKind.LINEAR, [x, builder.weight(4096, 4096)], builder.N, 4096)

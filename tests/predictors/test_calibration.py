@@ -46,10 +46,11 @@ def test_margins_beside_tensors_follow_how_kernels_are_loaded() -> None:
     assert less == more > 0
 
 
-def test_the_spread_of_the_power_is_that_of_the_boards_own_architecture() -> None:
+def test_the_spread_of_the_power_is_that_of_the_boards_own_architecture_where_it_was_fitted_on() -> None:
     calibration = replace(Calibration.read(), power_spread=0.5, power_spreads={"9.0": 0.1})
-    spreads = {name: calibration.power_spread_on(find_device(name)) for name in ("H100", "H200", "B200", "A100")}
-    assert spreads == {"H100": 0.1, "H200": 0.1, "B200": 0.5, "A100": 0.5}
+    names = ("H100 80GB HBM3", "H200", "1g.10gb@H100 80GB HBM3", "H100 PCIe", "B200", "A100")
+    spreads = {name: calibration.power_spread_on(find_device(name)) for name in names}
+    assert spreads == dict(zip(names, (0.1, 0.1, 0.1, 0.5, 0.5, 0.5), strict=True))
 
 
 def test_a_step_may_need_more_rather_than_less() -> None:

@@ -75,6 +75,14 @@ def test_work_of_convolutions(builder: Any) -> None:
     assert work.results.tolist() == [[numbers, numbers, 0], [8 * numbers, 8 * numbers, 0]]
     assert (work.tensor_flops > 0.0).tolist() == [[True, False, True]] * 2
     assert (work.plain_flops > 0.0).tolist() == [[False, True, False]] * 2
+    (step,) = (
+        PreparedGraphs.of(CompiledGraphs.of([builder.graph()], asked, DEFAULT_SOFTWARE), batches=[8], conditions=asked)
+        for asked in [Conditions.parse(precision="amp", mode="training", optimizer="sgd")]
+    )
+    own = step.work_on(find_device("A100"))
+    is_gradient = step.compiled.plan.work.sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)
+    assert own.results[0, is_gradient].tolist() == [8 * numbers, 8 * numbers]
+    assert sorted((own.tensor_flops[0, is_gradient] > 0.0).tolist()) == [False, True]
     own = work.of(slice(1, 3))
     assert np.array_equal(own.results, work.results[:, 1:])
     assert np.array_equal(own.plain_flops, work.plain_flops[:, 1:])

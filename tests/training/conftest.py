@@ -123,7 +123,8 @@ class PowerPoints:
                         plain_flops=np.array([[plain * busy_s * device.peak_tflops["fp32"] * 1e12]]),
                         tensor_flops=np.array([[tensor * busy_s * device.peak_tflops.get("fp16_tensor", 0.0) * 1e12]]),
                         traffic_bytes=np.array([[moved * busy_s * device.bandwidth_gb_s * 1e9]]),
-                        results=np.zeros((1, 1)),
+                        # Blocks on three of four multiprocessors, which count where the rates are lower.
+                        results=np.full((1, 1), 0.75 * 8192 * device.sm_count),
                     ),
                 )
                 power = float(load.power_w(self.model, device, np.array([10.0]))[0])

@@ -26,7 +26,7 @@ from dippm.training import left_out_energy
 from dippm.training.additive_protocol import HeldOut
 from dippm.training.left_out_energy import LeftOut, leave_out, main, sections_of
 from dippm.training.power_fit import PowerPoint
-from dippm.training.published_power import family_of
+from dippm.training.published_power import family_of, part_of
 
 
 def made_up(power_points: Any) -> list[PowerPoint]:
@@ -104,8 +104,9 @@ def test_the_command_leaves_models_and_families_out(
     write_traces(tmp_path / "traces.parquet", [])
     asked: list[str] = []
     idles: list[float] = []
+    groups: list[Any] = []
 
-    def held(samples: Any, *_: Any, **__: Any) -> list[HeldOut]:
+    def held(samples: Any, ms: float) -> list[HeldOut]:
         nothing = np.zeros(0)
         rows = np.arange(len(samples.labels))
         return [
@@ -114,7 +115,7 @@ def test_the_command_leaves_models_and_families_out(
                 validation_ms=nothing,
                 validation_distance=nothing,
                 test=rows,
-                test_ms=np.full(len(rows), 10.0),
+                test_ms=np.full(len(rows), ms),
                 test_distance=np.zeros(len(rows)),
             )
         ]
@@ -125,13 +126,14 @@ def test_the_command_leaves_models_and_families_out(
         keys = {label.recipe.arguments["place"]: label.key for label in own}
         return [replace(points[place], model=str(place), key=key) for place, key in keys.items()]
 
-    def recorded(*arguments: Any, idle: float) -> LeftOut:
+    def recorded(own: Any, times: Any, group_of: Any, *, idle: float) -> LeftOut:
         idles.append(idle)
-        return leave_out(*arguments, idle=idle)
+        groups.append(group_of)
+        return leave_out(own, times, group_of, idle=idle)
 
     monkeypatch.setattr(left_out_energy, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
-    monkeypatch.setattr(left_out_energy, "predict_models", held)
-    monkeypatch.setattr(left_out_energy, "predict_families", held)
+    monkeypatch.setattr(left_out_energy, "predict_models", lambda samples, *_, **__: held(samples, 10.0))
+    monkeypatch.setattr(left_out_energy, "predict_families", lambda samples, *_, **__: held(samples, 11.0))
     monkeypatch.setattr(left_out_energy, "read_own_points", read)
     monkeypatch.setattr(left_out_energy, "leave_out", recorded)
     report = tmp_path / "report.md"
@@ -140,5 +142,6 @@ def test_the_command_leaves_models_and_families_out(
     assert asked == ["H100 80GB HBM3", "H200"]
     assert idles == pytest.approx([0.17, 0.17])
     text = report.read_text(encoding="utf-8")
-    assert f"| models | all | {len(points)} |" in text
-    assert f"| families | H200 | {len(points) // 2} |" in text
+    assert groups == [part_of, family_of]
+    assert f"| models | all | {len(points)} | 0.0 | 0.0 |" in text
+    assert f"| families | H200 | {len(points) // 2} | 10.0 | 10.0 |" in text

@@ -180,11 +180,12 @@ def test_a_call_that_was_disturbed_tells_no_power(tmp_path: Path) -> None:
 
     label = next(label for label in read_parquet(H100) if label.measurement.energy_j and label.source == "dippm")
     counts = []
-    for share in (0.02, 0.04):
-        measurement = replace(label.measurement, latency_std_ms=share * label.measurement.latency_ms)
+    for share in (0.02, 0.04, None):
+        scatter_ms = None if share is None else share * label.measurement.latency_ms
+        measurement = replace(label.measurement, latency_std_ms=scatter_ms)
         scattered = replace(label, measurement=measurement)
         counts.append(len(read_own_points([scattered], GraphCache(tmp_path), PhysicsPredictor.load())))
-    assert counts == [1, 0]
+    assert counts == [1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ class KernelWork:
         plain_flops: FLOPs outside of tensor cores, in all runs of a kernel.
         tensor_flops: Those on tensor cores, as so many of FP16.
         traffic_bytes: Bytes read and written in all runs; what passes the bandwidth comes from caches.
-        results: Numbers that a convolution computes in one run, whose blocks follow from them; 0 of other kernels.
+        results: Numbers that a convolution computes in one run, whose blocks follow from them, or whose gradient a
+            kernel computes; 0 of other kernels.
 
     Shapes:
         runs: [K]; all others: [B, K].

@@ -56,8 +56,9 @@ class Calibration:
         labels: The labels, in words.
         provenance: Seed, data hash, errors and the command that makes the artefact.
         power_devices: Devices whose energy the power model was fitted on.
-        power_spreads: The spread of the power by compute capability, where it has coefficients of its own: the 90 %
-            quantile over the rows of families, or of one board by the others, that were left out of their fit.
+        power_spreads: The spread of the power by compute capability, on those of ``power_devices`` that are of it and
+            have coefficients of their own: the 90 % quantile over the rows of families, or of one board by the others,
+            that were left out of their fit.
         architectures: By compute capability, where ``rates`` has rates that were measured on an architecture: the
             ``device`` and ``precisions`` of the labels, at inference, the ``half_width`` of the interval on families
             that were left out of the fit, and its errors.
@@ -83,7 +84,8 @@ class Calibration:
 
     def power_spread_on(self, device: DeviceSpec) -> float:
         """By what factor, as a logarithm, the power of a device may be off."""
-        return self.power_spreads.get(architecture_of(device), self.power_spread)
+        is_fitted = (device.parent or device.name) in self.power_devices
+        return self.power_spreads.get(architecture_of(device), self.power_spread) if is_fitted else self.power_spread
 
     def context_margins_mb(self, device: DeviceSpec, software: Software) -> tuple[float, float]:
         """By how much less and by how much more than estimated a process may hold beside tensors, MiB."""

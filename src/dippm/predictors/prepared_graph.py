@@ -338,7 +338,11 @@ class PreparedGraphs:
         )
 
     def work_on(self, device: DeviceSpec) -> KernelWork:
-        """What each node does on a device; depthwise convolutions do nothing on tensor cores, whatever the format."""
+        """What each node does on a device; depthwise convolutions of images do nothing on tensor cores.
+
+        A gradient of weights counts as many results as its convolution has: its sums are split over as many blocks.
+        Transposed convolutions of volumes count too few, one for each plane that they read.
+        """
         on_tensor = formats_on_tensor_cores(device, Arithmetic)
         arithmetic = self.compiled.plan.arithmetic
         tensor = np.array([fp16_operations(device, value) if value in on_tensor else 0.0 for value in Arithmetic])

@@ -14,8 +14,8 @@ takes from the predictor for which part of a call each kernel runs, and the rate
 Four energies are fitted as :mod:`dippm.training.power_fit` does. For the spread, all boards of a chip process are left
 out together: it is the 90 % quantile of the errors on those of the process that is met worst. Boards left out one by
 one would promise too much: some are forms of one chip, or chips of one process, and a chip that nobody measured has no
-such sibling. The architecture of the labels has a spread of its own at inference, by families and boards of it that
-are left out.
+such sibling. The boards of the labels alone have a spread of their own at inference, by families and boards of these
+that are left out.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ _POWER_LABELS = (
     f"{_POWER_OF}training on A40, V100, P100, Quadro RTX 6000 and of inference on A100, GTX 1080 Ti, H100, H200"
 )
 _PARTS = 10
-# Share of the time by which captured calls scatter where something else held the device: the time of such a dozen is
-# not that of the hundreds whose energy is counted after them. 24 of 179 do: their powers are 11 % off, the others' 6.
+# Share of the time by which captured calls scatter where something else held the device, as 24 of 179 do: power is the
+# energy of hundreds of calls by the time of a dozen, and these are no sample of those.
 _DISTURBED = 0.03
 
 
@@ -115,8 +115,7 @@ def read_own_points(labels: Sequence[Label], cache: GraphCache, predictor: Physi
             as_measured(cached.graph, label),
             batch=label.recipe.batch,
             device=device,
-            # Eager calls that never wait for the host run as captured ones do, whatever host is predicted.
-            conditions=replace(label.configuration.conditions, runtime=Runtime.CUDA_GRAPH),
+            conditions=_without_host(label.configuration.conditions),
             software=software_of(measurement.software.framework),
         )
         power_w = 1e3 * (measurement.energy_j or math.nan) / latency_ms
@@ -134,11 +133,18 @@ def read_own_points(labels: Sequence[Label], cache: GraphCache, predictor: Physi
     return points
 
 
+def _without_host(conditions: Conditions) -> Conditions:
+    """Eager calls that never wait for the host run as captured ones do, whatever host is predicted."""
+    is_eager = conditions.runtime is Runtime.EAGER
+    return replace(conditions, runtime=Runtime.CUDA_GRAPH) if is_eager else conditions
+
+
 def _tells_its_power(label: Label) -> bool:
     """Whether a call never waits for the host, and took as long when it was timed as while its energy was counted."""
     measurement = label.measurement
     if label.configuration.conditions.runtime is Runtime.CUDA_GRAPH:
-        return (measurement.latency_std_ms or 0.0) < _DISTURBED * (measurement.latency_ms or math.inf)
+        scatter_ms = measurement.latency_std_ms
+        return scatter_ms is not None and scatter_ms < _DISTURBED * (measurement.latency_ms or math.inf)
     return bool(is_steady(measurement))
 
 
