@@ -22,9 +22,10 @@ from dippm.datasets.store.traces import write_traces
 from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.measuring.configuration import Configuration
 from dippm.measuring.measurement import Measurement, Outcome
+from dippm.predictors.calibration import Calibration
 from dippm.training import left_out_energy
 from dippm.training.additive_protocol import HeldOut
-from dippm.training.left_out_energy import LeftOut, leave_out, main, sections_of
+from dippm.training.left_out_energy import LeftOut, LeftOutTime, leave_out, main, sections_of
 from dippm.training.power_fit import PowerPoint
 from dippm.training.published_power import family_of, part_of
 
@@ -41,20 +42,24 @@ def test_a_call_is_met_by_a_fit_on_the_others(power_points: Any) -> None:
         replace(point, power_share=1.2 * point.power_share) if point.family == "1" else point
         for point in made_up(power_points)
     ]
-    times = {point.key: 10.0 for point in points if point.family == "1"}
-    found = leave_out(points, times, family_of, idle=power_points.model.idle)
+    times = {point.key: LeftOutTime(ms=10.0, half_width=0.3) for point in points if point.family == "1"}
+    found = leave_out(points, times, family_of, idle=power_points.model.idle, power_spread_of=lambda _: 0.4)
     assert len(found.devices) == len(times)
     assert found.time == pytest.approx(0.0)
     assert found.power == pytest.approx(1 / 1.2 - 1, abs=0.02)
     assert found.energy == pytest.approx(found.power)
+    assert found.half_width == pytest.approx(0.5)
+    assert found.is_inside.all()
 
 
 def test_a_call_that_is_said_to_take_longer_takes_more_energy_and_less_power(power_points: Any) -> None:
     points = made_up(power_points)
-    found = leave_out(points, {points[0].key: 12.0, points[1].key: 10.0}, family_of, idle=power_points.model.idle)
+    times = {points[0].key: LeftOutTime(ms=12.0, half_width=0.0), points[1].key: LeftOutTime(ms=10.0, half_width=0.0)}
+    found = leave_out(points, times, family_of, idle=power_points.model.idle, power_spread_of=lambda _: 0.03)
     assert sorted(found.time) == pytest.approx([0.0, 0.2])
     longer = int(np.argmax(found.time))
     assert 0.0 < found.energy[longer] < 0.2
+    assert found.is_inside.tolist() == [place != longer for place in range(2)]
     assert found.power == pytest.approx(0.0, abs=0.02)
 
 
@@ -64,12 +69,13 @@ def test_each_device_has_a_row() -> None:
         time=np.array([0.1, -0.02, 0.04]),
         power=np.array([0.0, 0.5, -0.1]),
         energy=np.array([0.2, 0.2, 0.0]),
+        half_width=np.log([1.3, 1.1, 1.1]),
     )
     ((table,),) = [section.tables for section in sections_of({"families": found})]
     assert table.rows == [
-        ["families", "all", "3", "5.3", "4.0", "20.0", "10.0", "13.3", "20.0"],
-        ["families", "H100", "1", "10.0", "10.0", "0.0", "0.0", "20.0", "20.0"],
-        ["families", "H200", "2", "3.0", "3.0", "30.0", "30.0", "10.0", "10.0"],
+        ["families", "all", "3", "5.3", "4.0", "20.0", "10.0", "13.3", "20.0", "67", "10"],
+        ["families", "H100", "1", "10.0", "10.0", "0.0", "0.0", "20.0", "20.0", "100", "30"],
+        ["families", "H200", "2", "3.0", "3.0", "30.0", "30.0", "10.0", "10.0", "50", "10"],
     ]
 
 
@@ -126,10 +132,11 @@ def test_the_command_leaves_models_and_families_out(
         keys = {label.recipe.arguments["place"]: label.key for label in own}
         return [replace(points[place], model=str(place), key=key) for place, key in keys.items()]
 
-    def recorded(own: Any, times: Any, group_of: Any, *, idle: float) -> LeftOut:
+    def recorded(own: Any, times: Any, group_of: Any, *, idle: float, power_spread_of: Any) -> LeftOut:
         idles.append(idle)
         groups.append(group_of)
-        return leave_out(own, times, group_of, idle=idle)
+        assert power_spread_of(points[0].device) == Calibration.read().power_spread_on(points[0].device)
+        return leave_out(own, times, group_of, idle=idle, power_spread_of=power_spread_of)
 
     monkeypatch.setattr(left_out_energy, "load_traced_samples", lambda own, *_, **__: SimpleNamespace(labels=own))
     monkeypatch.setattr(left_out_energy, "predict_models", lambda samples, *_, **__: held(samples, 10.0))

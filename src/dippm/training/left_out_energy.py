@@ -6,13 +6,15 @@
 
 The time is that of networks of :mod:`dippm.training.architecture_networks`, each call by one that was trained without
 its model or family; the power, at that time, of a fit as :mod:`dippm.training.published_power` makes it for boards of
-one architecture, without them too. For which part of a call each kernel runs is taken from the shipped predictor.
+one architecture, without them too. For which part of a call each kernel runs is taken from the shipped predictor, as
+are the widths of the interval, by how far a call is from those of its own training and by the board.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +24,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Mode
+from dippm.costs.rates import architecture_of
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import OWN_SOURCE
 from dippm.datasets.store.parquet import read_parquet
 from dippm.datasets.store.traces import read_traces
+from dippm.devices import DeviceSpec
 from dippm.evaluation.report_page import Section, Table, render_markdown
+from dippm.predictors.additive_artefact import AdditiveArtefact, Regime, manifest_path, read_tensors
+from dippm.predictors.additive_novelty import Novelty
+from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics import PhysicsPredictor
 from dippm.training.additive import FOLDS
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
@@ -35,7 +42,7 @@ from dippm.training.architecture_networks import architecture_settings, is_captu
 from dippm.training.power_fit import PowerPoint, fit_power
 from dippm.training.published_power import family_of, idle_share, part_of, read_own_points
 
-__all__ = ["LeftOut", "leave_out", "main", "sections_of"]
+__all__ = ["LeftOut", "LeftOutTime", "leave_out", "main", "sections_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -49,7 +56,22 @@ _HEADER = [
     "median, %",
     "energy: mean error, %",
     "median, %",
+    "in interval, %",
+    "median half-width, %",
 ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOutTime:
+    """Time of a call by a network that has not seen it.
+
+    Args:
+        ms: The time.
+        half_width: Half-width of its 90 % interval, of ``log(measured / predicted)``.
+    """
+
+    ms: float
+    half_width: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -61,6 +83,7 @@ class LeftOut:
         time: Of the time.
         power: Of the power, the time being known.
         energy: Of the energy.
+        half_width: Half-width of the energy's interval, of ``log(measured / predicted)``.
 
     Shapes:
         All: [n].
@@ -70,47 +93,64 @@ class LeftOut:
     time: FloatArray
     power: FloatArray
     energy: FloatArray
+    half_width: FloatArray
+
+    @property
+    def is_inside(self) -> npt.NDArray[np.bool_]:
+        """Which energies lie in their intervals, [n]."""
+        result: npt.NDArray[np.bool_] = np.abs(np.log1p(self.energy)) <= self.half_width
+        return result
 
     def of(self, device: str) -> LeftOut:
         """Those of one device."""
         is_own = np.array([name == device for name in self.devices])
-        own = tuple(name for name in self.devices if name == device)
-        return LeftOut(devices=own, time=self.time[is_own], power=self.power[is_own], energy=self.energy[is_own])
+        return LeftOut(
+            devices=tuple(name for name in self.devices if name == device),
+            time=self.time[is_own],
+            power=self.power[is_own],
+            energy=self.energy[is_own],
+            half_width=self.half_width[is_own],
+        )
 
 
 def leave_out(
     points: Sequence[PowerPoint],
-    predicted_ms: Mapping[str, float],
+    predicted: Mapping[str, LeftOutTime],
     group_of: Callable[[PowerPoint], str],
     *,
     idle: float,
+    power_spread_of: Callable[[DeviceSpec], float],
 ) -> LeftOut:
     """Errors on the points of each group by a power model that was fitted on all others.
 
     Args:
         points: Measured powers of one architecture.
-        predicted_ms: By the keys of labels the times of networks that have not seen them; other points are fitted on
-            and not tested.
+        predicted: By the keys of labels the times of networks that have not seen them; other points are fitted on and
+            not tested.
         group_of: Name of the group that a point belongs to.
         idle: Share of the limit that is drawn while no kernel runs.
+        power_spread_of: By what factor, as a logarithm, the power of a device may be off.
     """
     devices: list[str] = []
-    errors: list[tuple[float, float, float]] = []
-    for group in sorted({group_of(point) for point in points if point.key in predicted_ms}):
+    figures: list[tuple[float, float, float, float]] = []
+    for group in sorted({group_of(point) for point in points if point.key in predicted}):
         fitted = fit_power([point for point in points if group_of(point) != group], idle=idle)
         for point in points:
-            if group_of(point) != group or point.key not in predicted_ms:
+            if group_of(point) != group or point.key not in predicted:
                 continue
-            times = np.array([point.latency_ms, predicted_ms[point.key]])
+            left_out = predicted[point.key]
+            times = np.array([point.latency_ms, left_out.ms])
             power_w = [
                 float(point.load.power_w(fitted.model, point.device, times[place : place + 1])[0]) for place in (0, 1)
             ]
             measured_w = point.power_share * point.device.board_power_w
             time = float(times[1] / times[0])
             devices.append(point.device.name)
-            errors.append((time - 1.0, power_w[0] / measured_w - 1.0, time * power_w[1] / measured_w - 1.0))
-    columns = np.array(errors).reshape(-1, 3).T
-    return LeftOut(devices=tuple(devices), time=columns[0], power=columns[1], energy=columns[2])
+            half_width = math.hypot(left_out.half_width, power_spread_of(point.device))
+            energy = time * power_w[1] / measured_w
+            figures.append((time - 1.0, power_w[0] / measured_w - 1.0, energy - 1.0, half_width))
+    columns = np.array(figures).reshape(-1, 4).T
+    return LeftOut(devices=tuple(devices), time=columns[0], power=columns[1], energy=columns[2], half_width=columns[3])
 
 
 def sections_of(errors: Mapping[str, LeftOut]) -> list[Section]:
@@ -129,7 +169,9 @@ def sections_of(errors: Mapping[str, LeftOut]) -> list[Section]:
             text=[
                 "Captured calls of our own labels that tell their energy. The time of each is that of a network that "
                 "was trained without its model, or its family, and its power, at that time, of a power model that was "
-                "fitted without them. For which part of a call each kernel runs is taken from the shipped predictor.",
+                "fitted without them. For which part of a call each kernel runs is taken from the shipped predictor, "
+                "whose intervals rest on all of these errors: those of time by the distance to what a network was "
+                "trained on, that of power by boards and families that were left out.",
             ],
             tables=[Table(header=_HEADER, rows=rows)],
         )
@@ -141,15 +183,18 @@ def _row(name: str, device: str, found: LeftOut) -> list[str]:
     for error in (found.time, found.power, found.energy):
         absolute = 100.0 * np.abs(error)
         figures += [f"{absolute.mean():.1f}", f"{np.median(absolute):.1f}"]
+    figures += [f"{100.0 * found.is_inside.mean():.0f}", f"{100.0 * np.expm1(np.median(found.half_width)):.0f}"]
     return [name, device, str(len(found.devices)), *figures]
 
 
-def _times(samples: AdditiveSamples, held: Sequence[HeldOut]) -> dict[str, float]:
-    """By the keys of captured calls their times by networks that have not seen them, ms."""
+def _times(samples: AdditiveSamples, held: Sequence[HeldOut], novelty: Novelty) -> dict[str, LeftOutTime]:
+    """By the keys of captured calls their times by networks that have not seen them."""
     return {
-        samples.labels[row].key: float(ms)
+        samples.labels[row].key: LeftOutTime(ms=ms, half_width=half_width)
         for part in held
-        for row, ms in zip(part.test.tolist(), part.test_ms, strict=True)
+        for row, ms, half_width in zip(
+            part.test.tolist(), part.test_ms.tolist(), novelty.half_width(part.test_distance).tolist(), strict=True
+        )
         if is_captured_alone(samples.labels[row])
     }
 
@@ -175,11 +220,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for device in sorted({label.measurement.device for label in own})
         for point in read_own_points([label for label in own if label.measurement.device == device], cache, predictor)
     ]
-    settings, idle = architecture_settings(Mode.INFERENCE), idle_share(own)
+    path = manifest_path(Regime(mode=Mode.INFERENCE, architecture=architecture_of(points[0].device)))
+    artefact = AdditiveArtefact.read(path)
+    novelty = Novelty.from_tensors(read_tensors(path), distances=artefact.distances, half_widths=artefact.half_widths)
+    settings, idle, spread_of = (
+        architecture_settings(Mode.INFERENCE),
+        idle_share(own),
+        Calibration.read().power_spread_on,
+    )
     errors = {}
     for name, predict, group_of in (("models", predict_models, part_of), ("families", predict_families, family_of)):
         held = predict(samples, settings, folds=FOLDS, folder=options.folder)
-        errors[name] = leave_out(points, _times(samples, held), group_of, idle=idle)
+        times = _times(samples, held, novelty)
+        errors[name] = leave_out(points, times, group_of, idle=idle, power_spread_of=spread_of)
     options.report.write_text(render_markdown("Energy left out", sections_of(errors), {}), encoding="utf-8")
 
 
