@@ -83,7 +83,7 @@ def test_work_of_convolutions(builder: Any) -> None:
     is_gradient = step.compiled.plan.work.sizes.is_kind(OpKind.CONV_WEIGHT_GRAD)
     assert own.results[0, is_gradient].tolist() == [8 * numbers, 8 * numbers]
     assert sorted((own.tensor_flops[0, is_gradient] > 0.0).tolist()) == [False, True]
-    own = work.of(slice(1, 3))
+    own = work.take(slice(1, 3))
     assert np.array_equal(own.results, work.results[:, 1:])
     assert np.array_equal(own.plain_flops, work.plain_flops[:, 1:])
 

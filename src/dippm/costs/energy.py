@@ -10,11 +10,10 @@ each operation and each byte from its memory takes an energy of its own, until t
 with ``t_busy`` the time in which kernels run, and ``node`` the energy that the same logic takes in the process that
 the chip is made in, 16 nm being 1. ``filled`` is the time for which a kernel's lanes have work: not while it starts
 and ends, nor, where it is too small for the chip, whose lanes without work have their clocks held, for longer than its
-rates are of their peaks, all three together, over the quarter at which all lanes have work. A convolution that is far
-slower than its peaks, as one outside of tensor cores is, keeps all lanes at work nevertheless: those that its blocks
-lie on count for as long as it runs. A board with a low limit
-for its chip, such as a T4, is therefore at its limit wherever its lanes have work, and one with a high limit, such as
-an A100-SXM4, only in large products.
+rates are of their peaks, all three together, over the quarter at which all lanes have work. A convolution, however far
+below its peaks, as one outside of tensor cores is, keeps those lanes at work for as long as it runs that its blocks lie
+on. A board with a low limit for its chip, such as a T4, is therefore at its limit wherever its lanes have work, and one
+with a high limit, such as an A100-SXM4, only in large products.
 
 ``node`` follows from what foundries state for the same speed: TSMC's 12FFN a tenth less than 16FF, N7 60 % less than
 16FF, N5, of which NVIDIA's 4N is a form, 30 % less than N7; Samsung's 8LPP half of its first process of 14 nm.
@@ -23,7 +22,7 @@ an A100-SXM4, only in large products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -75,15 +74,9 @@ class KernelWork:
     traffic_bytes: FloatArray
     results: FloatArray
 
-    def of(self, kernels: slice) -> KernelWork:
+    def take(self, kernels: slice) -> KernelWork:
         """The work of some of the kernels."""
-        return KernelWork(
-            runs=self.runs[kernels],
-            plain_flops=self.plain_flops[:, kernels],
-            tensor_flops=self.tensor_flops[:, kernels],
-            traffic_bytes=self.traffic_bytes[:, kernels],
-            results=self.results[:, kernels],
-        )
+        return KernelWork(**{each.name: getattr(self, each.name)[..., kernels] for each in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

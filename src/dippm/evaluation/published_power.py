@@ -170,7 +170,7 @@ def _left_out(fit: Mapping[str, object]) -> list[str]:
         "",
         "Some of these boards are forms of one chip, or chips of one process, and help each other. All boards of a "
         "process as they are met by a fit that has seen none of them; the process that is met worst gives the interval "
-        "of the power:",
+        "of the power, but for an H100 and an H200 at inference, which have one of their own:",
         "",
         "| process | boards | rows | mean error, % | bias | nine in ten within, % |",
         "|---|---|---:|---:|---:|---:|",

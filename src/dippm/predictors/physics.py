@@ -297,7 +297,7 @@ class PhysicsPredictor:
         """Answers for one of the graphs on a device, at each batch."""
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         device, software, latency_ms = on.device, on.software, breakdown.latency_ms
-        load = BoardLoad.of(breakdown, on.work.of(compiled.nodes), kernel=_kernels_of(prepared, compiled.nodes))
+        load = BoardLoad.of(breakdown, on.work.take(compiled.nodes), kernel=_kernels_of(prepared, compiled.nodes))
         energy_j = load.power_w(calibration.power, device, latency_ms) * latency_ms / 1e3
         is_corrected = breakdown.knows_interval
         grounds = {

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.conditions import Mode
-from dippm.costs.rates import architecture_of
 from dippm.datasets.graph_cache import GraphCache
 from dippm.datasets.store.label import OWN_SOURCE
 from dippm.datasets.store.parquet import read_parquet
@@ -40,7 +39,7 @@ from dippm.training.additive_protocol import HeldOut, predict_families, predict_
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import architecture_settings, is_captured_alone, load_traced_samples
 from dippm.training.power_fit import PowerPoint, fit_power
-from dippm.training.published_power import family_of, idle_share, part_of, read_own_points
+from dippm.training.published_power import family_of, idle_share, part_of, read_own_points, shared_architecture
 
 __all__ = ["LeftOut", "LeftOutTime", "leave_out", "main", "sections_of"]
 
@@ -220,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for device in sorted({label.measurement.device for label in own})
         for point in read_own_points([label for label in own if label.measurement.device == device], cache, predictor)
     ]
-    path = manifest_path(Regime(mode=Mode.INFERENCE, architecture=architecture_of(points[0].device)))
+    path = manifest_path(Regime(mode=Mode.INFERENCE, architecture=shared_architecture(points)))
     artefact = AdditiveArtefact.read(path)
     novelty = Novelty.from_tensors(read_tensors(path), distances=artefact.distances, half_widths=artefact.half_widths)
     settings, idle, spread_of = (

@@ -66,7 +66,7 @@ from dippm.training.power_fit import (
     spread_of,
 )
 
-__all__ = ["family_of", "idle_share", "main", "part_of", "read_own_points"]
+__all__ = ["family_of", "idle_share", "main", "part_of", "read_own_points", "shared_architecture"]
 
 _LOG = logging.getLogger(__name__)
 _POWER_TABLE = "power.csv"
@@ -162,8 +162,11 @@ def idle_share(labels: Sequence[Label]) -> float:
     return round(float(np.mean(shares)), 4)
 
 
-def _architecture_of(points: Sequence[PowerPoint]) -> str:
+def shared_architecture(points: Sequence[PowerPoint]) -> str:
     """The one architecture that all boards of some points are of.
+
+    Args:
+        points: The points.
 
     Raises:
         UsageError: ``labels.none`` without points, ``labels.ambiguous`` where there are several architectures.
@@ -268,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     labels = [list(read_parquet(path)) for path in options.labels]
     cache = GraphCache(options.cache)
     own = [point for of_device in labels for point in read_own_points(of_device, cache, predictor)]
-    name = _architecture_of(own)
+    name = shared_architecture(own)
     points = [*_trained_points(runs, predictor), *_published_points(options.folder, predictor), *own]
     _LOG.info("fitting on %d rows", len(points))
     fitted = fit_power(points, idle=idle)
@@ -314,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             calibration,
             power=power,
             power_spread=spread,
-            power_spreads=spreads,
+            power_spreads={**calibration.power_spreads, **spreads},
             power_devices=tuple(boards),
             labels=_with_power_labels(calibration.labels),
             provenance={**calibration.provenance, "published_power": provenance},
