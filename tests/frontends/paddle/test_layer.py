@@ -92,6 +92,21 @@ def test_what_paddle_cannot_make_static_is_told_with_its_reason(paddle: Any, tmp
     assert caught.value.code == "paddle.not_static"
 
 
+def test_a_layer_that_fails_leaves_nothing_to_the_next_one(paddle: Any, tmp_path: Path) -> None:
+    from paddle.jit.dy2static.parameter_recorder import _global_parameter_recorder as recorder
+
+    for held in (False, True):
+        if held:  # Of a trace that failed before.
+            recorder.params_dict[0], recorder.tensor2value[0] = {paddle.ones([1])}, {}
+        with pytest.raises(UnsupportedError):
+            save_layer(paddle.nn.Linear(4, 2), parse_input_shapes((5,)), tmp_path)
+        assert (recorder.params_dict, recorder.tensor2value) == ({}, {})
+    for _ in range(5):  # The next program lies where the one that failed did.
+        with pytest.raises(UnsupportedError):
+            save_layer(paddle.nn.Linear(4, 2), parse_input_shapes((5,)), tmp_path)
+        assert names(dippm.load(paddle.nn.Linear(4, 2), input="4")) == ["input"]
+
+
 def test_inputs_have_the_type_of_the_weights(paddle: Any, tmp_path: Path) -> None:
     layer = paddle.nn.Linear(4, 2).to(dtype="float64")
     graph = dippm.load(layer, input="4")

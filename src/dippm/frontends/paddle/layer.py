@@ -37,9 +37,11 @@ def save_layer(layer: Any, given: InputShapes, folder: Path) -> Path:
     training = [inner for inner in layer.sublayers(include_self=True) if inner.training]
     for inner in training:
         inner.training = False
+    _forget_unfinished_traces()
     try:
         paddle.jit.save(layer, str(prefix), input_spec=specs)
     except Exception as exc:
+        _forget_unfinished_traces()
         last = [line.strip() for line in str(exc).splitlines() if line.strip()]
         raise UnsupportedError(
             f"Paddle cannot make {type(layer).__name__} a static program: {type(exc).__name__}: "
@@ -53,6 +55,20 @@ def save_layer(layer: Any, given: InputShapes, folder: Path) -> Path:
             inner.training = True
     written = [path for path in (prefix.with_suffix(".json"), prefix.with_suffix(".pdmodel")) if path.is_file()]
     return written[0]
+
+
+def _forget_unfinished_traces() -> None:
+    """Drop what Paddle still holds of programs whose tracing failed.
+
+    Paddle lists the parameters of a program that it traces under the program's address and takes them off the
+    list as tracing ends. Where it fails they stay, and the next program at that address is given them beside its
+    own: it ends with a KeyError, or the process with a fault, as their values are of a program that is gone.
+    """
+    from paddle.jit.dy2static import parameter_recorder
+
+    parameter_recorder._global_parameter_recorder.params_dict.clear()
+    parameter_recorder._global_parameter_recorder.tensor2value.clear()
+    parameter_recorder._global_inplace_map.params_dict.clear()
 
 
 def _has_own_shapes(layer: Any) -> bool:
