@@ -8,14 +8,33 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from dippm.costs.energy import KernelWork, PowerModel
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import LiveMemory, MemoryEstimate
 from dippm.costs.software import DEFAULT_SOFTWARE
 from dippm.devices import find_device
+from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import Calibration
 from dippm.predictors.physics_doubt import memory_interval, time_and_energy_intervals
 
 _DEVICE = find_device("A100")
+# A board that draws nothing but the energy of what it moves, and one that draws the same all the time.
+_MOVING = PowerModel(idle=0.0, running_pj=0.0, flop_pj=0.0, tensor_pj=0.0, byte_pj=100.0)
+_IDLE = replace(_MOVING, idle=0.25, byte_pj=0.0)
+_IDLE_W = 0.25 * _DEVICE.board_power_w
+
+
+def load_of(traffic_bytes: float = 0.0) -> BoardLoad:
+    """One kernel for all of the time."""
+    nothing = np.zeros((1, 1))
+    work = KernelWork(
+        runs=np.ones(1),
+        plain_flops=nothing,
+        tensor_flops=nothing,
+        traffic_bytes=np.array([[traffic_bytes]]),
+        results=nothing,
+    )
+    return BoardLoad(kernel_share=np.ones((1, 1)), work=work)
 
 
 def breakdown(latency_ms: float, *, fast_host_ms: float, slow_host_ms: float) -> LatencyBreakdown:
@@ -26,20 +45,47 @@ def breakdown(latency_ms: float, *, fast_host_ms: float, slow_host_ms: float) ->
 
 def test_doubts_of_device_host_and_power_are_added_as_independent_ones() -> None:
     time = breakdown(10.0, fast_host_ms=10.0 / math.exp(0.4), slow_host_ms=10.0 * math.exp(1.2))
+    # Energy goes with the time.
+    energy_j = np.array([_IDLE_W * 0.01])
     (low, high), (low_j, high_j) = time_and_energy_intervals(
-        time, np.array([0.01]), _DEVICE, spread=np.array([0.3]), power_spread=1.2
+        time, energy_j, load_of(), _IDLE, _DEVICE, spread=np.array([0.3]), power_spread=0.1
     )
     assert low == pytest.approx(10.0 / math.exp(0.5))
     assert high == pytest.approx(10.0 * math.exp(math.hypot(0.3, 1.2)))
-    assert low_j == pytest.approx(0.01 / math.exp(1.3))
-    assert high_j == pytest.approx(0.01 * math.exp(math.hypot(0.3, 1.2, 1.2)))
+    assert low_j == pytest.approx(energy_j / math.exp(math.hypot(0.3, 0.4, 0.1)))
+    assert high_j == pytest.approx(energy_j * math.exp(math.hypot(0.3, 1.2, 0.1)))
+
+
+def test_energy_of_the_work_alone_does_not_depend_on_the_time() -> None:
+    time = breakdown(10.0, fast_host_ms=5.0, slow_host_ms=30.0)
+    # A third of what the board moves at its peak.
+    load = load_of(_DEVICE.bandwidth_gb_s * 1e9 * 0.01 / 3.0)
+    energy_j = load.energy_j(_MOVING, _DEVICE, time.latency_ms)
+    _, (low_j, high_j) = time_and_energy_intervals(
+        time, energy_j, load, _MOVING, _DEVICE, spread=np.array([0.3]), power_spread=0.1
+    )
+    assert low_j == pytest.approx(energy_j / math.exp(0.1))
+    assert high_j == pytest.approx(energy_j * math.exp(0.1))
+
+
+def test_a_board_that_waits_for_its_host_draws_idle_power_for_that() -> None:
+    time = breakdown(10.0, fast_host_ms=10.0, slow_host_ms=30.0)
+    energy_j = np.array([_IDLE_W * 0.01 + 2.0])
+    _, (low_j, high_j) = time_and_energy_intervals(
+        time, energy_j, load_of(), _IDLE, _DEVICE, spread=np.zeros(1), power_spread=0.0
+    )
+    # The kernels run for the whole of the time, and take what the board does.
+    of_kernels = math.log(energy_j[0] / (_IDLE_W * 0.01))
+    of_host = math.log((energy_j[0] + _IDLE_W * 0.02) / energy_j[0])
+    assert low_j == pytest.approx(energy_j / math.exp(of_kernels))
+    assert high_j == pytest.approx(energy_j * math.exp(math.hypot(of_kernels, of_host)))
 
 
 @pytest.mark.parametrize("energy_j", [0.9, 10.0])
 def test_a_board_draws_no_more_than_its_limit(energy_j: float) -> None:
     time = breakdown(10.0, fast_host_ms=10.0, slow_host_ms=10.0)
     (_, high_ms), (low_j, high_j) = time_and_energy_intervals(
-        time, np.array([energy_j]), _DEVICE, spread=np.array([0.1]), power_spread=5.0
+        time, np.array([energy_j]), load_of(), _IDLE, _DEVICE, spread=np.array([0.1]), power_spread=5.0
     )
     # At its limit for as long as it may take; and never less than the answer itself.
     assert high_j == pytest.approx(max(_DEVICE.board_power_w * float(high_ms[0]) / 1e3, energy_j))
@@ -49,7 +95,9 @@ def test_a_board_draws_no_more_than_its_limit(energy_j: float) -> None:
 def test_no_call_is_faster_than_what_it_moves_comes_from_memory() -> None:
     def low_ms(least_ms: float) -> float:
         time = replace(breakdown(10.0, fast_host_ms=10.0, slow_host_ms=10.0), least_ms=np.array([least_ms]))
-        (low, _), _ = time_and_energy_intervals(time, np.ones(1), _DEVICE, spread=np.array([0.5]), power_spread=0.1)
+        (low, _), _ = time_and_energy_intervals(
+            time, np.ones(1), load_of(), _IDLE, _DEVICE, spread=np.array([0.5]), power_spread=0.1
+        )
         return float(low[0])
 
     assert low_ms(0.0) == low_ms(5.0) == pytest.approx(10.0 / math.exp(0.5))
@@ -89,7 +137,14 @@ def test_what_the_time_leaves_out_opens_the_upper_ends_alone() -> None:
     time = breakdown(10.0, fast_host_ms=10.0, slow_host_ms=10.0)
     plain, opened = (
         time_and_energy_intervals(
-            time, np.array([0.01]), _DEVICE, spread=np.array([0.3]), power_spread=0.1, most_times=most_times
+            time,
+            np.array([0.01]),
+            load_of(),
+            _IDLE,
+            _DEVICE,
+            spread=np.array([0.3]),
+            power_spread=0.1,
+            most_times=most_times,
         )
         for most_times in (1.0, 50.0)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,8 +49,24 @@ def test_a_call_is_met_by_a_fit_on_the_others(power_points: Any) -> None:
     assert found.time == pytest.approx(0.0)
     assert found.power == pytest.approx(1 / 1.2 - 1, abs=0.02)
     assert found.energy == pytest.approx(found.power)
-    assert found.half_width == pytest.approx(0.5)
+    # Energy depends on the time by less than the time itself.
+    assert (found.below > 0.4).all()
+    assert (found.above > 0.4).all()
+    assert (found.half_width < math.hypot(0.3, 0.4)).all()
+    assert found.half_width == pytest.approx((found.below + found.above) / 2.0)
     assert found.is_inside.all()
+
+
+def test_what_was_measured_may_lie_as_far_below_or_above() -> None:
+    found = LeftOut(
+        devices=("H100",) * 4,
+        time=np.zeros(4),
+        power=np.zeros(4),
+        energy=np.array([0.15, 0.25, -0.05, -0.15]),
+        below=np.full(4, 0.2),
+        above=np.full(4, 0.1),
+    )
+    assert found.is_inside.tolist() == [True, False, True, False]
 
 
 def test_a_call_that_is_said_to_take_longer_takes_more_energy_and_less_power(power_points: Any) -> None:
@@ -69,7 +86,8 @@ def test_each_device_has_a_row() -> None:
         time=np.array([0.1, -0.02, 0.04]),
         power=np.array([0.0, 0.5, -0.1]),
         energy=np.array([0.2, 0.2, 0.0]),
-        half_width=np.log([1.3, 1.1, 1.1]),
+        below=np.log([1.3, 1.1, 1.1]) - 0.01,
+        above=np.log([1.3, 1.1, 1.1]) + 0.01,
     )
     ((table,),) = [section.tables for section in sections_of({"families": found})]
     assert table.rows == [

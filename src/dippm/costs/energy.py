@@ -134,6 +134,10 @@ class PowerModel:
         """The coefficients that hold on a device."""
         return self.measured.get(architecture_of(device), self)
 
+    def idle_w(self, device: DeviceSpec) -> float:
+        """Power of a board while no kernel runs, clocks up, W."""
+        return self.on(device).idle * device.board_power_w
+
 
 def chip_process(device: DeviceSpec) -> ChipProcess:
     """The process that a device's chip is made in, by its compute capability."""
@@ -172,8 +176,8 @@ def power_w(
     Shapes:
         call_s and result: [B]; kernel_s: [B, K].
     """
+    limit, idle = device.board_power_w, model.idle_w(device)
     model = model.on(device)
-    limit, idle = device.board_power_w, model.idle * device.board_power_w
     peak_flops, peak_bytes = device.peak_tflops["fp32"] * TERA, device.bandwidth_gb_s * GIGA
     tensor_peak = (tensor_tflops(device, Arithmetic.FP16) or device.peak_tflops["fp32"]) * TERA
     running_s = kernel_s * work.runs

@@ -86,6 +86,11 @@ class BoardLoad:
             work=self.work,
         )
 
+    def energy_j(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
+        """Energy of the call where it takes as long, J; see :meth:`power_w`."""
+        result: FloatArray = self.power_w(model, device, latency_ms) * latency_ms / 1e3
+        return result
+
 
 def _add_up(parts: FloatArray, kernel: IndexArray) -> FloatArray:
     """The sum over the nodes of each kernel, at its last node."""

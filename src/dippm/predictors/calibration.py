@@ -57,8 +57,7 @@ class Calibration:
         provenance: Seed, data hash, errors and the command that makes the artefact.
         power_devices: Devices whose energy the power model was fitted on.
         power_spreads: The spread of the power by compute capability, on those of ``power_devices`` that are of it and
-            have coefficients of their own: the 90 % quantile over the rows of families, or of one board by the others,
-            that were left out of their fit.
+            have coefficients of their own: the 90 % quantile over the rows of families that were left out of their fit.
         architectures: By compute capability, where ``rates`` has rates that were measured on an architecture: the
             ``device`` and ``precisions`` of the labels, at inference, the ``half_width`` of the interval on families
             that were left out of the fit, and its errors.

@@ -298,7 +298,7 @@ class PhysicsPredictor:
         calibration, compiled = self._calibrations[prepared.conditions.mode], prepared.compiled.members[place]
         device, software, latency_ms = on.device, on.software, breakdown.latency_ms
         load = BoardLoad.of(breakdown, on.work.take(compiled.nodes), kernel=_kernels_of(prepared, compiled.nodes))
-        energy_j = load.power_w(calibration.power, device, latency_ms) * latency_ms / 1e3
+        energy_j = load.energy_j(calibration.power, device, latency_ms)
         is_corrected = breakdown.knows_interval
         grounds = {
             corrected: TimeGrounds.of(
@@ -319,6 +319,8 @@ class PhysicsPredictor:
         latency_ends, energy_ends = time_and_energy_intervals(
             breakdown,
             energy_j,
+            load,
+            calibration.power,
             device,
             spread=spread,
             power_spread=calibration.power_spread_on(device),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.decompositions import MOST_TIMES
+from dippm.costs.energy import PowerModel
 from dippm.costs.latency import LatencyBreakdown
 from dippm.costs.memory import MemoryEstimate
 from dippm.costs.rates import architecture_of
@@ -19,6 +20,7 @@ from dippm.graph import OpKind
 from dippm.graph.codes import mark
 from dippm.predictors.additive import AdditivePredictor
 from dippm.predictors.answerable import DOUBT_PER_UNSUPPORTED_SHARE
+from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
 from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
@@ -46,7 +48,7 @@ _DOUBT_OF_CAPTURE = 0.3
 _DOUBT_OF_EMULATION = math.log(2.0)
 # No process is without a CUDA context; that it is never less than half of the estimate is assumed.
 _LEAST_CONTEXT = 0.5
-_LEAST_MS = 1e-9
+_LEAST_MS, _LEAST_J = 1e-9, 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -175,6 +177,8 @@ def most_times(prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: Lat
 def time_and_energy_intervals(
     breakdown: LatencyBreakdown,
     energy_j: FloatArray,
+    load: BoardLoad,
+    power: PowerModel,
     device: DeviceSpec,
     *,
     spread: FloatArray,
@@ -184,11 +188,15 @@ def time_and_energy_intervals(
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
     The errors of the device's time, of the host's and of the power are independent of each other. No call takes less
-    than what its operators move takes to come from memory.
+    than what its operators move takes to come from memory. Kernels that run longer for the same work draw less for it,
+    and a board that waits longer for its host draws no more than idle power for that: the energy is known better than
+    the time and the power are together.
 
     Args:
         breakdown: The time.
         energy_j: The energy.
+        load: What the call asks of the board.
+        power: Coefficients of its power.
         device: The device.
         spread: Half-width of the logarithm of the device's time.
         power_spread: The same of the power.
@@ -197,20 +205,25 @@ def time_and_energy_intervals(
     Shapes:
         energy_j, spread and all ends: [B].
     """
-    latency_ms = breakdown.latency_ms
-    below, above = (
-        np.hypot(spread, np.log(np.maximum(latency_ms, _LEAST_MS) / np.maximum(end, _LEAST_MS)))
-        for end in (breakdown.fast_host_ms, breakdown.slow_host_ms)
-    )
-    latency_low, latency_high = latency_ms / np.exp(below), latency_ms * np.exp(above) * most_times
+    latency_ms, idle_w = breakdown.latency_ms, power.idle_w(device)
+    times, energies = [], []
+    for sign, host_ms in ((-1.0, breakdown.fast_host_ms), (1.0, breakdown.slow_host_ms)):
+        times.append(np.exp(np.hypot(spread, _log_ratio(host_ms, latency_ms, least=_LEAST_MS))))
+        of_kernels = _log_ratio(load.energy_j(power, device, latency_ms * np.exp(sign * spread)), energy_j)
+        of_host = _log_ratio(energy_j + idle_w * (host_ms - latency_ms) / 1e3, energy_j)
+        energies.append(np.exp(np.hypot(np.hypot(of_kernels, of_host), power_spread)))
+    latency_low, latency_high = latency_ms / times[0], latency_ms * times[1] * most_times
     latency_low = np.minimum(np.maximum(latency_low, breakdown.least_ms), latency_ms)
-    energy_low, energy_high = (
-        energy_j / np.exp(np.hypot(below, power_spread)),
-        energy_j * np.exp(np.hypot(above, power_spread)) * most_times,
-    )
+    energy_low, energy_high = energy_j / energies[0], energy_j * energies[1] * most_times
     # A board draws no more than its limit, however long it takes.
     most_j = device.board_power_w * latency_high / 1e3
     return (latency_low, latency_high), (energy_low, np.maximum(np.minimum(energy_high, most_j), energy_j))
+
+
+def _log_ratio(one: FloatArray, other: FloatArray, *, least: float = _LEAST_J) -> FloatArray:
+    """How far two figures of at least so much are apart."""
+    result: FloatArray = np.log(np.maximum(one, least) / np.maximum(other, least))
+    return result
 
 
 def memory_spreads(prepared: PreparedGraphs, calibration: Calibration) -> tuple[float, float]:

@@ -45,6 +45,7 @@ __all__ = ["LeftOut", "LeftOutTime", "leave_out", "main", "sections_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
+_FIGURES = ("time", "power", "energy", "below", "above")
 _HEADER = [
     "left out",
     "device",
@@ -82,7 +83,8 @@ class LeftOut:
         time: Of the time.
         power: Of the power, the time being known.
         energy: Of the energy.
-        half_width: Half-width of the energy's interval, of ``log(measured / predicted)``.
+        below: How far the energy's interval reaches below it, of ``log(measured / predicted)``.
+        above: How far it reaches above.
 
     Shapes:
         All: [n].
@@ -92,13 +94,20 @@ class LeftOut:
     time: FloatArray
     power: FloatArray
     energy: FloatArray
-    half_width: FloatArray
+    below: FloatArray
+    above: FloatArray
 
     @property
     def is_inside(self) -> npt.NDArray[np.bool_]:
         """Which energies lie in their intervals, [n]."""
-        result: npt.NDArray[np.bool_] = np.abs(np.log1p(self.energy)) <= self.half_width
+        measured = -np.log1p(self.energy)
+        result: npt.NDArray[np.bool_] = (-self.below <= measured) & (measured <= self.above)
         return result
+
+    @property
+    def half_width(self) -> FloatArray:
+        """Mean of what the intervals reach below and above, [n]."""
+        return (self.below + self.above) / 2.0
 
     def of(self, device: str) -> LeftOut:
         """Those of one device."""
@@ -108,7 +117,8 @@ class LeftOut:
             time=self.time[is_own],
             power=self.power[is_own],
             energy=self.energy[is_own],
-            half_width=self.half_width[is_own],
+            below=self.below[is_own],
+            above=self.above[is_own],
         )
 
 
@@ -131,25 +141,36 @@ def leave_out(
         power_spread_of: By what factor, as a logarithm, the power of a device may be off.
     """
     devices: list[str] = []
-    figures: list[tuple[float, float, float, float]] = []
+    figures: list[tuple[float, ...]] = []
     for group in sorted({group_of(point) for point in points if point.key in predicted}):
         fitted = fit_power([point for point in points if group_of(point) != group], idle=idle)
         for point in points:
             if group_of(point) != group or point.key not in predicted:
                 continue
-            left_out = predicted[point.key]
-            times = np.array([point.latency_ms, left_out.ms])
-            power_w = [
-                float(point.load.power_w(fitted.model, point.device, times[place : place + 1])[0]) for place in (0, 1)
-            ]
-            measured_w = point.power_share * point.device.board_power_w
-            time = float(times[1] / times[0])
+            left_out, spread = predicted[point.key], power_spread_of(point.device)
+            measured_j = point.power_share * point.device.board_power_w * point.latency_ms / 1e3
+            energy_j, low_j, high_j, in_time_j = (
+                float(point.load.energy_j(fitted.model, point.device, np.array([latency_ms]))[0])
+                for latency_ms in (
+                    left_out.ms,
+                    left_out.ms / math.exp(left_out.half_width),
+                    left_out.ms * math.exp(left_out.half_width),
+                    point.latency_ms,
+                )
+            )
             devices.append(point.device.name)
-            half_width = math.hypot(left_out.half_width, power_spread_of(point.device))
-            energy = time * power_w[1] / measured_w
-            figures.append((time - 1.0, power_w[0] / measured_w - 1.0, energy - 1.0, half_width))
-    columns = np.array(figures).reshape(-1, 4).T
-    return LeftOut(devices=tuple(devices), time=columns[0], power=columns[1], energy=columns[2], half_width=columns[3])
+            figures.append(
+                (
+                    left_out.ms / point.latency_ms - 1.0,
+                    in_time_j / measured_j - 1.0,
+                    energy_j / measured_j - 1.0,
+                    # As dippm.predictors.physics_doubt has it of calls that wait for no host.
+                    math.hypot(math.log(energy_j / low_j), spread),
+                    math.hypot(math.log(high_j / energy_j), spread),
+                )
+            )
+    columns = np.array(figures).reshape(-1, 5).T
+    return LeftOut(devices=tuple(devices), **dict(zip(_FIGURES, columns, strict=True)))
 
 
 def sections_of(errors: Mapping[str, LeftOut]) -> list[Section]:

@@ -14,8 +14,8 @@ takes from the predictor for which part of a call each kernel runs, and the rate
 Four energies are fitted as :mod:`dippm.training.power_fit` does. For the spread, all boards of a chip process are left
 out together: it is the 90 % quantile of the errors on those of the process that is met worst. Boards left out one by
 one would promise too much: some are forms of one chip, or chips of one process, and a chip that nobody measured has no
-such sibling. The boards of the labels alone have a spread of their own at inference, by families and boards of these
-that are left out.
+such sibling. The boards of the labels alone have a spread of their own at inference, by families that are left out of
+the fit on them.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     own_fit = fit_power(own, idle=own_idle)
     own_boards = leave_groups_out(own, _board_of, idle=own_idle)
     own_families = np.concatenate(list(leave_groups_out(own, family_of, idle=own_idle).values()))
-    own_spread = round(max(spread_of(own_boards), spread_of({"families": own_families})), 4)
+    own_spread = round(spread_of({"families": own_families}), 4)
     provenance = {
         "command": "python -m dippm.training.published_power "
         f"--labels {' '.join(path.as_posix() for path in options.labels)}",
