@@ -46,3 +46,4 @@ def test_a_call_is_the_mean_of_its_operators_by_time() -> None:
     assert describe_calls(features, time_ms) == pytest.approx(np.array([[0.75, 0.25], [2.25, 2.25]]))
     # Twice the time is the same call.
     assert describe_calls(features, 2 * time_ms).tolist() == describe_calls(features, time_ms).tolist()
+    assert describe_calls(features, 0 * time_ms).tolist() == [[0.0, 0.0]] * 2

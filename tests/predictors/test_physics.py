@@ -240,6 +240,22 @@ def test_a_model_that_runs_nothing_is_refused(builder: Any) -> None:
     assert caught.value.code == "graph.empty"
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("runtime", [Runtime.EAGER, Runtime.CUDA_GRAPH, Runtime.COMPILE])
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP, Precision.FP16])
+def test_operators_without_elements_take_what_the_call_takes(
+    builder: Any, precision: Precision, runtime: Runtime
+) -> None:
+    x = builder.input(builder.N, 4)
+    builder.node(OpKind.LINEAR, [x, builder.weight(0, 4)], builder.N, 0)
+    devices = ["A100", "RTX 3090", "RTX 4090", "H100"]
+    for answer in predict(builder.graph(), batches=[1, 8], devices=devices, precision=precision, runtime=runtime):
+        assert 0.0 < answer.latency_ms < 0.2
+        assert 0.0 < answer.energy_j
+        for name, (low, high) in answer.intervals.items():
+            assert low <= getattr(answer, name) <= high
+
+
 def test_a_format_that_a_device_lacks_is_said_and_widens(network: Graph) -> None:
     (lacking,) = predict(network, batches=[512], devices=["T4"], precision=Precision.BF16)
     (having,) = predict(network, batches=[512], devices=["T4"], precision=Precision.FP16)

@@ -109,7 +109,7 @@ def _multiply(rows: Float32Array, weights: Float32Array, bias: Float32Array) -> 
 
 
 def describe_calls(features: Float32Array, time_ms: FloatArray) -> Float32Array:
-    """Descriptors of calls: the mean of their operators' scaled features, weighted with time.
+    """Descriptors of calls: the mean of their operators' scaled features, weighted with time; 0 where none takes any.
 
     Args:
         features: Scaled features of each class of operators.
@@ -118,6 +118,7 @@ def describe_calls(features: Float32Array, time_ms: FloatArray) -> Float32Array:
     Shapes:
         features: [n, C, F], or [1, C, F] where they are the same in all; time_ms: [n, C]; result: [n, F].
     """
-    weight = (time_ms / time_ms.sum(axis=1, keepdims=True)).astype(np.float32)
+    call_ms = time_ms.sum(axis=1, keepdims=True)
+    weight = np.divide(time_ms, call_ms, out=np.zeros_like(time_ms), where=call_ms > 0.0).astype(np.float32)
     result: Float32Array = np.matmul(weight[:, None], features)[:, 0]
     return result

@@ -230,7 +230,7 @@ class PhysicalPlan:
         own = np.maximum(busy.take(node, axis=1), _TINY if self.kernels.work.fusion is None else _FUSED_MS)
         peak = np.array([_peak_tflops(device, value) for value in tuple(Arithmetic)])[self.kernels.arithmetic[node]]
         read, written, flops = (each.take(node, axis=1) for each in (at.bytes_read, at.bytes_written, at.flops))
-        call_ms = self._sum_by_graph(busy)
+        call_ms = np.maximum(self._sum_by_graph(busy), _TINY)
         cast = np.zeros_like(read)
         if len(at.casts.node):
             moved_by_casts = (at.casts.bytes_read + at.casts.bytes_written).T
