@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -55,99 +55,37 @@ class BestTimes:
             prepared: The graphs.
             devices: The devices.
         """
-        compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
-        limits = [self._limits(prepared, device) for device in devices]
-        times = self._time(prepared, devices, limits)
-        result = [
-            self._held_to_device(prepared, own, breakdowns) for own, breakdowns in zip(limits, times, strict=True)
-        ]
-        if prepared.packed is None:
-            return result
+        cards = [_Card(known=self, prepared=prepared, device=device) for device in devices]
         return [
-            [
-                _with_packed_weights(prepared, prepared.packed, device, member.nodes, breakdown, host)
-                for member, breakdown in zip(compiled.members, breakdowns, strict=True)
-            ]
-            for device, breakdowns in zip(devices, result, strict=True)
+            card.with_packed_weights(card.held_to_device(times))
+            for card, times in zip(cards, self._time(prepared, cards), strict=True)
         ]
 
-    def _limits(self, prepared: PreparedGraphs, device: DeviceSpec) -> _Limits:
-        """What no node of the graphs is faster than on a device."""
-        if prepared.compiled.eager is not None:
-            # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
-            least = prepared.weights.least_ms(device)
-            return _Limits(likely=least, least=least)
-        host, least = self.calibrations[prepared.conditions.mode].rates, least_ms(prepared, device)
-        likely = np.maximum(least, likely_least_ms(prepared, device, host))
-        likely = np.maximum(likely, prepared.weights.likely_ms(device))
-        if not self._knows_kernels(prepared, device):
-            likely = np.maximum(likely, one_by_one_ms(prepared, device, host, least=least))
-            self._hold_to_better_card(likely, prepared, device)
-        return _Limits(likely=likely, least=least)
-
-    def _held_to_device(
-        self, prepared: PreparedGraphs, limits: _Limits, breakdowns: Sequence[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
-        compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
-        result = list(breakdowns)
-        if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
-            small = small_kernels_ms(prepared)
-            result = [
-                _with_small_kernels(prepared, small[:, member.nodes], member.nodes, breakdown, host)
-                for member, breakdown in zip(compiled.members, result, strict=True)
-            ]
-        for bound in limits.in_turn:
-            result = self._at_least(prepared, bound, result)
-        return result
-
-    def _at_least(
-        self, prepared: PreparedGraphs, bound: FloatArray, breakdowns: Sequence[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
-        """The time of each graph where no node takes less than so long when it runs once; bound: [B, n_nodes]."""
-        compiled, host = prepared.compiled, self.calibrations[prepared.conditions.mode].rates
-        return [
-            breakdown.at_least(
-                bound[:, member.nodes],
-                compiled.times[member.nodes],
-                partial(launched_ms, compiled.plan, prepared.conditions, host, nodes=member.nodes),
-            )
-            for member, breakdown in zip(compiled.members, breakdowns, strict=True)
-        ]
-
-    def _time(
-        self, prepared: PreparedGraphs, devices: Sequence[DeviceSpec], limits: Sequence[_Limits]
-    ) -> list[list[LatencyBreakdown]]:
-        """On each device, which has its limits, the time of each graph, by what knows it best."""
+    def _time(self, prepared: PreparedGraphs, cards: Sequence[_Card]) -> list[list[LatencyBreakdown]]:
+        """On each card the time of each graph, by what knows it best."""
         if prepared.compiled.eager is not None:
             return time_compiled_steps(
                 prepared,
-                devices,
+                [card.device for card in cards],
                 rates=self.calibrations[prepared.conditions.mode].rates,
                 kernels=self.kernels,
                 networks=self.additive,
             )
-        of_ways = {
-            precision: self._time_way(prepared, devices, limits, way) for precision, way in prepared.as_run.items()
-        }
+        of_ways = {precision: self._time_way(prepared, cards, way) for precision, way in prepared.as_run.items()}
         return [
             [of_ways[member.runs_in][number][place] for place, member in enumerate(prepared.compiled.members)]
-            for number in range(len(devices))
+            for number in range(len(cards))
         ]
 
     def _time_way(
-        self,
-        prepared: PreparedGraphs,
-        devices: Sequence[DeviceSpec],
-        limits: Sequence[_Limits],
-        conditions: Conditions,
+        self, prepared: PreparedGraphs, cards: Sequence[_Card], conditions: Conditions
     ) -> list[list[LatencyBreakdown]]:
         """The same where all graphs are run in the precision of some conditions."""
-        is_covered = [self._networks(prepared, device, conditions).covers(device, conditions) for device in devices]
+        is_covered = [card.networks(conditions).covers(card.device, conditions) for card in cards]
         summed = break_down_each(
             prepared.compiled.plan,
             prepared.at,
-            devices=[device for device, covered in zip(devices, is_covered, strict=True) if not covered],
+            devices=[card.device for card, covered in zip(cards, is_covered, strict=True) if not covered],
             conditions=conditions,
             rates=self.calibrations[conditions.mode].rates,
             kernels=self.kernels,
@@ -155,23 +93,58 @@ class BestTimes:
         )
         others = iter(summed)
         return [
-            self._corrected(prepared, device, conditions)
-            if covered
-            else self._corrected_where_alike(prepared, device, own, conditions, next(others))
-            for device, own, covered in zip(devices, limits, is_covered, strict=True)
+            card.corrected(conditions) if covered else card.corrected_where_alike(conditions, next(others))
+            for card, covered in zip(cards, is_covered, strict=True)
         ]
 
-    def _networks(self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions) -> AdditivePredictor:
-        """The networks that answer for a device."""
-        return self.additive.on(device, conditions, prepared.compiled.plan)
 
-    def _knows_kernels(self, prepared: PreparedGraphs, device: DeviceSpec) -> bool:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Card:
+    """Graphs on one device.
+
+    Args:
+        known: What times are made of.
+        prepared: The graphs.
+        device: The device.
+    """
+
+    known: BestTimes
+    prepared: PreparedGraphs
+    device: DeviceSpec
+
+    def networks(self, conditions: Conditions) -> AdditivePredictor:
+        """The networks that answer for the device."""
+        return self.known.additive.on(self.device, conditions, self.prepared.compiled.plan)
+
+    @property
+    def host(self) -> Rates:
+        """Rates of the host."""
+        return self.known.calibrations[self.prepared.conditions.mode].rates
+
+    @cached_property
+    def limits(self) -> _Limits:
+        """What no node of the graphs is faster than."""
+        prepared, device = self.prepared, self.device
+        if prepared.compiled.eager is not None:
+            # The correction of a compiled step is of all its kernels alike, and leaves single ones too short.
+            least = prepared.weights.least_ms(device)
+            return _Limits(likely=least, least=least)
+        least = least_ms(prepared, device)
+        likely = np.maximum(least, likely_least_ms(prepared, device, self.host))
+        likely = np.maximum(likely, prepared.weights.likely_ms(device))
+        if not self._knows_kernels:
+            likely = np.maximum(likely, one_by_one_ms(prepared, device, self.host, least=least))
+            self._hold_to_better_card(likely)
+        return _Limits(likely=likely, least=least)
+
+    @property
+    def _knows_kernels(self) -> bool:
         """Whether networks learned of kernels on a card of such an architecture, or a compiler writes its own."""
-        conditions = prepared.conditions
+        conditions = self.prepared.conditions
         is_compiled = conditions.runtime is Runtime.COMPILE
-        return is_compiled or self._networks(prepared, device, conditions).knows_architecture(device, conditions)
+        return is_compiled or self.networks(conditions).knows_architecture(self.device, conditions)
 
-    def _hold_to_better_card(self, likely: FloatArray, prepared: PreparedGraphs, device: DeviceSpec) -> None:
+    def _hold_to_better_card(self, likely: FloatArray) -> None:
         """Let networks say of no node that it is faster than on a card that is better in every figure and has its own.
 
         But for matrix products that read more weights than anything else: networks of one architecture saw few layers
@@ -179,18 +152,17 @@ class BestTimes:
 
         Args:
             likely: What each node is likely to take at least when it runs once, ms; changed in place.
-            prepared: The graphs.
-            device: The device.
 
         Shapes:
             likely: [B, n_nodes].
         """
+        prepared, device = self.prepared, self.device
         compiled, product = prepared.compiled, prepared.compiled.plan.work.gemm.table.node
         reads_weights = prepared.weights.bytes_of_nodes[:, product] > 0.5 * prepared.node_bytes[:, product]
         of_products = likely[:, product]
         for precision, conditions in prepared.as_run.items():
-            here = self._networks(prepared, device, conditions)
-            better = self.additive.of_better_card(device, conditions, compiled.plan)
+            here = self.networks(conditions)
+            better = self.known.additive.of_better_card(device, conditions, compiled.plan)
             if better is None or not (here.covers(device, conditions) or here.is_near(device, conditions)):
                 continue
             networks, card = better
@@ -201,61 +173,88 @@ class BestTimes:
                     np.maximum(own, np.where(compiled.times[member.nodes] > 0.0, known[:, member.nodes], 0.0), out=own)
         likely[:, product] = np.where(reads_weights, of_products, likely[:, product])
 
-    def _corrected_where_alike(
-        self,
-        prepared: PreparedGraphs,
-        device: DeviceSpec,
-        limits: _Limits,
-        conditions: Conditions,
-        summed: list[LatencyBreakdown],
-    ) -> list[LatencyBreakdown]:
-        """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""
-        in_fp32, is_turned = prepared.compiled.in_fp32, prepared.compiled.plan.is_turned
-        is_near = self._networks(prepared, device, conditions).is_near(device, conditions)
-        result = summed
-        if in_fp32 is not None and conditions.precision is prepared.conditions.precision:
-            result = self._from_fp32(prepared, in_fp32, device, conditions, summed, is_near=is_near)
-        elif is_near:
-            result = self._mixed(prepared, device, limits, conditions, summed)
-        elif conditions.layout is not Layout.NCHW and is_turned.any():
-            result = self._turned(prepared, device, limits, conditions, summed)
-        return self._with_own_autocast(prepared, device, conditions, result)
+    def held_to_device(self, breakdowns: Sequence[LatencyBreakdown]) -> list[LatencyBreakdown]:
+        """The time of each graph where no operator is faster than it is likely to be, nor any interval than it can."""
+        prepared, result = self.prepared, list(breakdowns)
+        if prepared.conditions.runtime is Runtime.CUDA_GRAPH:
+            small = small_kernels_ms(prepared)
+            result = [
+                _with_small_kernels(prepared, small[:, member.nodes], member.nodes, breakdown, self.host)
+                for member, breakdown in zip(prepared.compiled.members, result, strict=True)
+            ]
+        for bound in self.limits.in_turn:
+            result = self._at_least(bound, result)
+        return result
 
-    def _turned(
-        self,
-        prepared: PreparedGraphs,
-        device: DeviceSpec,
-        limits: _Limits,
-        conditions: Conditions,
-        summed: list[LatencyBreakdown],
-    ) -> list[LatencyBreakdown]:
+    def _at_least(self, bound: FloatArray, breakdowns: Sequence[LatencyBreakdown]) -> list[LatencyBreakdown]:
+        """The time of each graph where no node takes less than so long when it runs once; bound: [B, n_nodes]."""
+        compiled = self.prepared.compiled
+        return [
+            breakdown.at_least(
+                bound[:, member.nodes],
+                compiled.times[member.nodes],
+                partial(launched_ms, compiled.plan, self.prepared.conditions, self.host, nodes=member.nodes),
+            )
+            for member, breakdown in zip(compiled.members, breakdowns, strict=True)
+        ]
+
+    def with_packed_weights(self, breakdowns: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
+        """The time of each graph with what its weights in few bits take beside."""
+        packed = self.prepared.packed
+        if packed is None:
+            return breakdowns
+        return [
+            _with_packed_weights(self.prepared, packed, self.device, member.nodes, breakdown, self.host)
+            for member, breakdown in zip(self.prepared.compiled.members, breakdowns, strict=True)
+        ]
+
+    def corrected(self, conditions: Conditions, physical: PhysicalPlan | None = None) -> list[LatencyBreakdown]:
+        """The networks' time of the graphs, by their own kernels unless others are named."""
+        return self.networks(conditions).break_down_kernels(
+            physical or self.prepared.compiled.physical, self.prepared.at, self.device, conditions, host=self.host
+        )
+
+    def corrected_where_alike(self, conditions: Conditions, summed: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
+        """The networks' time of graphs whose kernels they know by other conditions, and the sum's of others, [G]."""
+        compiled = self.prepared.compiled
+        is_near = self.networks(conditions).is_near(self.device, conditions)
+        result = summed
+        if compiled.in_fp32 is not None and conditions.precision is self.prepared.conditions.precision:
+            result = self._from_fp32(compiled.in_fp32, conditions, summed, is_near=is_near)
+        elif is_near:
+            result = self._mixed(conditions, summed)
+        elif conditions.layout is not Layout.NCHW and compiled.plan.is_turned.any():
+            result = self._turned(conditions, summed)
+        return self._with_own_autocast(conditions, result)
+
+    def _turned(self, conditions: Conditions, summed: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
         """The networks' time in NCHW of graphs that a compiler runs with channels last however they are called."""
         alike = replace(conditions, layout=Layout.NCHW)
-        if self._networks(prepared, device, alike).covers(device, alike):
-            corrected = self._corrected(prepared, device, alike)
-        elif self._networks(prepared, device, alike).is_near(device, alike):
-            corrected = self._mixed(prepared, device, limits, alike, summed)
+        if self.networks(alike).covers(self.device, alike):
+            by_networks = self.corrected(alike)
+        elif self.networks(alike).is_near(self.device, alike):
+            by_networks = self._mixed(alike, summed)
         else:
             return summed
         return [
             by_network if turned else by_sum
-            for by_network, turned, by_sum in zip(corrected, prepared.compiled.plan.is_turned, summed, strict=True)
+            for by_network, turned, by_sum in zip(
+                by_networks, self.prepared.compiled.plan.is_turned, summed, strict=True
+            )
         ]
 
-    def _with_own_autocast(
-        self, prepared: PreparedGraphs, device: DeviceSpec, conditions: Conditions, result: list[LatencyBreakdown]
-    ) -> list[LatencyBreakdown]:
+    def _with_own_autocast(self, conditions: Conditions, result: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
         """What runs in 16 bits because a model has autocast for it, by networks that know that; the rest as it is."""
-        compiled, calibration = prepared.compiled, self.calibrations[conditions.mode]
+        compiled, calibration = self.prepared.compiled, self.known.calibrations[conditions.mode]
         of_run = autocast_type(conditions.precision) or whole_model_type(conditions.precision)
         for precision, arithmetic in ((Precision.AMP, Arithmetic.FP16), (Precision.AMP_BF16, Arithmetic.BF16)):
             alike, lower = replace(conditions, precision=precision), autocast_type(precision)
             has_own = [lower in member.own_formats and lower is not of_run for member in compiled.members]
-            if not any(has_own) or not self._networks(prepared, device, alike).covers(device, alike):
+            if not any(has_own) or not self.networks(alike).covers(self.device, alike):
                 continue
             joined = exchange_others(
                 result,
-                self._corrected(prepared, device, alike),
+                self.corrected(alike),
                 compiled.plan,
                 is_other=~compiled.plan.work.types.is_computed_in(arithmetic),
                 is_faster=None,
@@ -267,54 +266,41 @@ class BestTimes:
             result = [own if is_own else kept for own, kept, is_own in zip(joined, result, has_own, strict=True)]
         return result
 
-    def _mixed(
-        self,
-        prepared: PreparedGraphs,
-        device: DeviceSpec,
-        limits: _Limits,
-        conditions: Conditions,
-        summed: list[LatencyBreakdown],
-    ) -> list[LatencyBreakdown]:
-        calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
+    def _mixed(self, conditions: Conditions, summed: list[LatencyBreakdown]) -> list[LatencyBreakdown]:
+        """The mean of the networks' time and the sum's, by how unlike what they know each graph is."""
+        calibration, compiled = self.known.calibrations[conditions.mode], self.prepared.compiled
         # What networks say is held to what is likely before the faster one is taken, and the sum is so anyhow.
         return mix_by_novelty(
             summed,
-            self._at_least(prepared, limits.likely, self._corrected(prepared, device, conditions)),
+            self._at_least(self.limits.likely, self.corrected(conditions)),
             compiled.plan,
             conditions=conditions,
             host=calibration.rates,
             times=compiled.times,
-            known_half_width=self._networks(prepared, device, conditions).artefact(conditions).half_widths[-1],
+            known_half_width=self.networks(conditions).artefact(conditions).half_widths[-1],
             summed_half_width=calibration.latency_spread_elsewhere,
         )
 
     def _from_fp32(
-        self,
-        prepared: PreparedGraphs,
-        in_fp32: KernelPlan,
-        device: DeviceSpec,
-        conditions: Conditions,
-        summed: list[LatencyBreakdown],
-        *,
-        is_near: bool,
+        self, in_fp32: KernelPlan, conditions: Conditions, summed: list[LatencyBreakdown], *, is_near: bool
     ) -> list[LatencyBreakdown]:
         """What FP32 takes by what knows it best, but for nodes that run another kernel then."""
-        calibration, compiled = self.calibrations[conditions.mode], prepared.compiled
+        calibration, compiled = self.known.calibrations[conditions.mode], self.prepared.compiled
         if is_near:
-            known = self._corrected(prepared, device, conditions, compiled.physical_in_fp32)
+            in_full = self.corrected(conditions, compiled.physical_in_fp32)
         else:
-            (known,) = break_down_each(
+            (in_full,) = break_down_each(
                 in_fp32,
-                prepared.at,
-                devices=[device],
+                self.prepared.at,
+                devices=[self.device],
                 conditions=conditions,
                 rates=calibration.rates,
-                kernels=self.kernels,
+                kernels=self.known.kernels,
                 times=compiled.times,
             )
         return exchange_others(
             summed,
-            known,
+            in_full,
             compiled.plan,
             is_other=in_fp32.arithmetic != compiled.plan.arithmetic,
             is_faster=conditions.precision is Precision.TF32,
@@ -322,22 +308,6 @@ class BestTimes:
             host=calibration.rates,
             times=compiled.times,
             summed_half_width=calibration.latency_spread_elsewhere,
-        )
-
-    def _corrected(
-        self,
-        prepared: PreparedGraphs,
-        device: DeviceSpec,
-        conditions: Conditions,
-        physical: PhysicalPlan | None = None,
-    ) -> list[LatencyBreakdown]:
-        """The networks' time of the graphs, by their own kernels unless others are named."""
-        return self._networks(prepared, device, conditions).break_down_kernels(
-            physical or prepared.compiled.physical,
-            prepared.at,
-            device,
-            conditions,
-            host=self.calibrations[prepared.conditions.mode].rates,
         )
 
 
