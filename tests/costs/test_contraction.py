@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dippm.costs import Workload
+from dippm.costs.contraction import PROJECTION
 from dippm.graph import DType, OpKind
 
 
@@ -159,3 +160,12 @@ def test_a_projected_lstm_hands_on_less(builder):
     x = builder.input(20, builder.N, 10)
     builder.node(OpKind.LSTM, [x], 20, builder.N, 8, hidden_size=32, num_layers=1, num_directions=1, batch_first=False)
     assert _at(builder, 1).macs[0, 0] == 20 * (4 * 32 * (10 + 8) + 32 * 8)
+
+
+@pytest.mark.parametrize("told", [{PROJECTION: 8}, {}])
+def test_the_gradient_of_a_projected_lstm_is_told_what_it_hands_on(builder, told):
+    x = builder.input(20, builder.N, 10)
+    settings = {"hidden_size": 32, "num_layers": 1, "num_directions": 1, "batch_first": False}
+    builder.node(OpKind.RECURRENT_GRAD, [x], 20, builder.N, 8, function="lstm", **settings, **told)
+    state = 4 * 32 * (10 + 8) + 32 * 8 if told else 4 * 32 * (10 + 32)
+    assert _at(builder, 1).macs[0, 0] == 2 * 20 * state

@@ -15,6 +15,7 @@ from dippm.graph import Attribute, DType, OpKind
 from dippm.graph.codes import mark
 
 __all__ = [
+    "PROJECTION",
     "WIDEST_HELD_STATE",
     "AttentionSizes",
     "AttentionTable",
@@ -23,6 +24,9 @@ __all__ = [
     "RecurrentSizes",
     "RecurrentTable",
 ]
+
+PROJECTION = "projection_size"
+"""Attribute of the gradient of an LSTM that projects its state: the width of what the layer hands on."""
 
 WIDEST_HELD_STATE = 96.0
 """The widest hidden state of a recurrent layer whose weights one block of cuDNN's kernel holds from step to step."""
@@ -280,10 +284,12 @@ class RecurrentTable:
         nodes = [sizes.nodes[i] for i in node.tolist()]
         names = [str(n.attributes.get("function")) if n.kind is OpKind.RECURRENT_GRAD else n.kind.value for n in nodes]
         gates = np.array([_GATES.get(name, 1) for name in names], dtype=np.float64)
-        is_lstm = (gates == _GATES[OpKind.LSTM.value]) & ~is_gradient
         # Only an LSTM can project its state, and only its output tells: [..., directions * projection], in ONNX's
-        # layout [..., directions, batch, projection].
+        # layout [..., directions, batch, projection]. Its gradient, which writes no such output, is told.
+        is_lstm = gates == _GATES[OpKind.LSTM.value]
         handed_on = sizes.dimension(out, -1)[:, 0] / np.where(sizes.rank(out) >= 4, 1.0, directions)
+        told = sizes.read_attributes(node, _integers(PROJECTION), numbers=1)[:, 0]
+        handed_on = np.where(is_gradient, told, handed_on)
         is_projected = is_lstm & (handed_on >= 1) & (handed_on < hidden)
         projection = np.where(is_projected, handed_on, hidden)
         recurrent = gates * hidden * projection + np.where(is_projected, hidden * projection, 0.0)

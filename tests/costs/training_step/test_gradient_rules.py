@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dippm.costs.contraction import PROJECTION
 from dippm.graph import Node, OpKind, TensorRole
 
 _CONV = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1), "padding": (1, 1), "groups": 1}
@@ -96,6 +97,23 @@ def test_a_recurrent_layer_computes_the_gradients_of_input_and_weights_at_once(b
     (gradient,) = gradients_of(builder.graph(), 0)
     assert gradient.kind is OpKind.RECURRENT_GRAD
     assert len(gradient.outputs) == 3  # cuDNN writes the input's too, wanted or not
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "told"),
+    [
+        (OpKind.LSTM, (5, 2 * 8), {PROJECTION: 8}),
+        (OpKind.LSTM, (5, 2 * 16), {}),
+        (OpKind.GRU, (5, 2 * 16), {}),
+        (OpKind.LSTM, (2, 1, 8), {PROJECTION: 8}),  # as ONNX lays out directions
+        (OpKind.LSTM, (2, 1, 16), {}),
+    ],
+)
+def test_a_projected_state_is_told_to_the_gradient_and_no_other(builder, gradients_of, kind, shape, told):
+    settings = {"hidden_size": 16, "num_directions": 2}
+    builder.node(kind, [builder.input(builder.N, 5, 8), builder.weight(64, 8)], builder.N, *shape, **settings)
+    (gradient,) = gradients_of(builder.graph(), 0)
+    assert gradient.attributes == {**settings, "function": kind.value, **told}
 
 
 @pytest.mark.parametrize("kind", [OpKind.MAX_POOL, OpKind.AVG_POOL])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dippm.costs.contraction import PROJECTION
 from dippm.costs.training_step.backward import RESHAPE, Gradients, Outputs, Rule, first_of
 from dippm.costs.training_step.dequantised_products import read_weight
 from dippm.costs.training_step.elementwise_gradients import ELEMENTWISE_RULES, gradients_of_inputs, reduce_gradient
 from dippm.costs.training_step.moving_gradients import MOVING_RULES
-from dippm.costs.training_step.step_builder import count_elements
-from dippm.graph import NORM_KINDS, RECURRENT_KINDS, Node, OpKind, TensorRole
+from dippm.costs.training_step.step_builder import StepBuilder, count_elements
+from dippm.graph import NORM_KINDS, RECURRENT_KINDS, Attribute, Node, OpKind, TensorRole
 
 __all__ = ["run_backward"]
 
@@ -177,10 +178,20 @@ def _recurrent(gradients: Gradients, node: Node, taken: Outputs) -> None:
         (node.inputs[0], *node.inputs[1:], *node.outputs, *(g for g in taken if g is not None)),
         results,
         function=node.kind.value,
-        attributes=node.attributes,
+        attributes=_with_projection(builder, node),
     )
     for index, result in zip(wanted, results, strict=True):
         gradients.give(index, result)
+
+
+def _with_projection(builder: StepBuilder, node: Node) -> Mapping[str, Attribute]:
+    """The attributes of a recurrent layer, with the width of what it hands on where that is not its state's."""
+    shape, hidden = builder.shape(node.outputs[0]), node.attributes.get("hidden_size")
+    directions = node.attributes.get("num_directions", 1)
+    if node.kind is not OpKind.LSTM or not (isinstance(hidden, int) and isinstance(directions, int)):
+        return node.attributes
+    width = shape[-1].fixed // (1 if len(shape) >= 4 else max(directions, 1))
+    return {**node.attributes, PROJECTION: width} if 1 <= width < hidden else node.attributes
 
 
 # Norms, softmax, pooling
