@@ -69,11 +69,26 @@ def test_cross_entropy_of_logits() -> None:
     loss = Loss()
     logits = torch.randn(2, 3, 5, requires_grad=True)
     first = loss({"logits": logits})
-    classes = loss._classes
-    assert classes is not None
+    classes = loss._classes[0]
     expected = nn.functional.cross_entropy(logits.reshape(6, 5), classes)
     assert first.item() == pytest.approx(expected.item())
     assert loss({"logits": logits}).item() == first.item()
+
+
+def test_heads_beside_logits_are_trained_and_hidden_states_have_no_loss() -> None:
+    torch.manual_seed(0)
+    body, scores, boxes, mask = nn.Linear(8, 8), nn.Linear(8, 5), nn.Linear(8, 4), nn.Conv2d(1, 2, 1)
+    hidden = body(torch.randn(2, 8))
+    output = {"hidden": hidden, "logits": scores(hidden), "boxes": boxes(hidden), "mask": mask(hidden[:, None, None])}
+    loss = Loss()
+    total = loss(output)
+    expected = (
+        nn.functional.cross_entropy(output["logits"], loss._classes[0])
+        + nn.functional.cross_entropy(output["boxes"], loss._classes[2])
+        + output["mask"].square().mean()
+    )
+    assert total.item() == pytest.approx(expected.item())
+    assert loss(output).item() == total.item()
 
 
 def test_scores_in_fp32_where_the_model_takes_them_so() -> None:

@@ -70,6 +70,25 @@ def test_heads_that_are_taken_to_run_as_plain_sums_are_told_of(
     assert [any("7 x 7 convolution" in warning for warning in each.warnings) for each in predictions] == said
 
 
+@pytest.mark.parametrize(
+    ("width", "role", "mode", "said"),
+    [
+        (1024, TensorRole.PARAMETER, "training", ["No gradient reaches 4 MiB of weights, 'unread' among them"]),
+        (256, TensorRole.PARAMETER, "training", []),
+        (1024, TensorRole.BUFFER, "training", []),
+        (1024, TensorRole.PARAMETER, "inference", []),
+    ],
+)
+def test_weights_that_get_no_gradient_are_told_of(
+    builder: Any, width: int, role: TensorRole, mode: str, said: list[str]
+) -> None:
+    weight = builder.weight(width, width, role=role)
+    builder.tensors[weight] = replace(builder.tensors[weight], name="unread")
+    builder.weight(2)
+    warnings = dippm.predict(_linear(builder, width=64), device="A100", mode=mode).warnings
+    assert [warning.partition(":")[0] for warning in warnings if "gradient reaches" in warning] == said
+
+
 def test_copies_of_a_cache_are_told_from_other_concatenations(builder: Any) -> None:
     past = builder.tensor(builder.N, 4096, 64, role=TensorRole.CACHE)
     token = builder.input(builder.N, 2048, 64)

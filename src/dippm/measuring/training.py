@@ -18,6 +18,7 @@ from dippm.measuring.configuration import Configuration
 from dippm.measuring.inference import converted
 from dippm.measuring.outputs import find_logits, floating_tensors
 from dippm.measuring.sample_inputs import Inputs
+from dippm.measuring.trained_outputs import find_trained_outputs
 
 __all__ = ["Loss", "training_call"]
 
@@ -88,13 +89,17 @@ class Loss:
     """Cross entropy over the last dimension of logits, against classes drawn once; for anything else, the mean of the
     squares of every floating output, added up.
 
+    Of outputs beside logits those count that lead to weights where these do not, each by its own shape; which these
+    are, the first output tells.
+
     Args:
         is_in_fp32: Whether logits are made FP32 first, as the model's own loss does.
     """  # noqa: D205 - one sentence
 
     def __init__(self, *, is_in_fp32: bool = False) -> None:
         self._is_in_fp32 = is_in_fp32
-        self._classes: torch.Tensor | None = None
+        self._classes: dict[int, torch.Tensor] = {}
+        self._heads: list[int] | None = None
 
     def __call__(self, output: object) -> torch.Tensor:
         """The loss of an output.
@@ -104,16 +109,29 @@ class Loss:
         """
         logits = find_logits(output)
         if logits is not None and logits.requires_grad:
-            scores = logits.reshape(-1, logits.shape[-1])
-            if self._is_in_fp32:
-                scores = scores.float()
-            if self._classes is None or self._classes.shape[0] != scores.shape[0]:
-                self._classes = torch.randint(scores.shape[1], (scores.shape[0],), device=scores.device)
-            return functional.cross_entropy(scores, self._classes)
+            loss = self._cross_entropy(logits, 0)
+            others = [] if output is logits else [other for other in floating_tensors(output) if other is not logits]
+            if self._heads is None:
+                self._heads = find_trained_outputs(logits, others)
+            for place in self._heads:
+                head = others[place]
+                has_scores = find_logits(head) is not None
+                loss = loss + (self._cross_entropy(head, place + 1) if has_scores else head.square().mean())
+            return loss
         terms = [tensor.square().mean() for tensor in floating_tensors(output) if tensor.requires_grad]
         if not terms:
             raise UnsupportedError("No output of the model depends on its weights.", code="training.no_loss")
         return torch.stack([term.float() for term in terms]).sum()
+
+    def _cross_entropy(self, logits: torch.Tensor, place: int) -> torch.Tensor:
+        scores = logits.reshape(-1, logits.shape[-1])
+        if self._is_in_fp32 and place == 0:
+            scores = scores.float()
+        classes = self._classes.get(place)
+        if classes is None or classes.shape[0] != scores.shape[0]:
+            classes = torch.randint(scores.shape[1], (scores.shape[0],), device=scores.device)
+            self._classes[place] = classes
+        return functional.cross_entropy(scores, classes)
 
 
 def _make_optimizer(optimizer: Optimizer | None, weights: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -165,6 +165,12 @@ def warn_of_question(
             f"under torch.no_grad it keeps them, which takes up to {compiled.uncached_mb:,.0f} MiB more. The memory "
             "interval holds that."
         )
+    if compiled.untrained_mb >= _WORTH_A_WORD_MB:
+        warnings.append(
+            f"No gradient reaches {compiled.untrained_mb:,.0f} MiB of weights, '{compiled.untrained}' among them: they "
+            "lead to no output that the loss is taken of, and their gradients and their part of the update are left "
+            "out. If they are trained, let the model return what they compute; if not, freeze them."
+        )
     if conditions.mode is Mode.TRAINING and conditions.adapters is None:
         optimizer = conditions.optimizer or Optimizer.MOMENTUM
         warnings += warn_of_dense(graph, optimizer, accumulation=conditions.accumulation)

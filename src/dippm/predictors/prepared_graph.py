@@ -5,6 +5,7 @@ Several are laid out and evaluated in the same arrays: most of what a graph cost
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -88,6 +89,8 @@ class CompiledGraph:
             ones are trained: PEFT may make them so. 0 elsewhere.
         uncached_mb: What autocast would keep of its casts of weights at inference under ``torch.no_grad``, MiB, where
             it keeps nothing under ``torch.inference_mode``, which is predicted. 0 elsewhere.
+        untrained_mb: What its weights take that could be trained and get no gradient, MiB; 0 at inference.
+        untrained: The name of the largest of them; empty where there is none.
         nodes: Its nodes among those of all graphs.
         kinds: Kinds of its nodes.
         own_formats: Formats of those parts for which the model itself switches autocast on.
@@ -104,6 +107,8 @@ class CompiledGraph:
     stores_packed: bool
     widened_mb: float
     uncached_mb: float
+    untrained_mb: float
+    untrained: str
     nodes: slice
     kinds: frozenset[OpKind]
     own_formats: frozenset[DType]
@@ -200,6 +205,7 @@ class CompiledGraphs:
             map(stored_half, given),
             # A compiled model has its casts among its own operators, and no cache.
             [0.0] * len(graphs) if is_compiled else _uncached_mb(work),
+            map(_untrained_of, steps) if steps else [(0.0, "")] * len(graphs),
             strict=True,
         )
         return cls(
@@ -215,6 +221,8 @@ class CompiledGraphs:
                     stores_packed=_stores_packed(kept),
                     widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
                     uncached_mb=uncached_mb,
+                    untrained_mb=untrained_mb,
+                    untrained=untrained,
                     nodes=nodes,
                     own_formats=own_formats(graph.columns.attributes, autocast_type(conditions.precision)),
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
@@ -225,7 +233,10 @@ class CompiledGraphs:
                         is_whole=not _stores_packed(kept),
                     ),
                 )
-                for source, graph, timeline, nodes, parameters, kept, half, uncached_mb in rows
+                for source, graph, timeline, nodes, parameters, kept, half, uncached_mb, (
+                    untrained_mb,
+                    untrained,
+                ) in rows
             ),
             conditions=conditions,
             software=software,
@@ -375,6 +386,16 @@ def _widened_mb(graph: Graph, kept: Mapping[DType, int]) -> float:
     more_bytes = (DType.FLOAT32.bits - DType.FLOAT16.bits) / 8
     count = sum(kept.get(dtype, 0) for dtype in (DType.FLOAT16, DType.BFLOAT16))
     return count * more_bytes / BYTES_PER_MIB
+
+
+def _untrained_of(step: TrainingGraph) -> tuple[float, str]:
+    """What the weights of a step take that could be trained and get no gradient, MiB, and the name of the largest."""
+    weights = [step.graph.tensors[index] for index in step.untrained]
+    sizes_mb = [
+        math.prod(size.fixed for size in weight.shape) * weight.dtype.bits / 8 / BYTES_PER_MIB for weight in weights
+    ]
+    names = [weight.name for weight in weights]
+    return sum(sizes_mb), max(zip(sizes_mb, names, strict=True), default=(0.0, ""))[1]
 
 
 def _uncached_mb(work: Workload) -> list[float]:

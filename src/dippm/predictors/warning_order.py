@@ -11,7 +11,7 @@ _FIRST = (
     ("It does not fit:",),
     ("It may not fit:",),
     # The figures leave out, or guess, what the model does.
-    ("Operators without a rule of their own", "Outside what the training saw"),
+    ("Operators without a rule of their own", "No gradient reaches", "Outside what the training saw"),
 )
 # Between stands what was assumed of the model, the device and the software; last comes what a figure rests on.
 _LAST = ("The memory interval rests on", "Energy comes from", "Energy takes", "The device waits for the host")

@@ -344,6 +344,24 @@ def test_optimizers(optimizer):
     _assert_alike(lambda: nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)), (64,), optimizer)
 
 
+class _Heads(nn.Module):
+    """Scores, two more heads, and a hidden state beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.scores, self.words = nn.Linear(64, 96), nn.Linear(96, 10), nn.Linear(96, 128)
+        self.image = nn.Linear(96, 512)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.body(x))
+        image = self.image(hidden).view(-1, 8, 8, 8)
+        return {"logits": self.scores(hidden), "hidden": hidden, "words": self.words(hidden), "image": image}
+
+
+def test_heads_beside_scores():
+    _assert_alike(_Heads, (64,), Optimizer.ADAM)
+
+
 class _Names(TorchDispatchMode):
     """Names of the operators that run, but for those of step counters and those that hand the host a number."""
 

@@ -58,6 +58,29 @@ def test_every_output_counts_where_they_are_no_scores(builder: Any) -> None:
     assert [node.kind for node in nodes] == [OpKind.POW, OpKind.REDUCE, OpKind.POW, OpKind.REDUCE, OpKind.ADD]
 
 
+def test_heads_beside_scores_count_by_their_own_shapes(builder: Any) -> None:
+    scores, words, image = _layer(builder, 10), _layer(builder, 5, 10), _layer(builder, 3, 4, 4)
+    step, _, nodes = _loss(builder, scores, words, image)
+    cross_entropy = [OpKind.LOG_SOFTMAX, OpKind.GATHER]
+    assert [node.kind for node in nodes] == [
+        *cross_entropy, OpKind.VIEW, *cross_entropy, OpKind.ADD, OpKind.POW, OpKind.REDUCE, OpKind.ADD
+    ]  # fmt: skip
+    assert step.shape(nodes[-1].outputs[0]) == ()
+
+
+def test_what_leads_to_the_scores_has_no_loss_of_its_own(builder: Any) -> None:
+    hidden = _layer(builder, 10)
+    scores = builder.node(OpKind.LINEAR, [hidden, builder.weight(10, 10)], builder.N, 10)
+    _, _, nodes = _loss(builder, scores, hidden)
+    assert [node.kind for node in nodes] == [OpKind.LOG_SOFTMAX, OpKind.GATHER]
+
+
+def test_the_first_scores_alone_are_made_fp32(builder: Any) -> None:
+    first, second = (_layer(builder, 10, dtype=DType.BFLOAT16) for _ in range(2))
+    _, _, nodes = _loss(builder, first, second, is_scored_in_fp32=True)
+    assert [node.inputs[0] for node in nodes if node.kind is OpKind.CAST] == [first]
+
+
 def test_complex_outputs_count_by_their_parts(builder: Any) -> None:
     step, _, nodes = _loss(builder, _layer(builder, 10, dtype=DType.COMPLEX64))
     assert [node.kind for node in nodes] == [OpKind.VIEW, OpKind.POW, OpKind.REDUCE]

@@ -114,6 +114,19 @@ def test_the_first_of_several_passes_hands_its_gradients_over(blocks, train):
     assert not train(blocks()).accumulates.any()
 
 
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_heads_beside_the_first_output_are_trained(builder, train, accumulation):
+    n = builder.N
+    hidden = builder.node(OpKind.LINEAR, [builder.input(n, 16), builder.weight(16, 16)], n, 16)
+    heads = [builder.node(OpKind.LINEAR, [hidden, builder.weight(width, 16)], n, width) for width in (10, 512)]
+    unused = builder.weight(32, 32)
+    graph = builder.graph(*heads)
+    training = train(graph, accumulation=accumulation)
+    trained = {index for index, tensor in enumerate(graph.tensors) if tensor.role is TensorRole.PARAMETER} - {unused}
+    assert set(training.trained) == trained
+    assert training.untrained == (unused,)
+
+
 def test_weights_that_get_no_gradient_get_none_by_accumulation(builder, train):
     n = builder.N
     x = builder.node(OpKind.LINEAR, [builder.input(n, 16), builder.weight(16, 16)], n, 16)

@@ -65,7 +65,7 @@ class Gradients:
                 self._viewed.update(dict.fromkeys(node.outputs, node.inputs[0]))
             if self.goes_through(node):
                 self._wanted.update(index for index in node.outputs if self.builder.dtype(index).is_differentiable)
-                self._wanted.update(self._written_through(node))
+                self._wanted.update(self.written_through(node))
 
     def wants(self, tensor: int) -> bool:
         """Whether a tensor needs a gradient."""
@@ -89,7 +89,7 @@ class Gradients:
 
     def share(self, node: Node) -> None:
         """Hand the result of a node that writes through a view its part of the gradients of what is seen through it."""
-        for tensor in self._written_through(node):
+        for tensor in self.written_through(node):
             gradient = self._pending.get(tensor)
             if gradient is None:
                 continue
@@ -183,7 +183,7 @@ class Gradients:
         self._pending[tensor] = gradient
         self._users[self.builder.base(gradient)] += 1
 
-    def _written_through(self, node: Node) -> list[int]:
+    def written_through(self, node: Node) -> list[int]:
         """The tensors of which a node overwrites what its first input, a view of them, shows."""
         seen: list[int] = []
         if node.kind is OpKind.VIEW or not self.wants_any(node.outputs[:1]):

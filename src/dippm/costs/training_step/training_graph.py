@@ -83,6 +83,7 @@ class TrainingGraph:
             share one: a linear layer has a product for its input and one for its weight); -1 for the others.
         settings: How the model is trained.
         trained: The parameters that get a gradient.
+        untrained: Those that would take one and get none: they lead to no output that the loss is taken of.
 
     Shapes:
         phase, twin: [n_nodes].
@@ -93,6 +94,7 @@ class TrainingGraph:
     twin: IndexArray
     settings: TrainingSettings
     trained: tuple[int, ...] = ()
+    untrained: tuple[int, ...] = ()
 
     @property
     def precision(self) -> Precision:
@@ -210,6 +212,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
         phase=np.array(builder.phases, dtype=np.int8),
         twin=np.array(builder.twins, dtype=np.int64),
         trained=tuple(trained),
+        untrained=tuple(index for index in parameters if gradients.of_parameter(index) is None),
         settings=settings,
     )
 
