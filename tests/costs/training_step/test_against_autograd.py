@@ -360,6 +360,12 @@ class _Heads(nn.Module):
 
 def test_heads_beside_scores():
     _assert_alike(_Heads, (64,), Optimizer.ADAM)
+    module = _Heads()
+    Loss()(module(torch.ones(_BATCH, 64))).backward()
+    assert all(weight.grad is not None for weight in module.parameters())
+    graph = read_module(module, input=InputShapes(positional=(InputEntry(shape=(64,)),)), mode=Mode.TRAINING)
+    training = make_training_graph(graph, TrainingSettings())
+    assert {graph.tensors[index].name for index in training.trained} == {name for name, _ in module.named_parameters()}
 
 
 class _Names(TorchDispatchMode):
