@@ -9,7 +9,8 @@ kind                inputs                               attributes
 CONV                x, weight [Co, Ci/g, *k], bias?      kernel, stride, dilation, padding (tuples), groups
 CONV_TRANSPOSE      x, weight [Ci, Co/g, *k], bias?      the same
 LINEAR              x [..., K], weight, bias?            (N is the last dimension of the output)
-MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only where a's last dimension is not K)
+MATMUL              a [..., M, K], b [..., K, N]         contracted (K; only where a's last dimension is not K),
+                                                         equation (until it is laid out: letters of a, b and result)
 ATTENTION           q, k, v [B, H, L, E], mask?          is_causal, has_dropout (bool)
 LSTM GRU RNN        x, then states and weights           hidden_size, num_layers, num_directions, batch_first,
                                                          is_reversed (one direction, from the end), variant (what tells

@@ -11,6 +11,7 @@ from math import prod
 import onnx
 import pytest
 
+import dippm
 from dippm.frontends.onnx import read_onnx
 from dippm.graph import Graph, OpKind
 
@@ -209,3 +210,46 @@ def test_newer_exporter_reads_alike() -> None:
     assert graph.parameter_count == sum(parameter.numel() for parameter in module.parameters())
     assert macs(graph, 3) == counted_by_torch(module, IMAGE, 3)
     assert [node.kind for node in graph.nodes].count(OpKind.ATTENTION) == 1
+
+
+class EinsteinSum(nn.Module):
+    def __init__(self, equation: str, weights: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__()
+        self.equation = equation
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(*shape)) for shape in weights])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        others = list(self.weights) or ([x + 1] if "," in self.equation else [])
+        return torch.einsum(self.equation, x, *others).relu()
+
+
+@pytest.mark.parametrize(
+    ("equation", "x", "weights"),
+    [
+        ("bthd,hde->bthe", (128, 8, 64), ((8, 64, 64),)),
+        ("bcxy,cdxy->bdxy", (64, 16, 16), ((64, 64, 16, 16),)),
+        ("betf,efd->betd", (8, 128, 512), ((8, 512, 256),)),
+        ("bhtd,hde->bhte", (8, 128, 64), ((8, 64, 64),)),
+        ("bnd,nd->bn", (128, 512), ((128, 512),)),
+        ("bhqd,bhkd->bhqk", (8, 128, 64), ()),
+        ("bqhd,bkhd->bhqk", (128, 8, 64), ()),
+        ("ij,jk->ik", (512,), ((512, 256),)),
+        ("...d,de", (16, 32, 512), ((512, 256),)),
+        ("bi,bj->bij", (64,), ()),
+        ("bij->ij", (256, 256), ()),
+        ("bii->b", (64, 64), ()),
+        ("bi,ij,jk->bk", (512,), ((512, 256), (256, 128))),
+    ],
+)
+def test_einstein_sums_run_as_the_modules(
+    equation: str, x: tuple[int, ...], weights: tuple[tuple[int, ...], ...]
+) -> None:
+    module = EinsteinSum(equation, weights).eval()
+    own = dippm.load(module, input=x)
+    exported = read_onnx(export(module, torch.zeros(2, *x), is_open=True, is_frozen=True))
+    kinds = [Counter(node.kind for node in graph.nodes) for graph in (own, exported)]
+    assert kinds[0] == kinds[1]
+    for precision in ("fp32", "fp16"):
+        one, other = (dippm.predict(graph, batch=32, device="A100", precision=precision) for graph in (own, exported))
+        assert other.macs == one.macs
+        assert other.latency_ms == pytest.approx(one.latency_ms, rel=0.05)

@@ -104,3 +104,28 @@ def test_expansion_is_a_view(sketch) -> None:
     sketch.weight("c", 1, 1, 8).input("x", N, 6, 8).node("e", OpKind.VIEW, "c", N, 1, 8, function="expand")
     graph = settled(sketch.node("y", OpKind.CONCAT, "e x", N, 7, 8, axis=1).graph("y"))
     assert graph.tensors[graph.nodes[0].outputs[0]].alias_of == graph.nodes[0].inputs[0]
+
+
+def test_einstein_sum_is_a_product_of_stacks_of_matrices(sketch) -> None:
+    sketch.input("x", N, 4, 6, 8).weight("w", 4, 8, 5)
+    sketch.node("y", OpKind.MATMUL, "x w", N, 4, 6, 5, contracted=8, equation="bhtd,hde->bhte")
+    graph = settled(sketch.graph("y"))
+    assert [kind for kind in kinds(graph) if kind != "view"] == ["copy", "matmul"]
+    (product,) = (node for node in graph.nodes if node.kind is OpKind.MATMUL)
+    assert [str(dim) for dim in graph.tensors[product.outputs[0]].shape] == ["4", "6N", "5"]
+    assert product.attributes == {}
+    # The result is a view of the product, whose stacks stand first; what reads it in a row copies it.
+    assert graph.tensors[graph.outputs[0]].alias_of == product.outputs[0]
+
+
+def test_einstein_sum_whose_rows_would_grow_twice_stays(sketch) -> None:
+    sketch.input("x", N, N, 8).weight("w", 8, 5)
+    sketch.node("y", OpKind.MATMUL, "x w", N, N, 5, contracted=8, equation="bcd,de->bce")
+    (node,) = settled(sketch.graph("y")).nodes
+    assert node.attributes == {"contracted": 8}
+
+
+def test_diagonal_steps_along_both_dimensions(sketch) -> None:
+    sketch.input("x", N, 6, 6).node("d", OpKind.VIEW, "x", N, 6, function="diagonal", axes=(1, 2))
+    sketch.node("y", OpKind.VIEW, "d", Dim(6, 0), function="reshape")
+    assert kinds(settled(sketch.graph("y"))) == ["view", "copy"]

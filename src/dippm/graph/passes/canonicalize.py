@@ -17,6 +17,7 @@ from dippm.graph.passes.fuse_attention import fuse_attention, fuse_converted_att
 from dippm.graph.passes.fuse_batch_norm import fuse_batch_norm
 from dippm.graph.passes.fuse_convolution_bias import fuse_convolution_bias
 from dippm.graph.passes.fuse_einsum_attention import fuse_einsum_attention
+from dippm.graph.passes.fuse_einsum_linear import fuse_einsum_linear
 from dippm.graph.passes.fuse_gates import fuse_gates
 from dippm.graph.passes.fuse_gelu import fuse_gelu
 from dippm.graph.passes.fuse_group_norm import fuse_group_norm
@@ -59,6 +60,7 @@ FUSIONS: tuple[Pass, ...] = (
 CONVERTED_FUSIONS: tuple[Pass, ...] = (
     drop_neutral_arithmetic,
     fold_weight_views,
+    fuse_einsum_linear,
     fuse_moment_norm,
     cancel_transposes,
     order_images,

@@ -7,12 +7,14 @@ copies, and puts a copy in front of kernels that want their input row by row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from dippm.graph.dim import Dim, Shape
 from dippm.graph.editor import GraphEditor
-from dippm.graph.graph import Node
+from dippm.graph.einstein_sum import Rearrangement, plan_contraction, product_of
+from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import ACTIVATION_KINDS, ARITHMETIC_KINDS, RECURRENT_KINDS, OpKind
 from dippm.graph.passes import strides as layout
 
@@ -124,6 +126,11 @@ class _Settling:
             return (*strides[:axis], *strides[axis + 1 :])
         if function == "bitcast":
             return strides
+        axes = node.attributes.get("axes")
+        if function == "diagonal" and isinstance(axes, tuple) and len(target) == len(shape) - 1:
+            first, second = (int(a) for a in axes)
+            rest = (stride for a, stride in enumerate(strides) if a not in (first, second))
+            return (*rest, strides[first] + strides[second])
         if 0 in shape or prod(shape) != prod(target):
             return layout.contiguous(target)
         return layout.view(shape, strides, target)
@@ -156,12 +163,16 @@ class _Settling:
 
     def _visit_matmul(self, position: int, node: Node) -> None:
         """More than two dimensions are expanded to common ones and flattened to a batch of matrices."""
+        equation = node.attributes.get("equation")
+        if isinstance(equation, str):
+            self._lay_out(position, node, equation)
+            return
         if "contracted" in node.attributes or len(node.inputs) != 2:
             return
         tensors = self._editor.tensors
         output = node.outputs[0]
         shape = tensors[output].shape
-        count = _product(shape[:-2])
+        count = product_of(shape[:-2])
         if len(shape) < 3 or count is None or any(len(tensors[index].shape) < 3 for index in node.inputs):
             return
         flat = [self._flatten(position, node, index, shape[:-2], count) for index in node.inputs]
@@ -175,6 +186,37 @@ class _Settling:
         )
         self._alias(output, product, layout.contiguous(self._shapes[output]))
 
+    def _lay_out(self, position: int, node: Node, equation: str) -> None:
+        """An Einstein sum of two tensors, as PyTorch runs it: a product of stacks of matrices between views."""
+        editor = self._editor
+        left, right, output = *node.inputs, node.outputs[0]
+        plan = plan_contraction(equation, editor.tensors[left].shape, editor.tensors[right].shape)
+        if plan is None:
+            rest = {name: value for name, value in node.attributes.items() if name != "equation"}
+            editor.replace(position, replace(node, attributes=rest))
+            return
+        factors = [
+            self._rearrange(position, node, tensor, steps) for tensor, steps in ((left, plan.left), (right, plan.right))
+        ]
+        product = self._add_tensor(editor.tensors[output].name, output, plan.product)
+        editor.insert_before(position, editor.make_node(OpKind.MATMUL, factors, (product,), like=node, source_op="bmm"))
+        spread = self._rearrange(position, node, product, plan.result[:-1])
+        attributes = {"function": plan.result[-1].function}
+        last = editor.make_node(OpKind.VIEW, (spread,), (output,), like=node, source_op="view", attributes=attributes)
+        editor.replace(position, last)
+        strides = self._view_strides(last, output)
+        self._alias(output, spread, layout.contiguous(self._shapes[output]) if strides is None else strides)
+
+    def _rearrange(self, position: int, node: Node, tensor: int, steps: Sequence[Rearrangement]) -> int:
+        """A tensor after some views, copied in front of those that strides forbid."""
+        for step in steps:
+            if step.function == "reshape":
+                target = tuple(dim.at(_PROBE_BATCH) for dim in step.shape)
+                if layout.view(self._shapes[tensor], self._strides[tensor], target) is None:
+                    tensor = self._insert_copy(position, node, tensor)
+            tensor = self._insert_view(position, node, tensor, step.shape, step.function, perm=step.perm)
+        return tensor
+
     def _flatten(self, position: int, node: Node, tensor: int, batch: Shape, count: Dim) -> int:
         """An operand with all its leading dimensions in one, copied where its strides forbid that."""
         rows = self._editor.tensors[tensor].shape[-2:]
@@ -184,10 +226,12 @@ class _Settling:
             expanded = self._insert_copy(position, node, expanded)
         return self._insert_view(position, node, expanded, (count, *rows), "reshape")
 
-    def _insert_view(self, position: int, node: Node, source: int, shape: Shape, function: str) -> int:
+    def _insert_view(
+        self, position: int, node: Node, source: int, shape: Shape, function: str, *, perm: tuple[int, ...] = ()
+    ) -> int:
         editor = self._editor
         output = self._add_tensor(editor.tensors[source].name, source, shape)
-        attributes = {"function": function}
+        attributes: dict[str, Attribute] = {"function": function, "perm": perm} if perm else {"function": function}
         view = editor.make_node(OpKind.VIEW, (source,), (output,), like=node, source_op=function, attributes=attributes)
         editor.insert_before(position, view)
         strides = self._view_strides(view, output)
@@ -224,16 +268,3 @@ class _Settling:
             ),
         )
         return copy
-
-
-def _product(dims: Shape) -> Dim | None:
-    """The product of dimensions, None where more than one of them grows with the batch."""
-    result = Dim(0, 1)
-    for dim in dims:
-        if dim.per_sample and result.per_sample:
-            return None
-        if dim.per_sample:
-            result = Dim(dim.per_sample * result.fixed, dim.fixed * result.fixed)
-        else:
-            result = Dim(result.per_sample * dim.fixed, result.fixed * dim.fixed)
-    return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from dippm.frontends.onnx.ops.convolution import apply_activation
 from dippm.frontends.onnx.ops.registry import MICROSOFT, rule
@@ -10,6 +10,8 @@ from dippm.frontends.onnx.values import Call, ShapeError, Value, broadcast, nume
 from dippm.graph import DType, OpKind
 
 __all__ = ["gemm", "multiply"]
+
+_ELLIPSIS_CHARACTERS = 0x3B1
 
 
 def multiply(call: Call, a: Value, b: Value, dtype: DType) -> Value:
@@ -117,6 +119,8 @@ def einsum(call: Call) -> Value | list[Value]:
         result = [*outer, *sorted(letter for letter in sizes if letter not in outer and joined.count(letter) == 1)]
     if any(letter not in sizes for letter in result):
         raise ShapeError(f"'{equation[:100]}' asks for an index that no operand has")
+    for position, (operand, letters) in enumerate(zip(operands, expanded, strict=True)):
+        operands[position], expanded[position] = _without_repeats(call, operand, letters, sizes)
     if len(operands) == 1:
         return _rearrange(call, operands[0], expanded[0], result)
     # Two at a time from the left, as PyTorch and onnxruntime do.
@@ -126,41 +130,99 @@ def einsum(call: Call) -> Value | list[Value]:
         right, others = operands[position], expanded[position]
         left, letters = _sum_private(call, left, letters, {*others, *later, *result})
         right, others = _sum_private(call, right, others, {*letters, *later, *result})
-        kept = result
-        if position + 1 < len(operands):
-            kept = [letter for letter in dict.fromkeys([*letters, *others]) if letter in later or letter in result]
+        known = {*letters, *others}
+        kept = [letter for letter in result if letter in known]
+        kept += sorted(letter for letter in known if letter in later and letter not in result)
         left, letters = _contract(call, (left, right), (letters, others), kept, sizes), kept
     return left
 
 
+def _without_repeats(call: Call, x: Value, letters: Sequence[str], sizes: Mapping[str, int]) -> tuple[Value, list[str]]:
+    """A factor with each of its letters once: of one that it has twice, the diagonal; without those it is spread over.
+
+    Args:
+        call: The operator.
+        x: The factor.
+        letters: Its letters.
+        sizes: Size of each letter in the whole sum.
+    """
+    found: list[str] = []
+    for letter in letters:
+        if letter not in found:
+            found.append(letter)
+            continue
+        first, second = found.index(letter), len(found)
+        if x.shape[first] != x.shape[second]:
+            raise ShapeError(f"index '{letter}' is both {x.shape[first]} and {x.shape[second]}")
+        rest = tuple(size for axis, size in enumerate(x.shape) if axis not in (first, second))
+        x = call.view(x, (*rest, x.shape[first]), "diagonal", axes=(first, second))
+        last = len(rest)
+        perm = (*range(first), last, *range(first, last))
+        x = call.view(x, tuple(x.shape[axis] for axis in perm), "transpose", perm=perm)
+    own = [letter for letter, size in zip(found, x.shape, strict=True) if size == sizes[letter]]
+    if len(own) < len(found):
+        x = call.view(x, tuple(sizes[letter] for letter in own), "reshape")
+    return x, own
+
+
 def _rearrange(call: Call, x: Value, letters: Sequence[str], wanted: Sequence[str]) -> Value:
-    """One tensor in another order, or summed over what is not wanted."""
-    axes = tuple(axis for axis, letter in enumerate(letters) if letter not in wanted)
-    shape = tuple(x.shape[letters.index(letter)] for letter in wanted)
-    if axes:
-        return call.emit(OpKind.REDUCE, [x], shape, x.dtype, function="sum", axes=axes)
-    perm = tuple(letters.index(letter) for letter in wanted) if len(wanted) == len(letters) else ()
-    return call.emit(OpKind.VIEW, [x], shape, x.dtype, function="transpose", perm=perm)
+    """One tensor in another order, and summed over what is not wanted, which PyTorch puts last."""
+    order = [*wanted, *sorted(letter for letter in letters if letter not in wanted)]
+    x = _turn(call, x, letters, order)
+    axes = tuple(range(len(wanted), len(order)))
+    return call.emit(OpKind.REDUCE, [x], x.shape[: len(wanted)], x.dtype, function="sum", axes=axes) if axes else x
+
+
+def _turn(call: Call, x: Value, letters: Sequence[str], order: Sequence[str]) -> Value:
+    perm = tuple(letters.index(letter) for letter in order)
+    return call.view(x, tuple(x.shape[axis] for axis in perm), "transpose", perm=perm)
 
 
 def _sum_private(call: Call, x: Value, letters: list[str], others: Container[str]) -> tuple[Value, list[str]]:
     """A factor summed over the letters that nothing else has."""
     shared = [letter for letter in letters if letter in others]
-    return (x, letters) if shared == letters else (_rearrange(call, x, letters, shared), shared)
+    if shared == letters:
+        return x, letters
+    axes = tuple(axis for axis, letter in enumerate(letters) if letter not in others)
+    shape = tuple(size for axis, size in enumerate(x.shape) if axis not in axes)
+    return call.emit(OpKind.REDUCE, [x], shape, x.dtype, function="sum", axes=axes), shared
 
 
 def _contract(
-    call: Call, factors: tuple[Value, Value], terms: tuple[list[str], list[str]], kept: list[str], sizes: dict[str, int]
+    call: Call,
+    factors: tuple[Value, Value],
+    terms: tuple[list[str], list[str]],
+    kept: list[str],
+    sizes: Mapping[str, int],
 ) -> Value:
-    """The product of two tensors, summed over the letters that are not kept."""
+    """The product of two tensors, summed over the letters that are not kept.
+
+    How it is laid out follows from its equation when copies are settled, after passes that know it as it is written.
+    """
     shape, dtype = tuple(sizes[letter] for letter in kept), factors[0].dtype
     summed = {*terms[0], *terms[1]} - {*kept}
     if not summed:
-        return call.emit(OpKind.MUL, factors, shape, dtype)
+        return call.emit(
+            OpKind.MUL, [_align(call, *pair, kept) for pair in zip(factors, terms, strict=True)], shape, dtype
+        )
     contracted = max(numel(sizes[letter] for letter in summed), 1)
-    is_linear = factors[1].is_static and not {*terms[0]} & {*terms[1]} & {*kept}
-    kind = OpKind.LINEAR if is_linear and kept and kept[-1] in terms[1] else OpKind.MATMUL
-    return call.emit(kind, factors, shape, dtype, contracted=contracted)
+    left, right, result = ("".join(map(_character, letters)) for letters in (*terms, kept))
+    return call.emit(OpKind.MATMUL, factors, shape, dtype, contracted=contracted, equation=f"{left},{right}->{result}")
+
+
+def _align(call: Call, x: Value, letters: Sequence[str], order: Sequence[str]) -> Value:
+    """A factor with a dimension for each letter."""
+    letters = list(letters)
+    for letter in order:
+        if letter not in letters:
+            letters.append(letter)
+            x = call.view(x, (*x.shape, 1), "unsqueeze")
+    return _turn(call, x, letters, order)
+
+
+def _character(letter: str) -> str:
+    """One character for an index: dimensions of an ellipsis have names of more."""
+    return chr(_ELLIPSIS_CHARACTERS + int(letter[3:])) if letter.startswith("...") else letter
 
 
 def _expand_ellipsis(term: str, rank: int) -> list[str]:
