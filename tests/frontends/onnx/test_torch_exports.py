@@ -253,3 +253,24 @@ def test_einstein_sums_run_as_the_modules(
         one, other = (dippm.predict(graph, batch=32, device="A100", precision=precision) for graph in (own, exported))
         assert other.macs == one.macs
         assert other.latency_ms == pytest.approx(one.latency_ms, rel=0.05)
+
+
+class SharedKeys(nn.Module):
+    """Attention with fewer heads of keys than of queries, repeated as often as the shapes say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(64, 64), nn.Linear(64, 16), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        q, k, v = (layer(x).view(b, t, -1, 8).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        n = q.shape[1] // k.shape[1]
+        return nn.functional.scaled_dot_product_attention(q, k.repeat_interleave(n, 1), v.repeat_interleave(n, 1))
+
+
+def test_repeats_follow_from_shapes() -> None:
+    exported = read_onnx(export(SharedKeys(), torch.zeros(2, 16, 64), is_open=True, is_frozen=True))
+    (attention,) = (node for node in exported.nodes if node.kind is OpKind.ATTENTION)
+    assert [str(dim) for dim in exported.tensors[attention.inputs[1]].shape] == ["N", "8", "16", "8"]
+    assert all(node.kind is not OpKind.SCATTER for node in exported.nodes)

@@ -13,6 +13,7 @@ from dippm.errors import ModelReadError
 from dippm.frontends.onnx.block_work import work_of
 from dippm.frontends.onnx.element_types import from_numpy
 from dippm.frontends.onnx.ops import find_rule
+from dippm.frontends.onnx.ops.reference import evaluate_known
 from dippm.frontends.onnx.ops.unknown import infer_unknown
 from dippm.frontends.onnx.program import ABSENT, Array, Block, Op, Program, describe_node
 from dippm.frontends.onnx.roles import is_made_name
@@ -326,6 +327,9 @@ class Evaluator:
         rule = find_rule(call.op.domain, call.op.op_type)
         if rule is None:
             return infer_unknown(call)
+        known = evaluate_known(call)
+        if known is not None:
+            return known
         result = rule(call)
         return [result] if isinstance(result, Value) else result
 

@@ -117,3 +117,15 @@ def test_the_bits_of_a_number_are_seen_as_another_type(one) -> None:
     graph = one("BitCast", "x", opset=26, to=TensorProto.INT32)
     (node,) = graph.nodes
     assert (node.kind, graph.tensors[node.outputs[0]].dtype) == (OpKind.VIEW, DType.INT32)
+
+
+def test_a_mean_of_known_numbers_is_known(read, shape_of) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Cast", ["sizes"], ["parts"], to=1),
+        helper.make_node("Mean", ["parts", "parts"], ["mean"]),
+        helper.make_node("Cast", ["mean"], ["whole"], to=7),
+        helper.make_node("Reshape", ["x", "whole"], ["y"]),
+    ]
+    graph = read(nodes, inputs={"x": ["N", 3, 4]})
+    assert shape_of(graph, graph.outputs[0]) == ["N", "3", "4"]

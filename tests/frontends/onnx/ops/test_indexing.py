@@ -80,3 +80,26 @@ def test_indices_outside_are_refused(refused) -> None:
     node = {"weights": {"t": np.arange(4), "i": np.array([4])}, "inputs": {}}
     assert "outside" in refused("Gather", "t i", **node)
     assert "do not fit" in refused("GatherND", "x i", weights={"i": np.zeros((1, 5), np.int64)})
+
+
+@pytest.mark.parametrize(
+    ("indices", "axis", "expected"),
+    [(1, -1, [1, 5, 1]), ([[0, -1]], 1, [[[5, 1], [1, 1], [1, 5]]]), ([3, -4], 0, [[1, 1], [1, 1], [1, 1]])],
+)
+def test_marks_at_known_indices_are_known(read, shape_of, indices: object, axis: int, expected: list) -> None:
+    nodes = [
+        helper.make_node("OneHot", ["i", "depth", "values"], ["marks"], axis=axis),
+        helper.make_node("Reshape", ["marks", "flat"], ["row"]),
+        helper.make_node("Expand", ["one", "row"], ["y"]),
+    ]
+    weights = {
+        "i": np.array(indices), "depth": np.array([3]), "values": np.array([1, 5]), "flat": np.array([-1]),
+        "one": np.zeros(1, np.float32),
+    }  # fmt: skip
+    graph = read(nodes, weights=weights)
+    assert shape_of(graph, graph.outputs[0]) == [str(number) for number in np.ravel(expected)]
+
+
+def test_marks_need_two_numbers(refused) -> None:
+    weights = {"i": np.array([1]), "depth": np.array(3), "values": np.array([1, 5, 7])}
+    assert "for each of no mark and a mark" in refused("OneHot", "i depth values", weights=weights)

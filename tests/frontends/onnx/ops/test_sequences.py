@@ -79,3 +79,17 @@ def test_what_is_not_in_the_list(read, nodes: list, said: str) -> None:
     with pytest.raises(ModelReadError, match=said) as caught:
         read(_list(*nodes), weights={"at": np.array(2)})
     assert caught.value.code == "onnx.shape"
+
+
+@pytest.mark.parametrize(("new_axis", "rows"), [(0, ["3", "4", "3", "4"]), (1, ["3", "4", "3", "4"])])
+def test_known_numbers_that_are_joined_are_known(read, shape_of, new_axis: int, rows: list[str]) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"], start=1),
+        helper.make_node("SequenceConstruct", ["sizes", "sizes"], ["both"]),
+        helper.make_node("ConcatFromSequence", ["both"], ["joined"], axis=0, new_axis=new_axis),
+        helper.make_node("Reshape", ["joined", "flat"], ["row"]),
+        helper.make_node("Expand", ["one", "row"], ["y"]),
+    ]
+    weights = {"flat": np.array([-1]), "one": np.zeros(1, np.float32)}
+    graph = read(nodes, weights=weights, inputs={"x": ["N", 3, 4]})
+    assert shape_of(graph, graph.outputs[0]) == rows

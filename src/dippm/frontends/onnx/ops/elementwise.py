@@ -164,6 +164,11 @@ def variadic(call: Call) -> Value:
         "Min": (OpKind.BINARY, "minimum", np.minimum),
     }.get(call.op.op_type, (OpKind.ADD, "", np.add))
     result = call.required(0)
+    if call.op.op_type == "Mean":
+        values = [call.required(position) for position in range(len(call.inputs))]
+        known = fold(call, values, lambda *arrays: (sum(arrays) / len(arrays)).astype(arrays[0].dtype))
+        if known is not None:
+            return known
     for position in range(1, len(call.inputs)):
         result = combine(call, kind, result, call.required(position), numpy_function, function=function)
     if call.op.op_type == "Mean" and len(call.inputs) > 1:

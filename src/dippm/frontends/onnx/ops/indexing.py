@@ -131,7 +131,23 @@ def one_hot(call: Call) -> Value:
     axis = call.int_attribute("axis", -1)
     axis = normalize_axis(axis, len(indices.shape) + 1)
     shape = (*indices.shape[:axis], depth.integer(), *indices.shape[axis:])
+    known = _mark_known(call, (indices, depth, values), axis, shape)
+    if known is not None:
+        return known
     return call.emit(OpKind.SCATTER, [indices], shape, values.dtype, function="one_hot")
+
+
+def _mark_known(call: Call, inputs: tuple[Value, Value, Value], axis: int, shape: tuple[int, ...]) -> Value | None:
+    """The marks themselves where all is known: exporters count by them how often a tensor is repeated."""
+    if not all(value.is_constant for value in inputs) or numel(shape) > call.data_limit:
+        return None
+    indices, _, values = (np.asarray(value.data) for value in inputs)
+    if values.shape != (2,) or inputs[1].integer() < 0:
+        raise ShapeError("it needs a depth and a number for each of no mark and a mark")
+    count = inputs[1].integer()
+    wanted = np.where(indices < 0, indices + count, indices)
+    places = np.arange(count).reshape(-1, *(1,) * (len(shape) - axis - 1))
+    return call.constant(np.where(np.expand_dims(wanted, axis) == places, values[1], values[0]), inputs)
 
 
 @rule("Compress")

@@ -6,7 +6,7 @@ import numpy as np
 
 from dippm.frontends.onnx.element_types import element_type
 from dippm.frontends.onnx.ops.registry import rule
-from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis
+from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis, numel
 from dippm.graph import DType, OpKind
 
 __all__: list[str] = []
@@ -95,6 +95,10 @@ def concat_from_sequence(call: Call) -> Value:
     else:
         axis = normalize_axis(call.int_attribute("axis"), len(first))
         shape = (*first[:axis], sum(item.shape[axis] for item in items), *first[axis + 1 :])
+    arrays = [item.data for item in items if item.is_constant and item.data is not None]
+    if len(arrays) == len(items) and numel(shape) <= call.data_limit:
+        join = np.stack if call.int_attribute("new_axis") else np.concatenate
+        return call.constant(join(arrays, axis=axis), items)
     return call.emit(OpKind.CONCAT, items, shape, items[0].dtype, axis=axis)
 
 
