@@ -274,3 +274,24 @@ def test_repeats_follow_from_shapes() -> None:
     (attention,) = (node for node in exported.nodes if node.kind is OpKind.ATTENTION)
     assert [str(dim) for dim in exported.tensors[attention.inputs[1]].shape] == ["N", "8", "16", "8"]
     assert all(node.kind is not OpKind.SCATTER for node in exported.nodes)
+
+
+class Bags(nn.Module):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(1000, 32, mode=mode)
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(ids))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings_run_as_the_modules(mode: str) -> None:
+    module = Bags(mode).eval()
+    program = export_newer(module, torch.zeros(2, 10, dtype=torch.int64), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    exported, own = read_onnx(program), dippm.load(module, input="10:int64")
+    assert Counter(node.kind for node in exported.nodes) == Counter(node.kind for node in own.nodes)
+    one, other = (dippm.predict(graph, batch=1024, device="A100") for graph in (own, exported))
+    assert other.latency_ms == pytest.approx(one.latency_ms, rel=0.05)

@@ -1,4 +1,4 @@
-"""Loops that may be recurrent layers say so."""
+"""Loops that may be one operator say so."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def value(name: str, kind: int = TensorProto.FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, None)
 
 
-@pytest.mark.parametrize(("steps", "is_learned", "is_said"), [(6, True, True), (6, False, False), (1, True, False)])
+@pytest.mark.parametrize(
+    ("steps", "is_learned", "is_said"), [(6, True, True), (6, False, False), (20, False, True), (1, True, False)]
+)
 @pytest.mark.parametrize("op_type", ["Loop", "Scan"])
-def test_a_recurrent_layer_that_was_taken_apart_is_named(
+def test_what_may_have_been_taken_apart_is_named(
     read: Any, op_type: str, steps: int, is_learned: bool, is_said: bool
 ) -> None:
     step = make("MatMul", ["h", "w"], ["p"]) if is_learned else make("Relu", ["h"], ["p"])

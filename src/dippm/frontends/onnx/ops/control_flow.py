@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dippm.costs.open_loops import MOST_ROUNDS
+from dippm.frontends.onnx.ops.embedding_bags import read_bags
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis
 from dippm.graph import OpKind
@@ -12,6 +13,7 @@ __all__: list[str] = []
 _UNROLLED_NODES = 20_000
 _UNROLLED_TRIPS = 4_096
 _ENDLESS = 2**62
+_MANY_TRIPS = 16
 
 
 @rule("If")
@@ -42,6 +44,9 @@ def loop(call: Call) -> list[Value]:
     scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
     if len(body.inputs) < 2 + len(carried) or len(body.outputs) < 1 + len(carried):
         raise ShapeError("its body does not fit its inputs")
+    bags = read_bags(call, body, carried)
+    if bags is not None:
+        return bags
     is_running = condition is None or condition.data is None or bool(condition.number())
     # A limit that is not known lets nothing be concluded; without one, the condition alone decides.
     most = limit[0] if limit else (_ENDLESS if call.optional(0) is None else 1)
@@ -150,12 +155,17 @@ def _times(count: int) -> str:
 
 
 def _warn_of_recurrence(call: Call, start: int, trips: int, carried_count: int) -> None:
-    """Say so where a loop may be a recurrent layer, as converters write those that ONNX has no operator for."""
-    is_learned = OpKind.LINEAR in call.evaluator.kinds_since(start)
-    if trips > 1 and carried_count and is_learned:
+    """Say so where a loop may be one operator, as converters write those that ONNX has none for."""
+    kinds = call.evaluator.kinds_since(start) - {OpKind.VIEW, OpKind.FILL}
+    if trips > 1 and carried_count and OpKind.LINEAR in kinds:
         call.warn(
             f"A loop with linear layers in it is counted step by step, {trips} times. If it is a recurrent layer that "
             "a converter took apart, such as Keras's GRU, PyTorch's own runs in far fewer kernels and takes less time."
+        )
+    elif trips >= _MANY_TRIPS and kinds:
+        call.warn(
+            f"A loop is counted step by step, {trips} times. If it is one operator that an exporter took apart, "
+            "PyTorch's own runs in far fewer kernels and takes less time."
         )
 
 

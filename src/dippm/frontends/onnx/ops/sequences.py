@@ -85,7 +85,10 @@ def length(call: Call) -> Value:
 @rule("ConcatFromSequence")
 def concat_from_sequence(call: Call) -> Value:
     """All elements one after another, or stacked."""
-    items = _items(call.required(0))
+    sequence = call.required(0)
+    if sequence.items is None and sequence.shape and call.int_attribute("axis") == 0:
+        return sequence  # bags of embeddings, which are joined where they are made
+    items = _items(sequence)
     if not items or any(len(item.shape) != len(items[0].shape) for item in items):
         raise ShapeError("its sequence is empty or of mixed rank")
     first = items[0].shape

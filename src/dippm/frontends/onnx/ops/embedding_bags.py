@@ -1,0 +1,109 @@
+"""Bags of embeddings, which PyTorch's newer exporter writes as a loop over the bags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dippm.frontends.onnx.program import Block, Op
+from dippm.frontends.onnx.values import Call, Value
+from dippm.graph import OpKind
+
+__all__ = ["read_bags"]
+
+_REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
+# What else a turn of the loop does: it works out where the rows of its bag begin and end.
+_OPERATORS = _REDUCTIONS | {
+    "Add", "Cast", "CastLike", "Constant", "Div", "Equal", "Greater", "Identity", "If", "Less", "Reshape",
+    "SequenceInsert", "Shape", "Slice", "Squeeze", "Sub", "Unsqueeze",
+}  # fmt: skip
+_MATRIX = 2
+
+
+def read_bags(call: Call, body: Block, carried: Sequence[Value]) -> list[Value] | None:
+    """A loop that reduces the rows of a table bag by bag, as the one kernel that ``nn.EmbeddingBag`` runs.
+
+    Args:
+        call: The loop.
+        body: Its body.
+        carried: What goes from turn to turn.
+
+    Returns:
+        The bags, joined as what reads them would join them, and the number of turns; None for every other loop.
+    """
+    place = _collecting_place(carried)
+    if place is None or len(body.outputs) != 3 or len(body.inputs) != 4 or not _is_joined(call, place):
+        return None
+    turns = _turns(call, body, place)
+    ops = list(_all_ops(body.ops))
+    if turns is None or any(op.op_type not in _OPERATORS or op.domain for op in ops):
+        return None
+    made = {number for op in ops for number in op.outputs}
+    sources = {op.inputs[0] for op in ops if op.op_type == "Slice"} - made - {*body.inputs}
+    outer = {number: call.evaluator.value(number) for number in sources}
+    rows = [number for number, value in outer.items() if len(value.shape) == _MATRIX]
+    offsets = [value for value in outer.values() if len(value.shape) == 1]
+    is_reduced = any(op.op_type in _REDUCTIONS for op in ops)
+    if len(rows) != 1 or len(offsets) != 1 or not is_reduced:
+        return None
+    looked_up = _looked_up(call, rows[0])
+    if looked_up is None:
+        return None
+    table, indices = looked_up
+    bags = call.emit(OpKind.EMBEDDING, [table, indices, offsets[0]], (turns, table.shape[1]), table.dtype)
+    results = [bags, call.constant_number(turns)]
+    return results if place == 0 else results[::-1]
+
+
+def _collecting_place(carried: Sequence[Value]) -> int | None:
+    """Which of two carried values is an empty sequence, where the other one is turn 0."""
+    if len(carried) != 2:
+        return None
+    for place, (sequence, turn) in enumerate((carried, carried[::-1])):
+        if sequence.items == [] and turn.data is not None and turn.data.size == 1 and turn.number() == 0:
+            return place
+    return None
+
+
+def _is_joined(call: Call, place: int) -> bool:
+    """Whether nothing but a concatenation along the bags reads what the loop collects, and nothing its last turn."""
+    outputs = call.op.outputs
+    readers = [op for op in _all_ops(call.evaluator.program.ops) if not {*op.inputs}.isdisjoint(outputs)]
+    if len(readers) != 1 or not {*outputs}.isdisjoint(call.evaluator.program.outputs):
+        return False
+    (reader,) = readers
+    attributes = reader.attributes
+    is_along_bags = attributes.get("axis") == 0 and not attributes.get("new_axis", 0)
+    return reader.op_type == "ConcatFromSequence" and reader.inputs[0] == outputs[place] and is_along_bags
+
+
+def _turns(call: Call, body: Block, place: int) -> int | None:
+    """How often the body runs: it goes on while its turn is below a number that is known."""
+    makers = {number: op for op in body.ops for number in op.outputs}
+    condition, collected, turn = body.outputs[0], body.outputs[1 + place], body.outputs[2 - place]
+    test, insertion = makers.get(condition), makers.get(collected)
+    if test is None or test.op_type != "Less" or test.inputs[0] != turn or test.inputs[1] in makers:
+        return None
+    if insertion is None or insertion.op_type != "SequenceInsert" or insertion.inputs[0] != body.inputs[2 + place]:
+        return None
+    limit = call.evaluator.value(test.inputs[1])
+    return limit.integer() if limit.data is not None and limit.data.size == 1 else None
+
+
+def _looked_up(call: Call, rows: int) -> tuple[Value, Value] | None:
+    """The table and the indices that rows are looked up by, which may be multiplied by a weight each."""
+    makers = {number: op for op in call.evaluator.program.ops for number in op.outputs}
+    maker = makers.get(rows)
+    if maker is not None and maker.op_type == "Mul" and call.evaluator.value(maker.inputs[1]).shape[1:] == (1,):
+        maker = makers.get(maker.inputs[0])
+    if maker is None or maker.op_type != "Gather" or maker.attributes.get("axis", 0) != 0:
+        return None
+    table, indices = (call.evaluator.value(number) for number in maker.inputs)
+    is_table = table.is_static and table.dtype.is_floating and len(table.shape) == _MATRIX
+    return (table, indices) if is_table and len(indices.shape) == 1 else None
+
+
+def _all_ops(ops: Iterable[Op]) -> Iterator[Op]:
+    for op in ops:
+        yield op
+        for block in op.blocks():
+            yield from _all_ops(block.ops)
