@@ -119,6 +119,7 @@ class Program:
         inputs: The model's inputs in order.
         outputs: Numbers of the model's outputs.
         trained: Numbers of values that stand where a layer has its weights.
+        untrained: Numbers of stored tensors that the exporter says are no parameters.
         declared: Type and shape that the file states for values between operators; -1 for an open dimension.
         opset: Version of the standard opset.
         warnings: What to tell the user.
@@ -132,6 +133,7 @@ class Program:
     outputs: list[int]
     constants: dict[int, Weight] = field(default_factory=dict)
     trained: set[int] = field(default_factory=set)
+    untrained: set[int] = field(default_factory=set)
     declared: dict[int, tuple[DType, tuple[int, ...] | None]] = field(default_factory=dict)
     opset: int = 0
     warnings: list[str] = field(default_factory=list)

@@ -110,7 +110,9 @@ def assign_roles(program: Program) -> None:
         elif number in states and _is_made_up(weight):
             weight.role = TensorRole.CONSTANT
         else:
-            weight.role = _role(weight)
+            role = _role(weight)
+            is_stated = role is TensorRole.PARAMETER and number in program.untrained
+            weight.role = TensorRole.BUFFER if is_stated else role
 
 
 def role_of_constant(constant: Weight, *, is_trained: bool) -> TensorRole:
