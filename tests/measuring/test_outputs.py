@@ -43,8 +43,13 @@ def test_complex_numbers_are_two_real_ones() -> None:
         (torch.ones(2, 1), False),
         (OrderedDict(logits=ONE), True),
         (Wrapped(logits=ONE), True),
-        (Wrapped(hidden=(ONE,)), False),
-        ((ONE, ONE), False),
+        (Wrapped(hidden=(ONE,)), True),
+        ((ONE, ONE), True),
+        ((torch.ones(2, 3, 4, 4), ONE), False),
+        ((torch.ones(2, 3, dtype=torch.int64), ONE), True),
+        ((torch.complex(ONE, ONE), ONE), False),
+        ((torch.ones(2, 3, 4, 4), ONE.clone().requires_grad_()), True),
+        ((), False),
     ],
 )
 def test_logits(output: object, is_found: bool) -> None:

@@ -25,13 +25,19 @@ def floating_tensors(output: object) -> Iterator[torch.Tensor]:
 
 
 def find_logits(output: object) -> torch.Tensor | None:
-    """The output's scores of classes: what it calls ``logits``, else its one tensor if that has 2 or 3 dimensions."""
+    """The output's scores of classes.
+
+    What it calls ``logits``; else the first of its tensors that depends on weights, if it has 2 or 3 dimensions.
+    """
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if isinstance(named, torch.Tensor):
         return named
-    if not isinstance(output, torch.Tensor) or output.is_complex():
+    tensors = [leaf for leaf in _leaves(output) if isinstance(leaf, torch.Tensor)]
+    numbers = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+    first = next((tensor for tensor in numbers if tensor.requires_grad), numbers[0] if numbers else None)
+    if first is None or first.is_complex():
         return None
-    return output if output.dim() in (2, 3) and output.shape[-1] > 1 else None
+    return first if first.dim() in (2, 3) and first.shape[-1] > 1 else None
 
 
 def is_finite(output: object) -> bool:
