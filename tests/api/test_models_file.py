@@ -53,6 +53,11 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert second == dippm.ModelToPack(model="timm:resnet50")
 
 
+def test_the_mark_that_editors_on_windows_begin_files_with_is_no_part_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path, b"\xef\xbb\xbf[[model]]\r\nmodel = 'timm:resnet50'\r\n")
+    assert dippm.load_models_file(path) == [dippm.ModelToPack(model="timm:resnet50")]
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [

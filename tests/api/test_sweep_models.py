@@ -48,6 +48,9 @@ def test_a_list_holds_one_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "models" / "a.onnx").write_bytes(b"x")
     (tmp_path / "list.txt").write_text("# some\n\n  timm:resnet18 \nmodels\nb c.onnx\n")
     assert list_models(["@list.txt", "z.pt"]) == ["timm:resnet18", "models/a.onnx", "b c.onnx", "z.pt"]
+    # As editors on Windows write it.
+    (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbftimm:resnet18\r\nb c.onnx\r\n")
+    assert list_models("@list.txt") == ["timm:resnet18", "b c.onnx"]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,15 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_the_end_of_a_file_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def end() -> object:
+        raise EOFError("Ran out of input")
+
+    monkeypatch.setattr("dippm.api.list_devices", end)
+    assert main(["devices", "--json"]) == 1
+    assert "EOFError: Ran out of input" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
 def test_a_program_that_ray_ends_was_terminated(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

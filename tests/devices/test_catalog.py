@@ -512,6 +512,12 @@ def test_device_file_is_read(tmp_path: Path) -> None:
     assert spec.sources == {"sm_count": "the box"}
 
 
+def test_a_device_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(DEVICE_FILE, encoding="utf-8-sig")
+    assert load_device_file(path).name == "My GPU"
+
+
 def test_documented_device_file_is_read(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
     path = tmp_path / "gpu.toml"

@@ -77,6 +77,19 @@ def test_resume_goes_on_after_the_last_epoch_not_after_the_best(samples, parts, 
     assert [report.epoch for report in seen] == list(range(1, 11))
 
 
+@pytest.mark.parametrize("kept", [0, 500])
+def test_a_checkpoint_that_was_cut_off_is_named(samples, parts, settings, tmp_path, whole, whole_folder, kept) -> None:
+    shutil.copytree(whole_folder, tmp_path / "cut")
+    last = tmp_path / "cut" / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:kept])
+    longer = replace(settings, epochs=5)
+    with pytest.raises(DippmError, match=r"last\.ckpt' cannot be read: .+ Remove it") as caught:
+        fit_network(samples, parts, longer, tmp_path / "cut", resume=True)
+    assert caught.value.code == "checkpoint.unreadable"
+    last.unlink()
+    assert fit_network(samples, parts, longer, tmp_path / "cut", resume=True).epochs == 5
+
+
 def test_a_finished_run_gives_its_result_again(samples, parts, settings, tmp_path, whole, whole_folder) -> None:
     shutil.copytree(whole_folder, tmp_path / "whole")
     again = fit_network(samples, parts, settings, tmp_path / "whole", resume=True)

@@ -35,7 +35,7 @@ def load_models_file(path: str | PathLike[str]) -> list[ModelToPack]:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise UsageError(f"{where} is larger than 4 MB.", code="models_file.unreadable")
-        document = tomllib.loads(text.decode("utf-8"))
+        document = tomllib.loads(text.decode("utf-8-sig"))
     except OSError as exc:
         raise UsageError(f"{where} cannot be read: {exc.strerror}.", code="models_file.unreadable") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:

@@ -69,7 +69,7 @@ def _expand(entry: object) -> Iterator[str]:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
         words = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
         raise UsageError(

@@ -105,7 +105,10 @@ def _report_unexpected(exc: Exception, words: Sequence[str], *, as_json: bool) -
     import typer
 
     if isinstance(exc, typer.Abort):
-        return STATUS_INTERRUPTED
+        # The option parser takes the end of any file that anything reads for that of the terminal.
+        if not isinstance(exc.__cause__, EOFError):
+            return STATUS_INTERRUPTED
+        exc = exc.__cause__
     # Wrong options: the parser's own exceptions, whose class has no public name in every version of it.
     format_message = getattr(exc, "format_message", None)
     if callable(format_message):

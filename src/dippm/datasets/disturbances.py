@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -71,7 +70,9 @@ def even_out_pace(labels: Sequence[Label]) -> list[Label]:
         The labels in their order with other ``latency_ms``.
     """
     moments = [_seconds(label) for label in labels]
-    known = np.array([place for place, moment in enumerate(moments) if _is_timed(labels[place]) and moment is not None])
+    known = np.array(
+        [place for place, moment in enumerate(moments) if labels[place].measurement.is_timed and moment is not None]
+    )
     row_of: dict[str, int] = {}
     row = np.array([row_of.setdefault(labels[place].recipe.key, len(row_of)) for place in known], dtype=np.int64)
     is_repeated = np.bincount(row, minlength=len(row_of)) > 1
@@ -131,11 +132,6 @@ def _smooth(rest: FloatArray) -> FloatArray:
     result = np.zeros(len(rest))
     result[has_any] = np.nanmedian(windows[has_any], axis=1)
     return result
-
-
-def _is_timed(label: Label) -> bool:
-    latency_ms = label.measurement.latency_ms
-    return latency_ms is not None and 0.0 < latency_ms < math.inf
 
 
 def _seconds(label: Label) -> float | None:

@@ -342,7 +342,7 @@ def _read_device_text(path: Path) -> str:
                 code="device_file.unreadable",
                 cure="Give a TOML file with one device's figures.",
             )
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
         raise UsageError(

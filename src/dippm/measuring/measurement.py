@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -127,6 +128,11 @@ class Measurement:
     reserved_peak_mb: float | None = None
     state: DeviceState = field(default_factory=DeviceState)
     software: SoftwareStack = field(default_factory=SoftwareStack)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it tells how long a call takes."""
+        return self.latency_ms is not None and 0.0 < self.latency_ms < math.inf
 
     @property
     def fits(self) -> bool | None:

@@ -132,9 +132,7 @@ def calibrate_power(
         measured = [
             label
             for label in labels
-            if label.configuration.conditions.mode is mode
-            and label.measurement.energy_j
-            and label.measurement.latency_ms
+            if label.configuration.conditions.mode is mode and label.measurement.energy_j and label.measurement.is_timed
         ]
         draws = _measured_draws(measured, predictor, device, cache=cache)
         if len(draws) < least_rows:

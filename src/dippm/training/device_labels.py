@@ -180,7 +180,7 @@ def fit_host_ratio(measured_ms: FloatArray, busy_ms: FloatArray, launched: Float
 def _why_not(label: Label, device: DeviceSpec, shipped: AdditivePredictor) -> str:
     """Why a label teaches the networks nothing, ``""`` where it does."""
     conditions = label.configuration.conditions
-    if label.measurement.outcome is not Outcome.OK or not label.measurement.latency_ms:
+    if label.measurement.outcome is not Outcome.OK or not label.measurement.is_timed:
         return "did not end well"
     if label.configuration.engine is not Engine.TORCH:
         return f"run by {label.configuration.engine.value}"

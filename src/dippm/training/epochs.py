@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import signal
 import time
 import warnings
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from dippm.errors import DippmError
 from dippm.training.graph_batches import BatchedSamples
 from dippm.training.graph_network import MONITORED, GraphData, NetworkModule, TargetScaling
 from dippm.training.lightning import pl
@@ -31,6 +33,7 @@ __all__ = [
     "TrainingRun",
     "is_on_gpu",
     "quiet_lightning",
+    "read_checkpoint",
 ]
 
 _CHECKPOINTS = "checkpoints"
@@ -72,6 +75,24 @@ class TrainingRun:
     device: str
 
 
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds.
+
+    Raises:
+        DippmError: ``checkpoint.unreadable`` where it was cut off or damaged.
+    """
+    try:
+        stored: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, KeyError, ValueError, pickle.UnpicklingError) as exc:
+        why = (str(exc).splitlines() or ["it is cut off"])[0]
+        raise DippmError(
+            f"The checkpoint '{path}' cannot be read: {why.rstrip('.')}.",
+            code="checkpoint.unreadable",
+            cure="Remove it. Without its last checkpoint a training begins again with its first epoch.",
+        ) from exc
+    return stored
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastEpochs:
     """What the last checkpoint of a training has behind it.
@@ -90,8 +111,12 @@ class PastEpochs:
 
     @classmethod
     def read(cls, path: Path) -> PastEpochs:
-        """Read a checkpoint; whoever runs the epochs does not know all of it where other processes do the work."""
-        stored = torch.load(path, map_location="cpu", weights_only=True)
+        """Read a checkpoint; whoever runs the epochs does not know all of it where other processes do the work.
+
+        Raises:
+            DippmError: ``checkpoint.unreadable``.
+        """
+        stored = read_checkpoint(path)
         states: list[dict[str, Any]] = list(stored["callbacks"].values())
         stop = next(state for state in states if "wait_count" in state)
         best = next(state for state in states if state.get("monitor") == MONITORED)

@@ -25,6 +25,7 @@ from dippm.training.epochs import (
     TrainingJob,
     is_on_gpu,
     quiet_lightning,
+    read_checkpoint,
 )
 from dippm.training.graph_batches import BatchedSamples, GraphTensors
 from dippm.training.graph_network import GRAPHS_PER_PASS, TargetScaling, predict_samples
@@ -302,7 +303,7 @@ def _read_best(path: Path) -> tuple[dict[str, torch.Tensor], int]:
             code="train.no_checkpoint",
             cure="Train in another folder.",
         )
-    stored = torch.load(path, map_location="cpu", weights_only=True)
+    stored = read_checkpoint(path)
     weights = {
         name.removeprefix(_PREFIX): tensor for name, tensor in stored["state_dict"].items() if name.startswith(_PREFIX)
     }

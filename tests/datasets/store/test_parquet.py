@@ -27,7 +27,7 @@ def test_there_and_back(tmp_path: Path, make_label: Maker, rich_label: Label) ->
 
 @settings(max_examples=30, deadline=None)
 @given(
-    latency=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    latency=st.none() | st.floats(min_value=0.0, allow_nan=False, allow_infinity=False),
     message=st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))),
     graph_hash=st.sampled_from(["", "ab" * 16]),
 )

@@ -58,7 +58,16 @@ def test_texts_that_no_database_holds_are_cleaned(make_label: Callable[..., Labe
 
 @pytest.mark.parametrize(
     "change",
-    [{"outcome": "splendid"}, {"arguments": "{"}, {"inputs": "[[1]]"}, {"batch": None}, {"mode": "dreaming"}],
+    [
+        {"outcome": "splendid"},
+        {"arguments": "{"},
+        {"inputs": "[[1]]"},
+        {"batch": None},
+        {"mode": "dreaming"},
+        {"latency_ms": -1.0},
+        {"energy_j": -0.1},
+        {"timed_runs": -1},
+    ],
 )
 def test_a_row_that_is_no_label_is_refused(change: dict[str, object], make_label: Callable[..., Label]) -> None:
     row = label_to_row(make_label())

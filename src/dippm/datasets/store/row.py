@@ -104,6 +104,9 @@ def row_to_label(row: Mapping[str, Any]) -> Label:
         measured = {
             field.name: row[field.name] for field in fields(Measurement) if field.name not in ("state", "software")
         }
+        negative = [name for name, value in measured.items() if isinstance(value, int | float) and value < 0]
+        if negative:
+            raise ValueError(f"{negative[0]} below 0")
         measured["outcome"] = Outcome(row["outcome"])
         return Label(
             recipe=recipe,
