@@ -36,6 +36,13 @@ def test_a_copy_of_a_weight_that_autocast_keeps_serves_many_uses() -> None:
     assert find_trained_outputs(first, [second]) == [0]
 
 
+def test_what_is_made_of_rows_that_were_looked_up_is_no_use_of_the_table() -> None:
+    table, scores = nn.Embedding(10, 8), nn.Linear(8, 5)
+    hidden = table(torch.ones(2, 3, dtype=torch.int64))
+    assert find_trained_outputs(scores(hidden), [hidden.relu(), hidden.mean(1)]) == []
+    assert find_trained_outputs(scores(X), [hidden.relu()]) == [0]
+
+
 def test_weights_that_are_not_trained_do_not_count() -> None:
     body, frozen = nn.Linear(8, 8), nn.Linear(8, 4).requires_grad_(False)
     hidden = body(X)

@@ -74,11 +74,21 @@ def test_a_board_that_waits_for_its_host_draws_idle_power_for_that() -> None:
     _, (low_j, high_j) = time_and_energy_intervals(
         time, energy_j, load_of(), _IDLE, _DEVICE, spread=np.zeros(1), power_spread=0.0
     )
-    # The kernels run for the whole of the time, and take what the board does.
-    of_kernels = math.log(energy_j[0] / (_IDLE_W * 0.01))
-    of_host = math.log((energy_j[0] + _IDLE_W * 0.02) / energy_j[0])
-    assert low_j == pytest.approx(energy_j / math.exp(of_kernels))
-    assert high_j == pytest.approx(energy_j * math.exp(math.hypot(of_kernels, of_host)))
+    assert low_j == pytest.approx(energy_j)
+    assert high_j == pytest.approx(energy_j + _IDLE_W * 0.02)
+
+
+def test_energy_is_no_less_certain_than_time_and_power() -> None:
+    # Kernels of some microseconds: what they start with is a part that no shorter time shrinks.
+    time, running = breakdown(0.006, fast_host_ms=0.006, slow_host_ms=0.006), replace(_MOVING, running_pj=50.0)
+    load = load_of(_DEVICE.bandwidth_gb_s * 1e9 * 6e-6)
+    energy_j = load.energy_j(running, _DEVICE, time.latency_ms)
+    assert load.energy_j(running, _DEVICE, time.latency_ms / 1.3) < energy_j / 1.3
+    _, (low_j, high_j) = time_and_energy_intervals(
+        time, energy_j, load, running, _DEVICE, spread=np.array([0.3]), power_spread=0.1
+    )
+    assert energy_j / math.exp(math.hypot(0.3, 0.1)) <= low_j * (1.0 + 1e-9)
+    assert high_j <= energy_j * math.exp(math.hypot(0.3, 0.1)) * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("energy_j", [0.9, 10.0])

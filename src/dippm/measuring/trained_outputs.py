@@ -9,6 +9,9 @@ import torch
 
 __all__ = ["find_trained_outputs"]
 
+# Names of what autograd records of them.
+_LOOKUPS = ("Embedding", "Gather")
+
 
 def find_trained_outputs(first: torch.Tensor, others: Sequence[torch.Tensor]) -> list[int]:
     """Positions of the outputs that lead to a use of a weight to which neither the first nor one before them does.
@@ -39,7 +42,12 @@ def _has_new_use(output: torch.Tensor, passed: set[Any]) -> bool:
 
 
 def _is_weight(operator: Any) -> bool:
-    """Whether what an operator gives is a weight, or was made of one alone: its transpose, its copy in 16 bits."""
+    """Whether what an operator gives is a weight, or was made of one alone: its transpose, its copy in 16 bits.
+
+    Rows that are looked up by an input are of the input too.
+    """
     while len(operator.next_functions) == 1 and operator.next_functions[0][0] is not None:
+        if operator.name().startswith(_LOOKUPS):
+            return False
         operator = operator.next_functions[0][0]
     return hasattr(operator, "variable")

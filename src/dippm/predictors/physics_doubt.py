@@ -210,6 +210,8 @@ def time_and_energy_intervals(
     for sign, host_ms in ((-1.0, breakdown.fast_host_ms), (1.0, breakdown.slow_host_ms)):
         times.append(np.exp(np.hypot(spread, _log_ratio(host_ms, latency_ms, least=_LEAST_MS))))
         of_kernels = _log_ratio(load.energy_j(power, device, latency_ms * np.exp(sign * spread)), energy_j)
+        # Of kernels of some microseconds the start is a part that does not shrink with the rest.
+        of_kernels = np.clip(of_kernels, -spread, spread)
         of_host = _log_ratio(energy_j + idle_w * (host_ms - latency_ms) / 1e3, energy_j)
         energies.append(np.exp(np.hypot(np.hypot(of_kernels, of_host), power_spread)))
     latency_low, latency_high = latency_ms / times[0], latency_ms * times[1] * most_times

@@ -165,8 +165,8 @@ def leave_out(
                     in_time_j / measured_j - 1.0,
                     energy_j / measured_j - 1.0,
                     # As dippm.predictors.physics_doubt has it of calls that wait for no host.
-                    math.hypot(math.log(energy_j / low_j), spread),
-                    math.hypot(math.log(high_j / energy_j), spread),
+                    math.hypot(min(math.log(energy_j / low_j), left_out.half_width), spread),
+                    math.hypot(min(math.log(high_j / energy_j), left_out.half_width), spread),
                 )
             )
     columns = np.array(figures).reshape(-1, 5).T

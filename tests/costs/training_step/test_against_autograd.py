@@ -358,6 +358,24 @@ class _Heads(nn.Module):
         return {"logits": self.scores(hidden), "hidden": hidden, "words": self.words(hidden), "image": image}
 
 
+class _Padded(nn.Module):
+    """Two heads, one of which is written into zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.scores, self.part = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 8)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        padded = torch.zeros(x.shape[0], 16)
+        padded[:, :8] = self.part(hidden)
+        return self.scores(hidden), padded
+
+
+def test_a_head_that_is_written_into_zeros():
+    _assert_alike(_Padded, (8,), Optimizer.SGD)
+
+
 def test_heads_beside_scores():
     _assert_alike(_Heads, (64,), Optimizer.ADAM)
     module = _Heads()

@@ -186,7 +186,7 @@ class Gradients:
     def written_through(self, node: Node) -> list[int]:
         """The tensors of which a node overwrites what its first input, a view of them, shows."""
         seen: list[int] = []
-        if node.kind is OpKind.VIEW or not self.wants_any(node.outputs[:1]):
+        if node.kind is OpKind.VIEW or not node.inputs or not self.wants_any(node.outputs[:1]):
             return seen
         target = node.inputs[0]
         if self.builder.base(node.outputs[0]) == self.builder.base(target):

@@ -15,7 +15,8 @@ from dippm.graph import OpKind
 
 NUMBERS = {
     "zero": np.int64(0), "one": np.int64(1), "two": np.array([2], np.int64), "ten": np.int64(10),
-    "row": np.array([-1], np.int64), "first": np.array([0], np.int64),
+    "row": np.array([-1], np.int64), "first": np.array([0], np.int64), "last": np.array([1], np.int64),
+    "five": np.int64(5),
 }  # fmt: skip
 
 
@@ -23,12 +24,14 @@ def value(name: str, kind: int = TensorProto.INT64) -> onnx.ValueInfoProto:
     return h.make_tensor_value_info(name, kind, None)
 
 
-def make_loop(*, reduction: str, extra: str, is_turn_first: bool) -> onnx.NodeProto:
+def make_loop(
+    *, reduction: str, extra: str, is_turn_first: bool, axis: str, step: str, most: str, turns: str
+) -> onnx.NodeProto:
     """The loop of the exporter: slice the bounds, slice the rows between them, reduce these, insert the result."""
     rows = [h.make_node("Slice", ["rows", "start", "end"], ["own"])]
     if extra:
         rows.append(h.make_node(extra, ["own"], ["changed"]))
-    reduced = ["changed" if extra else "own", "first"]
+    reduced = ["changed" if extra else "own", axis]
     rows.append(h.make_node(reduction, reduced, ["bag"]))
     full = h.make_graph(rows, "full", [], [value("bag", TensorProto.FLOAT)])
     none = onnx.numpy_helper.from_array(np.zeros((1, 64), np.float32), "none")
@@ -44,15 +47,15 @@ def make_loop(*, reduction: str, extra: str, is_turn_first: bool) -> onnx.NodePr
             h.make_node("Equal", ["start", "end"], ["is_empty"]),
             h.make_node("If", ["is_empty"], ["result"], then_branch=absent, else_branch=full),
             h.make_node("SequenceInsert", ["bags", "result"], ["bags_out"]),
-            h.make_node("Add", ["turn", "one"], ["turn_out"]),
+            h.make_node("Add", ["turn", step], ["turn_out"]),
             h.make_node("Less", ["turn_out", "count"], ["goes_on"]),
         ],
         "body",
         [value("round"), value("is_on"), *(value(name) for name in carried)],
         [value("goes_on"), *(value(f"{name}_out") for name in carried)],
     )
-    begin, end = (["zero", "empty"], ["turns", "all"]) if is_turn_first else (["empty", "zero"], ["all", "turns"])
-    return h.make_node("Loop", ["", "is_more", *begin], end, body=body)
+    begin, end = (["zero", "empty"], [turns, "all"]) if is_turn_first else (["empty", "zero"], ["all", turns])
+    return h.make_node("Loop", [most, "is_more", *begin], end, body=body)
 
 
 def bags(
@@ -63,6 +66,10 @@ def bags(
     is_weighted: bool = True,
     new_axis: int = 0,
     outputs: tuple[str, ...] = ("y",),
+    axis: str = "first",
+    step: str = "one",
+    most: str = "",
+    turns: str = "turns",
 ) -> dict[str, Any]:
     """A model that looks ten rows up for each sample and reduces them."""
     nodes = [
@@ -76,7 +83,9 @@ def bags(
         h.make_node("Concat", ["begins", "total"], ["offsets"], axis=0),
         h.make_node("SequenceEmpty", [], ["empty"]),
         h.make_node("Less", ["zero", "count"], ["is_more"]),
-        make_loop(reduction=reduction, extra=extra, is_turn_first=is_turn_first),
+        make_loop(
+            reduction=reduction, extra=extra, is_turn_first=is_turn_first, axis=axis, step=step, most=most, turns=turns
+        ),
         h.make_node("ConcatFromSequence", ["all"], ["y"], axis=0, new_axis=new_axis),
     ]
     if is_weighted:
@@ -107,6 +116,11 @@ def test_bags_are_one_lookup(read, shape_of, reduction: str, is_turn_first: bool
     assert graph.warnings == ()
 
 
+def test_the_last_turn_may_be_left_out(read) -> None:
+    graph = read(**bags(turns=""))
+    assert [node.kind for node in graph.nodes if node.kind not in (OpKind.VIEW, OpKind.FILL)] == [OpKind.EMBEDDING]
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -120,3 +134,10 @@ def test_other_loops_are_counted_turn_by_turn(build, options: dict[str, Any]) ->
     assert graph.fixed_batch == 20
     assert sum(node.kind is OpKind.REDUCE for node in graph.nodes) == 20
     assert any("counted step by step, 20 times" in warning for warning in graph.warnings)
+
+
+@pytest.mark.parametrize("options", [{"axis": "last"}, {"step": "five"}, {"most": "five"}])
+def test_loops_that_do_not_take_every_bag_or_reduce_otherwise_are_no_lookup(build, options: dict[str, Any]) -> None:
+    graph = read_onnx(build(**bags(**options)), batch_hint=20)
+    assert all(len(node.inputs) == 2 for node in graph.nodes if node.kind is OpKind.EMBEDDING)
+    assert OpKind.REDUCE in {node.kind for node in graph.nodes}

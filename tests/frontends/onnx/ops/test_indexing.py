@@ -100,6 +100,11 @@ def test_marks_at_known_indices_are_known(read, shape_of, indices: object, axis:
     assert shape_of(graph, graph.outputs[0]) == [str(number) for number in np.ravel(expected)]
 
 
+def test_marks_of_no_index_are_not_counted_by_their_depth(one, shapes) -> None:
+    weights = {"i": np.zeros(0, np.int64), "depth": np.array(2**40), "values": np.array([1, 5])}
+    assert shapes(one("OneHot", "i depth values", weights=weights)) == [["0", str(2**40)]]
+
+
 def test_marks_need_two_numbers(refused) -> None:
     weights = {"i": np.array([1]), "depth": np.array(3), "values": np.array([1, 5, 7])}
     assert "for each of no mark and a mark" in refused("OneHot", "i depth values", weights=weights)

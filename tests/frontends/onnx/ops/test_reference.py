@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from dippm.frontends.onnx import read_onnx
 from dippm.frontends.onnx.values import DATA_LIMIT
 
 ONE, THREE = np.array([1], np.int64), np.array([3], np.int64)
@@ -103,3 +104,25 @@ def test_what_is_fractional_or_large_is_left_to_the_device(read, kinds, data: np
 def test_what_cannot_run_is_refused_by_its_rule(refused) -> None:
     weights = {"a": np.ones((2, 3), np.int64), "b": np.ones((2, 3), np.int64)}
     assert "columns meet" in refused("MatMul", "a b", weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "names", "weights", "attributes"),
+    [
+        ("Pad", ["a", "p"], {"a": whole(1, 2), "p": whole(0, 10**12)}, {}),
+        ("Pad", ["a", "p"], {"a": np.ones((1,) * 30, np.int64), "p": whole(*[1] * 60)}, {}),
+        ("Einsum", ["a", "a", "a", "a"], {"a": np.ones(900, np.int64)}, {"equation": "i,j,k,l->ijkl"}),
+        ("MatMul", ["a", "b"], {"a": np.ones((4000, 1), np.int64), "b": np.ones((1, 4000), np.int64)}, {}),
+    ],
+)
+def test_nothing_large_is_worked_out(
+    build, monkeypatch: pytest.MonkeyPatch, op_type: str, names: list[str], weights: dict[str, Any],
+    attributes: dict[str, Any],
+) -> None:  # fmt: skip
+    def refuse(*_: object) -> None:
+        raise AssertionError("it was evaluated")
+
+    monkeypatch.setattr("dippm.frontends.onnx.ops.reference._run", refuse)
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node(op_type, names, ["z"], **attributes)]
+    graph = read_onnx(build(nodes, weights=weights, inputs={"x": ["N", 4]}, outputs=("y", "z"), opset=18))
+    assert graph.nodes

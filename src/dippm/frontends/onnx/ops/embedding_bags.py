@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from dippm.frontends.onnx.program import Block, Op
-from dippm.frontends.onnx.values import Call, Value
+from dippm.frontends.onnx.program import ABSENT, Block, Op
+from dippm.frontends.onnx.values import Call, ShapeError, Value
 from dippm.graph import OpKind
 
 __all__ = ["read_bags"]
@@ -28,13 +28,14 @@ def read_bags(call: Call, body: Block, carried: Sequence[Value]) -> list[Value] 
         carried: What goes from turn to turn.
 
     Returns:
-        The bags, joined as what reads them would join them, and the number of turns; None for every other loop.
+        The bags, as a sequence of one tensor since what reads them joins them, and the number of turns; None for every
+        other loop.
     """
     place = _collecting_place(carried)
     if place is None or len(body.outputs) != 3 or len(body.inputs) != 4 or not _is_joined(call, place):
         return None
-    turns = _turns(call, body, place)
     ops = list(_all_ops(body.ops))
+    turns = _turns(call, body, place)
     if turns is None or any(op.op_type not in _OPERATORS or op.domain for op in ops):
         return None
     made = {number for op in ops for number in op.outputs}
@@ -42,15 +43,18 @@ def read_bags(call: Call, body: Block, carried: Sequence[Value]) -> list[Value] 
     outer = {number: call.evaluator.value(number) for number in sources}
     rows = [number for number, value in outer.items() if len(value.shape) == _MATRIX]
     offsets = [value for value in outer.values() if len(value.shape) == 1]
-    is_reduced = any(op.op_type in _REDUCTIONS for op in ops)
-    if len(rows) != 1 or len(offsets) != 1 or not is_reduced:
+    reductions = [op for op in ops if op.op_type in _REDUCTIONS]
+    if len(rows) != 1 or len(offsets) != 1 or not reductions:
+        return None
+    if any(_known(call, body, op.inputs[1]) != 0 if len(op.inputs) > 1 else True for op in reductions):
         return None
     looked_up = _looked_up(call, rows[0])
     if looked_up is None:
         return None
     table, indices = looked_up
     bags = call.emit(OpKind.EMBEDDING, [table, indices, offsets[0]], (turns, table.shape[1]), table.dtype)
-    results = [bags, call.constant_number(turns)]
+    joined = Value((1,), bags.dtype, items=[bags])
+    results = [joined, call.constant_number(turns)]
     return results if place == 0 else results[::-1]
 
 
@@ -66,14 +70,14 @@ def _collecting_place(carried: Sequence[Value]) -> int | None:
 
 def _is_joined(call: Call, place: int) -> bool:
     """Whether nothing but a concatenation along the bags reads what the loop collects, and nothing its last turn."""
-    outputs = call.op.outputs
+    outputs = {*call.op.outputs} - {ABSENT}
     readers = [op for op in _all_ops(call.evaluator.program.ops) if not {*op.inputs}.isdisjoint(outputs)]
-    if len(readers) != 1 or not {*outputs}.isdisjoint(call.evaluator.program.outputs):
+    if len(readers) != 1 or not outputs.isdisjoint(call.evaluator.program.outputs):
         return False
     (reader,) = readers
     attributes = reader.attributes
     is_along_bags = attributes.get("axis") == 0 and not attributes.get("new_axis", 0)
-    return reader.op_type == "ConcatFromSequence" and reader.inputs[0] == outputs[place] and is_along_bags
+    return reader.op_type == "ConcatFromSequence" and reader.inputs[0] == call.op.outputs[place] and is_along_bags
 
 
 def _turns(call: Call, body: Block, place: int) -> int | None:
@@ -85,8 +89,26 @@ def _turns(call: Call, body: Block, place: int) -> int | None:
         return None
     if insertion is None or insertion.op_type != "SequenceInsert" or insertion.inputs[0] != body.inputs[2 + place]:
         return None
-    limit = call.evaluator.value(test.inputs[1])
-    return limit.integer() if limit.data is not None and limit.data.size == 1 else None
+    step = makers.get(turn)
+    if step is None or step.op_type != "Add" or step.inputs[0] != body.inputs[3 - place]:
+        return None
+    turns, most = _known(call, body, test.inputs[1]), call.optional(0)
+    is_stopped = most is not None and (most.data is None or turns is None or most.number() < turns)
+    return turns if _known(call, body, step.inputs[1]) == 1 and not is_stopped else None
+
+
+def _known(call: Call, body: Block, number: int) -> int | None:
+    """The one whole number that a value of the loop's body is, whatever type it is brought to; None for any other."""
+    makers = {number: op for op in body.ops for number in op.outputs}
+    while (maker := makers.get(number)) is not None and maker.op_type in {"Cast", "CastLike", "Identity"}:
+        number = maker.inputs[0]
+    if maker is not None or number in body.inputs:
+        return None
+    try:
+        value = call.evaluator.value(number)
+    except ShapeError:  # made within a block of the body
+        return None
+    return value.integer() if value.data is not None and value.data.size == 1 else None
 
 
 def _looked_up(call: Call, rows: int) -> tuple[Value, Value] | None:

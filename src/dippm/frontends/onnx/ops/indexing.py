@@ -139,7 +139,7 @@ def one_hot(call: Call) -> Value:
 
 def _mark_known(call: Call, inputs: tuple[Value, Value, Value], axis: int, shape: tuple[int, ...]) -> Value | None:
     """The marks themselves where all is known: exporters count by them how often a tensor is repeated."""
-    if not all(value.is_constant for value in inputs) or numel(shape) > call.data_limit:
+    if not all(value.is_constant for value in inputs) or max(numel(shape), inputs[1].integer()) > call.data_limit:
         return None
     indices, _, values = (np.asarray(value.data) for value in inputs)
     if values.shape != (2,) or inputs[1].integer() < 0:

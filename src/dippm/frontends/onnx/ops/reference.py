@@ -6,6 +6,7 @@ Exporters work out sizes with whatever operators they have.
 from __future__ import annotations
 
 import logging
+from math import prod
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _OPERATORS = frozenset(
         "ReverseSequence", "ScatterElements", "ScatterND", "SpaceToDepth", "TopK", "Unique",
     }
 )  # fmt: skip
+_PRODUCTS = frozenset({"BitShift", "Einsum", "Gemm", "MatMul"})
 _WHOLE = frozenset("biu")
 
 
@@ -45,10 +47,28 @@ def evaluate_known(call: Call) -> list[Value] | None:
     inputs = [None if value is None else _whole_numbers(value) for value in call.inputs]
     if not inputs or any(array is None and value is not None for array, value in zip(inputs, call.inputs, strict=True)):
         return None
+    if _most_elements(call, inputs) > call.data_limit:
+        return None
     results = _run(call, inputs)
     if results is None or any(result.size > call.data_limit for result in results):
         return None
     return [call.constant(result, call.inputs) for result in results]
+
+
+def _most_elements(call: Call, inputs: list[Array | None]) -> int:
+    """More elements than a result, or what it is made of on the way, may have.
+
+    Products have no more than their inputs' sizes multiplied. But for padding, all others choose or rearrange what they
+    read.
+    """
+    sizes = [array.size for array in inputs if array is not None]
+    if call.op.op_type != "Pad":
+        return prod(sizes) if call.op.op_type in _PRODUCTS else max(sizes, default=0)
+    pads = (
+        inputs[1].ravel().tolist() if len(inputs) > 1 and inputs[1] is not None else call.ints_attribute("pads") or []
+    )
+    added = sum(map(abs, pads))
+    return prod(size + added for size in call.required(0).shape)
 
 
 def _whole_numbers(value: Value) -> Array | None:
@@ -80,6 +100,7 @@ def _run(call: Call, inputs: list[Array | None]) -> list[Array] | None:
         ArithmeticError,
         AttributeError,
         LookupError,
+        MemoryError,
         NotImplementedError,
         RuntimeError,
         TypeError,

@@ -85,10 +85,7 @@ def length(call: Call) -> Value:
 @rule("ConcatFromSequence")
 def concat_from_sequence(call: Call) -> Value:
     """All elements one after another, or stacked."""
-    sequence = call.required(0)
-    if sequence.items is None and sequence.shape and call.int_attribute("axis") == 0:
-        return sequence  # bags of embeddings, which are joined where they are made
-    items = _items(sequence)
+    items = _items(call.required(0))
     if not items or any(len(item.shape) != len(items[0].shape) for item in items):
         raise ShapeError("its sequence is empty or of mixed rank")
     first = items[0].shape
@@ -97,6 +94,8 @@ def concat_from_sequence(call: Call) -> Value:
         shape = (*first[:axis], len(items), *first[axis:])
     else:
         axis = normalize_axis(call.int_attribute("axis"), len(first))
+        if len(items) == 1:
+            return items[0]
         shape = (*first[:axis], sum(item.shape[axis] for item in items), *first[axis + 1 :])
     arrays = [item.data for item in items if item.is_constant and item.data is not None]
     if len(arrays) == len(items) and numel(shape) <= call.data_limit:
