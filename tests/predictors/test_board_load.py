@@ -42,6 +42,30 @@ def test_the_same_work_in_twice_the_time_draws_less() -> None:
         assert power[0] == pytest.approx(80 + (filled_s * running + work_j) / (latency_ms / 1e3))
 
 
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (PowerModel(idle=0.2, running_pj=0.0, flop_pj=0.0, tensor_pj=0.0, byte_pj=0.0), (0.3, 0.3)),
+        (PowerModel(idle=0.0, running_pj=0.0, flop_pj=0.0, tensor_pj=0.0, byte_pj=30.0), (0.0, 0.0)),
+    ],
+)
+def test_energy_depends_on_the_time_by_what_is_drawn_for_as_long_as_it_runs(
+    model: PowerModel, expected: tuple[float, float]
+) -> None:
+    nothing = np.zeros((1, 1))
+    work = KernelWork(
+        runs=np.ones(1),
+        plain_flops=nothing,
+        tensor_flops=nothing,
+        traffic_bytes=np.full((1, 1), 1e9),
+        results=nothing,
+    )
+    load, latency_ms = BoardLoad(kernel_share=np.ones((1, 1)), work=work), np.array([10.0])
+    energy_j = load.energy_j(model, A100, latency_ms)
+    below, above = load.energy_spreads(model, A100, latency_ms, energy_j, np.array([0.3]))
+    assert (below[0], above[0]) == pytest.approx(expected)
+
+
 def test_the_work_of_nodes_that_run_together_is_that_of_their_kernel(builder: Any) -> None:
     x = builder.input(builder.N, 256, 28, 28)
     for _ in range(3):

@@ -16,7 +16,7 @@ __all__ = ["BoardLoad"]
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
 
-_LEAST_MS = 1e-9
+_LEAST_MS, _LEAST_J = 1e-9, 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -90,6 +90,34 @@ class BoardLoad:
         """Energy of the call where it takes as long, J; see :meth:`power_w`."""
         result: FloatArray = self.power_w(model, device, latency_ms) * latency_ms / 1e3
         return result
+
+    def energy_spreads(
+        self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray, energy_j: FloatArray, spread: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """How far the energy's logarithm may be off, downwards and upwards, where that of the kernels' time may be.
+
+        Kernels that run longer for the same work draw less for it. Of some microseconds their start is a part that does
+        not shrink with the rest, but no energy is less certain than the time.
+
+        Args:
+            model: Coefficients.
+            device: The device.
+            latency_ms: Time of the call.
+            energy_j: Energy of the call, see :meth:`energy_j`.
+            spread: How far the time's logarithm may be off.
+
+        Shapes:
+            latency_ms, energy_j, spread and results: [B].
+        """
+        low_j, middle_j, high_j = (
+            np.maximum(figure_j, _LEAST_J)
+            for figure_j in (
+                self.energy_j(model, device, latency_ms / np.exp(spread)),
+                energy_j,
+                self.energy_j(model, device, latency_ms * np.exp(spread)),
+            )
+        )
+        return np.clip(np.log(middle_j / low_j), -spread, spread), np.clip(np.log(high_j / middle_j), -spread, spread)
 
 
 def _add_up(parts: FloatArray, kernel: IndexArray) -> FloatArray:

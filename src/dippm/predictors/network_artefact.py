@@ -64,7 +64,7 @@ class NetworkArtefact:
             raise UsageError(
                 f"There is no folder '{folder}'." if not folder.is_dir() else f"No predictor lies in '{folder}'.",
                 code="predictor.missing",
-                cure="Name a folder that dippm train has written; one of --adapt is for predict's predictor alone.",
+                cure="Name a folder that dippm train has written without --adapt; predict(predictor=...) takes both.",
             )
         try:
             held = json.loads(path.read_text(encoding="utf-8"))

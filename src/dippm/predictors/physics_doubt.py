@@ -188,9 +188,9 @@ def time_and_energy_intervals(
     """Ends of the 90 % intervals of the time, ms, and of the energy, J.
 
     The errors of the device's time, of the host's and of the power are independent of each other. No call takes less
-    than what its operators move takes to come from memory. Kernels that run longer for the same work draw less for it,
-    and a board that waits longer for its host draws no more than idle power for that: the energy is known better than
-    the time and the power are together.
+    than what its operators move takes to come from memory. A board that waits longer for its host draws no more than
+    idle power for that, and less for kernels that run longer (:meth:`BoardLoad.energy_spreads`): the energy is known
+    better than the time and the power are together.
 
     Args:
         breakdown: The time.
@@ -207,13 +207,11 @@ def time_and_energy_intervals(
     """
     latency_ms, idle_w = breakdown.latency_ms, power.idle_w(device)
     times, energies = [], []
-    for sign, host_ms in ((-1.0, breakdown.fast_host_ms), (1.0, breakdown.slow_host_ms)):
+    of_kernels = load.energy_spreads(power, device, latency_ms, energy_j, spread)
+    for own, host_ms in zip(of_kernels, (breakdown.fast_host_ms, breakdown.slow_host_ms), strict=True):
         times.append(np.exp(np.hypot(spread, _log_ratio(host_ms, latency_ms, least=_LEAST_MS))))
-        of_kernels = _log_ratio(load.energy_j(power, device, latency_ms * np.exp(sign * spread)), energy_j)
-        # Of kernels of some microseconds the start is a part that does not shrink with the rest.
-        of_kernels = np.clip(of_kernels, -spread, spread)
         of_host = _log_ratio(energy_j + idle_w * (host_ms - latency_ms) / 1e3, energy_j)
-        energies.append(np.exp(np.hypot(np.hypot(of_kernels, of_host), power_spread)))
+        energies.append(np.exp(np.hypot(np.hypot(own, of_host), power_spread)))
     latency_low, latency_high = latency_ms / times[0], latency_ms * times[1] * most_times
     latency_low = np.minimum(np.maximum(latency_low, breakdown.least_ms), latency_ms)
     energy_low, energy_high = energy_j / energies[0], energy_j * energies[1] * most_times

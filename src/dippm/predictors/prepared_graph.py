@@ -221,8 +221,8 @@ class CompiledGraphs:
                     stores_packed=_stores_packed(kept),
                     widened_mb=_widened_mb(source, kept) if conditions.adapters is not None else 0.0,
                     uncached_mb=uncached_mb,
-                    untrained_mb=untrained_mb,
-                    untrained=untrained,
+                    untrained_mb=left[0],
+                    untrained=left[1],
                     nodes=nodes,
                     own_formats=own_formats(graph.columns.attributes, autocast_type(conditions.precision)),
                     kinds=frozenset(_KINDS[number] for number in _numbers_of(sizes.arrays.kind[nodes])),
@@ -233,10 +233,7 @@ class CompiledGraphs:
                         is_whole=not _stores_packed(kept),
                     ),
                 )
-                for source, graph, timeline, nodes, parameters, kept, half, uncached_mb, (
-                    untrained_mb,
-                    untrained,
-                ) in rows
+                for source, graph, timeline, nodes, parameters, kept, half, uncached_mb, left in rows
             ),
             conditions=conditions,
             software=software,

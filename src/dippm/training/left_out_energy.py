@@ -149,14 +149,16 @@ def leave_out(
                 continue
             left_out, spread = predicted[point.key], power_spread_of(point.device)
             measured_j = point.power_share * point.device.board_power_w * point.latency_ms / 1e3
-            energy_j, low_j, high_j, in_time_j = (
+            energy_j, in_time_j = (
                 float(point.load.energy_j(fitted.model, point.device, np.array([latency_ms]))[0])
-                for latency_ms in (
-                    left_out.ms,
-                    left_out.ms / math.exp(left_out.half_width),
-                    left_out.ms * math.exp(left_out.half_width),
-                    point.latency_ms,
-                )
+                for latency_ms in (left_out.ms, point.latency_ms)
+            )
+            below, above = point.load.energy_spreads(
+                fitted.model,
+                point.device,
+                np.array([left_out.ms]),
+                np.array([energy_j]),
+                np.array([left_out.half_width]),
             )
             devices.append(point.device.name)
             figures.append(
@@ -164,9 +166,9 @@ def leave_out(
                     left_out.ms / point.latency_ms - 1.0,
                     in_time_j / measured_j - 1.0,
                     energy_j / measured_j - 1.0,
-                    # As dippm.predictors.physics_doubt has it of calls that wait for no host.
-                    math.hypot(min(math.log(energy_j / low_j), left_out.half_width), spread),
-                    math.hypot(min(math.log(high_j / energy_j), left_out.half_width), spread),
+                    # Captured calls wait for no host.
+                    math.hypot(below[0], spread),
+                    math.hypot(above[0], spread),
                 )
             )
     columns = np.array(figures).reshape(-1, 5).T

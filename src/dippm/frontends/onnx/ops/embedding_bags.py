@@ -46,7 +46,7 @@ def read_bags(call: Call, body: Block, carried: Sequence[Value]) -> list[Value] 
     reductions = [op for op in ops if op.op_type in _REDUCTIONS]
     if len(rows) != 1 or len(offsets) != 1 or not reductions:
         return None
-    if any(_known(call, body, op.inputs[1]) != 0 if len(op.inputs) > 1 else True for op in reductions):
+    if not all(len(op.inputs) > 1 and _known(call, body, op.inputs[1]) == 0 for op in reductions):
         return None
     looked_up = _looked_up(call, rows[0])
     if looked_up is None:
