@@ -184,6 +184,37 @@ def test_attention_launches_what_the_module_launches(is_newer: bool, batch: int)
     assert counted[0] == counted[1] == {OpKind.COPY: 3, OpKind.LINEAR: 2, OpKind.ATTENTION: 1}
 
 
+class Cells(nn.Module):
+    """Recurrent layers that a model runs step by step itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.lstm = nn.GRUCell(8, 16), nn.LSTMCell(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = state = x[:, 0, :1].expand(-1, 16).contiguous()
+        for step in range(x.shape[1]):
+            state = self.gru(x[:, step], state)
+            h, c = self.lstm(state, (h, c))
+        return h
+
+
+@pytest.mark.parametrize("is_newer", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+def test_cells_launch_what_the_module_launches(is_newer: bool, mode: str, tmp_path) -> None:
+    module, example = Cells().eval(), torch.zeros(1, 3, 8)
+    path = tmp_path / "cells.onnx"
+    if is_newer:
+        onnx.save(export_newer(module, example), path)
+    else:
+        path.write_bytes(export(module, example, is_open=True, is_frozen=True))
+    times = [
+        dippm.predict(model, input=(3, 8), batch=4, device="A100", precision="fp32", mode=mode).latency_ms
+        for model in (module, path)
+    ]
+    assert times[1] == pytest.approx(times[0], rel=0.1)
+
+
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_recurrent_layers_keep_their_weights(is_frozen: bool) -> None:
     module = Recurrent()

@@ -24,6 +24,7 @@ from dippm.graph.passes.fuse_group_norm import fuse_group_norm
 from dippm.graph.passes.fuse_layer_norm import fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
 from dippm.graph.passes.fuse_moment_norm import fuse_moment_norm
+from dippm.graph.passes.fuse_recurrent_cells import fuse_recurrent_cells
 from dippm.graph.passes.fuse_reshaped_linear import fuse_reshaped_linear
 from dippm.graph.passes.fuse_roll import fuse_roll
 from dippm.graph.passes.fuse_select import fuse_select
@@ -43,6 +44,7 @@ FUSIONS: tuple[Pass, ...] = (
     fold_constants,
     drop_filler_bias,
     fuse_linear,
+    fuse_recurrent_cells,
     fuse_gelu,
     fuse_gates,
     fuse_layer_norm,
