@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from math import prod
 
 import pytest
 
@@ -14,6 +15,7 @@ import warnings  # noqa: E402
 
 from torch import nn  # noqa: E402
 
+from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.errors import UnsupportedError  # noqa: E402
 from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
 from dippm.frontends.torch import read_module  # noqa: E402
@@ -47,23 +49,35 @@ def test_roi_align() -> None:
     assert graph.tensors[gather.outputs[0]].shape == (Dim(1, 0), Dim(0, 16), Dim(0, 7), Dim(0, 7))
 
 
-def test_deformable_convolution() -> None:
-    class Deforms(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            from torchvision.ops import DeformConv2d
+class Deforms(nn.Module):
+    def __init__(self, groups: int, offset_groups: int) -> None:
+        super().__init__()
+        from torchvision.ops import DeformConv2d
 
-            self.offset = nn.Conv2d(8, 18, 3, padding=1)
-            self.conv = DeformConv2d(8, 16, 3, padding=1)
+        self.offset = nn.Conv2d(8, 18 * offset_groups, 3, padding=1)
+        self.conv = DeformConv2d(8, 16, 3, padding=1, groups=groups)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.conv(x, self.offset(x))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x, self.offset(x))
 
-    graph = read_module(Deforms(), input=parse_input_shapes("8,10,10"))
+
+@pytest.mark.parametrize(("groups", "offset_groups"), [(1, 1), (2, 1), (1, 4)])
+def test_deformable_convolution_samples_into_columns(groups: int, offset_groups: int) -> None:
+    graph = read_module(Deforms(groups, offset_groups), input=parse_input_shapes("8,10,12"))
+    columns = next(node for node in graph.nodes if node.kind is OpKind.GRID_SAMPLE)
+    product = next(node for node in graph.nodes if node.kind is OpKind.MATMUL)
+    assert not any(node.attributes.get("function") == "new_empty" for node in graph.nodes)
+    assert prod(dim.at(3) for dim in graph.tensors[columns.outputs[0]].shape) == 3 * 8 * 9 * 120
+    assert prod(dim.at(3) for dim in graph.tensors[product.outputs[0]].shape) == 3 * 16 * 120
+    assert graph.tensors[product.inputs[0]].shape[-1] == Dim(0, 8 // groups * 9)
+    assert graph.tensors[graph.outputs[0]].shape == (Dim(1, 0), Dim(0, 16), Dim(0, 10), Dim(0, 12))
+
+
+def test_deformable_convolution_keeps_no_columns_for_its_gradient() -> None:
+    graph = read_module(Deforms(1, 1), input=parse_input_shapes("8,10,10"), mode=Mode.TRAINING)
     convs = [node for node in graph.nodes if node.kind is OpKind.CONV]
     assert [node.source_op for node in convs] == ["aten.convolution", "torchvision.deform_conv2d"]
     assert convs[1].attributes["kernel"] == (3, 3)
-    assert graph.tensors[convs[1].outputs[0]].shape == (Dim(1, 0), Dim(0, 16), Dim(0, 10), Dim(0, 10))
 
 
 def test_stochastic_depth_leaves_no_node() -> None:

@@ -15,6 +15,8 @@ _MATRIX = 2
 _SAMPLES_AND_HEADS = 4
 # TensorCompare.cpp: elements are looked for one by one among fewer than ten times their number to this power.
 _FEW_TESTS, _FEW_TESTS_GROWTH = 10.0, 0.145
+# Place of the number of groups behind stride, padding and dilation.
+_DEFORMED_GROUPS = 6
 # PyTorch's own way to run an operator as others, where that is not what autograd sees.
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
@@ -191,6 +193,26 @@ def _gru_cell(
     return after
 
 
+def _deformed_convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    offset: torch.Tensor,
+    _mask: torch.Tensor,
+    bias: torch.Tensor,
+    *window: Any,
+) -> torch.Tensor:
+    """A convolution at learned offsets as torchvision runs it: samples in columns, their product, and the bias."""
+    groups = int(window[_DEFORMED_GROUPS])
+    taps = weight.shape[2] * weight.shape[3]
+    samples, (high, wide) = x.shape[0], offset.shape[2:]
+    # Of the places only their number counts: two for each tap and pixel, whichever channels share them.
+    places = offset.as_strided((samples, taps * high, wide, 2), (offset.stride(0), 2 * wide, 2, 1))
+    columns = F.grid_sample(x, places, align_corners=False)
+    columns = columns.view(samples, groups, -1, high * wide)
+    product = torch.matmul(weight.view(groups, weight.shape[0] // groups, -1), columns)
+    return product.view(samples, weight.shape[0], high, wide) + bias.view(1, -1, 1, 1)
+
+
 def _singular_values(A: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:  # noqa: N803 - the operator's own
     """Without the vectors, which PyTorch computes where a gradient goes back, and where tensors are not its own."""
     values: torch.Tensor = torch.ops.aten._linalg_svd(A, False, False, driver=driver)[1]
@@ -215,13 +237,14 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_euclidean_dist": _euclidean_distance,
     "_native_multi_head_attention": _native_multi_head_attention,
     "_transformer_encoder_layer_fwd": _transformer_encoder_layer_fwd,
+    "deform_conv2d": _deformed_convolution,
     "linalg_svdvals": _singular_values,
     "linalg_eigvalsh": _symmetric_values,
 }
 
 # Expansions that a model in training keeps whole: their derivative is that of one operator, which keeps its result or
-# computes more than is asked for.
-DERIVED_WHOLE = frozenset({"_safe_softmax", "linalg_svdvals", "linalg_eigvalsh"})
+# computes more than is asked for, and a deformable convolution makes its columns again.
+DERIVED_WHOLE = frozenset({"_safe_softmax", "deform_conv2d", "linalg_svdvals", "linalg_eigvalsh"})
 
 
 def is_attention_fused(
