@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from dippm.frontends.torch import read_module  # noqa: E402
 from dippm.measuring.training import Loss  # noqa: E402
@@ -302,6 +303,12 @@ _TOKEN_LAYERS = {
     ),
     "slice overwritten": lambda: _Call(_overwritten),
     "ReLU in place through a view": lambda: _Call(_changed_through_a_view),
+    "error function": lambda: _Call(torch.erf),
+    "inverse error function": lambda: _Call(lambda x: torch.erfinv(x) * 2),
+    "logarithm of sums": lambda: _Call(lambda x: x.logsumexp(-1)),
+    "remainder": lambda: _Call(lambda x: x.remainder(2.0)),
+    "fraction": lambda: _Call(torch.frac),
+    "mixture by a number": lambda: _Call(lambda x, w: torch.lerp(x, w.expand_as(x), 0.5), (32, 64)),
     "largest four": lambda: _Call(lambda x: x.topk(4)[0]),
     "third smallest": lambda: _Call(lambda x: x.kthvalue(3, 1)[0]),
     "median": lambda: _Call(lambda x: x.median(1)[0]),
@@ -337,6 +344,50 @@ def test_layers_of_images(name):
 @pytest.mark.parametrize("name", _TOKEN_LAYERS)
 def test_layers_of_tokens(name):
     _assert_alike(lambda: _Between(_TOKEN_LAYERS[name](), _TOKENS), _TOKENS)
+
+
+@pytest.mark.parametrize("function", [torch.std, torch.var])
+def test_variances_but_for_what_has_the_size_of_a_row(function):
+    layer = lambda: _Between(_Call(lambda x: function(x, -1)), _TOKENS)  # noqa: E731 - a parameter
+    tracked = _track(layer, _TOKENS, torch.float32, _OPTIMIZERS[Optimizer.SGD])
+    predicted = _predict(layer, _TOKENS, DType.FLOAT32, Optimizer.SGD)
+    assert predicted == pytest.approx(tracked, rel=0.02)
+    assert predicted[0] == pytest.approx(tracked[0], abs=_SCALARS, rel=0)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.gather(1, torch.zeros(x.shape[0], 2, 64, dtype=torch.long)),
+    lambda x: x.cumprod(1),
+    lambda x: x.index_select(1, torch.arange(2)),
+])  # fmt: skip
+def test_what_is_kept_where_the_way_back_depends_on_values(function):
+    layer = lambda: _Between(_Call(lambda x: function(x.mean(-1, keepdim=True) + x * 2) + 1), _TOKENS)  # noqa: E731
+    tracked, *_ = _track(layer, _TOKENS, torch.float32, _OPTIMIZERS[Optimizer.SGD])
+    predicted, *_ = _predict(layer, _TOKENS, DType.FLOAT32, Optimizer.SGD)
+    assert predicted == pytest.approx(tracked, abs=_SCALARS, rel=0)
+
+
+class _LossInParts(nn.Module):
+    """Scores of a part of the tokens at a time, which the backward pass computes again."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(100, 64), nn.Linear(64, 1000)
+
+    def forward(self, x):
+        parts = zip(self.embedding(x).chunk(4, 1), x.chunk(4, 1), strict=True)
+        return torch.stack([checkpoint(self._loss_of, *part, use_reentrant=False) for part in parts]).sum()
+
+    def _loss_of(self, words, classes):
+        return functional.cross_entropy(self.head(words).flatten(0, 1), classes.flatten(), reduction="sum")
+
+
+def test_a_loss_that_is_computed_again_keeps_no_scores():
+    tracked = _track(_LossInParts, (32,), torch.int64, _OPTIMIZERS[Optimizer.SGD])
+    predicted = _predict(_LossInParts, (32,), DType.INT64, Optimizer.SGD)
+    assert predicted[0] == pytest.approx(tracked[0], abs=_SCALARS, rel=0)
+    # In the backward pass it is another sum of biases that is alive beside the scores.
+    assert predicted == pytest.approx(tracked, rel=0.01)
 
 
 @pytest.mark.parametrize("optimizer", _OPTIMIZERS)

@@ -14,15 +14,19 @@ __all__ = ["ELEMENTWISE_RULES", "gradients_of_inputs", "reduce_gradient"]
 # Element-wise operators whose gradient needs the result and not the input.
 _KEEPS_RESULT = frozenset({OpKind.RELU, OpKind.SIGMOID, OpKind.TANH})
 _KEEPS_RESULT_IN_PLACE = frozenset({OpKind.LEAKY_RELU, OpKind.ELU})
-_RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "expm1", "tan", "erfinv"})
-_FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real"})
+_RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "expm1", "tan"})
+_FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real", "frac"})
 _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
 _LOSSES = frozenset(
     {"mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
 )
-_REDUCE_INPUT_FUNCTIONS = frozenset({"var", "var_mean", *_LOSSES})
-_REDUCE_BOTH_FUNCTIONS = frozenset({"std", "std_mean", "prod", "logsumexp", "max", "min", "median", "mode"})
+_DIVISION_REMAINDERS = frozenset({"fmod", "remainder"})
+_REDUCE_INPUT_FUNCTIONS = _LOSSES
+_REDUCE_BOTH_FUNCTIONS = frozenset({"prod", "max", "min", "median", "mode"})
+# Gradients that divide by the deviation first.
+_DEVIATIONS = frozenset({"std", "std_mean"})
+_VARIANCES = frozenset({"var", "var_mean", *_DEVIATIONS})
 _CELLS = frozenset({"lstm_cell", "gru_cell"})
 _CHOOSING_FUNCTIONS = frozenset({"max", "min", "median", "mode"})
 
@@ -160,9 +164,15 @@ def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function in _CELLS:
         _cell(gradients, node, taken)
         return
+    if function in _DIVISION_REMAINDERS and not any(map(gradients.wants, node.inputs[1:])):
+        gradients.give(node.inputs[0], first_of(taken))
+        return
     kept: Sequence[int] = node.inputs
     if function == "polar":
         kept = node.outputs
+    elif function == "lerp" and not any(map(gradients.wants, node.inputs[2:])):
+        # The two that are mixed are not needed, their weight alone is, where it is no number.
+        kept = node.inputs[2:]
     elif function in _MASK_FUNCTIONS:
         kept = [index for index in kept if index >= 0 and not gradients.builder.dtype(index).is_differentiable]
     gradients_of_inputs(gradients, node, first_of(taken), kept=kept)
@@ -212,8 +222,13 @@ def reduce_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function == "sum":
         gradients.give(x, _expanded(gradients, gradient, x))
         return
-    if function == "norm":
-        _chain(gradients, node, "norm", taken)
+    if function in _VARIANCES:
+        if function in _DEVIATIONS:
+            builder.view(node.outputs[0], builder.shape(node.outputs[0]))
+        _chain(gradients, node, "var", taken)
+        return
+    if function in GRADIENT_CHAINS:
+        _chain(gradients, node, function, taken)
         return
     kept: Sequence[int] = node.inputs if function in _REDUCE_INPUT_FUNCTIONS else ()
     if function in _REDUCE_BOTH_FUNCTIONS:
@@ -237,7 +252,8 @@ def _cumulative(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if len(node.outputs) > 1:
         select_gradient(gradients, node, taken, kept=node.inputs)
     else:
-        _chain(gradients, node, "cumsum", taken)
+        function = function_of(node)
+        _chain(gradients, node, function if function in GRADIENT_CHAINS else "cumsum", taken)
 
 
 def _transform(gradients: Gradients, node: Node, taken: Outputs) -> None:

@@ -38,10 +38,34 @@ GRADIENT_CHAINS: Mapping[str, Sequence[Step]] = {
         (OpKind.UNARY, "neg", ("g",)),
         (OpKind.MUL, "", ("2", "1")),
     ),
+    "erf": (
+        (OpKind.POW, "", ("x",)),
+        (OpKind.UNARY, "neg", ("0",)),
+        (OpKind.UNARY, "exp", ("1",)),
+        (OpKind.MUL, "", ("2",)),
+        (OpKind.MUL, "", ("3", "g")),
+    ),
+    "erfinv": (
+        (OpKind.UNARY, "erfinv", ("x",)),
+        (OpKind.POW, "", ("0",)),
+        (OpKind.UNARY, "exp", ("1",)),
+        (OpKind.MUL, "", ("2",)),
+        (OpKind.MUL, "", ("3", "g")),
+    ),
     "norm": ((OpKind.DIV, "", ("x", "y")), (OpKind.MUL, "", ("0", "g"))),
+    "logsumexp": ((OpKind.SUB, "", ("x", "y")), (OpKind.UNARY, "exp", ("0",)), (OpKind.MUL, "", ("g", "1"))),
+    "var": ((OpKind.SUB, "", ("x",)), (OpKind.MUL, "", ("g", "0"))),
     "cumsum": ((OpKind.COPY, "flip", ("g",)), (OpKind.CUMULATIVE, "cumsum", ("0",)), (OpKind.COPY, "flip", ("1",))),
+    "cumprod": (
+        (OpKind.MUL, "", ("y", "g")),
+        (OpKind.COPY, "flip", ("0",)),
+        (OpKind.CUMULATIVE, "cumsum", ("1",)),
+        (OpKind.COPY, "flip", ("2",)),
+        (OpKind.DIV, "", ("3", "x")),
+    ),
 }
-"""Steps by the function whose gradient they are; ``divisor`` is the second input of a division."""
+"""Steps by the function whose gradient they are; ``divisor`` is the second input of a division. What has the size of a
+reduction, as the mean has in that of a variance, is left out; that of a running product is the one without zeros."""
 
 
 def run_chain(builder: StepBuilder, name: str, operands: Mapping[str, int], *, like: int) -> int:

@@ -27,6 +27,8 @@ _SUMMED_BY = {
     "ps_roi_align": "ps_roi_align_backward",
     "ps_roi_pool": "ps_roi_pool_backward",
 }
+# Lookups of which autograd keeps what they read from, for its shape alone.
+_KEPT_FOR_ITS_SHAPE = frozenset({"gather", "take", "masked_select"})
 _CONSTANT_PADS = frozenset({"pad", "constant", "constant_pad_nd", "_pad_circular"})
 
 
@@ -107,7 +109,10 @@ def _gather(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function_of(node) == "nll_loss":
         gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, inputs, x, "nll_loss"))
         return
-    function = _SUMMED_BY.get(str(node.attributes.get("function")), "add")
+    looked_up_by = str(node.attributes.get("function"))
+    function = _SUMMED_BY.get(looked_up_by, "add")
+    if looked_up_by in _KEPT_FOR_ITS_SHAPE:
+        gradients.builder.view(x, gradients.builder.shape(x))
     gradients.give(x, gradients.make(OpKind.SCATTER, inputs, x, function))
 
 

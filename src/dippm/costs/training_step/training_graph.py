@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import chain, pairwise
@@ -189,7 +189,7 @@ def make_training_graph(graph: Graph, settings: TrainingSettings) -> TrainingGra
     builder.phase = Phase.BACKWARD
     start_backward(builder, gradients)
     _append_backward(builder, gradients, seen, blocks)
-    free_after.update(_logarithms_until(builder))
+    free_after.update(_logarithms_until(builder, dropped={seen[position][0] for position in dropped}))
     builder.twin, builder.scope = -1, "optimizer"
     trained = [index for index in parameters if gradients.of_parameter(index) is not None]
     kept = [_keep_gradient(builder, gradients, index, earlier.get(index)) for index in trained]
@@ -241,12 +241,15 @@ def _refuse_quantised(graph: Graph) -> None:
             )
 
 
-def _logarithms_until(builder: StepBuilder) -> dict[int, int]:
-    """The logarithms that losses pick from, which autograd keeps for their shape alone, and until when it does."""
+def _logarithms_until(builder: StepBuilder, *, dropped: Collection[int]) -> dict[int, int]:
+    """The logarithms that losses pick from, which autograd keeps for their shape alone, and until when it does.
+
+    Of losses that are computed again, whose nodes are ``dropped``, nothing is kept until then.
+    """
     picked = {
         position: builder.base(node.inputs[0])
         for position, node in enumerate(builder.nodes)
-        if node.kind is OpKind.GATHER and node.attributes.get("function") == "nll_loss"
+        if node.kind is OpKind.GATHER and node.attributes.get("function") == "nll_loss" and position not in dropped
     }
     return {
         picked[builder.twins[position]]: position
