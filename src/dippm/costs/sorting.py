@@ -7,6 +7,7 @@ import numpy as np
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
+from dippm.costs.sorted_rows import SEARCHES, SHORT_ROW
 from dippm.costs.workload import WorkloadAt
 from dippm.graph import OpKind
 
@@ -16,10 +17,7 @@ __all__ = ["digit_passes"]
 _VALUES = 256.0
 # Of each key its place is moved along, a whole number of 64 bits.
 _PLACE_BYTES = 8.0
-# Rows up to this are sorted where a block of threads holds them, and move once.
-_SHORT_ROW = 4096.0
 _SORTS = ("sort", "argsort", "msort", "unique", "unique_dim", "_unique2")
-_SEARCHES = ("topk", "kthvalue")
 
 
 def digit_passes(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArray, FloatArray]:
@@ -40,13 +38,13 @@ def digit_passes(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArr
         Results: [n], [B, n] and [B, n].
     """
     sizes = plan.work.sizes
-    node = np.flatnonzero(sizes.is_kind(OpKind.SORT) & sizes.has_function(*_SORTS, *_SEARCHES))
+    node = np.flatnonzero(sizes.is_kind(OpKind.SORT) & sizes.has_function(*_SORTS, *SEARCHES))
     source = sizes.inputs(node, 0)
     elements = evaluate(sizes.elements_of(source), at.batches)
     row = evaluate(sizes.dimension(source, -1), at.batches)
-    is_found = sizes.has_function(*_SEARCHES)[node]
+    is_found = sizes.has_function(*SEARCHES)[node]
     key_bytes = plan.work.first_element_bytes(node)
     rows = np.maximum(elements / np.maximum(row, 1.0), 1.0)
     digits = key_bytes + np.where(is_found, 0.0, np.ceil(np.log(rows) / np.log(_VALUES)))
-    passes = digits * (row > _SHORT_ROW)
+    passes = digits * (row > SHORT_ROW)
     return node, passes, passes * elements * np.where(is_found, key_bytes, 2.0 * (key_bytes + _PLACE_BYTES))

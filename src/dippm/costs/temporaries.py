@@ -13,7 +13,8 @@ LSTM, GRU, RNN             all gates of one layer over the whole sequence: an as
 product with packed        the weight in 16 bits, where its library unpacks it for many rows (counted for few as well)
 weight
 gradient of a softmax      what it is handed times the softmax, which its kernel reads
-sort, top-k                a second copy of keys and int64 positions: an assumption on the radix sort's buffers
+sort of long rows          a second copy of keys and int64 positions: an assumption on the radix sort's buffers;
+                           none where a block of threads holds a row, nor in a search for the largest
 =========================  =================================================================================
 
 Batch norm, softmax, reductions and element-wise operators allocate nothing. A graph that lists such an output itself
@@ -30,6 +31,7 @@ from dippm.costs.packings import number_of_packing, read_packings
 from dippm.costs.polynomial import FloatArray, multiply, pad, scale
 from dippm.costs.precision import Arithmetic, TypePlan
 from dippm.costs.sizes import GraphSizes
+from dippm.costs.sorted_rows import is_held_in_blocks
 from dippm.costs.streaming import RowTable
 from dippm.graph import OpKind
 from dippm.graph.codes import tabulate
@@ -74,7 +76,7 @@ def scratch(sizes: GraphSizes, types: TypePlan, *, recurrent: RecurrentTable, ge
     width = hidden * directions * gates
     element = np.append(types.tensor_bytes, _FULL_BYTES)[sizes.outputs(layers)]
     all_gates = recurrent.positions * (width * element)[:, None]
-    sorts: IndexArray = np.flatnonzero(sizes.is_kind(OpKind.SORT))
+    sorts = np.flatnonzero(sizes.is_kind(OpKind.SORT) & ~is_held_in_blocks(sizes))
     keys = sizes.inputs(sorts, 0)
     copies = scale(sizes.elements_of(keys), types.tensor_bytes[keys] + _INDEX_BYTES)
     products, weights = _unpacked(sizes, gemm)
