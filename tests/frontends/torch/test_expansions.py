@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dippm.costs import Workload  # noqa: E402
+from dippm.costs.autocast import RAISED  # noqa: E402
 from dippm.frontends.torch.expansions import EXPANSIONS, is_attention_fused  # noqa: E402
 from dippm.graph import Dim, Graph, OpKind  # noqa: E402
 
@@ -80,6 +81,8 @@ def test_distances_are_known(read: Callable[..., Graph]) -> None:
     graph = read(Distances(), ["30,4", "40,4"])
     assert not graph.unsupported_ops
     assert float(Workload.from_graph(graph).at([2]).macs.sum()) == 2 * 30 * 40 * (4 + 2)
+    # Autocast has distances in FP32.
+    assert [node.attributes.get(RAISED) for node in graph.nodes if node.kind is OpKind.MATMUL] == [True]
 
 
 @pytest.mark.parametrize("bias", [True, False])

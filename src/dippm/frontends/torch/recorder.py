@@ -9,7 +9,8 @@ known and raises :class:`~dippm.frontends.torch.asked_values.DataDependentError`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,8 @@ _DETACH = "detach"
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
+# Operators on autocast's list of FP32 that are recorded as what they run.
+_RAISED = frozenset({"_euclidean_dist"})
 
 
 @dataclass(slots=True)
@@ -220,7 +223,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = {name: self._adopt_argument(value) for name, value in kwargs.items()}
         name = plan.name
         if name in EXPANSIONS and not (self.flow is not None and name in DERIVED_WHOLE):
-            with self:
+            with self, self._raised(name in _RAISED):
                 result = EXPANSIONS[name](*args, **kwargs)
                 return args[0].copy_(result) if plan.is_in_place else result
         if func in PACKED:
@@ -254,12 +257,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _attend(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Attention written out, whose products PyTorch computes in FP32 where their operands have 16 bits."""
-        self._is_raised = True
+        with self, self._raised(True):
+            return func._op_dk(_COMPOSITE, *args, **kwargs)
+
+    @contextmanager
+    def _raised(self, is_raised: bool) -> Iterator[None]:
+        """Whether autocast leaves matrix products in FP32 meanwhile."""
+        before, self._is_raised = self._is_raised, self._is_raised or is_raised
         try:
-            with self:
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
+            yield
         finally:
-            self._is_raised = False
+            self._is_raised = before
 
     def _drop_out(self, func: Any, plan: OpPlan, x: torch.Tensor, share: float, is_active: bool) -> torch.Tensor:
         """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place."""
