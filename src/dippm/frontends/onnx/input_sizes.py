@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dippm.errors import UsageError
@@ -32,6 +32,7 @@ class InputPlan:
         native_batch: The batch that the file fixes, None where it leaves the batch open.
         conflicts: For each input whose shape the caller changed, what was got and what the file says.
         has_batch: Whether any input carries the batch.
+        is_batch_named: Whether the file itself calls a dimension the batch.
     """
 
     sizes: tuple[tuple[int | Dim, ...], ...]
@@ -39,18 +40,22 @@ class InputPlan:
     native_batch: int | None
     conflicts: tuple[str, ...]
     has_batch: bool
+    is_batch_named: bool
 
     def at(self, batch: int) -> list[tuple[int, ...]]:
         """Every input's shape at a batch size."""
         return [tuple(size.at(batch) if isinstance(size, Dim) else size for size in sizes) for sizes in self.sizes]
 
 
-def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) -> InputPlan:
+def plan_inputs(
+    declarations: Sequence[InputDeclaration], given: InputShapes, *, time_first: Collection[int] = ()
+) -> InputPlan:
     """Settle the shape of every input.
 
     Args:
         declarations: The inputs as the file declares them.
         given: The caller's shapes, per sample.
+        time_first: Positions of inputs whose batch stands in the second dimension, where the file names none.
 
     Raises:
         UsageError: ``input.name_unknown``, ``input.count``, ``input.rank``, ``input.dtype``, ``input.shape_needed``,
@@ -60,17 +65,17 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
     _refuse_other_kinds(declarations, entries)
     axes = [
         axis if _is_batched(entries.get(declaration.name)) else None
-        for declaration, axis in zip(declarations, _batch_axes(declarations), strict=True)
+        for declaration, axis in zip(declarations, _batch_axes(declarations, time_first), strict=True)
     ]
     named = _named_sizes(declarations, entries, axes)
     sizes: list[tuple[int | Dim, ...]] = []
     native: int | None = None
     is_open = False
     conflicts: list[str] = []
-    for declaration, axis in zip(declarations, axes, strict=True):
+    for position, (declaration, axis) in enumerate(zip(declarations, axes, strict=True)):
         entry = entries.get(declaration.name)
         if declaration.dims is None:
-            sizes.append(_undeclared(declaration, entry))
+            sizes.append(_undeclared(declaration, entry, is_time_first=position in time_first))
             is_open = is_open or declaration.is_tensor
             continue
         wanted = _apply(declaration, axis, entry, named)
@@ -98,6 +103,9 @@ def plan_inputs(declarations: Sequence[InputDeclaration], given: InputShapes) ->
         native_batch=None if is_open else native,
         conflicts=tuple(conflicts),
         has_batch=any(isinstance(size, Dim) for shape in sizes for size in shape),
+        is_batch_named=any(
+            isinstance(dim, str) and _is_batch_name(dim) for each in declarations for dim in each.dims or ()
+        ),
     )
 
 
@@ -164,14 +172,16 @@ def _growth(declaration: InputDeclaration, axis: int) -> Dim:
     return _BATCH
 
 
-def _batch_axes(declarations: Sequence[InputDeclaration]) -> list[int | None]:
+def _batch_axes(declarations: Sequence[InputDeclaration], time_first: Collection[int]) -> list[int | None]:
     """For each input where the batch stands, None where it has none."""
     axes: list[int | None] = []
-    for declaration in declarations:
+    for position, declaration in enumerate(declarations):
         dims = declaration.dims or ()
         named = [axis for axis, dim in enumerate(dims) if isinstance(dim, str) and _is_batch_name(dim)]
         if named:
             axes.append(named[0])
+        elif position in time_first and len(dims) > 1:
+            axes.append(1)
         else:
             axes.append(0 if dims else None)
     shared = {
@@ -190,7 +200,9 @@ def _batch_axes(declarations: Sequence[InputDeclaration]) -> list[int | None]:
             if isinstance(stated, int) or is_other:
                 axes[position] = None
         return axes
-    first = next((d.dims[a] for d, a in zip(declarations, axes, strict=True) if a is not None and d.dims), None)
+    leading = sorted(time_first) or range(len(declarations))
+    placed = [(declarations[position].dims, axes[position]) for position in leading]
+    first = next((dims[axis] for dims, axis in placed if axis is not None and dims), None)
     for position, (declaration, axis) in enumerate(zip(declarations, axes, strict=True)):
         if axis is not None and declaration.dims and declaration.dims[axis] != first:
             axes[position] = None
@@ -225,7 +237,9 @@ def _named_sizes(
     return named
 
 
-def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tuple[int | Dim, ...]:
+def _undeclared(
+    declaration: InputDeclaration, entry: InputEntry | None, *, is_time_first: bool
+) -> tuple[int | Dim, ...]:
     if not declaration.is_tensor:
         raise UsageError(
             f"Input '{declaration.name}' is no tensor but a sequence, map or optional value.",
@@ -238,7 +252,10 @@ def _undeclared(declaration: InputDeclaration, entry: InputEntry | None) -> tupl
             code="input.shape_needed",
             cure=f"Give it, for example: --input {declaration.name}=3,224,224",
         )
-    return (_BATCH, *entry.shape) if entry.is_batched else entry.shape
+    if not entry.is_batched:
+        return entry.shape
+    front = int(is_time_first and len(entry.shape) > 0)
+    return (*entry.shape[:front], _BATCH, *entry.shape[front:])
 
 
 def _apply(

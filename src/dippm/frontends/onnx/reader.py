@@ -21,7 +21,9 @@ from dippm.frontends.onnx.lowering import lower
 from dippm.frontends.onnx.program import Program
 from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.slice_bounds import check_slices
+from dippm.frontends.onnx.time_first import find_time_first
 from dippm.frontends.onnx.values import DATA_LIMIT
+from dippm.frontends.time_first import warn_of_time_first
 from dippm.frontends.trace_of_training import check_training
 from dippm.graph import RECURRENT_KINDS, Graph, TensorRole
 from dippm.graph.editor import GraphEditor
@@ -96,13 +98,37 @@ def read_onnx(
         shapes, values = input.split_values(f"'{name}'")
         bind_values(program, values)
         plan = plan_inputs(program.inputs, shapes)
-        graph = drop_idle_views(_read(program, plan, name, batch_hint))
-        if not is_converted:  # else canonicalize does it, for layers of any module
-            graph = _with_whole_recurrent_modules(graph)
-        graph = canonicalize(graph, is_converted=is_converted)
+
+        def read_planned(plan: InputPlan) -> Graph:
+            graph = drop_idle_views(_read(program, plan, name, batch_hint))
+            if not is_converted:  # else canonicalize does it, for layers of any module
+                graph = _with_whole_recurrent_modules(graph)
+            return canonicalize(graph, is_converted=is_converted)
+
+        graph = read_planned(plan)
+        if plan.has_batch and not plan.is_batch_named:
+            graph = _with_batch_behind_time(graph, program, shapes, read_planned)
         if mode is Mode.TRAINING:
             _refuse_integer_weights(graph)
         return check_training(graph, mode)
+
+
+def _with_batch_behind_time(
+    graph: Graph, program: Program, shapes: InputShapes, read_planned: Callable[[InputPlan], Graph]
+) -> Graph:
+    """The model with its batch in the second dimension of inputs that begin with the time, as its layers tell."""
+    found = find_time_first(graph)
+    if found is None:
+        return graph
+    try:
+        turned = read_planned(plan_inputs(program.inputs, shapes, time_first=found.inputs))
+    except (ModelReadError, UnsupportedError):
+        turned = graph
+    is_turned = turned is not graph and turned.fixed_batch is None and find_time_first(turned) is None
+    if not is_turned and graph.fixed_batch is not None:
+        return graph  # at one batch size what looks like the time may be something else of that size
+    chosen = turned if is_turned else graph
+    return replace(chosen, warnings=(warn_of_time_first(found, is_turned=is_turned), *chosen.warnings))
 
 
 def _with_whole_recurrent_modules(graph: Graph) -> Graph:

@@ -16,6 +16,7 @@ from typing import Any
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
+from dippm.frontends.time_first import warn_of_time_first
 from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
 from dippm.frontends.torch.exported_module import ExportedModule, meta_tensor
@@ -23,7 +24,6 @@ from dippm.frontends.torch.exported_ranges import warn_of_ranges
 from dippm.frontends.torch.exported_time_first import find_exported_time_first
 from dippm.frontends.torch.reader import read_module
 from dippm.frontends.torch.rebatch import Followed
-from dippm.frontends.torch.time_first import warn_of_time_first
 from dippm.graph import Graph, OpKind
 from dippm.graph.passes.held_batch import find_held_batch
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dippm.frontends.time_first import TimeFirst, describe_layer
 from dippm.frontends.torch.exported_module import ATTENTION, argument_names, module_of
-from dippm.frontends.torch.time_first import TimeFirst, describe_layer
 
 __all__ = ["find_exported_time_first"]
 

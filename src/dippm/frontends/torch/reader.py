@@ -19,6 +19,7 @@ from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
+from dippm.frontends.time_first import TimeFirst, warn_of_time_first
 from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, buffers_behind, masks_behind
 from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
@@ -32,13 +33,11 @@ from dippm.frontends.torch.pretended_device import PretendedDevice
 from dippm.frontends.torch.recorder import Recorder
 from dippm.frontends.torch.scopes import ScopeTracker
 from dippm.frontends.torch.time_first import (
-    TimeFirst,
     attention_scopes,
     find_time_first,
     name_time_first,
     turn_inputs,
     turnable,
-    warn_of_time_first,
 )
 from dippm.frontends.torch.watched_batch import BatchWatch, settle_doubts
 from dippm.graph import Graph, Node, TensorRole, TensorSpec
