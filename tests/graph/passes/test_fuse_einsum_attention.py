@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from dippm.graph import OpKind
+from dippm.graph import DType, OpKind
 from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.fuse_einsum_attention import fuse_einsum_attention
 
@@ -50,6 +50,29 @@ def write_scaled(builder: Any, kind: OpKind, *, factor: tuple[int, ...] | None =
     builder.node(OpKind.MATMUL, [weights, v], n, 16, HEADS, SIZE, contracted=16)
 
 
+def write_chosen(builder: Any, *, number: float = -1e38, is_spread: bool = False, dtype: DType = DType.BOOL) -> int:
+    """Attention as Keras masks it, by yes and no; gives the mask."""
+    n = builder.N
+    q, k, v = (builder.input(n, 16, HEADS, SIZE) for _ in range(3))
+    mask = builder.input(1, 1, 16, 16, dtype=dtype) if is_spread else builder.input(n, HEADS, 16, 16, dtype=dtype)
+    size = (n, HEADS, 16, 16)
+    product = builder.node(OpKind.MATMUL, [q, k], *size, contracted=SIZE)
+    scores = builder.node(OpKind.MUL, [product], *size, scalar=0.125)
+    chosen = mask
+    if is_spread:
+        ones = builder.node(OpKind.FILL, [], *size, dtype=dtype)
+        chosen = builder.node(OpKind.BINARY, [ones, mask], *size, dtype=dtype, function="logical_and")
+    others = builder.node(OpKind.UNARY, [chosen], *size, dtype=dtype, function="logical_not")
+    penalty = builder.node(
+        OpKind.MUL, [builder.node(OpKind.CAST, [others], *size)], *size, scalar=number, scalar_first=True
+    )
+    kept = builder.node(OpKind.MUL, [builder.node(OpKind.CAST, [chosen], *size), scores], *size)
+    total = builder.node(OpKind.ADD, [kept, penalty], *size)
+    weights = builder.node(OpKind.SOFTMAX, [total], *size, axes=(3,))
+    builder.node(OpKind.MATMUL, [weights, v], n, 16, HEADS, SIZE, contracted=16)
+    return mask
+
+
 def fused(builder: Any) -> Any:
     editor = GraphEditor(builder.graph())
     fuse_einsum_attention(editor)
@@ -73,6 +96,23 @@ def test_a_mask_is_kept(builder: Any) -> None:
     write_attention(builder, mask=True)
     attention = fused(builder).nodes[3]
     assert (attention.kind, attention.inputs[3]) == (OpKind.ATTENTION, 3)
+
+
+@pytest.mark.parametrize("is_spread", [True, False])
+def test_a_mask_of_yes_and_no_is_the_operator_s_own(builder: Any, is_spread: bool) -> None:
+    mask = write_chosen(builder, is_spread=is_spread)
+    editor = GraphEditor(builder.graph())
+    fuse_einsum_attention(editor)
+    editor.drop_unused()
+    graph = editor.to_graph()
+    assert [node.kind for node in graph.nodes] == [OpKind.VIEW] * 3 + [OpKind.ATTENTION, OpKind.VIEW]
+    assert graph.nodes[3].inputs[3] == mask
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(1e38, DType.BOOL), (-1e38, DType.FLOAT32)])
+def test_scores_that_are_mixed_otherwise_are_computed(builder: Any, number: float, dtype: DType) -> None:
+    write_chosen(builder, number=number, dtype=dtype)
+    assert OpKind.SOFTMAX in kinds(fused(builder))
 
 
 def test_a_softmax_over_another_dimension_is_none(builder: Any) -> None:

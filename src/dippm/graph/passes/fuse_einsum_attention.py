@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 
 from dippm.graph.dim import Dim
+from dippm.graph.dtype import DType
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
@@ -18,8 +19,9 @@ _SWAPPED = (0, 2, 1, 3)
 def fuse_einsum_attention(editor: GraphEditor) -> None:
     """Recognize ``softmax(s q k + mask) v`` of queries, keys and values in [batch, length, heads, size].
 
-    Keras's layer for attention is written so; PyTorch's fused operator takes the heads before the length, which costs
-    it views. The scale is a number, on the product or on either side of it: one of each head or channel is no scale.
+    So is ``softmax(m (s q k) - (1 - m) large) v`` with a mask m of yes and no, as Keras applies one. Keras's layer for
+    attention is written so; PyTorch's fused operator takes the heads before the length, which costs it views. The scale
+    is a number, on the product or on either side of it: one of each head or channel is no scale.
     """
     for node in list(editor.nodes):
         if node is not None and node.kind is OpKind.SOFTMAX and node.attributes.get("axes") == (_RANK - 1,):
@@ -65,7 +67,7 @@ def _fuse(editor: GraphEditor, softmax: Node) -> None:
 
 
 def _find_product(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | None]:
-    """The product that scores come from, past their scale, and the mask that is added to them."""
+    """The product that scores come from, past their scale, and the mask that is put on them."""
     mask: int | None = None
     total = editor.writer_of_kind(tensor, OpKind.ADD)
     if total is not None and len(total.inputs) == 2:
@@ -73,7 +75,45 @@ def _find_product(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | 
             if _product(editor, scores) is not None:
                 tensor, mask = scores, other
                 break
+            chosen = _chosen_scores(editor, scores)
+            if chosen is not None and _is_penalty(editor, other):
+                tensor, mask = chosen
+                break
     return _product(editor, tensor), mask
+
+
+def _chosen_scores(editor: GraphEditor, tensor: int) -> tuple[int, int] | None:
+    """Scores times a mask of yes and no as 1 and 0, and that mask."""
+    node = editor.writer_of_kind(tensor, OpKind.MUL)
+    if node is None or len(node.inputs) != 2:
+        return None
+    for scores, factor in (node.inputs, node.inputs[::-1]):
+        cast = editor.writer_of_kind(factor, OpKind.CAST)
+        is_choice = cast is not None and editor.tensors[cast.inputs[0]].dtype is DType.BOOL
+        if cast is not None and is_choice and _product(editor, scores) is not None:
+            return scores, _without_spread(editor, cast.inputs[0])
+    return None
+
+
+def _is_penalty(editor: GraphEditor, tensor: int) -> bool:
+    """Whether a tensor is a negative number where a mask says no, and 0 elsewhere."""
+    node = editor.writer_of_kind(tensor, OpKind.MUL)
+    number = None if node is None else node.attributes.get("scalar")
+    cast = None if node is None else editor.writer_of_kind(node.inputs[0], OpKind.CAST)
+    is_choice = cast is not None and editor.tensors[cast.inputs[0]].dtype is DType.BOOL
+    return is_choice and isinstance(number, float) and number < 0
+
+
+def _without_spread(editor: GraphEditor, mask: int) -> int:
+    """The mask as it was before it was spread over all scores, which converters do by ``and`` with as many ones."""
+    node = editor.writer_of_kind(mask, OpKind.BINARY, "logical_and")
+    if node is None or len(node.inputs) != 2:
+        return mask
+    for filled, other in (node.inputs, node.inputs[::-1]):
+        is_smaller = editor.tensors[other].shape != editor.tensors[mask].shape
+        if is_smaller and editor.writer_of_kind(filled, OpKind.FILL) is not None:
+            return other
+    return mask
 
 
 def _product(editor: GraphEditor, tensor: int) -> Node | None:
