@@ -47,6 +47,35 @@ def test_causal_mask_is_an_attribute(sketch) -> None:
     assert (node.kind, len(node.inputs), node.attributes["is_causal"]) == (OpKind.ATTENTION, 3, True)
 
 
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_a_product_of_keys_and_turned_queries_is_turned_itself(sketch, is_masked) -> None:
+    sketch.input("q", N, 6, 2, 4).input("k", *HEADS).input("v", *HEADS).input("mask", N, 1, 6, 6)
+    sketch.node("qs", OpKind.MUL, "q", scalar=0.5)
+    sketch.node("qt", OpKind.VIEW, "qs", N, 2, 4, 6, function="transpose", perm=(0, 2, 3, 1))
+    sketch.node("kq", OpKind.MATMUL, "k qt", *SCORES)
+    sketch.node("s", OpKind.VIEW, "kq", *SCORES, function="transpose", perm=(0, 1, 3, 2))
+    sketch.node("a", OpKind.ADD, "s mask")
+    editor = GraphEditor(finish(sketch, "a" if is_masked else "s"))
+    fuse_converted_attention(editor)
+    editor.drop_unused()
+    graph = editor.to_graph()
+    view, attention = graph.nodes
+    assert (view.kind, view.attributes["perm"]) == (OpKind.VIEW, (0, 2, 1, 3))
+    names = [graph.tensors[index].name for index in (*view.inputs, *attention.inputs[1:])]
+    assert names == ["q", "k", "v", *["mask"] * is_masked]
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_a_product_that_is_turned_behind_its_softmax(sketch, axis) -> None:
+    sketch.input("q", N, 6, 2, 4).input("k", *HEADS).input("v", *HEADS).node("qs", OpKind.MUL, "q", scalar=0.5)
+    sketch.node("qt", OpKind.VIEW, "qs", N, 2, 4, 6, function="transpose", perm=(0, 2, 3, 1))
+    sketch.node("kq", OpKind.MATMUL, "k qt", *SCORES).node("p", OpKind.SOFTMAX, "kq", axes=(axis,))
+    sketch.node("w", OpKind.VIEW, "p", *SCORES, function="transpose", perm=(0, 1, 3, 2))
+    editor = GraphEditor(sketch.node("y", OpKind.MATMUL, "w v", *HEADS).graph("y"))
+    fuse_converted_attention(editor)
+    assert any(node.kind is OpKind.ATTENTION for node in editor.to_graph().nodes) == (axis == 2)
+
+
 def test_guard_against_rows_without_a_key(sketch, after) -> None:
     scores(sketch).node("p", OpKind.SOFTMAX, "s", axes=(3,)).node("n", OpKind.UNARY, "p", function="isnan")
     sketch.node("w", OpKind.BINARY, "n p", *SCORES, function="where", scalar=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isclose, prod, sqrt
 
 from dippm.graph.dim import Shape
@@ -40,12 +41,24 @@ def fuse_converted_attention(editor: GraphEditor) -> None:
 
 def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bool) -> None:
     rank = len(editor.tensors[softmax.outputs[0]].shape)
-    if softmax.attributes.get("axes") != (rank - 1,):
+    is_turned = is_converted and softmax.attributes.get("axes") == (rank - 2,)
+    if not is_turned and softmax.attributes.get("axes") != (rank - 1,):
         return
-    product, mask, is_causal, factor = _scores(editor, softmax.inputs[0])
-    if product is None:
+    product, mask, is_causal, factor = _scores(editor, softmax.inputs[0], is_converted=is_converted)
+    if product is None or (is_turned and mask is not None):
         return
-    (query, query_factor), (key, key_factor) = (_unscaled(editor, tensor) for tensor in product.inputs)
+    weights = _swapped(editor, softmax.outputs[0]) if is_turned else _after_guard(editor, softmax.outputs[0])
+    reader = -1 if weights is None else editor.only_reader(weights)
+    last = editor.node(reader) if reader >= 0 else None
+    if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
+        return
+    operands = product.node.inputs
+    is_turned = is_turned != product.is_turned
+    if is_turned:  # the product is one of keys and turned queries
+        key, key_factor = _unscaled(editor, operands[0])
+        query, query_factor = _unscaled_in_own_order(editor, operands[1], reader)
+    else:
+        (query, query_factor), (key, key_factor) = (_unscaled(editor, tensor) for tensor in operands)
     factors = [factor or 1.0, query_factor or 1.0, key_factor or 1.0]
     if is_converted:
         head_size = editor.tensors[query].shape[-1].fixed
@@ -53,14 +66,9 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
             return
     elif factor or not (query_factor and key_factor and isclose(query_factor, key_factor, rel_tol=_TOLERANCE)):
         return
-    weights = _after_guard(editor, softmax.outputs[0])
-    reader = -1 if weights is None else editor.only_reader(weights)
-    last = editor.node(reader) if reader >= 0 else None
-    if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
-        return
     if not _is_plain(editor, query, last.outputs[0], is_converted=is_converted):
         return
-    k = _turned_back(editor, key)
+    k = key if is_turned else _turned_back(editor, key)
     if k is None:
         k = _turn_back(editor, key, reader)
     if k is None:
@@ -115,25 +123,66 @@ def _unscaled(editor: GraphEditor, tensor: int) -> tuple[int, float | None]:
     return tensor, None
 
 
-def _scores(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | None, bool, float | None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Product:
+    """The product of queries and turned keys; where it is turned itself, of keys and turned queries."""
+
+    node: Node
+    is_turned: bool
+
+
+def _scores(
+    editor: GraphEditor, tensor: int, *, is_converted: bool
+) -> tuple[_Product | None, int | None, bool, float | None]:
     """The product of queries and keys, the mask added to it, whether that is the causal one, the product's factor."""
-    product, factor = _product(editor, tensor)
+    product, factor = _product(editor, tensor, is_converted=is_converted)
     if product is not None:
         return product, None, False, factor
     total = editor.writer_of_kind(tensor, OpKind.ADD)
     if total is None or len(total.inputs) != 2:
         return None, None, False, None
     for scores, mask in (total.inputs, total.inputs[::-1]):
-        product, factor = _product(editor, scores)
+        product, factor = _product(editor, scores, is_converted=is_converted)
         if product is not None:
             is_causal = bool(total.attributes.get("causal_mask", False))
             return product, None if is_causal else mask, is_causal, factor
     return None, None, False, None
 
 
-def _product(editor: GraphEditor, scores: int) -> tuple[Node | None, float | None]:
+def _product(editor: GraphEditor, scores: int, *, is_converted: bool) -> tuple[_Product | None, float | None]:
     tensor, factor = _unscaled(editor, scores)
-    return editor.writer_of_kind(tensor, OpKind.MATMUL), factor
+    node = editor.writer_of_kind(tensor, OpKind.MATMUL)
+    if node is not None or not is_converted:
+        return None if node is None else _Product(node=node, is_turned=False), factor
+    view = editor.writer_of_kind(tensor, OpKind.VIEW, "transpose")
+    if view is not None and _is_swap(editor, view):
+        node = editor.writer_of_kind(view.inputs[0], OpKind.MATMUL)
+    return None if node is None else _Product(node=node, is_turned=True), factor
+
+
+def _is_swap(editor: GraphEditor, view: Node) -> bool:
+    """Whether a transposition swaps the last two dimensions and no others."""
+    rank = len(editor.tensors[view.outputs[0]].shape)
+    return view.attributes.get("perm") == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _swapped(editor: GraphEditor, weights: int) -> int | None:
+    """A tensor with its last two dimensions swapped, where nobody else reads it."""
+    reader = editor.only_reader(weights)
+    view = editor.node(reader) if reader >= 0 else None
+    return view.outputs[0] if view is not None and view.kind is OpKind.VIEW and _is_swap(editor, view) else None
+
+
+def _unscaled_in_own_order(editor: GraphEditor, tensor: int, position: int) -> tuple[int, float | None]:
+    """What a transposed multiple is a multiple of, in the order before its last two dimensions were swapped."""
+    view = editor.writer_of_kind(tensor, OpKind.VIEW, "transpose")
+    perm = None if view is None else view.attributes.get("perm")
+    if view is None or not isinstance(perm, tuple):
+        return tensor, None
+    source, factor = _unscaled(editor, view.inputs[0])
+    shape = editor.tensors[tensor].shape
+    attributes: dict[str, Attribute] = {"function": "transpose", "perm": (*perm[:-2], perm[-1], perm[-2])}
+    return _insert_view(editor, position, source, (*shape[:-2], shape[-1], shape[-2]), view, attributes), factor
 
 
 def _turned_back(editor: GraphEditor, tensor: int) -> int | None:
