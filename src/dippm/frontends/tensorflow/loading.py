@@ -12,6 +12,7 @@ from typing import Any
 
 from dippm.errors import ModelReadError, UnsupportedError, UsageError
 from dippm.frontends.tensorflow.graph_rewrites import node_name
+from dippm.frontends.tensorflow.keras_call import call_at_inference
 from dippm.frontends.tensorflow.keras_errors import explain_keras_error
 from dippm.frontends.tensorflow.recurrent_layers import layers_kept_whole
 
@@ -108,11 +109,8 @@ def load_keras(path: Path, *, trust: bool, inputs: Sequence[Mapping[str, Any]]) 
             cure="Give the shape of one sample, such as --input 224,224,3.",
         )
 
-    def call(*tensors: Any) -> Any:
-        return model(tensors[0] if len(tensors) == 1 else list(tensors), training=False)
-
     with layers_kept_whole(model) as masks:
-        function = tf.function(call).get_concrete_function(*specs)
+        function = tf.function(call_at_inference(model)).get_concrete_function(*specs)
     return replace(_freeze(function, owner=model), warnings=masks.warnings, used_given_inputs=not model.inputs)
 
 

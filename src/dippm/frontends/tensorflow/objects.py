@@ -12,6 +12,7 @@ from typing import Any
 
 from dippm.errors import ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes
+from dippm.frontends.tensorflow.keras_call import call_at_inference
 from dippm.frontends.tensorflow.recurrent_layers import layers_kept_whole
 
 __all__ = ["SavedObject", "is_tensorflow_object", "save_object"]
@@ -81,11 +82,22 @@ def _save_keras(model: Any, path: Path, given: InputShapes) -> SavedObject:
         model.save(file)
         return SavedObject(path=file)
     with layers_kept_whole(model) as masks:
-        if _knows_inputs(model):
+        if _knows_inputs(model) and not _is_of(model, "tf_keras", "Model"):
+            _save_call_at_inference(model, path)
+        elif _knows_inputs(model):
             model.export(str(path), verbose=False)
         else:
             _save_function(model, lambda *tensors: model(*tensors, training=False), path, given)
     return SavedObject(path=path, warnings=masks.warnings)
+
+
+def _save_call_at_inference(model: Any, path: Path) -> None:
+    tf = import_module("tensorflow")
+    specs = [tf.TensorSpec(each.shape, each.dtype, name=each.name) for each in model.inputs]
+    archive = import_module("keras").export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", call_at_inference(model), input_signature=specs)
+    archive.write_out(str(path), verbose=False)
 
 
 def _save_function(model: Any, call: Any, path: Path, given: InputShapes) -> None:
