@@ -216,6 +216,15 @@ def test_what_does_not_fit_says_so_and_gets_no_slice(network: Graph) -> None:
     assert any("does not fit" in warning for warning in answer.warnings)
 
 
+def test_cached_memory_that_can_be_given_back_needs_no_larger_slice(network: Graph) -> None:
+    largest = find_device("A30").mig_profiles[-1]
+    (answer,) = predict(network, batches=[12_500], devices=["A30"], precision=Precision.AMP)
+    assert answer.memory_mb is not None
+    assert answer.needed_mb is not None
+    assert answer.needed_mb[1] < largest.memory_mb < answer.memory_mb
+    assert answer.mig == largest.name
+
+
 def test_a_fixed_batch_is_kept(network: Graph) -> None:
     fixed = replace(network, fixed_batch=4, fixed_batch_reason="It says so.")
     with pytest.raises(UnsupportedError, match="It says so") as caught:

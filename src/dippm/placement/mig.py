@@ -58,8 +58,8 @@ def choose_mig(
     Args:
         memory_mb: Predicted memory, MiB, above 0.
         device: A whole card.
-        interval_high_mb: Upper end of the prediction's interval, MiB, at least ``memory_mb``; None compares
-            ``memory_mb`` itself.
+        interval_high_mb: Upper end of the interval of what the model needs, MiB, above 0; below ``memory_mb`` where it
+            holds cached memory that it can give back. None compares ``memory_mb`` itself.
         policy: ``"safe"`` (default) or ``"paper"``.
 
     Returns:
@@ -102,9 +102,8 @@ def _check_memory(memory_mb: float, interval_high_mb: float | None) -> None:
             f"memory_mb must be a finite number of MiB above 0. Got {quote(memory_mb)} instead.",
             code="placement.memory",
         )
-    if interval_high_mb is not None and not (math.isfinite(interval_high_mb) and interval_high_mb >= memory_mb):
+    if interval_high_mb is not None and not (math.isfinite(interval_high_mb) and interval_high_mb > 0):
         raise UsageError(
-            f"interval_high_mb must be finite, at least memory_mb ({memory_mb:g}). Got {quote(interval_high_mb)} "
-            "instead.",
+            f"interval_high_mb must be a finite number of MiB above 0. Got {quote(interval_high_mb)} instead.",
             code="placement.memory",
         )

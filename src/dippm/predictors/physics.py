@@ -404,7 +404,7 @@ class PhysicsPredictor:
                     memory_mb=memory_mb,
                     memory_parts_mb=dict(zip(memory.parts_mb, parts, strict=True)),
                     needed_mb=needed_in,
-                    mig=choose_mig(memory_mb, device, interval_high_mb=max(memory_mb, needed_in[1]), policy=mig_policy),
+                    mig=choose_mig(memory_mb, device, interval_high_mb=needed_in[1], policy=mig_policy),
                     no_slice=no_slice,
                     intervals={
                         "latency_ms": latency_in,
