@@ -1,4 +1,4 @@
-"""What some nodes do beside moving bytes: a block for each row or group, windows, copies of images to another order."""
+"""What some nodes do beside moving bytes: a block for each row or group, windows, sums, images in another order."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
 from dippm.costs.resizing import count_planes, resizes_in_turn
+from dippm.costs.row_sums import row_sums_ms
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -114,6 +115,9 @@ def add_extra_work(
             node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
             head_ms = rates.head_cycles * terms / _cycles_per_ms(device)
             own[:, node] = np.maximum(own[:, node], gap_ms + head_ms)
+    for own, device in zip(busy_ms, devices, strict=True):
+        node, sums_ms = row_sums_ms(plan.work.sizes, at, plan.is_backward, device=device)
+        own[:, node] += sums_ms
     if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING:
         node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
         for own, in_turn, device in zip(busy_ms, elements, devices, strict=True):

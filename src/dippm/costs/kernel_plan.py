@@ -17,6 +17,7 @@ from dippm.costs.kernels.problems import ELEMENTWISE_OPERATORS, Family
 from dippm.costs.memory_format import MemoryFormats
 from dippm.costs.numbering import is_first, number_rows
 from dippm.costs.polynomial import FloatArray, scale
+from dippm.costs.row_sums import sums_rows
 from dippm.costs.software import DEFAULT_SOFTWARE, Software
 from dippm.costs.workload import Workload
 from dippm.graph import OpKind
@@ -49,11 +50,12 @@ ROW_TABLES = {OpKind.SOFTMAX: Family.SOFTMAX, OpKind.LOG_SOFTMAX: Family.SOFTMAX
 _ROW_TABLE_OF_KIND = tabulate(OpKind, lambda kind: list(Family).index(ROW_TABLES.get(kind, Family.SOFTMAX)))
 
 # Which rate an operator takes, and its element-wise table where it reads one tensor or several, by kind.
-_GROUP_OF_SOME = {OpKind.BATCH_NORM: "norm", OpKind.CONCAT: "join", OpKind.PAD: "join"}
+_GROUP_OF_SOME = {OpKind.BATCH_NORM: "norm", OpKind.CONCAT: "join", OpKind.PAD: "join", OpKind.FILL: "stream"}
 STREAM_RATES = tuple(sorted({*_GROUP_OF_FAMILY.values(), *_GROUP_OF_SOME.values()}))
 """Names of the rates that kernels bound by memory take."""
 
 _OPERATORS = tuple(ELEMENTWISE_OPERATORS)
+_FILL_NUMBER = tuple(OpKind).index(OpKind.FILL)
 
 
 def _group_of(kind: OpKind) -> int:
@@ -191,7 +193,7 @@ class KernelPlan:
         table_codes = _ROW_TABLE_OF_KIND[work.sizes.arrays.kind[row_node]]
         width = work.row.table.polynomials.shape[1]
         row_sizes = work.row.table.polynomials.reshape(2, len(is_tabled), width)[:, is_tabled]
-        stream_node, group, operator = _stream_nodes(work, exclude=row_node)
+        stream_node, group, operator = _stream_nodes(work, is_backward, exclude=row_node)
         return cls(
             work=work,
             formats=formats,
@@ -272,7 +274,9 @@ def _is_tabled_row(work: Workload) -> npt.NDArray[np.bool_]:
     return is_tabled
 
 
-def _stream_nodes(work: Workload, *, exclude: IndexArray) -> tuple[IndexArray, IndexArray, IndexArray]:
+def _stream_nodes(
+    work: Workload, is_backward: npt.NDArray[np.bool_], *, exclude: IndexArray
+) -> tuple[IndexArray, IndexArray, IndexArray]:
     """Nodes that memory binds, and their rate and element-wise table, see :class:`KernelPlan`."""
     sizes, edges = work.sizes, work.sizes.edges
     kind = sizes.arrays.kind
@@ -284,4 +288,6 @@ def _stream_nodes(work: Workload, *, exclude: IndexArray) -> tuple[IndexArray, I
     is_binary[owner[edges.input_tensor != edges.input_tensor[edges.input_start[owner]]]] = True
     is_binary &= _IS_PLAIN[kind]
     operator = np.where(is_binary, _BINARY_OPERATOR_OF_KIND[kind], _UNARY_OPERATOR_OF_KIND[kind])
-    return chosen, _GROUP_OF_KIND[kind[chosen]], operator[chosen]
+    # The gradient of a table is filled with zeros first, which is most of what it moves.
+    like = np.where(sums_rows(sizes, is_backward), _FILL_NUMBER, kind)
+    return chosen, _GROUP_OF_KIND[like[chosen]], operator[chosen]
