@@ -78,6 +78,9 @@ def test_replicas_of_the_call_go_before_those_of_the_model() -> None:
     [
         ([], {}, "pack.models"),
         ([ModelToPack(model="a", name="x"), ModelToPack(model="b", name="x")], {}, "pack.name"),
+        ([ModelToPack(model="a", name="")], {}, "pack.name"),
+        ([ModelToPack(model="a", name="two\nlines")], {}, "pack.name"),
+        ([ModelToPack(model="a", name=3)], {}, "pack.name"),  # type: ignore[arg-type]  # what a caller may do
         ([ModelToPack(model="a")], {"b": 1}, "pack.replicas"),
         ([ModelToPack(model="a")], {"a": 0}, "pack.replicas"),
         ([ModelToPack(model="a", replicas=10_001)], {}, "pack.replicas"),

@@ -158,6 +158,18 @@ def test_closed_pipe_is_quiet() -> None:
     assert result.returncode == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="closes descriptors as a shell does")
+@pytest.mark.parametrize("words", [("devices", "A100"), ("devices", "A100", "--json"), ("devices", "no such card")])
+def test_streams_that_the_caller_closed_are_nowhere(words: tuple[str, ...]) -> None:
+    program = f"exec '{sys.executable}' -m dippm \"$@\" <&- >&-"
+    command = ["sh", "-c", program, "sh", *words]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert "Traceback" not in result.stderr
+    assert result.returncode == (4 if "no such card" in words else 0)
+    command[2] += " 2>&-"
+    assert subprocess.run(command, timeout=120, check=False).returncode == result.returncode
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("words", [("devices",), ("devices", "--json"), ("devices", "no such card", "--json")])
 def test_a_full_disk_is_one_line_on_the_other_stream(words: tuple[str, ...]) -> None:

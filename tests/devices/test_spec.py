@@ -58,7 +58,12 @@ def test_spec_is_hashable_comparable_and_picklable() -> None:
     [
         ("name", " ", "non-empty"),
         ("name", 3, "non-empty"),
+        ("name", "My GPU\n", "one line"),
+        ("name", "My \x1b[1m GPU", "one line"),
+        ("aliases", ("good", "a\tb"), "one line"),
         ("architecture", "maxwell", "one of pascal"),
+        ("architecture", "ada", r"\[8, 9\] where the architecture is ada"),
+        ("compute_capability", (7, 5), r"from \[8, 0\] to \[8, 8\] where the architecture is ampere"),
         ("compute_capability", (8,), "major and minor"),
         ("compute_capability", (8, -1), "0 to 99"),
         ("compute_capability", (8, "0"), "whole number"),
@@ -100,6 +105,7 @@ def test_spec_refuses_value(field: str, value: object, said: str) -> None:
     ("field", "value"),
     [
         ("name", ""),
+        ("name", "1g.5gb\n"),
         ("compute_slices", 0),
         ("compute_slices", 8),
         ("memory_slices", 9),
@@ -122,9 +128,15 @@ def test_mig_profile_refuses_value(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "figure"),
-    [((5, 2), "first"), ((6, 0), "first"), ((7, 5), "first"), ((8, 0), "last"), ((10, 3), "last")],
+    ("architecture", "capability", "figure"),
+    [
+        ("pascal", (6, 0), "first"),
+        ("volta", (7, 0), "first"),
+        ("turing", (7, 5), "first"),
+        ("ampere", (8, 0), "last"),
+        ("blackwell", (10, 3), "last"),
+    ],
 )
-def test_a_figure_holds_until_the_next_one(capability: tuple[int, int], figure: str) -> None:
-    device = DeviceSpec(**FIGURES | {"compute_capability": capability})
-    assert latest_figure({(8, 0): "last", (6, 0): "first"}, device) == figure
+def test_a_figure_holds_until_the_next_one(architecture: str, capability: tuple[int, int], figure: str) -> None:
+    device = DeviceSpec(**FIGURES | {"architecture": architecture, "compute_capability": capability})
+    assert latest_figure({(8, 0): "last", (7, 0): "first"}, device) == figure

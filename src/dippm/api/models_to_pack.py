@@ -120,7 +120,7 @@ def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> li
             code="pack.models",
             cure="Name models, or give a file of them (--models FILE; in Python, dippm.load_models_file).",
         )
-    own = [each.name for each in asked if each.name is not None]
+    own = [_check_name(each.name) for each in asked if each.name is not None]
     twice = [name for name, count in Counter(own).items() if count > 1]
     if twice:
         raise UsageError(f"Several models are named {', '.join(twice)}.", code="pack.name", cure="Give other names.")
@@ -149,6 +149,16 @@ def name_models(asked: Sequence[ModelToPack], replicas: Mapping[str, int]) -> li
             code="pack.replicas",
         )
     return named
+
+
+def _check_name(name: object) -> str:
+    if isinstance(name, str) and name.strip() and name.isprintable():
+        return name
+    raise UsageError(
+        f"The name of a model to pack must be a text of one line. Got {quote(name)} instead.",
+        code="pack.name",
+        cure="Leave the name out, and the model goes by its path.",
+    )
 
 
 def source_of(model: object) -> str:

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = _take_debug(words)
     as_json = "--json" in words
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A name in a model file may hold characters that the terminal's encoding lacks.
         if isinstance(stream, io.TextIOWrapper):
@@ -50,6 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _leave_full_output(exc)
     return status
+
+
+def _open_closed_streams() -> None:
+    """Put nowhere in the place of standard streams that the caller closed, so that no file gets their descriptors."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        opened = os.open(os.devnull, os.O_RDWR)
+        # The lowest free one is the stream's own, which processes that are started have too.
+        os.set_inheritable(opened, opened == descriptor)
+        stream = open(opened, "w" if descriptor else "r", encoding="utf-8")  # noqa: SIM115  # open to the end
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:

@@ -19,6 +19,17 @@ ARCHITECTURES = ("pascal", "volta", "turing", "ampere", "ada", "hopper", "blackw
 PEAK_RATES = ("fp64", "fp32", "fp16", "tf32_tensor", "fp16_tensor", "bf16_tensor", "fp8_tensor", "int8_tensor")
 """Keys of ``DeviceSpec.peak_tflops``."""
 
+# First and last compute capability of each, as NVIDIA lists them.
+_CAPABILITIES: Mapping[str, tuple[tuple[int, int], tuple[int, int]]] = {
+    "pascal": ((6, 0), (6, 2)),
+    "volta": ((7, 0), (7, 2)),
+    "turing": ((7, 5), (7, 5)),
+    "ampere": ((8, 0), (8, 8)),
+    "ada": ((8, 9), (8, 9)),
+    "hopper": ((9, 0), (9, 9)),
+    "blackwell": ((10, 0), (12, 9)),
+}
+
 # Wide enough for any real card, narrow enough that a figure in the wrong unit (GHz for MHz, GB for MiB, TB/s for
 # GB/s) falls outside.
 _RANGES: Mapping[str, tuple[float, float, str]] = {
@@ -67,8 +78,8 @@ class MigProfile:
 
     def __post_init__(self) -> None:
         where = f"MIG profile '{self.name}'"
-        if not self.name:
-            raise _bad_value("A MIG profile", "name", self.name, "a non-empty name such as '1g.5gb'")
+        if not self.name.strip() or not self.name.isprintable():
+            raise _bad_value("A MIG profile", "name", self.name, "a non-empty name on one line, such as '1g.5gb'")
         for key, low, high in (("compute_slices", 1, 7), ("memory_slices", 1, 8), ("max_instances", 1, 7)):
             _check_number(where, key, getattr(self, key), low, high, unit="", whole=True)
         _check_number(where, "sm_count", self.sm_count, 1, 1024, unit="", whole=True)
@@ -91,7 +102,7 @@ class DeviceSpec:
         name: Canonical name, as NVML says it without the vendor, such as ``"A100-SXM4-40GB"``; a MIG slice is
             ``"1g.5gb@A100-SXM4-40GB"``.
         architecture: ``"pascal"``, ``"volta"``, ``"turing"``, ``"ampere"``, ``"ada"``, ``"hopper"``, ``"blackwell"``.
-        compute_capability: Major and minor, such as ``(8, 0)``.
+        compute_capability: Major and minor, such as ``(8, 0)``; one that the architecture has.
         sm_count: Streaming multiprocessors, 1 to 1024.
         fp32_lanes_per_sm: FP32 lanes (CUDA cores) per SM, 8 to 512.
         base_clock_mhz: Guaranteed clock under load, 100 to 10,000 MHz.
@@ -144,6 +155,9 @@ class DeviceSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise _bad_value("A device", "name", self.name, "a non-empty name")
+        for name in (self.name, *self.aliases):
+            if not name.isprintable():
+                raise _bad_value("A device", "name", name, "one line without control characters")
         where = f"Device '{self.name}'"
         if self.architecture not in ARCHITECTURES:
             raise _bad_value(where, "architecture", self.architecture, "one of " + ", ".join(ARCHITECTURES))
@@ -151,6 +165,11 @@ class DeviceSpec:
             raise _bad_value(where, "compute_capability", self.compute_capability, "major and minor, such as [8, 0]")
         for part in self.compute_capability:
             _check_number(where, "compute_capability", part, 0, 99, unit="", whole=True)
+        first, last = _CAPABILITIES[self.architecture]
+        if not first <= tuple(self.compute_capability) <= last:
+            must = f"from {list(first)} to {list(last)}" if first != last else f"{list(first)}"
+            got = list(self.compute_capability)
+            raise _bad_value(where, "compute_capability", got, f"{must} where the architecture is {self.architecture}")
         for key, (low, high, unit) in _RANGES.items():
             _check_number(where, key, getattr(self, key), low, high, unit=unit, whole=key in _WHOLE_FIELDS)
         if self.boost_clock_mhz < self.base_clock_mhz:
