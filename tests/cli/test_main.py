@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dippm.cli import main
+from dippm.errors import UnsupportedError
 
 ALL_COMMANDS = ("predict", "inspect", "fits", "max-batch", "devices", "ops", "evaluate", "measure")
 
@@ -118,6 +119,18 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
     monkeypatch.setattr("dippm.api.list_devices", interrupt)
     assert main(["devices"]) == 130
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), UnsupportedError("It failed.", code="x.y")])
+def test_an_error_that_came_of_an_interrupt_is_one(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> object:
+        raise error from KeyboardInterrupt()
+
+    monkeypatch.setattr("dippm.api.list_devices", interrupt)
+    assert main(["devices"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_the_end_of_a_file_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,15 @@ def test_without_colours_a_table_has_no_escapes(
     assert ("\x1b" in text) == has_escapes
 
 
+def test_a_table_of_no_columns_has_the_usual_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "0")
+    assert main(["devices", "A100"]) == 0
+    assert "A100-SXM4-40GB" in capsys.readouterr().out
+
+
 def test_stdout_is_kept_for_the_result_while_a_cluster_works(capsys: pytest.CaptureFixture[str]) -> None:
     for cluster in (None, "auto"):
         with kept_stdout(cluster):

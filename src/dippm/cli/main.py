@@ -76,6 +76,8 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
     except DippmError as exc:
         if is_debug:
             traceback.print_exc()
+        if _is_of_interrupt(exc):
+            return STATUS_INTERRUPTED
         print_error(str(exc), code=exc.code, exit_status=exc.exit_status, as_json=as_json)
         return exc.exit_status
     except Exception as exc:  # the last stop: nobody should have to read a traceback to use a program
@@ -83,7 +85,19 @@ def _run_and_report(words: list[str], *, as_json: bool, is_debug: bool) -> int:
             raise
         if is_debug:
             traceback.print_exc()
+        if _is_of_interrupt(exc):
+            return STATUS_INTERRUPTED
         return _report_unexpected(exc, words, as_json=as_json)
+
+
+def _is_of_interrupt(exc: BaseException) -> bool:
+    """Whether an interrupt is behind an error: compiled modules that are being imported make an ImportError of it."""
+    seen: BaseException | None = exc
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _run(words: list[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -87,7 +88,10 @@ def make_console() -> Console:
 
     # Without colours there are no escape sequences at all: whoever asks for that may read with anything.
     system: Literal["auto"] | None = "auto" if _may_color() else None
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False, color_system=system)
+    # Into no columns at all nothing would be written; terminals of unknown width say so.
+    columns = os.environ.get("COLUMNS", "").strip()
+    width = shutil.get_terminal_size().columns if columns.isdecimal() and int(columns) == 0 else None
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False, color_system=system, width=width)
 
 
 def _may_color() -> bool:
