@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 
 from dippm import errors
@@ -24,6 +27,19 @@ def test_the_cure_is_part_of_the_message() -> None:
 def test_a_missing_extra_names_the_install_line() -> None:
     error = errors.MissingExtraError(package="timm", extra="zoo", purpose="build timm models")
     assert 'pip install "dippm[zoo]"' in str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.UsageError("Wrong.", code="c", cure="Do this."),
+        errors.MissingExtraError(package="timm", extra="zoo", purpose="build timm models"),
+    ],
+)
+@pytest.mark.parametrize("send", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_comes_whole_from_another_process(error, send) -> None:
+    received = send(error)
+    assert (type(received), str(received), vars(received)) == (type(error), str(error), vars(error))
 
 
 class _Unwritable:

@@ -12,6 +12,7 @@ where, what was found, and the cure.
 
 from __future__ import annotations
 
+import copyreg
 import errno
 
 __all__ = [
@@ -55,6 +56,10 @@ class DippmError(Exception):
         super().__init__(message if cure is None else f"{message} {cure}")
         self.code = code
         self.cure = cure
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # By its words and attributes: a pool of processes whose errors cannot be read again breaks.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(DippmError):
