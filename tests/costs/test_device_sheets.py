@@ -44,6 +44,16 @@ def test_flash_attention_begins_with_ampere(name: str, has_flash: bool) -> None:
     assert DeviceSheets.of((find_device(name),), frozenset(), 0.0).has_flash.item() is has_flash
 
 
+@pytest.mark.parametrize(
+    ("name", "tflops"), [("V100", 0.0), ("T4", 0.0), ("A100", 24.0), ("RTX 3090", 9.0), ("H100", 0.0)]
+)
+def test_attention_of_32_bits_is_below_a_third_of_the_tf32_rate(name: str, tflops: float) -> None:
+    device = find_device(name)
+    rate = DeviceSheets.of((device,), frozenset(), 0.0).split_attention.item() / 1e12
+    assert rate == pytest.approx(tflops, rel=0.03)
+    assert rate < device.peak_tflops.get("tf32_tensor", 1.0) / 3.0
+
+
 def test_a_board_with_power_to_spare_sustains_a_share_of_its_peak_and_feeding_costs_full_rates() -> None:
     device = with_power("A100")
     sustained = 0.85 * device.peak_tflops["fp16_tensor"] * 1e12

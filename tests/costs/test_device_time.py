@@ -369,6 +369,27 @@ def test_causal_attention_is_cheaper_wherever_it_stands(builder: Any, causal: tu
     assert times[causal.index(True)] < 0.6 * times[causal.index(False)]
 
 
+@pytest.mark.parametrize(
+    ("device", "batch", "heads", "tokens", "width", "measured_ms"),
+    [
+        # torch 2.10's fmha_cutlassF_f32_aligned_64x64_rf_sm80, as the notes of candle-fused-attn have it.
+        ("RTX 5060 Ti", 64, 6, 240, 64, 0.949),
+        # The same kernel of xformers, the benchmark of its pull request 587.
+        ("A100", 384, 1, 197, 64, 0.269),
+        ("A100", 384, 1, 197, 80, 0.444),
+        ("A100", 1024, 1, 197, 88, 1.168),
+    ],
+)
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.TF32])
+def test_attention_of_32_bits_runs_on_tensor_cores_in_three_products(
+    builder: Any, device: str, batch: int, heads: int, tokens: int, width: int, measured_ms: float, precision: Precision
+) -> None:
+    x = builder.input(builder.N, heads, tokens, width)
+    builder.node(OpKind.ATTENTION, [x, x, x], builder.N, heads, tokens, width, is_causal=False)
+    time_ms = time_of(builder.graph(), batches=[batch], device=device, precision=precision, rates=Rates(gap_us=0))
+    assert time_ms.item() == pytest.approx(measured_ms, rel=0.35)
+
+
 def test_tensors_without_elements_cost_nothing(builder: Any) -> None:
     x = builder.input(builder.N, 0, 64)
     x = builder.node(OpKind.LINEAR, [x, builder.weight(32, 64)], builder.N, 0, 32)

@@ -47,6 +47,17 @@ _SUSTAINED = 0.85
 # with large tiles and HBM, from the H100 PCIe, and of Blackwell's workstation cards from the RTX PRO 6000 Max-Q, all
 # five by hand from the rows of data/published.
 _W_PER_TFLOP = {(7, 0): 3.0, (8, 0): 1.4, (8, 9): 1.65, (9, 0): 1.0, (12, 0): 1.45}
+# Fused attention of FP32 multiplies on tensor cores from Ampere on, each operand as the sum of two of TF32, of whose
+# four products three are taken (PyTorch's ``mem_eff_attention/gemm_kernel_utils.h``, ``OpMultiplyAddFastF32``),
+# whatever ``allow_tf32`` says. To split them takes FP32 units. Share of the TF32 peak, and operations of those units
+# for one of the attention, by hand from 24 TFLOP/s of whole tiles on an A100 (xformers' pull request 587) and 6.4 on an
+# RTX 5060 Ti (the notes of candle-fused-attn).
+_SPLIT_PRODUCTS = 3.0
+_SPLIT_SHARE = 0.83
+_SPLITTING = 0.36
+_SPLIT_FROM = (8, 0)
+# Data-centre cards from Hopper on have networks that learned what is left of the time at the rate of FP32 units.
+_SPLIT_UNKNOWN = frozenset({9, 10})
 # From this part of the FP32 peak on tensor cores are the faster ones, as in TF32 on GeForce cards: of their own peak
 # they sustain more than FP32 units, which have everything else to do as well.
 _AS_FAST = 0.9
@@ -78,6 +89,8 @@ class DeviceSheets:
         sms: Streaming multiprocessors.
         sm_cycles: Clock cycles of all multiprocessors at boost clock, per second.
         has_flash: Whether fused attention in half precision is FlashAttention.
+        split_attention: Rate of fused attention in FP32 and TF32 at whole tiles where it multiplies in three products
+            of TF32, FLOP/s; 0 where it does not.
         is_tf32_close: Whether the TF32 rate is so near that of FP32 that an algorithm of FP32 may win.
 
     Shapes:
@@ -94,6 +107,7 @@ class DeviceSheets:
     sms: FloatArray
     sm_cycles: FloatArray
     has_flash: npt.NDArray[np.bool_]
+    split_attention: FloatArray
     is_tf32_close: npt.NDArray[np.bool_]
 
     @staticmethod
@@ -128,12 +142,21 @@ class DeviceSheets:
             sms=column(device.sm_count for device in devices),
             sm_cycles=column(device.sm_count * device.boost_clock_mhz * MEGA for device in devices),
             has_flash=column(device.compute_capability >= _FLASH_FROM for device in devices) > 0,
+            split_attention=column(_split_tflops(device) * TERA for device in devices),
             is_tf32_close=np.array([_is_tf32_close(device) for device in devices]),
         )
 
 
 def _is_tf32_close(device: DeviceSpec) -> bool:
     return tensor_tflops(device, Arithmetic.TF32) < _CLOSE * device.peak_tflops["fp32"]
+
+
+def _split_tflops(device: DeviceSpec) -> float:
+    major, _ = device.compute_capability
+    if device.compute_capability < _SPLIT_FROM or major in _SPLIT_UNKNOWN or "tf32_tensor" not in device.peak_tflops:
+        return 0.0
+    products = _SPLIT_PRODUCTS / (_SPLIT_SHARE * device.peak_tflops["tf32_tensor"])
+    return 1.0 / (products + _SPLITTING / device.peak_tflops["fp32"])
 
 
 def _peaks(

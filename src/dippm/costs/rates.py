@@ -25,7 +25,8 @@ class Rates:
             in proportion elsewhere (:mod:`dippm.costs.device_sheets`). Both shares above are of cards at half of it.
         nchw_shuffle: How often a tensor-core convolution in NCHW moves its input and output through memory once more
             to change their order; 0 for never, 1 for once each.
-        attention: Share of the peak that fused attention reaches at full tiles.
+        attention: Share of the peak that fused attention reaches at full tiles, but for that of 32 bits on tensor
+            cores (:class:`~dippm.costs.device_sheets.DeviceSheets`).
         direct_conv: Share of the FP32 peak that cuDNN's depthwise and thinly grouped convolutions reach in NCHW.
         direct_conv_nhwc: The same in NHWC.
         own_depthwise: What PyTorch's own depthwise kernel (:mod:`dippm.costs.depthwise`) reaches of the FP32 peak that
