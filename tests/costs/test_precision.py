@@ -204,6 +204,19 @@ def test_autocast_concatenation_casts_to_the_widest(builder):
     assert plan.casts.to_bytes.tolist()[-1] == 4
 
 
+@pytest.mark.parametrize("are_turned", [False, True])
+def test_a_cache_that_begins_empty_has_the_type_of_its_first_keys(builder, are_turned):
+    x = builder.input(builder.N, 8)
+    keys, values = (builder.node(OpKind.LINEAR, [x, builder.weight(8, 8)], builder.N, 8) for _ in range(2))
+    if are_turned:  # as by positions in FP32
+        keys = builder.node(OpKind.MUL, [keys, builder.weight(8)], builder.N, 8)
+    empty = [builder.weight(0, role=TensorRole.CONSTANT) for _ in range(2)]
+    joined = [builder.node(OpKind.CONCAT, list(pair), builder.N, 8) for pair in zip(empty, (keys, values), strict=True)]
+    plan = plan_types(builder.graph(), Precision.AMP)
+    assert plan.tensor_bytes[joined].tolist() == ([4, 4] if are_turned else [2, 2])
+    assert plan.casts.tensor.tolist().count(values) == are_turned
+
+
 def test_casts_become_work_of_their_own(builder):
     _block(builder)
     work = Workload.from_graph(builder.graph(), Precision.AMP).at([1, 2])

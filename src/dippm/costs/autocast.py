@@ -10,6 +10,9 @@ that wants that type. Where autocast is off beside parts that have it, nodes tak
 it has; what differs in type is cast to what the node states, for PyTorch multiplies nothing of two types. A cast by
 hand is not seen where it is none as the model is read, without autocast. Copies of weights that a part makes are taken
 to be kept until the forward ends, not until the part does.
+
+Likewise an array without elements is taken to have been made in the type of what it is first joined to, and others made
+right beside it in the same: a decoder's cache of keys and values begins as two of them, in the type of the first keys.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
+from dippm.costs.polynomial import is_nonzero
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import ARITHMETIC_KINDS, CONTRACTION_KINDS, RECURRENT_KINDS, Attribute, DType, OpKind, TensorRole
 from dippm.graph.codes import mark, tabulate
@@ -236,7 +240,7 @@ class Walk:
             target=np.where(target == _LOWER, lowers_to, target),
             result=np.where(result == _LOWER, lowers_to, result),
             read_start=np.searchsorted(edges.read_node, np.arange(len(arrays.kind) + 1)).astype(np.int64, copy=False),
-            read_tensor=edges.read_tensor,
+            read_tensor=_typed_reads(sizes),
             write_start=edges.output_start,
             write_tensor=edges.write_tensor,
             owner=arrays.storage,
@@ -330,6 +334,27 @@ def _rules(sizes: GraphSizes, given: IndexArray, lowers_to: IndexArray) -> tuple
     never = lowers_to == _NEVER_ON
     target[never], result[never] = _STAYS, _STATED
     return target, result
+
+
+def _typed_reads(sizes: GraphSizes) -> IndexArray:
+    """What each read has the type of, [E]: itself, or for an empty constant what the first of its run is joined to."""
+    arrays, edges = sizes.arrays, sizes.edges
+    count = len(arrays.role)
+    is_constant = mark(TensorRole, [TensorRole.CONSTANT])[arrays.role] & (arrays.rank > 0)
+    is_empty = is_constant & ~is_nonzero(sizes.elements[:count])
+    is_joined = sizes.is_kind(OpKind.CONCAT)[edges.read_node] & is_empty[edges.read_tensor]
+    if not is_joined.any():
+        return edges.read_tensor
+    typed = edges.read_tensor.copy()
+    run = np.cumsum(np.diff(is_empty, prepend=False) & is_empty)
+    type_of_run: dict[int, int] = {}
+    for place in np.flatnonzero(is_joined).tolist():
+        own = int(run[edges.read_tensor[place]])
+        if own not in type_of_run:
+            beside = edges.read_tensor[edges.read_node == edges.read_node[place]]
+            type_of_run[own] = next((each for each in beside.tolist() if not is_empty[each]), int(typed[place]))
+        typed[place] = type_of_run[own]
+    return typed
 
 
 def _marks(attributes: Mapping[str, Attribute]) -> tuple[float, float]:
