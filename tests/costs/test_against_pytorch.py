@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import warnings
 import weakref
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dippm.frontends.inputs import parse_input_shapes
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 _BATCH = 4
@@ -121,6 +123,16 @@ def test_language_models(torchvision_ops, kind):
     _check(_make(make), "128:int64")
 
 
+class _Call(torch.nn.Module):
+    def __init__(self, function, *shapes):
+        super().__init__()
+        self.function = function
+        self.weights = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(shape)) for shape in shapes)
+
+    def forward(self, x):
+        return self.function(x, *self.weights)
+
+
 class _First(torch.nn.Module):
     def __init__(self, layer):
         super().__init__()
@@ -196,3 +208,65 @@ def test_casts_of_autocast(guard):
     output = 2 * _BATCH * 4 * 8
     assert pieces[timeline.event_piece] @ timeline.event_sign == kept + output
     assert (kept > 0) is keeps_casts
+
+
+class _Live(TorchDispatchMode):
+    """The most bytes of all storages that are alive together, those of some tensors and all that operators make."""
+
+    def __init__(self, *tensors):
+        super().__init__()
+        self.live = self.highest = 0
+        self._known = weakref.WeakKeyDictionary()
+        for tensor in tensors:
+            self._add(tensor)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self._add(result)
+        return result
+
+    def _add(self, tensor):
+        storage = tensor.untyped_storage()
+        if storage not in self._known:
+            self._known[storage] = size = storage.nbytes()
+            self.live += size
+            self.highest = max(self.highest, self.live)
+            weakref.finalize(storage, self._drop, size)
+
+    def _drop(self, size):
+        self.live -= size
+
+
+@contextmanager
+def _autocast_of_cuda():
+    """Autocast as it is for CUDA, where there is no device as well."""
+    before = torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.float16)
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before[0])
+        torch.set_autocast_cache_enabled(before[1])
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        pytest.param(lambda x, w: w @ x.unsqueeze(1), [(4, 16, 16)], id="a product for each head and sample"),
+        pytest.param(lambda x: torch.einsum("bic,bid->bicd", x, x), [], id="an Einstein sum that sums nothing"),
+    ],
+)
+def test_autocast_casts_operands_before_they_are_copied(function, shapes):
+    size = _BATCH, 16, 32
+    with FakeTensorMode(), torch.no_grad():
+        given = [torch.empty(each, device="cuda:0") for each in (size, *shapes)]
+        with _autocast_of_cuda(), _Live(*given) as live:
+            function(*given)
+    graph = _read(_Call(function, *shapes), size[1:]).sizes.graph
+    work = Workload.from_graph(graph, Precision.AMP, keeps_casts=False)
+    found = live_memory(MemoryTimeline.from_workload(work), _BATCH, without=_NO_LIBRARIES)
+    assert found.peak_bytes[0] == pytest.approx(live.highest, rel=0.03)

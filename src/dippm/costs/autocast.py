@@ -53,7 +53,8 @@ __all__ = [
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Attribute of a norm or softmax that autocast runs in its 16-bit format, as timm's "fast norm" makes norms.
+#: Attribute of what autocast runs in its 16-bit format beside products: a norm or softmax, as timm's "fast norm" makes
+#: norms, and the copies and products by element inside of a product of stacks of matrices or an Einstein sum.
 LOWERED = "is_lowered"
 #: Attribute of a matrix product that computes in FP32 under autocast, as those of written-out attention do.
 RAISED = "is_raised"
@@ -66,7 +67,9 @@ DEFAULT_FORMAT = "default"
 #: The 16-bit formats that a model may name, as values of ``DType``, and what stands where it names none.
 NAMED_FORMATS = frozenset({DEFAULT_FORMAT, DType.FLOAT16.value, DType.BFLOAT16.value})
 # Kinds that may have the former two attributes.
-_MARKED_KINDS = frozenset({OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM})
+_MARKED_KINDS = frozenset(
+    {OpKind.MATMUL, OpKind.SOFTMAX, OpKind.LAYER_NORM, OpKind.GROUP_NORM, OpKind.RMS_NORM, OpKind.COPY, OpKind.MUL}
+)
 #: What autocast casts, and casts to.
 CASTABLE = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
 

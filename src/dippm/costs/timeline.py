@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.autocast import Casts
 from dippm.costs.compiled_buffers import CompiledBuffers
 from dippm.costs.edges import IndexArray
 from dippm.costs.layout_copies import layout_copies
@@ -366,6 +367,7 @@ def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | N
     is_state_read = is_state[edges.read_tensor]
     # A compiled model knows who reads a copy last.
     temporary = np.flatnonzero(~casts.is_cached | (buffers is not None))[::-1]
+    cast_end = casts.node if buffers is not None else _cast_ends(sizes, casts)
     _, first_cast, first_dropped, first_scratch, first_layout = pieces.firsts
     dropped, scratch, layout = (
         every[pieces.is_taken[first : first + len(every)]] for first in (first_dropped, first_scratch, first_layout)
@@ -384,12 +386,23 @@ def _events_of(workload: Workload, pieces: _Pieces, buffers: CompiledBuffers | N
             (layout, first_layout + layout, -1),
             (scratch, first_scratch + scratch, -1),
             (dropped, first_dropped + dropped, -1),
-            (casts.node[temporary], first_cast + temporary, -1),
+            (cast_end[temporary], first_cast + temporary, -1),
             (release_node, released, -1),
             *given_back,
         ]
     )
     return events, steps
+
+
+def _cast_ends(sizes: GraphSizes, casts: Casts) -> IndexArray:
+    """The node after which each cast is given back: that which it is for, or the product that its copy is for, [C]."""
+    ends, edges, storage = casts.node.copy(), sizes.edges, sizes.arrays.storage
+    of_copies = np.flatnonzero(sizes.is_kind(OpKind.COPY)[ends])
+    if len(of_copies):
+        last_read = np.zeros(len(storage), dtype=np.int64)
+        np.maximum.at(last_read, storage[edges.read_tensor], edges.read_node)
+        ends[of_copies] = np.maximum(ends[of_copies], last_read[storage[sizes.outputs(ends[of_copies])]])
+    return ends
 
 
 def _is_role(arrays: GraphArrays, *roles: TensorRole) -> npt.NDArray[np.bool_]:

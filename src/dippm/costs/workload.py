@@ -9,6 +9,7 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.autocast import Casts
 from dippm.costs.contraction import (
     AttentionSizes,
     AttentionTable,
@@ -35,7 +36,7 @@ from dippm.costs.streaming import (
 )
 from dippm.costs.temporaries import dropped_outputs, scratch
 from dippm.costs.traffic import Reads, write_polynomials
-from dippm.graph import Graph
+from dippm.graph import Graph, OpKind
 from dippm.graph.codes import mark
 
 __all__ = ["CastWork", "Workload", "WorkloadAt"]
@@ -202,7 +203,7 @@ class Workload:
             flops=_trim(multiplied + pad(_elementary_flops(sizes), width)),
             dropped=_trim(dropped),
             scratch=_trim(scratch(sizes, types, recurrent=recurrent, gemm=gemm)),
-            cast_elements=sizes.elements_of(types.casts.tensor),
+            cast_elements=_cast_elements(sizes, types.casts),
             gemm=gemm,
             convolution=convolution,
             attention=attention,
@@ -236,7 +237,7 @@ class Workload:
             types=replace(self.types, casts=casts),
             dropped=_trim(np.where(fusion.is_loop[:, None], 0.0, self.dropped)),
             scratch=np.where(fusion.is_loop[:, None], 0.0, self.scratch),
-            cast_elements=sizes.elements_of(casts.tensor),
+            cast_elements=_cast_elements(sizes, casts),
             fusion=fusion,
         )
 
@@ -306,6 +307,23 @@ def _elementary_flops(sizes: GraphSizes) -> FloatArray:
     source, out = sizes.inputs(every, 0), sizes.outputs(every)
     per_input, per_output = flops_per_element(sizes)
     return scale(sizes.elements_of(source), per_input) + scale(sizes.elements_of(out), per_output)
+
+
+def _cast_elements(sizes: GraphSizes, casts: Casts) -> FloatArray:
+    """Elements of each cast; operands of products are cast before they are repeated for the copies that these read.
+
+    Shapes:
+        [C, D].
+    """
+    tensor = casts.tensor
+    of_copies = np.flatnonzero(sizes.is_kind(OpKind.COPY)[casts.node])
+    if len(of_copies):
+        expands = np.flatnonzero(sizes.is_kind(OpKind.VIEW) & sizes.has_function("expand"))
+        before = np.arange(len(sizes.arrays.role))
+        before[sizes.outputs(expands)] = sizes.inputs(expands, 0)
+        tensor = tensor.copy()
+        tensor[of_copies] = before[tensor[of_copies]]
+    return sizes.elements_of(tensor)
 
 
 def _trim(polynomials: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from dippm.costs import Workload  # noqa: E402
-from dippm.costs.autocast import RAISED  # noqa: E402
+from dippm.costs.autocast import LOWERED, RAISED  # noqa: E402
 from dippm.costs.conditions import Mode  # noqa: E402
 from dippm.costs.precision import Arithmetic, Precision  # noqa: E402
 from dippm.costs.software_graph import count_raised_products  # noqa: E402
@@ -279,6 +279,30 @@ def test_product_with_a_weight_is_linear_however_it_is_written(
 
     assert kinds(read(Conv1D(), "4")) == [OpKind.LINEAR, OpKind.LINEAR]
     assert kinds(read(_Product(), ["3,4", "4,3"])) == [OpKind.MATMUL]
+
+
+@pytest.mark.parametrize(
+    ("multiply", "is_lowered"),
+    [
+        (lambda layer, x: layer(x.transpose(1, 2)), True),
+        (lambda layer, x: layer.weight @ x.unsqueeze(1).expand(-1, 2, -1, -1), True),
+        (lambda layer, x: layer(x.transpose(1, 2).contiguous()), False),
+    ],
+)
+def test_copies_inside_of_products_run_in_the_format_of_autocast(
+    multiply: Callable[..., torch.Tensor], is_lowered: bool, read: Callable[..., Graph]
+) -> None:
+    class Multiplied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return multiply(self.layer, x)
+
+    copies = [node for node in read(Multiplied(), "4,8").nodes if node.kind is OpKind.COPY]
+    assert copies
+    assert all(node.attributes.get(LOWERED, False) is is_lowered for node in copies)
 
 
 def _weight(dtype: torch.dtype, *shape: int) -> nn.Parameter:

@@ -18,7 +18,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dippm.costs.autocast import CAST_KINDS, RAISED
+from dippm.costs.autocast import CAST_KINDS, LOWERED, RAISED
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
@@ -56,6 +56,9 @@ _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_in
 _CHECKING = frozenset({"istft"})
 # Operators on autocast's list of FP32 that are recorded as what they run.
 _RAISED = frozenset({"_euclidean_dist"})
+# Compositions whose operands autocast casts before anything of them runs, and what they run beside products.
+_LOWERED = frozenset({"matmul", "einsum"})
+_LOWERED_KINDS = frozenset({OpKind.COPY, OpKind.MUL})
 
 
 @dataclass(slots=True)
@@ -99,6 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.flow = GradientFlow() if is_differentiated else None
         self._is_raised = False
+        self._is_lowered = False
         self._is_checking = False
         self.unsupported: dict[str, int] = {}
         self.assumptions: list[str] = []
@@ -235,12 +239,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in DROPOUTS:
             return self._drop_out(func, plan, *args)
         if name == "linear" and not is_linear_whole(args[0]):
-            with self:
+            with self, self._lowered(True):
                 return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
             self._is_checking |= name in _CHECKING
             try:
-                with self:
+                with self, self._lowered(name in _LOWERED):
                     return func._op_dk(_COMPOSITE, *args, **kwargs)
             finally:
                 self._is_checking &= name not in _CHECKING
@@ -268,6 +272,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._is_raised = before
+
+    @contextmanager
+    def _lowered(self, is_lowered: bool) -> Iterator[None]:
+        """Whether autocast has cast the operands already of what runs meanwhile beside products."""
+        before, self._is_lowered = self._is_lowered, self._is_lowered or is_lowered
+        try:
+            yield
+        finally:
+            self._is_lowered = before
 
     def _drop_out(self, func: Any, plan: OpPlan, x: torch.Tensor, share: float, is_active: bool) -> torch.Tensor:
         """Dropout as it runs on a GPU: one kernel that also writes the mask, unless it works in place."""
@@ -410,7 +423,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.assumptions.append(warn_of_decomposition(plan.source_op))
             if self._is_raised and kind is OpKind.MATMUL:
                 attributes[RAISED] = True
-            if kind in CAST_KINDS:
+            is_lowered = self._is_lowered and not self._is_raised and kind in _LOWERED_KINDS
+            if is_lowered:
+                attributes[LOWERED] = True
+            if is_lowered or kind in CAST_KINDS:
                 attributes.update(self.autocast.marks)
         new: list[int] = []
         overwritten = [
