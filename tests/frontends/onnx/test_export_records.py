@@ -89,3 +89,68 @@ def test_the_grid_of_a_spatial_transformer_is_no_weight() -> None:
         warnings.simplefilter("ignore")
         program = torch.onnx.export(module, sample, dynamo=True, verbose=False, dynamic_shapes=shapes).model_proto
     assert read_onnx(program).parameter_count == sum(parameter.numel() for parameter in module.parameters())
+
+
+def norms(build: Any, *, opset: int = 18, producer: str = "pytorch", classes: str = "") -> onnx.ModelProto:
+    """An RMS norm and a layer norm written out."""
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["q"]),
+        helper.make_node("ReduceMean", ["q", "axes"] if opset >= 18 else ["q"], ["v"], **axes(opset)),
+        helper.make_node("Add", ["v", "val_4"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["r"]),
+        helper.make_node("Reciprocal", ["r"], ["i"]),
+        helper.make_node("Mul", ["x", "i"], ["n"]),
+        helper.make_node("ReduceMean", ["n", "axes"] if opset >= 18 else ["n"], ["m"], **axes(opset)),
+        helper.make_node("Sub", ["n", "m"], ["d"]),
+        helper.make_node("Mul", ["d", "d"], ["p"]),
+        helper.make_node("ReduceMean", ["p", "axes"] if opset >= 18 else ["p"], ["w"], **axes(opset)),
+        helper.make_node("Add", ["w", "val_4"], ["f"]),
+        helper.make_node("Sqrt", ["f"], ["s"]),
+        helper.make_node("Div", ["d", "s"], ["y"]),
+    ]
+    weights = {"axes": np.array([2], np.int64), "val_4": np.float32(1e-6).reshape(())}
+    if opset < 18:
+        del weights["axes"]
+    model = build(nodes, inputs={"x": ["N", 5, 32]}, weights=weights, opset=opset)
+    model.producer_name = producer
+    if classes:
+        model.graph.node[2].metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=classes)
+    return model
+
+
+def axes(opset: int) -> dict[str, list[int]]:
+    return {} if opset >= 18 else {"axes": [2]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fused"),
+    [
+        ({"producer": "tf2onnx"}, {"rms_norm", "layer_norm"}),
+        ({"opset": 18}, set()),
+        ({"opset": 13}, {"layer_norm"}),
+        ({"classes": "['Net', 'torch.nn.modules.normalization.RMSNorm', 'aten.add.Scalar']"}, {"rms_norm"}),
+        ({"classes": "['Net', 'LlamaRMSNorm', 'aten.add.Tensor']"}, set()),
+    ],
+)
+def test_norms_are_whole_where_the_module_has_them_so(build: Any, arguments: dict, fused: set[str]) -> None:
+    graph = read_onnx(norms(build, **arguments))
+    kinds = [node.kind.value for node in graph.nodes]
+    assert {kind for kind in kinds if "norm" in kind} == fused
+    assert len(kinds) == len(fused) + (0 if "rms_norm" in fused else 5) + (0 if "layer_norm" in fused else 7)
+
+
+@pytest.mark.slow
+def test_norms_of_a_module_are_in_its_file_as_it_runs_them() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+
+    class Own(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    module = torch.nn.Sequential(torch.nn.RMSNorm(8), Own(), torch.nn.LayerNorm(8)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, (torch.zeros(2, 4, 8),), dynamo=True, verbose=False).model_proto
+    kinds = [node.kind.value for node in read_onnx(program).nodes]
+    assert kinds == ["rms_norm", "pow", "reduce", "add", "unary", "mul", "layer_norm"]

@@ -4,7 +4,7 @@ import pytest
 
 from dippm.graph import Dim, OpKind
 from dippm.graph.editor import GraphEditor
-from dippm.graph.passes.fuse_layer_norm import fuse_layer_norm
+from dippm.graph.passes.fuse_layer_norm import WrittenNorms, fuse_layer_norm
 
 N = Dim(1, 0)
 
@@ -59,3 +59,25 @@ def test_root_mean_square(sketch, after) -> None:
 def test_part_that_is_used_elsewhere_stays_in_place(sketch, after) -> None:
     graph = centred(sketch).graph("n", "d")
     assert [kind for kind, _ in after(fuse_layer_norm, graph)] == ["reduce", "sub", "layer_norm"]
+
+
+@pytest.mark.parametrize(
+    ("written", "count"),
+    [
+        (WrittenNorms(), 1),
+        (WrittenNorms(are_layer_norms=False), 1),
+        (WrittenNorms(rms_sums=frozenset({"e"})), 1),
+        (WrittenNorms(rms_sums=frozenset({"other"})), 6),
+    ],
+)
+def test_rms_norm_that_a_module_writes_out_stays(sketch, after, written: WrittenNorms, count: int) -> None:
+    sketch.input("x", N, 7, 8).node("q", OpKind.POW, "x", scalar=2.0)
+    sketch.node("v", OpKind.REDUCE, "q", N, 7, 1, function="mean", axes=(2,)).node("e", OpKind.ADD, "v", scalar=1e-6)
+    sketch.node("r", OpKind.UNARY, "e", function="sqrt").node("i", OpKind.UNARY, "r", function="reciprocal")
+    graph = sketch.node("y", OpKind.MUL, "x i", N, 7, 8).graph("y")
+    assert len(after(lambda editor: fuse_layer_norm(editor, written), graph)) == count
+
+
+def test_layer_norm_that_a_module_writes_out_stays(sketch, after) -> None:
+    graph = centred(sketch).graph("n")
+    assert len(after(lambda editor: fuse_layer_norm(editor, WrittenNorms(are_layer_norms=False)), graph)) == 7

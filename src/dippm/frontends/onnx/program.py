@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 
 from dippm.graph import DType, TensorRole
+from dippm.graph.passes.fuse_layer_norm import WrittenNorms
 
 __all__ = ["ABSENT", "Array", "AttributeValue", "Block", "InputDeclaration", "Op", "Program", "Weight", "describe_node"]
 
@@ -122,6 +123,7 @@ class Program:
         untrained: Numbers of stored tensors that the exporter says are no parameters.
         declared: Type and shape that the file states for values between operators; -1 for an open dimension.
         opset: Version of the standard opset.
+        norms: Which norms that stand written out were one operator of the framework.
         warnings: What to tell the user.
         is_training: Whether it is run as in training, where dropout is active.
     """
@@ -136,6 +138,7 @@ class Program:
     untrained: set[int] = field(default_factory=set)
     declared: dict[int, tuple[DType, tuple[int, ...] | None]] = field(default_factory=dict)
     opset: int = 0
+    norms: WrittenNorms = field(default_factory=WrittenNorms)
     warnings: list[str] = field(default_factory=list)
     is_training: bool = False
 

@@ -21,12 +21,13 @@ from dippm.graph.passes.fuse_einsum_linear import fuse_einsum_linear
 from dippm.graph.passes.fuse_gates import fuse_gates
 from dippm.graph.passes.fuse_gelu import fuse_gelu
 from dippm.graph.passes.fuse_group_norm import fuse_group_norm
-from dippm.graph.passes.fuse_layer_norm import fuse_layer_norm
+from dippm.graph.passes.fuse_layer_norm import WrittenNorms, fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
 from dippm.graph.passes.fuse_moment_norm import fuse_moment_norm
 from dippm.graph.passes.fuse_recurrent_cells import fuse_recurrent_cells
 from dippm.graph.passes.fuse_reshaped_linear import fuse_reshaped_linear
 from dippm.graph.passes.fuse_roll import fuse_roll
+from dippm.graph.passes.fuse_rsqrt import fuse_rsqrt
 from dippm.graph.passes.fuse_select import fuse_select
 from dippm.graph.passes.fuse_unbind import fuse_unbind
 from dippm.graph.passes.gather_recurrent_weights import gather_recurrent_weights
@@ -50,6 +51,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_layer_norm,
     fuse_batch_norm,
     fuse_group_norm,
+    fuse_rsqrt,
     fuse_attention,
     fuse_roll,
     fuse_unbind,
@@ -79,13 +81,14 @@ CONVERTED_FUSIONS: tuple[Pass, ...] = (
 """Passes that put together, before the others, what only the converters of other frameworks take apart."""
 
 
-def canonicalize(graph: Graph, *, is_converted: bool = False) -> Graph:
+def canonicalize(graph: Graph, *, is_converted: bool = False, norms: WrittenNorms | None = None) -> Graph:
     """Put decomposed operators together, then settle views and copies; what nothing uses is dropped.
 
     Args:
         graph: The graph as it was read.
         is_converted: Whether it came through the converter of a framework other than PyTorch. Parts that a PyTorch
             module would launch one by one are then what the converter made of one operator.
+        norms: Which norms that stand written out were one operator; None where all were.
     """
     if is_converted:
         for fuse in CONVERTED_FUSIONS:
@@ -96,7 +99,10 @@ def canonicalize(graph: Graph, *, is_converted: bool = False) -> Graph:
     editor = GraphEditor(graph)
     editor.drop_unused()
     for fuse in FUSIONS:
-        fuse(editor)
+        if fuse is fuse_layer_norm:
+            fuse_layer_norm(editor, norms)
+        else:
+            fuse(editor)
     editor.drop_unused()
     settle_views(editor)
     return editor.to_graph()

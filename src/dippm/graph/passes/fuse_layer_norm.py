@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Node
 from dippm.graph.op_kind import OpKind
 
-__all__ = ["fuse_layer_norm"]
+__all__ = ["WrittenNorms", "fuse_layer_norm"]
 
 
-def fuse_layer_norm(editor: GraphEditor) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenNorms:
+    """Which norms that stand written out were one operator of the framework; the others its code writes out itself.
+
+    Args:
+        are_layer_norms: Whether layer norms were.
+        rms_sums: Names of the sums ``mean(x^2) + eps`` of those RMS norms that were; None where all were.
+    """
+
+    are_layer_norms: bool = True
+    rms_sums: frozenset[str] | None = None
+
+
+def fuse_layer_norm(editor: GraphEditor, written: WrittenNorms | None = None) -> None:
     """Recognize ``(x - mean) / sqrt(mean((x - mean)^2) + eps) * scale + bias`` over the last dimensions.
 
     Normalization over other dimensions than the last is left as it is, for PyTorch has no kernel for it.
+
+    Args:
+        editor: The graph.
+        written: Which were one operator; None where all were.
     """
+    written = written or WrittenNorms()
     for node in editor.nodes:
         if node is not None and node.kind is OpKind.UNARY and node.attributes.get("function") == "sqrt":
-            _fuse(editor, node)
+            _fuse(editor, node, written)
 
 
-def _fuse(editor: GraphEditor, root: Node) -> None:
+def _fuse(editor: GraphEditor, root: Node, written: WrittenNorms) -> None:
     shifted = editor.writer_of_kind(root.inputs[0], OpKind.ADD)
     if shifted is None or len(shifted.inputs) != 1 or "scalar" not in shifted.attributes:
         return
@@ -31,6 +51,9 @@ def _fuse(editor: GraphEditor, root: Node) -> None:
     if centred is None:
         return
     x, is_centred = _before_centring(editor, centred, axes)
+    is_rms_norm = written.rms_sums is None or editor.tensors[root.inputs[0]].name in written.rms_sums
+    if not (written.are_layer_norms if is_centred else is_rms_norm):
+        return
     division = _division(editor, root, centred, x if is_centred else None)
     if division is None:
         return
