@@ -30,6 +30,7 @@ from dippm.graph.passes.fuse_roll import fuse_roll
 from dippm.graph.passes.fuse_rsqrt import fuse_rsqrt
 from dippm.graph.passes.fuse_select import fuse_select
 from dippm.graph.passes.fuse_unbind import fuse_unbind
+from dippm.graph.passes.fuse_unrolled_rnn import fuse_unrolled_rnn
 from dippm.graph.passes.gather_recurrent_weights import gather_recurrent_weights
 from dippm.graph.passes.order_images import order_images
 from dippm.graph.passes.settle_recurrent_layout import settle_recurrent_layout
@@ -55,6 +56,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_attention,
     fuse_roll,
     fuse_unbind,
+    fuse_unrolled_rnn,
     copy_packed_projection,
     gather_recurrent_weights,
 )
