@@ -21,6 +21,7 @@ from dippm.graph.passes.fuse_einsum_linear import fuse_einsum_linear
 from dippm.graph.passes.fuse_gates import fuse_gates
 from dippm.graph.passes.fuse_gelu import fuse_gelu
 from dippm.graph.passes.fuse_group_norm import fuse_group_norm
+from dippm.graph.passes.fuse_im2col import fuse_im2col
 from dippm.graph.passes.fuse_layer_norm import WrittenNorms, fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
 from dippm.graph.passes.fuse_moment_norm import fuse_moment_norm
@@ -57,6 +58,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_roll,
     fuse_unbind,
     fuse_unrolled_rnn,
+    fuse_im2col,
     copy_packed_projection,
     gather_recurrent_weights,
 )

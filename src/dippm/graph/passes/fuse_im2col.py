@@ -1,0 +1,44 @@
+"""``unfold`` of images, which exporters write as a look-up of rows and one of columns, and one kernel copies."""
+
+from __future__ import annotations
+
+from dippm.graph.editor import GraphEditor
+from dippm.graph.graph import Node
+from dippm.graph.op_kind import OpKind
+
+__all__ = ["fuse_im2col"]
+
+_ROWS, _COLUMNS = 2, 4
+# From [batch, channels, kernel rows, rows, kernel columns, columns] to the kernel's elements side by side.
+_ORDER = (0, 1, 2, 4, 3, 5)
+
+
+def fuse_im2col(editor: GraphEditor) -> None:
+    """Recognize windows that two look-ups take out of an image, padded or not, and that are laid out as columns."""
+    for position, node in enumerate(editor.nodes):
+        if node is None or node.kind is not OpKind.VIEW or node.attributes.get("function") != "reshape":
+            continue
+        turned = _inner(editor, node.inputs[0], OpKind.VIEW)
+        columns = None if turned is None else _inner(editor, turned.inputs[0], OpKind.GATHER)
+        rows = None if columns is None else _inner(editor, columns.inputs[0], OpKind.GATHER)
+        if turned is None or columns is None or rows is None or turned.attributes.get("perm") != _ORDER:
+            continue
+        if (rows.attributes.get("axis"), columns.attributes.get("axis")) != (_ROWS, _COLUMNS):
+            continue
+        batch, channels, *sizes = editor.tensors[turned.outputs[0]].shape
+        wanted = (batch, channels.fixed * sizes[0].fixed * sizes[1].fixed, sizes[2].fixed * sizes[3].fixed)
+        shape = editor.tensors[node.outputs[0]].shape
+        if (shape[0], *(dim.fixed for dim in shape[1:])) != wanted:
+            continue
+        padded = _inner(editor, rows.inputs[0], OpKind.PAD)
+        image = rows.inputs[0] if padded is None else padded.inputs[0]
+        copy = editor.make_node(
+            OpKind.COPY, (image,), node.outputs, like=node, source_op="im2col", attributes={"function": "im2col"}
+        )
+        # What is before it loses its reader and goes with the unused nodes.
+        editor.replace(position, copy)
+
+
+def _inner(editor: GraphEditor, tensor: int, kind: OpKind) -> Node | None:
+    """The node that writes a tensor, if it is of that kind and the tensor is read once."""
+    return editor.writer_of_kind(tensor, kind) if editor.only_reader(tensor) >= 0 else None
