@@ -147,10 +147,33 @@ def test_what_the_converter_leaves_out_is_told(paddle: Any, save: Callable[..., 
 
 
 def test_the_converter_s_own_words_are_told_where_it_ends_its_process(paddle: Any, save: Callable[..., Path]) -> None:
-    layer = paddle.nn.Sequential(paddle.nn.Linear(4, 4), paddle.nn.Softplus(beta=2.0))
-    with pytest.raises(ModelReadError, match="softplus with beta") as caught:
-        dippm.load(save(layer, 4))
+    layer = paddle.nn.Conv2D(3, 4, 3, padding="SAME", dilation=2)
+    with pytest.raises(ModelReadError, match="While dilations != 1") as caught:
+        dippm.load(save(layer, 3, 8, 8))
     assert caught.value.code == "conversion.crashed"
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+def test_a_softplus(paddle: Any, save: Callable[..., Path], beta: float) -> None:
+    layer = paddle.nn.Sequential(paddle.nn.Linear(4, 4), paddle.nn.Softplus(beta=beta))
+    assert kinds(dippm.load(save(layer, 4))) == ["linear", "softplus"]
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_deformable_convolution(paddle: Any, save: Callable[..., Path], is_masked: bool) -> None:
+    class Deformed(paddle.nn.Layer):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.offsets = paddle.nn.Conv2D(4, 27, 3, padding=1)
+            self.convolution = paddle.vision.ops.DeformConv2D(4, 8, 3, padding=1)
+
+        def forward(self, x: Any) -> Any:
+            found = self.offsets(x)
+            return self.convolution(x, found[:, :18], *([found[:, 18:]] if is_masked else []))
+
+    graph = dippm.load(save(Deformed(), 4, 8, 8))
+    (sampled,) = [node for node in graph.nodes if node.kind.value == "grid_sample"]
+    assert len(sampled.inputs) == 2 + is_masked
 
 
 def test_interpolation_by_a_factor(paddle: Any, save: Callable[..., Path]) -> None:

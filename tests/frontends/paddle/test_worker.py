@@ -124,11 +124,37 @@ def test_scales_of_interpolations_have_32_bits_and_all_else_is_as_it_was() -> No
         others = [operator("1.scale", "scale", 64), operator("1.nearest_interp", "align", 64)]
         return {"program": {"regions": [{"#": "r", "blocks": [{"#": "b", "ops": [scaled, inner, *others]}]}]}}
 
-    assert json.loads(worker._with_single_scales(json.dumps(program(64)).encode())) == program(32)
+    assert json.loads(worker._as_converter_reads(json.dumps(program(64)).encode())) == program(32)
 
 
-def test_a_program_without_interpolations_is_not_even_read() -> None:
-    assert worker._with_single_scales(b"no JSON") == b"no JSON"
+def test_a_softplus_has_the_values_that_the_converter_asks_for() -> None:
+    def program(form: str, beta: float) -> dict[str, Any]:
+        attributes = [{"N": "beta", "AT": {"#": form, "D": beta}}, {"N": "threshold", "AT": {"#": form, "D": 20.0}}]
+        return {"program": {"regions": [{"blocks": [{"ops": [{"#": "1.softplus", "A": attributes}]}]}]}}
+
+    changed = worker._as_converter_reads(json.dumps(program("0.a_f64", 2.0)).encode())
+    assert json.loads(changed) == program("0.a_f32", 1.0)
+
+
+@pytest.mark.parametrize(("mask", "becomes"), [(0, 7), (8, 8)], ids=["none", "given"])
+def test_a_deformable_convolution_without_a_mask_gets_its_offsets_for_one(mask: int, becomes: int) -> None:
+    def program(last: int) -> dict[str, Any]:
+        operator = {"#": "1.deformable_conv", "A": [], "I": [{"%": number} for number in (6, 7, 2, last)]}
+        return {"program": {"regions": [{"blocks": [{"ops": [operator]}]}]}}
+
+    assert json.loads(worker._as_converter_reads(json.dumps(program(mask)).encode())) == program(becomes)
+
+
+@pytest.mark.parametrize(("mask", "kept"), [("offsets", 4), ("mask", 5)])
+def test_offsets_in_a_mask_s_place_are_taken_out(mask: str, kept: int) -> None:
+    graph = linear()
+    graph.node.add(op_type="DeformConv", input=["x", "w", "offsets", "", mask], output=["z"])
+    worker._drop_stand_ins(graph)
+    assert [len(node.input) for node in graph.node] == [2, kept]
+
+
+def test_a_program_without_such_operators_is_not_even_read() -> None:
+    assert worker._as_converter_reads(b"no JSON") == b"no JSON"
 
 
 @pytest.mark.parametrize(

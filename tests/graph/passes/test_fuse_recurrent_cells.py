@@ -29,9 +29,13 @@ def split(sketch, whole: str, names: str) -> None:
     sketch.nodes[-1] = replace(sketch.nodes[-1], outputs=outputs)
 
 
-def lstm(sketch, *, order: str = "i f g o", last: str = "so t"):
+def lstm(sketch, *, order: str = "i f g o", last: str = "so t", is_bias_late: bool = False):
     products(sketch, 4)
-    sketch.node("sum", OpKind.ADD, "gx gh")
+    if is_bias_late:
+        sketch.nodes[-1] = replace(sketch.nodes[-1], inputs=sketch.nodes[-1].inputs[:2])
+        sketch.node("plain", OpKind.ADD, "gx gh").node("sum", OpKind.ADD, "plain bh")
+    else:
+        sketch.node("sum", OpKind.ADD, "gx gh")
     split(sketch, "sum", order)
     for gate in "ifo":
         sketch.node(f"s{gate}", OpKind.SIGMOID, gate)
@@ -55,6 +59,11 @@ def gru(sketch, difference: str = "h n"):
 @pytest.mark.parametrize("last", ["so t", "t so"])
 def test_step_of_an_lstm_is_one_kernel(sketch, after, last: str) -> None:
     assert after(fuse_recurrent_cells, lstm(sketch, last=last).graph("y", "cell")) == LSTM
+
+
+def test_a_bias_of_the_sum_is_the_cell_s(sketch, after) -> None:
+    graph = lstm(sketch, is_bias_late=True).graph("y", "cell")
+    assert after(fuse_recurrent_cells, graph) == [*LSTM[:2], ("binary", "gx gh c bh bx")]
 
 
 def test_step_of_a_gru_is_one_kernel(sketch, after) -> None:

@@ -37,6 +37,10 @@ _LISTED_AS = {
     "prod": "reduce_prod", "remainder": "elementwise_mod", "repeat_interleave_with_tensor_index": "repeat_interleave",
     "subtract": "elementwise_sub", "topk": "top_k_v2", "unsqueeze": "unsqueeze2",
 }  # fmt: skip
+_SOFTPLUS = {"beta": 1.0, "threshold": 20.0}
+# Inputs of a deformable convolution in a program, of which an absent one has the number of no value; and in ONNX.
+_OFFSETS, _MASK, _NO_VALUE = 1, 3, 0
+_ONNX_OFFSETS, _ONNX_MASK = 2, 4
 _CHANNELS_LAST = ("NHWC", "NDHWC", "NLC")
 _PLACE = re.compile(r" ?\(at /[^)]*\)")
 _NEEDS_NO_RULE = frozenset({"data", "feed", "fetch", "if", "while"})
@@ -70,6 +74,7 @@ def main(request: ConversionRequest) -> None:
             cure="The file may be damaged: export it again.",
         ) from exc
     model = onnx.ModelProto.FromString(converted)
+    _drop_stand_ins(model.graph)
     _declare_weights(model.graph, program)
     _check_complete(model.graph, name)
     _name_batch(model.graph)
@@ -92,7 +97,7 @@ def _load(source: Path, folder: Path, *, is_old: bool, name: str) -> tuple[Any, 
             path.write_bytes(source.read_bytes())
             program = paddle.static.Program()
             paddle.base.core.deserialize_pir_program(str(path), program)
-        path.write_bytes(_with_single_scales(path.read_bytes()))
+        path.write_bytes(_as_converter_reads(path.read_bytes()))
     except Exception as exc:
         raise ModelReadError(
             f"'{name}' is no program that Paddle {paddle.__version__} reads: {_reason(exc)}.",
@@ -108,9 +113,14 @@ def _load(source: Path, folder: Path, *, is_old: bool, name: str) -> tuple[Any, 
     return program, path
 
 
-def _with_single_scales(program: bytes) -> bytes:
-    """A program whose interpolations have scales of 32 bits: paddle2onnx 2.1 reads no others, Paddle 3.3 writes 64."""
-    if b"_interp" not in program:
+def _as_converter_reads(program: bytes) -> bytes:
+    """A program of Paddle 3.3 in the form of some operators that paddle2onnx 2.1 reads, of the same shapes and work.
+
+    Scales of interpolations have 32 bits, where Paddle writes 64. A softplus has the values that the converter asks
+    for, as its work does not depend on them. A deformable convolution without a mask, for which the converter ends, has
+    its offsets in the mask's place, and ``_drop_stand_ins`` takes them out again.
+    """
+    if not any(name in program for name in (b"_interp", b"softplus", b"deformable_conv")):
         return program
     described = json.loads(program)
     pending = list(described["program"]["regions"])
@@ -118,13 +128,29 @@ def _with_single_scales(program: bytes) -> bytes:
         item = pending.pop()
         for part in ("regions", "blocks", "ops"):
             pending.extend(item.get(part, ()))
-        if not str(item.get("#", "")).endswith("_interp"):
-            continue
-        for attribute in item["A"]:
-            if attribute["N"] == "scale":
-                for number in attribute["AT"]["D"]:
-                    number["#"] = number["#"].replace("a_f64", "a_f32")
+        name = str(item.get("#", "")).rpartition(".")[2]
+        if name.endswith("_interp"):
+            for number in _attribute(item, "scale").get("D", ()):
+                number["#"] = number["#"].replace("a_f64", "a_f32")
+        elif name == "softplus":
+            for attribute, value in _SOFTPLUS.items():
+                _attribute(item, attribute).update({"#": "0.a_f32", "D": value})
+        elif name == "deformable_conv" and item["I"][_MASK]["%"] == _NO_VALUE:
+            item["I"][_MASK] = dict(item["I"][_OFFSETS])
     return json.dumps(described).encode()
+
+
+def _attribute(operator: Any, name: str) -> Any:
+    """What an operator of a program has under a name, to be changed in its place."""
+    return next((attribute["AT"] for attribute in operator["A"] if attribute["N"] == name), {})
+
+
+def _drop_stand_ins(graph: Any) -> None:
+    """Take out masks of deformable convolutions that are the offsets themselves."""
+    for node in graph.node:
+        inputs = node.input if node.op_type == "DeformConv" else ()
+        if len(inputs) > _ONNX_MASK and inputs[_ONNX_MASK] == inputs[_ONNX_OFFSETS]:
+            del node.input[_ONNX_MASK:]
 
 
 def _reason(error: BaseException | None) -> str:

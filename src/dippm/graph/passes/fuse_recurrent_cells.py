@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dippm.graph.dim import Dim
 from dippm.graph.editor import GraphEditor
@@ -21,7 +21,8 @@ def fuse_recurrent_cells(editor: GraphEditor) -> None:
     """Recognize one step of an LSTM and of a GRU behind the two products of its gates.
 
     An LSTM's is ``c' = f c + i g`` and ``h' = o tanh(c')`` with the gates i, f, g, o in this order, a GRU's
-    ``h' = (h - n) z + n`` with r, z, n: PyTorch's cells. Biases of the products are added by the cell's kernel.
+    ``h' = (h - n) z + n`` with r, z, n: PyTorch's cells. Biases of the products are added by the cell's kernel, and so
+    is one that is added to their sum.
     """
     for position, node in enumerate(editor.nodes):
         if node is None or node.kind is not OpKind.ADD or len(node.inputs) != 2:
@@ -40,17 +41,17 @@ def _fuse_lstm(editor: GraphEditor, position: int, total: Node) -> bool:
             for i, g in _both_orders(update):
                 found = _match_lstm(editor, total, state, (i, f, g))
                 if found is not None:
-                    hidden, gates, removed = found
+                    hidden, gates, biases, removed = found
                     removed += [editor.writer(kept), editor.writer(added)]
-                    _put_cell(editor, position, "lstm_cell", gates, state, (hidden, total.outputs[0]), removed)
+                    _put_cell(editor, position, "lstm_cell", gates, state, (hidden, total.outputs[0]), removed, biases)
                     return True
     return False
 
 
 def _match_lstm(
     editor: GraphEditor, total: Node, state: int, parts: tuple[int, int, int]
-) -> tuple[int, tuple[int, int], list[int]] | None:
-    """The tensor of the new hidden state, the products of the gates, and the nodes that the cell takes the place of."""
+) -> tuple[int, tuple[int, int], list[int], list[int]] | None:
+    """The new hidden state, the products of the gates, biases of their sum, and the nodes that the cell replaces."""
     for reader in editor.readers(total.outputs[0]):
         tanh = editor.node(reader) if reader >= 0 else None
         if tanh is None or tanh.kind is not OpKind.TANH:
@@ -66,16 +67,29 @@ def _match_lstm(
             continue
         i, f, out = (gate.inputs[0] for gate in sigmoids if gate is not None)
         split = _split_of(editor, (i, f, new.inputs[0], out), _LSTM_GATES)
-        added = None if split is None else _inner(editor, editor.node(split).inputs[0], OpKind.ADD)
-        if split is None or added is None or not _has_shape_of(editor, state, total.outputs[0]):
+        if split is None or not _has_shape_of(editor, state, total.outputs[0]):
             continue
-        products = _products(editor, added.inputs)
+        terms, biases, sums = _terms(editor, editor.node(split).inputs[0])
+        products = _products(editor, terms)
         if products is None:
             continue
         gates = [editor.writer(gate) for gate in (*parts, o)]
-        removed = [reader, last, split, editor.writer(added.outputs[0]), *gates]
-        return product.outputs[0], products, removed
+        return product.outputs[0], products, biases, [reader, last, split, *sums, *gates]
     return None
+
+
+def _terms(editor: GraphEditor, total: int) -> tuple[tuple[int, ...], list[int], list[int]]:
+    """What is summed up besides stored biases, these, and the positions of the additions."""
+    biases: list[int] = []
+    sums: list[int] = []
+    while (added := _inner(editor, total, OpKind.ADD)) is not None:
+        sums.append(editor.writer(total))
+        stored = [tensor for tensor in added.inputs if editor.is_stored(tensor)]
+        if len(stored) != 1 or len(added.inputs) != 2:
+            return added.inputs, biases, sums
+        biases += stored
+        total = next(tensor for tensor in added.inputs if tensor not in stored)
+    return (total,), biases, sums
 
 
 def _fuse_gru(editor: GraphEditor, position: int, total: Node) -> None:
@@ -132,10 +146,11 @@ def _put_cell(
     state: int,
     outputs: tuple[int, ...],
     removed: list[int],
+    sum_biases: Sequence[int] = (),
 ) -> None:
     """Put the cell at ``position``, which writes the last of ``outputs``, and take out what it computes."""
     like = editor.node(position)
-    gates, biases = [], []
+    gates, biases = [], list(sum_biases)
     for product in products:
         node = editor.node(product)
         gates.append(node.outputs[0])
