@@ -21,14 +21,20 @@ class Sketch:
         self.nodes: list[Node] = []
         self.index: dict[str, int] = {}
 
-    def tensor(self, name: str, *shape: int | Dim, role: TensorRole = TensorRole.ACTIVATION) -> Sketch:
+    def tensor(
+        self,
+        name: str,
+        *shape: int | Dim,
+        role: TensorRole = TensorRole.ACTIVATION,
+        dtype: DType = DType.FLOAT32,
+    ) -> Sketch:
         dims = tuple(size if isinstance(size, Dim) else Dim(0, size) for size in shape)
         self.index[name] = len(self.tensors)
-        self.tensors.append(TensorSpec(name=name, shape=dims, dtype=DType.FLOAT32, role=role))
+        self.tensors.append(TensorSpec(name=name, shape=dims, dtype=dtype, role=role))
         return self
 
-    def input(self, name: str, *shape: int | Dim) -> Sketch:
-        return self.tensor(name, *shape, role=TensorRole.INPUT)
+    def input(self, name: str, *shape: int | Dim, dtype: DType = DType.FLOAT32) -> Sketch:
+        return self.tensor(name, *shape, role=TensorRole.INPUT, dtype=dtype)
 
     def weight(self, name: str, *shape: int | Dim) -> Sketch:
         return self.tensor(name, *shape, role=TensorRole.PARAMETER)
@@ -37,7 +43,7 @@ class Sketch:
         sources = tuple(self.index[name] for name in inputs.split())
         if not shape:
             shape = tuple(self.tensors[sources[0]].shape)
-        self.tensor(output, *shape)
+        self.tensor(output, *shape, dtype=DType.BOOL if attributes.get("function") == "logical_not" else DType.FLOAT32)
         self.nodes.append(Node(kind=kind, inputs=sources, outputs=(self.index[output],), attributes=attributes))
         return self
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dippm.graph import Dim, OpKind
+from dippm.graph import Dim, DType, OpKind
 from dippm.graph.editor import GraphEditor
 from dippm.graph.passes.fuse_attention import fuse_attention, fuse_converted_attention
 
@@ -63,6 +63,31 @@ def test_a_product_of_keys_and_turned_queries_is_turned_itself(sketch, is_masked
     assert (view.kind, view.attributes["perm"]) == (OpKind.VIEW, (0, 2, 1, 3))
     names = [graph.tensors[index].name for index in (*view.inputs, *attention.inputs[1:])]
     assert names == ["q", "k", "v", *["mask"] * is_masked]
+
+
+def choice(sketch, numbers: str, mask: str, name: str, replacement: float):
+    """``mask numbers + (1 - mask) replacement`` as Keras writes it."""
+    sketch.node(f"{name}1", OpKind.CAST, mask).node(f"{name}2", OpKind.MUL, f"{name}1 {numbers}", *SCORES)
+    sketch.node(f"{name}3", OpKind.UNARY, mask, function="logical_not").node(f"{name}4", OpKind.CAST, f"{name}3")
+    sketch.node(f"{name}5", OpKind.MUL, f"{name}4", scalar=replacement, scalar_first=True)
+    return sketch.node(name, OpKind.ADD, f"{name}2 {name}5", *SCORES)
+
+
+@pytest.mark.parametrize(
+    ("again", "replacement", "is_one"), [("mask", 0.0, True), ("other", 0.0, False), ("mask", 1.0, False)]
+)
+def test_a_mask_of_yes_and_no_is_put_on_again_behind_the_softmax(sketch, again, replacement, is_one) -> None:
+    sketch.input("mask", N, 1, 6, 6, dtype=DType.BOOL).input("other", N, 1, 6, 6, dtype=DType.BOOL)
+    choice(scores(sketch, key_scale=1.0), "s", "mask", "a", -1e9).node("p", OpKind.SOFTMAX, "a", axes=(3,))
+    graph = choice(sketch, "p", again, "w", replacement).node("y", OpKind.MATMUL, "w v", *HEADS).graph("y")
+    editor = GraphEditor(graph)
+    fuse_converted_attention(editor)
+    editor.drop_unused()
+    graph = editor.to_graph()
+    assert any(node.kind is OpKind.ATTENTION for node in graph.nodes) == is_one
+    if is_one:
+        (attention,) = graph.nodes
+        assert [graph.tensors[index].name for index in attention.inputs] == ["q", "k", "v", "mask"]
 
 
 @pytest.mark.parametrize("axis", [2, 3])

@@ -9,6 +9,7 @@ from dippm.graph.dim import Shape
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
+from dippm.graph.passes.chosen_numbers import chosen_numbers
 
 __all__ = ["fuse_attention", "fuse_converted_attention"]
 
@@ -47,7 +48,8 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
     product, mask, is_causal, factor = _scores(editor, softmax.inputs[0], is_converted=is_converted)
     if product is None or (is_turned and mask is not None):
         return
-    weights = _swapped(editor, softmax.outputs[0]) if is_turned else _after_guard(editor, softmax.outputs[0])
+    weights = softmax.outputs[0]
+    weights = _swapped(editor, weights) if is_turned else _after_mask(editor, _after_guard(editor, weights), mask)
     reader = -1 if weights is None else editor.only_reader(weights)
     last = editor.node(reader) if reader >= 0 else None
     if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:
@@ -134,10 +136,14 @@ class _Product:
 def _scores(
     editor: GraphEditor, tensor: int, *, is_converted: bool
 ) -> tuple[_Product | None, int | None, bool, float | None]:
-    """The product of queries and keys, the mask added to it, whether that is the causal one, the product's factor."""
+    """The product of queries and keys, the mask put on it, whether that is the causal one, the product's factor."""
     product, factor = _product(editor, tensor, is_converted=is_converted)
     if product is not None:
         return product, None, False, factor
+    chosen = chosen_numbers(editor, tensor)
+    if chosen is not None and chosen[2] < 0 and is_converted:
+        product, factor = _product(editor, chosen[0], is_converted=True)
+        return product, chosen[1], False, factor
     total = editor.writer_of_kind(tensor, OpKind.ADD)
     if total is None or len(total.inputs) != 2:
         return None, None, False, None
@@ -247,6 +253,17 @@ def _after_guard(editor: GraphEditor, weights: int) -> int | None:
         if is_test and second.kind is OpKind.BINARY and second.attributes.get("function") == "where":
             return second.outputs[0] if second.inputs == (first.outputs[0], weights) else None
     return None
+
+
+def _after_mask(editor: GraphEditor, weights: int | None, mask: int | None) -> int | None:
+    """Weights past the scores' mask where it is put on them again, which sets to 0 what is 0 already."""
+    product = -1 if weights is None else editor.only_reader(weights)
+    total = editor.only_reader(editor.node(product).outputs[0]) if product >= 0 else -1
+    if total < 0:
+        return weights
+    after = editor.node(total).outputs[0]
+    chosen = chosen_numbers(editor, after)
+    return after if chosen == (weights, mask, 0.0) else weights
 
 
 def _boolean_mask(editor: GraphEditor, mask: int) -> int:

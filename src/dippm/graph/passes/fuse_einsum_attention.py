@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import isfinite
 
 from dippm.graph.dim import Dim
-from dippm.graph.dtype import DType
 from dippm.graph.editor import GraphEditor
 from dippm.graph.graph import Attribute, Node
 from dippm.graph.op_kind import OpKind
+from dippm.graph.passes.chosen_numbers import chosen_numbers
 
 __all__ = ["fuse_einsum_attention"]
 
@@ -70,50 +70,15 @@ def _find_product(editor: GraphEditor, tensor: int) -> tuple[Node | None, int | 
     """The product that scores come from, past their scale, and the mask that is put on them."""
     mask: int | None = None
     total = editor.writer_of_kind(tensor, OpKind.ADD)
-    if total is not None and len(total.inputs) == 2:
+    chosen = chosen_numbers(editor, tensor)
+    if chosen is not None and chosen[2] < 0:
+        tensor, mask = chosen[:2]
+    elif total is not None and len(total.inputs) == 2:
         for scores, other in (total.inputs, total.inputs[::-1]):
             if _product(editor, scores) is not None:
                 tensor, mask = scores, other
                 break
-            chosen = _chosen_scores(editor, scores)
-            if chosen is not None and _is_penalty(editor, other):
-                tensor, mask = chosen
-                break
     return _product(editor, tensor), mask
-
-
-def _chosen_scores(editor: GraphEditor, tensor: int) -> tuple[int, int] | None:
-    """Scores times a mask of yes and no as 1 and 0, and that mask."""
-    node = editor.writer_of_kind(tensor, OpKind.MUL)
-    if node is None or len(node.inputs) != 2:
-        return None
-    for scores, factor in (node.inputs, node.inputs[::-1]):
-        cast = editor.writer_of_kind(factor, OpKind.CAST)
-        is_choice = cast is not None and editor.tensors[cast.inputs[0]].dtype is DType.BOOL
-        if cast is not None and is_choice and _product(editor, scores) is not None:
-            return scores, _without_spread(editor, cast.inputs[0])
-    return None
-
-
-def _is_penalty(editor: GraphEditor, tensor: int) -> bool:
-    """Whether a tensor is a negative number where a mask says no, and 0 elsewhere."""
-    node = editor.writer_of_kind(tensor, OpKind.MUL)
-    number = None if node is None else node.attributes.get("scalar")
-    cast = None if node is None else editor.writer_of_kind(node.inputs[0], OpKind.CAST)
-    is_choice = cast is not None and editor.tensors[cast.inputs[0]].dtype is DType.BOOL
-    return is_choice and isinstance(number, float) and number < 0
-
-
-def _without_spread(editor: GraphEditor, mask: int) -> int:
-    """The mask as it was before it was spread over all scores, which converters do by ``and`` with as many ones."""
-    node = editor.writer_of_kind(mask, OpKind.BINARY, "logical_and")
-    if node is None or len(node.inputs) != 2:
-        return mask
-    for filled, other in (node.inputs, node.inputs[::-1]):
-        is_smaller = editor.tensors[other].shape != editor.tensors[mask].shape
-        if is_smaller and editor.writer_of_kind(filled, OpKind.FILL) is not None:
-            return other
-    return mask
 
 
 def _product(editor: GraphEditor, tensor: int) -> Node | None:
