@@ -27,6 +27,16 @@ def test_a_bias_stored_in_shape(sketch, after, shape) -> None:
     assert after(fuse_convolution_bias, graph) == [("conv", "x w b")]
 
 
+@pytest.mark.parametrize(("result", "is_biased"), [((N, 16, 8), True), ((N, 8, 16), False), ((N, 16, 2, 4), False)])
+def test_the_bias_of_a_convolution_of_one_dimension(sketch, after, result, is_biased) -> None:
+    sketch.input("x", N, 3, 1, 8).weight("w", 16, 3, 1, 3).node("c", OpKind.CONV, "x w", N, 16, 1, 8)
+    sketch.node("v", OpKind.VIEW, "c", *result, function="reshape")
+    sketch.weight("b", result[1], *[1] * (len(result) - 2))
+    graph = sketch.node("y", OpKind.ADD, "v b", *result).graph("y")
+    expected = [("conv", "x w b"), ("view", "c")] if is_biased else [("conv", "x w"), ("view", "c"), ("add", "v b")]
+    assert after(fuse_convolution_bias, graph) == expected
+
+
 @pytest.mark.parametrize("shape", [(8,), (1, 1, 8, 8), (16, 8, 8), (1, 16, 8, 8)])
 def test_an_addend_that_is_no_number_per_channel_stays(sketch, after, shape) -> None:
     graph = convolution(sketch).weight("b", *shape).node("y", OpKind.ADD, "c b", *RESULT).graph("y")

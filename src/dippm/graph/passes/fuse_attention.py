@@ -48,8 +48,8 @@ def _fuse(editor: GraphEditor, position: int, softmax: Node, *, is_converted: bo
     product, mask, is_causal, factor = _scores(editor, softmax.inputs[0], is_converted=is_converted)
     if product is None or (is_turned and mask is not None):
         return
-    weights = softmax.outputs[0]
-    weights = _swapped(editor, weights) if is_turned else _after_mask(editor, _after_guard(editor, weights), mask)
+    weights = _swapped(editor, softmax.outputs[0]) if is_turned else _after_guard(editor, softmax.outputs[0])
+    weights = weights if is_turned else _after_mask(editor, weights, mask)
     reader = -1 if weights is None else editor.only_reader(weights)
     last = editor.node(reader) if reader >= 0 else None
     if last is None or last.kind is not OpKind.MATMUL or last.inputs[0] != weights:

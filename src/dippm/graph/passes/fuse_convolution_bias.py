@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from dippm.graph.dim import Dim
 from dippm.graph.editor import GraphEditor
+from dippm.graph.graph import Node
 from dippm.graph.op_kind import OpKind
 
 __all__ = ["fuse_convolution_bias"]
@@ -15,23 +17,41 @@ _UNBIASED = 2
 
 
 def fuse_convolution_bias(editor: GraphEditor) -> None:
-    """Put an addition of one stored number per channel into the convolution before it."""
+    """Put an addition of one stored number per channel into the convolution before it, past a view between them."""
     for position, node in enumerate(editor.nodes):
         if node is None or node.kind is not OpKind.ADD or len(node.inputs) != 2:
             continue
         for product, addend in (node.inputs, node.inputs[::-1]):
-            writer = editor.writer(product)
             bias = _bias(editor, product, addend)
-            if writer < 0 or bias < 0 or editor.only_reader(product) != position:
+            if bias < 0 or editor.only_reader(product) != position:
                 continue
-            conv = editor.node(writer)
-            if conv.kind not in _CONVOLUTIONS or len(conv.inputs) != _UNBIASED:
+            view = _unpadded(editor, product)
+            result = product if view is None else view.inputs[0]
+            writer = editor.writer(result)
+            conv = editor.node(writer) if writer >= 0 else None
+            if conv is None or conv.kind not in _CONVOLUTIONS or len(conv.inputs) != _UNBIASED:
                 continue
-            editor.remove(writer)
             inputs = (*conv.inputs, bias)
-            fused = editor.make_node(conv.kind, inputs, node.outputs, like=conv, attributes=conv.attributes)
+            if view is None:
+                editor.remove(writer)
+                fused = editor.make_node(conv.kind, inputs, node.outputs, like=conv, attributes=conv.attributes)
+            else:
+                biased = editor.make_node(conv.kind, inputs, conv.outputs, like=conv, attributes=conv.attributes)
+                editor.replace(writer, biased)
+                editor.remove(editor.writer(product))
+                fused = editor.make_node(view.kind, view.inputs, node.outputs, like=view, attributes=view.attributes)
             editor.replace(position, fused)
             break
+
+
+def _unpadded(editor: GraphEditor, tensor: int) -> Node | None:
+    """The view that takes a dimension of 1 off a convolution's result, as converters write those of one dimension."""
+    view = editor.writer_of_kind(tensor, OpKind.VIEW, "reshape")
+    if view is None or editor.only_reader(view.inputs[0]) < 0:
+        return None
+    before, after = editor.tensors[view.inputs[0]].shape, editor.tensors[tensor].shape
+    is_same = before[:2] == after[:2] and [size for size in before[2:] if size != Dim(0, 1)] == list(after[2:])
+    return view if is_same else None
 
 
 def _bias(editor: GraphEditor, product: int, addend: int) -> int:
