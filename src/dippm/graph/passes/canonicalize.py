@@ -21,6 +21,7 @@ from dippm.graph.passes.fuse_einsum_linear import fuse_einsum_linear
 from dippm.graph.passes.fuse_gates import fuse_gates
 from dippm.graph.passes.fuse_gelu import fuse_gelu
 from dippm.graph.passes.fuse_group_norm import fuse_group_norm
+from dippm.graph.passes.fuse_hard_gates import fuse_hard_gates
 from dippm.graph.passes.fuse_im2col import fuse_im2col
 from dippm.graph.passes.fuse_layer_norm import WrittenNorms, fuse_layer_norm
 from dippm.graph.passes.fuse_linear import fuse_linear
@@ -70,6 +71,7 @@ CONVERTED_FUSIONS: tuple[Pass, ...] = (
     fold_weight_views,
     fuse_einsum_linear,
     fuse_moment_norm,
+    fuse_hard_gates,
     cancel_transposes,
     order_images,
     fold_borders,
