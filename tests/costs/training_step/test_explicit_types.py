@@ -90,3 +90,19 @@ def test_an_autocast_of_the_models_own_is_written_down_at_every_precision(builde
     assert len(_casts(graph)) == 2
     # It is not to be done again.
     assert layer.attributes == {"other": 1}
+
+
+def test_operands_of_products_are_cast_before_they_are_repeated(builder):
+    # torch.matmul(shared, x) under autocast casts 8 matrices; the copy that its product reads has 8 of each sample.
+    n = builder.N
+    shared = builder.weight(1, 8, 64, 64)
+    repeated = builder.node(OpKind.VIEW, [shared], n, 8, 64, 64, alias_of=shared, function="expand")
+    copy = builder.node(OpKind.COPY, [repeated], n, 8, 64, 64, is_lowered=True)
+    builder.node(OpKind.MATMUL, [copy, builder.input(n, 8, 64, 16)], n, 8, 64, 16)
+    graph, kept = with_explicit_types(builder.graph(), Precision.AMP)
+    (cast,) = (node.outputs[0] for node in _casts(graph) if node.inputs == (shared,))
+    assert kept == {cast}
+    assert graph.tensors[cast].shape == graph.tensors[shared].shape
+    (read,) = next(node.inputs for node in graph.nodes if node.kind is OpKind.COPY)
+    assert (graph.tensors[read].alias_of, graph.tensors[read].dtype) == (cast, DType.FLOAT16)
+    assert graph.tensors[read].shape == graph.tensors[repeated].shape

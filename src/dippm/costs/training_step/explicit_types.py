@@ -51,23 +51,31 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
 
     nodes: list[Node] = []
     kept: dict[int, int] = {}
+    kept_copies: set[int] = set()
+    repeated = _repeated(graph)
     for position, node in enumerate(graph.nodes):
         copies: dict[int, int] = {}
         for tensor, target, is_cached in casts.get(position, ()):
-            source = tensors[tensor]
-            tensors.append(TensorSpec(name=f"{source.name}.cast", shape=source.shape, dtype=target))
-            copies[tensor] = len(tensors) - 1
+            # Operands of products are cast before they are repeated for the copies that these read.
+            once = repeated.get(tensor, tensor) if node.kind is OpKind.COPY else tensor
+            name = f"{tensors[tensor].name}.cast"
+            tensors.append(TensorSpec(name=name, shape=tensors[once].shape, dtype=target))
+            copy = len(tensors) - 1
             if is_cached:
-                kept[tensor] = copies[tensor]
+                kept_copies.add(copy)
             nodes.append(
-                Node(
-                    kind=OpKind.CAST,
-                    inputs=(tensor,),
-                    outputs=(copies[tensor],),
-                    scope=node.scope,
-                    source_op="autocast",
-                )
+                Node(kind=OpKind.CAST, inputs=(once,), outputs=(copy,), scope=node.scope, source_op="autocast")
             )
+            if once != tensor:
+                tensors.append(TensorSpec(name=name, shape=tensors[tensor].shape, dtype=target, alias_of=copy))
+                view, expand = len(tensors) - 1, {"function": "expand"}
+                nodes.append(
+                    Node(kind=OpKind.VIEW, inputs=(copy,), outputs=(view,), attributes=expand, scope=node.scope)
+                )
+                copy = view
+            copies[tensor] = copy
+            if is_cached:
+                kept[tensor] = copy
         changed = reads_other.get(position, ())
         if changed:
             inputs = tuple(
@@ -79,4 +87,13 @@ def with_explicit_types(graph: Graph, precision: Precision) -> tuple[Graph, froz
             rest = {name: value for name, value in node.attributes.items() if name != LOWERS_TO}
             node = change_node(node, attributes=rest)
         nodes.append(node)
-    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes)), frozenset(kept.values())
+    return replace(graph, tensors=tuple(tensors), nodes=tuple(nodes)), frozenset(kept_copies)
+
+
+def _repeated(graph: Graph) -> dict[int, int]:
+    """What each tensor that repeats another one repeats."""
+    return {
+        node.outputs[0]: node.inputs[0]
+        for node in graph.nodes
+        if node.kind is OpKind.VIEW and node.attributes.get("function") == "expand"
+    }
