@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -34,3 +35,10 @@ def test_the_body_is_that_of_the_command_line_with_the_cure() -> None:
 def test_errors_of_the_service_have_the_status_of_wrong_use_or_of_a_failure() -> None:
     assert ServiceError("m", code="c", status=413).exit_status == 2
     assert ServiceError("m", code="c", status=503).exit_status == 1
+
+
+def test_an_error_of_the_service_comes_whole_from_another_process() -> None:
+    error = ServiceError("Busy.", code="service.busy", status=503, cure="Wait.", headers={"Retry-After": "1"})
+    for sent in (error, ServiceError("m", code="c", status=429)):
+        received = pickle.loads(pickle.dumps(sent))
+        assert (type(received), str(received), vars(received)) == (type(sent), str(sent), vars(sent))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from dippm.api import DippmError
 
 __all__ = ["ServiceError", "error_body", "http_status"]
 
 SCHEMA = 1
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 # The exit statuses of the command line, as HTTP has it.
 _HTTP_STATUSES = {2: 400, 3: 422, 4: 422, 5: 501}
 _INTERNAL = 500
@@ -25,7 +23,7 @@ class ServiceError(DippmError):
         code: Stable name for programs.
         status: HTTP status.
         cure: What the client can do about it.
-        headers: Headers of the answer.
+        headers: Headers of the answer; none where left out.
     """
 
     def __init__(
@@ -35,11 +33,11 @@ class ServiceError(DippmError):
         code: str,
         status: int,
         cure: str | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message, code=code, cure=cure)
         self.status = status
-        self.headers = headers
+        self.headers: dict[str, str] = dict(headers or {})
         self.exit_status = 2 if status < _INTERNAL else 1
 
 
