@@ -61,6 +61,7 @@ def test_spec_is_hashable_comparable_and_picklable() -> None:
         ("name", "My GPU\n", "one line"),
         ("name", "My \x1b[1m GPU", "one line"),
         ("aliases", ("good", "a\tb"), "one line"),
+        ("aliases", ("good", 5), "one line"),
         ("architecture", "maxwell", "one of pascal"),
         ("architecture", "ada", r"\[8, 9\] where the architecture is ada"),
         ("compute_capability", (7, 5), r"from \[8, 0\] to \[8, 8\] where the architecture is ampere"),

@@ -156,7 +156,7 @@ class DeviceSpec:
         if not isinstance(self.name, str) or not self.name.strip():
             raise _bad_value("A device", "name", self.name, "a non-empty name")
         for name in (self.name, *self.aliases):
-            if not name.isprintable():
+            if not isinstance(name, str) or not name.isprintable():
                 raise _bad_value("A device", "name", name, "one line without control characters")
         where = f"Device '{self.name}'"
         if self.architecture not in ARCHITECTURES:
