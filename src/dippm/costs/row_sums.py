@@ -57,6 +57,10 @@ def row_sums_ms(
     node = np.flatnonzero(sums_rows(sizes, is_backward))
     numbers, places = (evaluate(sizes.elements_of(sizes.inputs(node, at_place)), at.batches) for at_place in (0, 1))
     has_bags = np.diff(sizes.edges.input_start)[node] >= _BAG_INPUTS
+    # What a bag is handed is added once for each of its places: ``compute_grad_weight_bags`` of PyTorch's
+    # ``EmbeddingBackwardKernel.cu``.
+    width = evaluate(sizes.dimension(sizes.inputs(node, 0), -1), at.batches)
+    numbers = np.where(has_bags, places * width, numbers)
     cycles = np.where(
         has_bags | (places > _MOST_UNSORTED),
         _SORT_CYCLES + _CYCLES_PER_NUMBER * numbers / device.sm_count,
