@@ -34,3 +34,10 @@ def test_a_row_that_grows_with_the_batch_is_not(builder):
     x = builder.input(builder.N)
     builder.node(OpKind.SORT, [x], builder.N, function="sort")
     assert not is_held_in_blocks(Workload.from_graph(builder.graph(), Precision.FP32).sizes).any()
+
+
+@pytest.mark.parametrize(("axis", "is_held"), [(1, False), (2, True)])
+def test_rows_lie_along_the_dimension_that_a_sort_names(builder, axis, is_held):
+    x = builder.input(builder.N, 5000, 4)
+    builder.node(OpKind.SORT, [x], builder.N, 5000, 4, function="sort", axes=(axis,))
+    assert is_held_in_blocks(Workload.from_graph(builder.graph(), Precision.FP32).sizes).tolist() == [is_held]

@@ -47,6 +47,15 @@ def test_each_digit_is_a_pass(
         assert total[1].tolist() == [passes * moved * row * rows]
 
 
+def test_a_sort_along_another_dimension_goes_over_its_rows(builder: Any) -> None:
+    x = builder.input(builder.N, 10_000, 4)
+    builder.node(OpKind.SORT, [x], builder.N, 10_000, 4, function="sort", axes=(1,))
+    plan = KernelPlan.from_workload(Workload.from_graph(builder.graph()))
+    _, times, _ = digit_passes(plan, plan.work.at([1]))
+    # Four digits of 32-bit keys, and one of the number of four rows.
+    assert times.tolist() == [[5]]
+
+
 def test_sorting_takes_many_times_what_a_copy_takes(builder: Any) -> None:
     x = builder.input(builder.N, 2**20)
     builder.node(OpKind.SORT, [x], builder.N, 2**20, function="sort")

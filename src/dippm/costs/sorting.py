@@ -7,7 +7,7 @@ import numpy as np
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
 from dippm.costs.polynomial import FloatArray, evaluate
-from dippm.costs.sorted_rows import SEARCHES, SHORT_ROW
+from dippm.costs.sorted_rows import SEARCHES, SHORT_ROW, row_lengths
 from dippm.costs.workload import WorkloadAt
 from dippm.graph import OpKind
 
@@ -41,7 +41,7 @@ def digit_passes(plan: KernelPlan, at: WorkloadAt) -> tuple[IndexArray, FloatArr
     node = np.flatnonzero(sizes.is_kind(OpKind.SORT) & sizes.has_function(*_SORTS, *SEARCHES))
     source = sizes.inputs(node, 0)
     elements = evaluate(sizes.elements_of(source), at.batches)
-    row = evaluate(sizes.dimension(source, -1), at.batches)
+    row = evaluate(row_lengths(sizes, node), at.batches)
     is_found = sizes.has_function(*SEARCHES)[node]
     key_bytes = plan.work.first_element_bytes(node)
     rows = np.maximum(elements / np.maximum(row, 1.0), 1.0)

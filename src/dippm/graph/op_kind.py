@@ -21,6 +21,7 @@ EMBEDDING           weight [V, E], indices, offsets?     is_sparse (only where i
 MAX_POOL AVG_POOL   x                                    kernel, stride, padding
 GLOBAL_POOL         x                                    output_size (adaptive pooling; 1x1 is the common case)
 SOFTMAX REDUCE      x                                    axes (tuple, non-negative), function (REDUCE: "mean", ...)
+SORT                x                                    function ("sort", "topk", ...), axes (that of its rows)
 RESIZE              x                                    mode
 FFT                 x                                    axes (of x), parts (2 where its last dimension holds the real
                                                          and the imaginary parts)

@@ -73,3 +73,25 @@ def test_a_fourier_transform_names_its_axes(
 
     (node,) = read(Transform(), "16,4").nodes
     assert node.attributes["axes"] == expected
+
+
+@pytest.mark.parametrize(
+    ("run", "axes"),
+    [
+        (lambda x: torch.sort(x)[0], (2,)),
+        (lambda x: torch.sort(x, dim=1, stable=True)[0], (1,)),
+        (lambda x: torch.topk(x, 2, dim=-2)[0], (1,)),
+        (lambda x: torch.kthvalue(x, 2, dim=1)[0], (1,)),
+        (lambda x: torch.argsort(x, dim=1), (1,)),
+        (torch.msort, (0,)),
+    ],
+)
+def test_sorts_name_the_dimension_of_their_rows(
+    read: Callable[..., Graph], run: Callable[[torch.Tensor], torch.Tensor], axes: tuple[int, ...]
+) -> None:
+    class Sort(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return run(x)
+
+    (node,) = (each for each in read(Sort(), "8,4").nodes if each.kind is OpKind.SORT)
+    assert node.attributes["axes"] == axes

@@ -140,6 +140,12 @@ def _axes(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, 
     return {"axes": tuple(sorted(int(axis) % rank for axis in axes))}
 
 
+def _row(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    """Where rows that are sorted or searched lie: along the last dimension unless something else is asked for."""
+    rank = max(arguments["self"].dim(), 1)
+    return {"axes": (int(arguments.get("dim", -1)) % rank,)}
+
+
 ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], dict[str, Attribute]]] = {
     "convolution": _convolution,
     "deformed_convolution": _deformed_convolution,
@@ -155,4 +161,5 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "pool": _pool,
     "output_size": _output_size,
     "axes": _axes,
+    "row": _row,
 }

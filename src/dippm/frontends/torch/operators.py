@@ -163,10 +163,11 @@ OPERATORS: Mapping[str, OpRule] = {
         )
     },
     **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
-    **_named(
-        OpKind.SORT,
-        "sort topk msort kthvalue argsort unique_dim unique_consecutive _unique2 searchsorted bucketize histc bincount",
-    ),
+    **_named(OpKind.SORT, "msort unique_dim unique_consecutive _unique2 searchsorted bucketize histc bincount"),
+    **{
+        name: OpRule(kind=OpKind.SORT, function=name, attributes="row")
+        for name in ("sort", "topk", "kthvalue", "argsort")
+    },
     "nms": OpRule(kind=OpKind.SORT, function="nms"),
     **_plain(OpKind.RELU, "relu"),
     **_plain(OpKind.LEAKY_RELU, "leaky_relu"),
