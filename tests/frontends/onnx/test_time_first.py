@@ -125,3 +125,29 @@ def test_an_unbatched_sequence_is_left_alone(read) -> None:
     graph = read(lstm(), inputs={"x": [20, 1, 32]}, weights=LSTM_WEIGHTS, given="20,1,32:unbatched")
     assert sizes(graph) == ["20", "1", "32"]
     assert not any(warning.startswith(MARK) for warning in graph.warnings)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_second_sequence_of_another_length_has_its_batch_there_too(read, batch) -> None:
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["", "h", "c"], hidden_size=64),
+        helper.make_node("LSTM", ["z", "w", "r", "", "", "h", "c"], ["y"], hidden_size=64),
+    ]
+    graph = read(nodes, inputs={"x": [20, batch, 32], "z": [15, batch, 32]}, weights=LSTM_WEIGHTS)
+    assert [sizes(graph, at) for at in range(2)] == [["20", "N", "32"], ["15", "N", "32"]]
+    assert Workload.from_graph(graph).at([8]).macs.sum() == 8 * 35 * STEP_MACS
+
+
+def test_a_state_without_a_dimension_of_layers_begins_with_the_batch(read) -> None:
+    nodes = [helper.make_node("Unsqueeze", ["s", "front"], ["h"]), *lstm(("x", "w", "r", "", "", "h", "h"))]
+    weights = {**LSTM_WEIGHTS, "front": np.array([0])}
+    graph = read(nodes, inputs={"x": [20, 4, 32], "s": [4, 64]}, weights=weights)
+    assert [sizes(graph, at) for at in range(2)] == [["20", "N", "32"], ["N", "64"]]
+
+
+def test_steps_are_not_asked_for_where_the_batch_stays_in_front(read) -> None:
+    nodes = [helper.make_node("Conv", ["i", "f"], ["c"]), helper.make_node("Squeeze", ["c", "last"], ["x"]), *lstm()]
+    weights = {**LSTM_WEIGHTS, "f": np.zeros((20, 3, 1, 1), np.float32), "last": np.array([3])}
+    graph = read(nodes, inputs={"i": ["s0", 3, 32, 1]}, weights=weights)
+    assert sizes(graph) == ["N", "3", "32", "1"]
+    assert any("its number of steps" in warning for warning in graph.warnings)

@@ -204,8 +204,10 @@ def _batch_axes(declarations: Sequence[InputDeclaration], time_first: Collection
     placed = [(declarations[position].dims, axes[position]) for position in leading]
     first = next((dims[axis] for dims, axis in placed if axis is not None and dims), None)
     for position, (declaration, axis) in enumerate(zip(declarations, axes, strict=True)):
-        if axis is not None and declaration.dims and declaration.dims[axis] != first:
-            axes[position] = None
+        dims = declaration.dims or ()
+        if axis is not None and dims and dims[axis] != first:
+            # Beside inputs that take time first, one of another length does so too.
+            axes[position] = 1 if time_first and dims[1:2] == (first,) else None
     return axes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from dippm.frontends.onnx.idle_views import drop_idle_views
 from dippm.frontends.onnx.input_sizes import InputPlan, plan_inputs
 from dippm.frontends.onnx.loading import load_model
 from dippm.frontends.onnx.lowering import lower
-from dippm.frontends.onnx.program import Program
+from dippm.frontends.onnx.program import InputDeclaration, Program
 from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.slice_bounds import check_slices
 from dippm.frontends.onnx.time_first import find_time_first
@@ -46,6 +46,7 @@ _PROOF_BATCH = 64
 _DATA_LIMITS = ((DATA_LIMIT, 0), (20_000, 0), (6_000, 0), (500, 0), (0, 20_000), (0, 1_000), (0, 100))
 _ATTEMPTS = 64
 _HELD_ATTEMPTS = 16
+_SOME_STEPS = 24
 Result = TypeVar("Result")
 
 _NO_INPUT = InputShapes()
@@ -120,15 +121,35 @@ def _with_batch_behind_time(
     found = find_time_first(graph)
     if found is None:
         return graph
+
+    def read_turned(declarations: Sequence[InputDeclaration]) -> Graph | None:
+        try:
+            turned = read_planned(plan_inputs(declarations, shapes, time_first=found.inputs))
+        except (ModelReadError, UnsupportedError):
+            return None
+        return turned if turned.fixed_batch is None and find_time_first(turned) is None else None
+
     try:
-        turned = read_planned(plan_inputs(program.inputs, shapes, time_first=found.inputs))
-    except (ModelReadError, UnsupportedError):
-        turned = graph
-    is_turned = turned is not graph and turned.fixed_batch is None and find_time_first(turned) is None
-    if not is_turned and graph.fixed_batch is not None:
+        turned = read_turned(program.inputs)
+    except UsageError:
+        # The steps are asked for only of a model that could have its batch behind them.
+        if read_turned(_with_steps(program.inputs, found.inputs)) is not None:
+            raise
+        turned = None
+    if turned is None and graph.fixed_batch is not None:
         return graph  # at one batch size what looks like the time may be something else of that size
-    chosen = turned if is_turned else graph
-    return replace(chosen, warnings=(warn_of_time_first(found, is_turned=is_turned), *chosen.warnings))
+    chosen = graph if turned is None else turned
+    return replace(chosen, warnings=(warn_of_time_first(found, is_turned=turned is not None), *chosen.warnings))
+
+
+def _with_steps(declarations: Sequence[InputDeclaration], time_first: Sequence[int]) -> list[InputDeclaration]:
+    """The inputs with some number of steps where the file leaves it open."""
+    result = list(declarations)
+    for position in time_first:
+        dims = result[position].dims
+        if dims and isinstance(dims[0], str):
+            result[position] = replace(result[position], dims=(_SOME_STEPS, *dims[1:]))
+    return result
 
 
 def _with_whole_recurrent_modules(graph: Graph) -> Graph:

@@ -9,12 +9,14 @@ from dippm.graph import RECURRENT_KINDS, Graph, Node, OpKind, TensorRole
 
 __all__ = ["find_time_first"]
 
+_STATE_RANK = 3
+
 
 def find_time_first(graph: Graph) -> TimeFirst | None:
     """The first layer to which the batch is the time, and the inputs that it and others like it get their time from.
 
     A recurrent layer reads [time, batch, features]; attention is one step's with others of its sample, and never
-    across samples. Initial states that are inputs stand with the batch in the second dimension too.
+    across samples. Initial states that are inputs of [layers, batch, units] have the batch in the second dimension too.
 
     Args:
         graph: The graph as it was read, with the batch in the first dimension of its inputs.
@@ -55,5 +57,5 @@ def _states(graph: Graph, node: Node) -> Iterable[int]:
     for at in (index for index in node.inputs[1:] if index >= 0):
         while makers[at] >= 0 and graph.nodes[makers[at]].kind in {OpKind.VIEW, OpKind.CONCAT}:
             at = graph.nodes[makers[at]].inputs[0]
-        if graph.tensors[at].role is TensorRole.INPUT:
+        if graph.tensors[at].role is TensorRole.INPUT and len(graph.tensors[at].shape) == _STATE_RANK:
             yield graph.inputs.index(at)
