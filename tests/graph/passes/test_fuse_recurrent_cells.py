@@ -114,3 +114,11 @@ def test_gates_of_a_gru_that_are_used_elsewhere_stay(sketch, after, output: str)
 def test_a_gate_for_the_other_side_stays(sketch, after) -> None:
     graph = gru(sketch, "n h").graph("y")
     assert len(after(fuse_recurrent_cells, graph)) == len(graph.nodes)
+
+
+@pytest.mark.parametrize("make", [lstm, gru])
+def test_a_step_written_out_over_layers_of_its_own_stays(sketch, after, make) -> None:
+    make(sketch)
+    sketch.nodes[:2] = [replace(node, scope=scope) for node, scope in zip(sketch.nodes, ("i2h", "h2h"), strict=False)]
+    graph = sketch.graph("y")
+    assert len(after(fuse_recurrent_cells, graph)) == len(graph.nodes)

@@ -22,7 +22,7 @@ def fuse_recurrent_cells(editor: GraphEditor) -> None:
 
     An LSTM's is ``c' = f c + i g`` and ``h' = o tanh(c')`` with the gates i, f, g, o in this order, a GRU's
     ``h' = (h - n) z + n`` with r, z, n: PyTorch's cells. Biases of the products are added by the cell's kernel, and so
-    is one that is added to their sum.
+    is one that is added to their sum. Where the products are those of other modules, somebody wrote the step out.
     """
     for position, node in enumerate(editor.nodes):
         if node is None or node.kind is not OpKind.ADD or len(node.inputs) != 2:
@@ -70,7 +70,7 @@ def _match_lstm(
         if split is None or not _has_shape_of(editor, state, total.outputs[0]):
             continue
         terms, biases, sums = _terms(editor, editor.node(split).inputs[0])
-        products = _products(editor, terms)
+        products = _products(editor, terms, total.scope)
         if products is None:
             continue
         gates = [editor.writer(gate) for gate in (*parts, o)]
@@ -105,7 +105,7 @@ def _fuse_gru(editor: GraphEditor, position: int, total: Node) -> None:
                 continue
             if editor.readers(new) != sorted((editor.writer(difference), position)):
                 continue
-            found = _match_gru(editor, tanh, z)
+            found = _match_gru(editor, tanh, z, total.scope)
             if found is not None and _has_shape_of(editor, minus.inputs[0], total.outputs[0]):
                 products, removed = found
                 removed += [editor.writer(tensor) for tensor in (scaled, new, difference, update)]
@@ -113,7 +113,7 @@ def _fuse_gru(editor: GraphEditor, position: int, total: Node) -> None:
                 return
 
 
-def _match_gru(editor: GraphEditor, tanh: Node, z: Node) -> tuple[tuple[int, int], list[int]] | None:
+def _match_gru(editor: GraphEditor, tanh: Node, z: Node, scope: str) -> tuple[tuple[int, int], list[int]] | None:
     """The products of the gates, and the nodes between them and the gates z and n."""
     candidate, z_sum = _inner(editor, tanh.inputs[0], OpKind.ADD), _inner(editor, z.inputs[0], OpKind.ADD)
     if candidate is None or z_sum is None:
@@ -131,7 +131,8 @@ def _match_gru(editor: GraphEditor, tanh: Node, z: Node) -> tuple[tuple[int, int
                     h_split = _split_of(editor, (h_r, h_z, h_new), _GRU_GATES)
                     if x_split is None or h_split is None:
                         continue
-                    products = _products(editor, (editor.node(x_split).inputs[0], editor.node(h_split).inputs[0]))
+                    wholes = (editor.node(x_split).inputs[0], editor.node(h_split).inputs[0])
+                    products = _products(editor, wholes, scope)
                     if products is not None:
                         between = (tanh.inputs[0], z.inputs[0], reset, gate, r.inputs[0])
                         return products, [x_split, h_split, *(editor.writer(tensor) for tensor in between)]
@@ -175,9 +176,10 @@ def _put_cell(
     editor.replace(position, cell)
 
 
-def _products(editor: GraphEditor, tensors: tuple[int, ...]) -> tuple[int, int] | None:
-    """Positions of the two linear layers that write the gates, of which nothing else is read."""
-    found = [editor.writer(tensor) for tensor in tensors if _inner(editor, tensor, OpKind.LINEAR) is not None]
+def _products(editor: GraphEditor, tensors: tuple[int, ...], scope: str) -> tuple[int, int] | None:
+    """Positions of the two linear layers of a module that write the gates, of which nothing else is read."""
+    linear = [(tensor, _inner(editor, tensor, OpKind.LINEAR)) for tensor in tensors]
+    found = [editor.writer(tensor) for tensor, node in linear if node is not None and node.scope == scope]
     return (found[0], found[1]) if len(found) == len(tensors) == 2 else None
 
 
