@@ -90,3 +90,31 @@ def test_steps_of_other_weights_stay(sketch, after) -> None:
     node = sketch.nodes[place]
     sketch.nodes[place] = replace(node, inputs=(node.inputs[0], sketch.index["other"], node.inputs[2]))
     assert len(after(fuse_unrolled_rnn, sketch.graph("ly"))) == len(sketch.nodes)
+
+
+def test_a_matrix_that_is_stored_once_for_each_step_is_one(sketch, after) -> None:
+    direction(sketch.input("x", LENGTH, N, 8), "l")
+    for step in range(1, LENGTH):
+        sketch.weight(f"copy{step}", 6, 6)
+        place = next(i for i, node in enumerate(sketch.nodes) if node.outputs == (sketch.index[f"lh{step}"],))
+        source, _, bias = sketch.nodes[place].inputs
+        sketch.nodes[place] = replace(sketch.nodes[place], inputs=(source, sketch.index[f"copy{step}"], bias))
+    assert after(fuse_unrolled_rnn, sketch.graph("ly")) == [("fill", ""), ("rnn", "x l3_start lw copy1 lb lc")]
+
+
+def test_last_states_side_by_side_are_no_sequence(sketch, after) -> None:
+    sketch.input("x", LENGTH, N, 8)
+    direction(sketch, "l")
+    direction(sketch, "r", is_reversed=True)
+    sketch.node("y", OpKind.CONCAT, "l3 r3", 1, N, 12, axis=2)
+    kinds = [kind for kind, _ in after(fuse_unrolled_rnn, sketch.graph("y"))]
+    assert kinds == ["fill", "rnn", "fill", "rnn", "concat"]
+
+
+def test_the_direction_from_the_end_may_stand_first(sketch, after) -> None:
+    sketch.input("x", LENGTH, N, 8)
+    direction(sketch, "r", is_reversed=True)
+    direction(sketch, "l")
+    sketch.node("y", OpKind.CONCAT, "ly ry", LENGTH, N, 12, axis=2)
+    layer = ("rnn", "x l3_start lw lv lb lc rw rv rb rc")
+    assert after(fuse_unrolled_rnn, sketch.graph("y")) == [("fill", ""), layer]

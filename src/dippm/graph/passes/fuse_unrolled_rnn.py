@@ -90,6 +90,7 @@ def _follow(editor: GraphEditor, pieces: tuple[int, ...]) -> _Steps | None:
     """The steps that read these pieces in turn, None where these are no such steps."""
     states: list[int] = []
     products: list[int] = []
+    matrices: list[int] = []
     weights: tuple[int, ...] = ()
     kind = OpKind.TANH
     for piece in pieces:
@@ -109,9 +110,10 @@ def _follow(editor: GraphEditor, pieces: tuple[int, ...]) -> _Steps | None:
         if linear is not None:
             if states and linear.inputs[0] != states[-1]:
                 return None
-            if weights and linear.inputs[1:] != weights:
+            if weights and linear.inputs[2:] != weights[1:]:
                 return None
-            weights = linear.inputs[1:]
+            weights = weights or linear.inputs[1:]
+            matrices.append(linear.inputs[1])
         if len(editor.tensors[state].shape) != _STEP_RANK or editor.tensors[state].shape[0] != Dim(0, 1):
             return None
         if states and activation.kind is not kind:
@@ -119,9 +121,18 @@ def _follow(editor: GraphEditor, pieces: tuple[int, ...]) -> _Steps | None:
         kind = activation.kind
         states.append(state)
         products.append(product)
-    if not all(editor.is_stored(weight) for weight in weights):
+    if not all(editor.is_stored(weight) for weight in (*weights, *matrices)):
+        return None
+    if not _are_one_matrix(editor, matrices, is_bias_shared=len(weights) > 1):
         return None
     return _Steps(states=tuple(states), products=tuple(products), kind=kind, weights=weights)
+
+
+def _are_one_matrix(editor: GraphEditor, matrices: list[int], *, is_bias_shared: bool) -> bool:
+    """Whether all steps have one matrix: a small one the exporter turns, and stores once for each step."""
+    count = len(set(matrices))
+    are_copies = is_bias_shared and count == len(matrices)
+    return count == 1 or (are_copies and len({editor.tensors[matrix].shape for matrix in matrices}) == 1)
 
 
 def _is_joining(editor: GraphEditor, position: int, states: tuple[int, ...]) -> bool:
@@ -145,7 +156,8 @@ def _join_directions(editor: GraphEditor, position: int, concat: Node) -> None:
     is_pair = not forward.attributes.get("is_reversed") and backward.attributes.get("is_reversed")
     is_alike = all(forward.attributes.get(name) == backward.attributes.get(name) for name in ("hidden_size", "variant"))
     are_single = all(node is not None and node.attributes.get("num_directions") == 1 for node in pair)
-    is_read_here = all(editor.only_reader(tensor) == position for tensor in concat.inputs)
+    are_sequences = concat.inputs == (forward.outputs[0], backward.outputs[0])
+    is_read_here = are_sequences and all(editor.only_reader(tensor) == position for tensor in concat.inputs)
     is_joined = is_pair and is_alike and are_single and is_read_here
     if not is_joined or forward.inputs[0] != backward.inputs[0]:
         return
@@ -162,7 +174,7 @@ def _join_directions(editor: GraphEditor, position: int, concat: Node) -> None:
     both = editor.add_tensor(f"{last.name}_both", shape, last.dtype)
     if fills[0] is not None and fills[1] is not None:
         start = editor.add_tensor(f"{last.name}_start", shape, last.dtype)
-        editor.replace(editor.writer(starts[0]), replace(fills[0], outputs=(start,)))
+        editor.replace(min(map(editor.writer, starts)), replace(fills[0], outputs=(start,)))
         starts = [start]
     weights = (*forward.inputs[2:], *backward.inputs[2:])
     attributes = {**forward.attributes, "num_directions": 2}
