@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dippm.graph import Dim, OpKind
@@ -35,3 +37,14 @@ def test_padded_image_that_is_used_elsewhere_stays(sketch, after) -> None:
 def test_another_order_stays(sketch, after) -> None:
     graph = windows(sketch.input("x", N, 4, 10, 10), source="x", perm=(0, 1, 4, 2, 3, 5)).graph("y")
     assert [kind for kind, _ in after(fuse_im2col, graph)] == ["gather", "gather", "view", "view"]
+
+
+def test_a_reflected_border_is_no_part_of_it(sketch, after) -> None:
+    sketch.input("x", N, 4, 8, 8).node("p", OpKind.PAD, "x", N, 4, 10, 10, mode="reflect")
+    assert after(fuse_im2col, windows(sketch, source="p").graph("y")) == [("pad", "x"), ("copy", "p")]
+
+
+def test_a_window_that_becomes_a_number_stays(sketch, after) -> None:
+    windows(sketch.input("x", N, 4, 10, 10), source="x").tensor("z")
+    sketch.nodes[-1] = replace(sketch.nodes[-1], outputs=(sketch.index["z"],))
+    assert [kind for kind, _ in after(fuse_im2col, sketch.graph("z"))] == ["gather", "gather", "view", "view"]

@@ -14,7 +14,7 @@ _ORDER = (0, 1, 2, 4, 3, 5)
 
 
 def fuse_im2col(editor: GraphEditor) -> None:
-    """Recognize windows that two look-ups take out of an image, padded or not, and that are laid out as columns."""
+    """Recognize windows that two look-ups take out of an image, with zeros round it or not, laid out as columns."""
     for position, node in enumerate(editor.nodes):
         if node is None or node.kind is not OpKind.VIEW or node.attributes.get("function") != "reshape":
             continue
@@ -28,15 +28,21 @@ def fuse_im2col(editor: GraphEditor) -> None:
         batch, channels, *sizes = editor.tensors[turned.outputs[0]].shape
         wanted = (batch, channels.fixed * sizes[0].fixed * sizes[1].fixed, sizes[2].fixed * sizes[3].fixed)
         shape = editor.tensors[node.outputs[0]].shape
-        if (shape[0], *(dim.fixed for dim in shape[1:])) != wanted:
+        if (*shape[:1], *(dim.fixed for dim in shape[1:])) != wanted:
             continue
-        padded = _inner(editor, rows.inputs[0], OpKind.PAD)
-        image = rows.inputs[0] if padded is None else padded.inputs[0]
+        image = _without_zeros(editor, rows.inputs[0])
         copy = editor.make_node(
             OpKind.COPY, (image,), node.outputs, like=node, source_op="im2col", attributes={"function": "im2col"}
         )
         # What is before it loses its reader and goes with the unused nodes.
         editor.replace(position, copy)
+
+
+def _without_zeros(editor: GraphEditor, image: int) -> int:
+    """The image without the zeros round it, if it has any."""
+    padded = _inner(editor, image, OpKind.PAD)
+    is_border = padded is not None and padded.attributes.get("mode", "constant") == "constant"
+    return padded.inputs[0] if padded is not None and is_border else image
 
 
 def _inner(editor: GraphEditor, tensor: int, kind: OpKind) -> Node | None:
