@@ -15,7 +15,7 @@ from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.precision import Arithmetic, Precision
 from dippm.costs.rates import Rates
 from dippm.costs.resizing import count_planes, resizes_in_turn
-from dippm.costs.row_sums import row_sums_ms
+from dippm.costs.row_sums import row_sum_cycles
 from dippm.costs.traffic import reads_twice
 from dippm.costs.workload import WorkloadAt
 from dippm.devices import DeviceSpec
@@ -115,9 +115,11 @@ def add_extra_work(
             node, terms = plain_head_terms(plan, at, layout=conditions.layout, sm_count=device.sm_count)
             head_ms = rates.head_cycles * terms / _cycles_per_ms(device)
             own[:, node] = np.maximum(own[:, node], gap_ms + head_ms)
-    for own, device in zip(busy_ms, devices, strict=True):
-        node, sums_ms = row_sums_ms(plan.work.sizes, at, plan.is_backward, device=device)
-        own[:, node] += sums_ms
+    if conditions.mode is Mode.TRAINING:
+        sms = [device.sm_count for device in devices]
+        node, cycles = row_sum_cycles(plan.work.sizes, at, plan.is_backward, sms=sms)
+        for own, of_device, device in zip(busy_ms, cycles, devices, strict=True):
+            own[:, node] += of_device / _cycles_per_ms(device)
     if rates.batch_norm_cycles and conditions.mode is Mode.TRAINING:
         node, elements = channel_blocks(plan, at, layout=conditions.layout, sms=[device.sm_count for device in devices])
         for own, in_turn, device in zip(busy_ms, elements, devices, strict=True):

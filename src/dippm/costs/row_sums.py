@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,11 +11,9 @@ from dippm.costs.edges import IndexArray
 from dippm.costs.polynomial import FloatArray, evaluate
 from dippm.costs.sizes import GraphSizes
 from dippm.costs.workload import WorkloadAt
-from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
-from dippm.units import MEGA, MILLI
 
-__all__ = ["ROW_SUM", "row_sums_ms", "sums_rows"]
+__all__ = ["ROW_SUM", "row_sum_cycles", "sums_rows"]
 
 ROW_SUM = "add"
 """Function of the node that is the gradient of an embedding's table."""
@@ -40,19 +40,19 @@ def sums_rows(sizes: GraphSizes, is_backward: npt.NDArray[np.bool_]) -> npt.NDAr
     return result
 
 
-def row_sums_ms(
-    sizes: GraphSizes, at: WorkloadAt, is_backward: npt.NDArray[np.bool_], *, device: DeviceSpec
+def row_sum_cycles(
+    sizes: GraphSizes, at: WorkloadAt, is_backward: npt.NDArray[np.bool_], *, sms: Sequence[int]
 ) -> tuple[IndexArray, FloatArray]:
-    """Gradients of tables, and what summing their rows takes in eager PyTorch, ms, [n] and [B, n].
+    """Gradients of tables, and the clock cycles that summing their rows takes in eager PyTorch.
 
     Args:
         sizes: Sizes of the graph.
         at: Its work.
         is_backward: Which nodes autograd launches.
-        device: The device.
+        sms: Multiprocessors of each device.
 
     Shapes:
-        is_backward: [n_nodes].
+        is_backward: [n_nodes]. Result: [n] and [D, B, n].
     """
     node = np.flatnonzero(sums_rows(sizes, is_backward))
     numbers, places = (evaluate(sizes.elements_of(sizes.inputs(node, at_place)), at.batches) for at_place in (0, 1))
@@ -61,9 +61,6 @@ def row_sums_ms(
     # ``EmbeddingBackwardKernel.cu``.
     width = evaluate(sizes.dimension(sizes.inputs(node, 0), -1), at.batches)
     numbers = np.where(has_bags, places * width, numbers)
-    cycles = np.where(
-        has_bags | (places > _MOST_UNSORTED),
-        _SORT_CYCLES + _CYCLES_PER_NUMBER * numbers / device.sm_count,
-        _CYCLES_PER_PLACE * places,
-    )
-    return node, cycles / (device.boost_clock_mhz * MEGA * MILLI)
+    is_sorted = has_bags | (places > _MOST_UNSORTED)
+    sorted_cycles = _SORT_CYCLES + _CYCLES_PER_NUMBER * numbers / np.array(sms)[:, None, None]
+    return node, np.where(is_sorted, sorted_cycles, _CYCLES_PER_PLACE * places)

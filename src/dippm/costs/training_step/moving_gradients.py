@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dippm.costs.row_sums import ROW_SUM
 from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_of, function_of
 from dippm.costs.training_step.step_builder import PERMUTING, count_elements
 from dippm.graph import Node, OpKind
 
 __all__ = ["MOVING_RULES", "SORTED_SUMS", "select_gradient"]
 
-SORTED_SUMS = frozenset({"index_put", "add"})
-"""Functions of gradients of lookups that sort the places first; ``add`` is an embedding's, or one without a name."""
+SORTED_SUMS = frozenset({"index_put", ROW_SUM})
+"""Functions of gradients of lookups that sort the places first; the latter is an embedding's, or one without a name."""
 
 # What writes the gradient of a lookup, by the function of that. None but the first two sort the places: the others take
 # an addition of memory for each element, or copy.
@@ -110,7 +111,7 @@ def _gather(gradients: Gradients, node: Node, taken: Outputs) -> None:
         gradients.give(x, gradients.make(OpKind.ELEMENTWISE_GRAD, inputs, x, "nll_loss"))
         return
     looked_up_by = str(node.attributes.get("function"))
-    function = _SUMMED_BY.get(looked_up_by, "add")
+    function = _SUMMED_BY.get(looked_up_by, ROW_SUM)
     if looked_up_by in _KEPT_FOR_ITS_SHAPE:
         gradients.builder.view(x, gradients.builder.shape(x))
     gradients.give(x, gradients.make(OpKind.SCATTER, inputs, x, function))
