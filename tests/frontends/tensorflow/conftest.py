@@ -90,6 +90,9 @@ mixed.save(f"{folder}/mixed.keras")
 mixed.export(f"{folder}/mixed", verbose=False)
 open_image = keras.Input((None, None, 3), name="image")
 keras.Model(open_image, layers.Conv2D(4, 3)(open_image)).export(f"{folder}/open", verbose=False)
+words = layers.TextVectorization(vocabulary=["one", "two"], output_sequence_length=4)
+text = keras.Input((), dtype="string")
+keras.Model(text, layers.Dense(2)(layers.Flatten()(layers.Embedding(4, 3)(words(text))))).save(f"{folder}/text.keras")
 class Two(tf.Module):
     def __init__(self):
         super().__init__()

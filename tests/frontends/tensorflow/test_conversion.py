@@ -77,6 +77,7 @@ def test_a_quantised_file_keeps_its_integers(tensorflow_files: Path) -> None:
         ("two", UnsupportedError, "tensorflow.signatures"),
         ("none", UnsupportedError, "tensorflow.no_signature"),
         ("thawed.pb", UnsupportedError, "tensorflow.not_frozen"),
+        ("text.keras", UnsupportedError, "tensorflow.host_operators"),
         ("open", UsageError, "input.shape_needed"),
     ],
 )

@@ -23,8 +23,10 @@ from types import MappingProxyType
 from typing import Any
 
 from dippm.errors import UnsupportedError
+from dippm.frontends.tensorflow.fourier import FOURIER_HANDLERS
 from dippm.frontends.tensorflow.function_calls import inline_calls
 from dippm.frontends.tensorflow.graph_rewrites import find_cast_weights, node_name, rewrite_graph
+from dippm.frontends.tensorflow.host_operators import find_host_operators
 from dippm.frontends.tensorflow.loading import FrozenGraph
 from dippm.frontends.tensorflow.shared_weights import find_variables, merge_shared
 
@@ -42,7 +44,7 @@ def convert_frozen(frozen: FrozenGraph, path: Path) -> None:
     """Write a graph as ONNX, without its large weights.
 
     Raises:
-        UnsupportedError: ``tensorflow.unconvertible``.
+        UnsupportedError: ``tensorflow.unconvertible``, ``tensorflow.host_operators``.
     """
     tf = import_module("tensorflow")
     values = import_module("tf2onnx.tf_utils").compress_graph_def(frozen.graph_def)
@@ -90,13 +92,25 @@ def _convert(
     if not hasattr(numpy, "product"):
         # tf2onnx 1.17 calls it by the name that numpy 2 has taken away.
         numpy.product = numpy.prod
+    _allow_empty_shapes(numpy)
     _leave_constants(graph_module.Node)
     # A tf2onnx pattern turns layer normalizations into instance normalizations over another number of elements.
     tfonnx.rewrite_layer_normalization = lambda _, nodes: nodes
     _leave_unfolded(tfonnx, left)
     try:
-        converted = tfonnx.process_tf_graph(graph, opset=_OPSET, continue_on_error=False, **settings)
+        converted = tfonnx.process_tf_graph(
+            graph, opset=_OPSET, continue_on_error=False, custom_op_handlers=dict(FOURIER_HANDLERS), **settings
+        )
     except Exception as exc:
+        on_host = find_host_operators(graph)
+        if on_host:
+            raise UnsupportedError(
+                f"The model prepares text or looks words up in tables ({', '.join(on_host)[:200]}), as Keras's "
+                "TextVectorization and StringLookup do. That runs on the host, and ONNX has no form of it.",
+                code="tensorflow.host_operators",
+                cure="Give the model behind it, such as keras.Model(model.get_layer('text_vectorization').output, "
+                "model.outputs) where the layer has that name.",
+            ) from exc
         raise UnsupportedError(
             f"tf2onnx cannot convert the model: {type(exc).__name__}: {' '.join(str(exc).split())[:400]}",
             code="tensorflow.unconvertible",
@@ -116,6 +130,15 @@ def _convert(
             tensor.ClearField("data_location")
             tensor.ClearField("external_data")
     path.write_bytes(model.SerializeToString())
+
+
+def _allow_empty_shapes(numpy: Any) -> None:
+    """Have shapes without dimensions, such as those of single numbers, worked out like others.
+
+    tf2onnx hands them to ``numpy.vectorize`` without the type of the result, which it cannot tell from no element.
+    """
+    element = import_module("tf2onnx.symbolic_executor").SymbolicTensorElement
+    element.np_array = staticmethod(numpy.vectorize(element.from_value, otypes=[object]))
 
 
 def _leave_constants(node_class: Any) -> None:
