@@ -27,6 +27,7 @@ from dippm.frontends.tensorflow.fourier import FOURIER_HANDLERS
 from dippm.frontends.tensorflow.function_calls import inline_calls
 from dippm.frontends.tensorflow.graph_rewrites import find_cast_weights, node_name, rewrite_graph
 from dippm.frontends.tensorflow.host_operators import find_host_operators
+from dippm.frontends.tensorflow.lite_operators import LITE_HANDLERS, widen_stored
 from dippm.frontends.tensorflow.loading import FrozenGraph
 from dippm.frontends.tensorflow.shared_weights import find_variables, merge_shared
 
@@ -35,6 +36,7 @@ __all__ = ["convert_frozen", "convert_tflite"]
 _OPSET = 17
 _OPTIMIZERS = ("optimize_transpose", "remove_redundant_upsample", "loop_optimizer", "reshape_optimizer",
                "remove_identity")  # fmt: skip
+_HANDLERS = {**FOURIER_HANDLERS, **LITE_HANDLERS}
 _EXTERNAL = 1
 _COUNTED_SIZE = "unk__"
 _SIGNATURE_PREFIX = "serving_default_"
@@ -99,7 +101,7 @@ def _convert(
     _leave_unfolded(tfonnx, left)
     try:
         converted = tfonnx.process_tf_graph(
-            graph, opset=_OPSET, continue_on_error=False, custom_op_handlers=dict(FOURIER_HANDLERS), **settings
+            graph, opset=_OPSET, continue_on_error=False, custom_op_handlers=_HANDLERS, **settings
         )
     except Exception as exc:
         on_host = find_host_operators(graph)
@@ -116,6 +118,8 @@ def _convert(
             code="tensorflow.unconvertible",
             cure="Leave out what is named there, or convert the model to ONNX in another way and give the .onnx file.",
         ) from exc
+    if "tflite_path" in settings:
+        widen_stored(converted)
     known = optimizer._get_optimizers()
     wanted = OrderedDict((name, known[name]) for name in _OPTIMIZERS if name in known)
     converted = optimizer.optimize_graph(converted, False, optimizers=wanted)
@@ -124,6 +128,7 @@ def _convert(
     model = converted.make_model("model", external_tensor_storage=storage)
     if "tflite_path" in settings:
         _name_inputs(model.graph)
+        _name_numbers(model.graph)
     _unname_sizes(model.graph)
     for tensor in _tensors(model.graph):
         if tensor.data_location == _EXTERNAL:
@@ -190,6 +195,14 @@ def _name_inputs(graph: Any) -> None:
     if len(set(names.values())) < len(names) or not _values(graph).isdisjoint(names.values()):
         return
     for each in graph.input:
+        each.name = names.get(each.name, each.name)
+    _rename(graph, names)
+
+
+def _name_numbers(graph: Any) -> None:
+    """Give stored numbers names that no module has: those of TensorFlow Lite, such as ``arith.constant2``, look so."""
+    names = {each.name: f"number/{each.name}" for each in graph.initializer if math.prod(each.dims) == 1}
+    for each in graph.initializer:
         each.name = names.get(each.name, each.name)
     _rename(graph, names)
 
