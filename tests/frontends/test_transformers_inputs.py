@@ -82,8 +82,12 @@ _CLAP = {
     },
     "projection_dim": 8,
 }  # fmt: skip
+_LAGGED: dict[str, Any] = {
+    "prediction_length": 6, "context_length": 8, "lags_sequence": [1, 2, 5], "num_time_features": 2, "d_model": 16,
+    "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+}  # fmt: skip
 
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "LlavaForConditionalGeneration": _LLAVA,
     "Gemma3ForConditionalGeneration": _GEMMA,
     "Qwen2VLForConditionalGeneration": _QWEN,
@@ -134,6 +138,12 @@ CASES = {
     "TimesFmModel": {
         **_TOWER, "context_length": 64, "patch_length": 8, "horizon_length": 8, "head_dim": 8,
     },
+    "TimeSeriesTransformerForPrediction": _LAGGED,
+    "InformerForPrediction": {
+        **_LAGGED, "input_size": 3, "num_static_categorical_features": 1, "cardinality": [5],
+        "embedding_dimension": [4], "num_static_real_features": 2, "num_dynamic_real_features": 1,
+    },
+    "AutoformerModel": {**_LAGGED, "label_length": 4},
     "PatchTSMixerModel": {"context_length": 64, "patch_length": 8, "d_model": 8, "num_layers": 1},
 }  # fmt: skip
 

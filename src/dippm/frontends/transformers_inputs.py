@@ -29,6 +29,7 @@ _SERIES_LENGTH = 512
 _TEXTS = ("input_ids", "decoder_input_ids")
 _FEATURES, _SOUND, _SERIES = "input_features", "input_values", "past_values"
 _DECODED_SOUND, _PADDING, _TASK = "decoder_input_values", "past_values_padding", "task_inputs"
+_TIMES = "past_time_features"
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
 _SOUND_TOKENS = ("audio_token_id", "audio_token_index")
 # A token that no model gives a meaning of its own.
@@ -147,6 +148,8 @@ def _decoded(config: Any, parameters: Mapping[str, Any]) -> _Entries:
 
 def _series(config: Any, parameters: Mapping[str, Any]) -> _Entries:
     """A series, with what marks padding in it and how often it was measured where a model needs that."""
+    if _is_needed(parameters, _TIMES):
+        return _series_with_times(config)
     length = getattr(config, "context_length", None) or _SERIES_LENGTH
     channels = getattr(config, "num_input_channels", None)
     beside = {
@@ -155,6 +158,26 @@ def _series(config: Any, parameters: Mapping[str, Any]) -> _Entries:
     }
     needed = {name: entry for name, entry in beside.items() if _is_needed(parameters, name)}
     return {_SERIES: InputEntry(shape=(int(length), int(channels)) if channels else (int(length),)), **needed}
+
+
+def _series_with_times(config: Any) -> _Entries:
+    """A series as far back as its lags reach, and the one that follows it, each with features of its points in time."""
+    past, future = int(config.context_length + max(config.lags_sequence)), int(config.prediction_length)
+    variates = (int(config.input_size),) if config.input_size > 1 else ()
+    features = int(config.num_time_features + config.num_dynamic_real_features)
+    kinds, reals = int(config.num_static_categorical_features), int(config.num_static_real_features)
+    beside = {
+        "static_categorical_features": InputEntry(shape=(kinds,), dtype=DType.INT64),
+        "static_real_features": InputEntry(shape=(reals,)),
+    }
+    return {
+        _SERIES: InputEntry(shape=(past, *variates)),
+        _TIMES: InputEntry(shape=(past, features)),
+        "past_observed_mask": InputEntry(shape=(past, *variates), dtype=DType.BOOL),
+        **{name: entry for name, entry in beside.items() if entry.shape[0] > 0},
+        "future_values": InputEntry(shape=(future, *variates)),
+        "future_time_features": InputEntry(shape=(future, features)),
+    }
 
 
 def _is_needed(parameters: Mapping[str, Any], name: str) -> bool:
