@@ -606,6 +606,25 @@ def test_each_depthwise_kernel_has_its_rate(
     assert casts < 0.01 * own
 
 
+@pytest.mark.parametrize(("kernel", "rate"), [(5, "direct_conv"), (33, "own_depthwise")])
+def test_a_wide_filter_along_a_line_in_fp16_computes_each_output_by_itself(
+    builder: Any, kernel: int, rate: str
+) -> None:
+    """PyTorch hands all lines in FP16 to cuDNN, which has kernels of their own for small filters alone."""
+    n, channels, frames = builder.N, 256, 840
+    builder.node(
+        OpKind.CONV, [builder.input(n, channels, frames), builder.weight(channels, 1, kernel)], n, channels, frames,
+        groups=channels, kernel=(kernel,), stride=(1,), dilation=(1,), padding=(kernel // 2,),
+    )  # fmt: skip
+    graph, device = builder.graph(), "A100"
+    slow = dict.fromkeys(("direct_conv", "direct_conv_nhwc", "own_depthwise", "wide_depthwise_nhwc"), 1.0)
+    rates = replace(Rates(), **{**slow, rate: 1e-4})
+    peak = find_device(device).peak_tflops["fp32"] * 1e9 * (2.0 if rate == "own_depthwise" else 1.0)
+    expected = 2.0 * 64 * channels * frames * kernel / (1e-4 * peak) + rates.gap_us / 1e3
+    own = time_of(graph, batches=[64], device=device, precision=Precision.AMP, rates=rates)[0, 0]
+    assert own == pytest.approx(expected, rel=0.01)
+
+
 def test_what_the_cache_holds_comes_at_the_clocks_pace_and_the_rest_at_the_memorys(builder: Any) -> None:
     n = builder.N
     builder.node(OpKind.RELU, [builder.input(n, 1024, 1024)], n, 1024, 1024)

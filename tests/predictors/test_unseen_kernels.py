@@ -72,6 +72,29 @@ def test_a_wide_recurrent_layer(builder: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kernel", "groups", "expected"), [(11, 64, False), (13, 64, True), (13, 1, False), (3, 64, False)]
+)
+@pytest.mark.parametrize("is_training", [False, True])
+def test_wide_filters_of_one_channel_each(
+    builder: Any, kernel: int, groups: int, expected: bool, is_training: bool
+) -> None:
+    n, weight = builder.N, builder.weight(64, 64 // groups, kernel)
+    x = builder.node(OpKind.RELU, [builder.input(n, 64, 100)], n, 64, 100)
+    builder.node(
+        OpKind.CONV, [builder.node(OpKind.LINEAR, [x, builder.weight(100, 100)], n, 64, 100), weight], n, 64, 100,
+        groups=groups, kernel=(kernel,), stride=(1,), dilation=(1,), padding=(kernel // 2,),
+    )  # fmt: skip
+    graph = builder.graph()
+    step = make_training_graph(graph, TrainingSettings(precision=Precision.AMP)) if is_training else graph
+    physical = PhysicalPlan.from_graph(step, Precision.AMP)
+    unseen = is_unseen(physical, knows_fp32=False)[physical.class_of]
+    nodes = step.graph.nodes if is_training else step.nodes
+    kinds = {str(node.kind) for node, own in zip(nodes, unseen, strict=True) if own}
+    own_kinds = {"conv", "conv_transpose", "conv_weight_grad"} if is_training else {"conv"}
+    assert kinds == (own_kinds if expected else set())
+
+
+@pytest.mark.parametrize(
     ("device", "own", "expected"), [("T4", True, True), ("T4", False, False), ("A100", True, False)]
 )
 def test_products_in_bf16_without_units_for_it(builder: Any, device: str, own: bool, expected: bool) -> None:

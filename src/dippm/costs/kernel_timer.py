@@ -50,7 +50,7 @@ _COPY = tuple(ELEMENTWISE_OPERATORS).index("relu")
 _MOVED_TENSORS = np.array(list(ELEMENTWISE_OPERATORS.values())) + 1.0
 _FP16 = _ARITHMETICS.index(Arithmetic.FP16)
 _TF32 = _ARITHMETICS.index(Arithmetic.TF32)
-# cuDNN has depthwise kernels for channels last up to this filter, for one output of each input.
+# cuDNN has kernels of their own for depthwise filters up to this one, for one output of each input.
 _WIDEST_FILTER = 7.0
 # Groups thinner than this leave tensor-core tiles empty: the library takes a direct kernel.
 _THIN_GROUP = 8
@@ -178,15 +178,16 @@ class KernelTimer:
         sizes = self.at.convolution.take(columns)
         is_last, is_gradient = self._formats.is_last[node], self.plan.is_backward[node] & sizes.is_transposed
         is_half = self.plan.arithmetic[node] == _FP16
-        is_wide = is_depthwise(sizes, is_gradient=is_gradient) & (
-            (np.maximum(sizes.kernel_height, sizes.kernel_width) > _WIDEST_FILTER)
-            | (sizes.in_channels[0] != sizes.out_channels[0])
-        )
+        of_one = is_depthwise(sizes, is_gradient=is_gradient)
+        has_wide_filter = of_one & (np.maximum(sizes.kernel_height, sizes.kernel_width) > _WIDEST_FILTER)
+        is_wide = has_wide_filter | (of_one & (sizes.in_channels[0] != sizes.out_channels[0]))
         rates = self.rates
         of_library = np.where(
             is_last, np.where(is_wide, rates.wide_depthwise_nhwc, rates.direct_conv_nhwc), rates.direct_conv
         )
         is_own = runs_natively(sizes, is_half=is_half, is_last=is_last, is_gradient=is_gradient)
+        # Of wide filters in NCHW, which only lines in FP16 have there, cuDNN too computes each output by itself.
+        is_own = is_own | (has_wide_filter & ~is_last)
         return np.where(is_own, rates.own_depthwise * self.sheets.issued, of_library * self.sheets.fp32)
 
     def _plain_convolution(self, columns: IndexArray) -> FloatArray:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from dippm.costs.autocast import UNCAST
 from dippm.costs.contraction import WIDEST_HELD_STATE
+from dippm.costs.depthwise import is_depthwise
 from dippm.costs.precision import MATRIX_KINDS, Arithmetic
 from dippm.costs.training_step.moving_gradients import SORTED_SUMS
 from dippm.devices import DeviceSpec
@@ -18,6 +19,8 @@ __all__ = ["is_emulated", "is_unseen"]
 
 # Types that no model of the training computes in.
 _IS_UNSEEN_TYPE = mark(DType, [DType.FLOAT64, *(dtype for dtype in DType if dtype.is_complex)])
+# Pixels of the widest depthwise filters that models of the training have (MixNet, InceptionNeXt).
+_WIDEST_FILTER = 11.0
 
 
 def is_unseen(physical: PhysicalPlan, *, knows_fp32: bool) -> npt.NDArray[np.bool_]:
@@ -28,6 +31,7 @@ def is_unseen(physical: PhysicalPlan, *, knows_fp32: bool) -> npt.NDArray[np.boo
         knows_fp32: Whether the training had runs in FP32, and not of autocast alone.
     """
     result = _has_unseen_type(physical) | _is_wide_recurrent(physical) | _is_unsorted_scatter(physical)
+    result |= _is_wide_depthwise(physical)
     return result if knows_fp32 else result | _is_uncast_product(physical)
 
 
@@ -79,4 +83,19 @@ def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
     recurrent = physical.kernels.work.recurrent
     is_wide = np.zeros(len(physical.kernels.work.sizes.nodes), dtype=np.bool_)
     is_wide[recurrent.table.node] = recurrent.hidden_size > WIDEST_HELD_STATE
+    return is_wide[physical.node]
+
+
+def _is_wide_depthwise(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes are depthwise convolutions, or gradients of them, with wider filters than the training had, [C].
+
+    Their kernels go over the filter pixel by pixel, so that they are far from what those of small filters reach.
+    """
+    kernels = physical.kernels
+    table = kernels.work.convolution
+    sizes, node = table.at(np.ones(1)), table.table.node
+    is_wide = np.zeros(len(kernels.work.sizes.nodes), dtype=np.bool_)
+    is_wide[node] = is_depthwise(sizes, is_gradient=kernels.is_backward[node] & sizes.is_transposed) & (
+        np.maximum(sizes.kernel_height, sizes.kernel_width) > _WIDEST_FILTER
+    )
     return is_wide[physical.node]
