@@ -11,6 +11,7 @@ import pytest
 from dippm.datasets.published import (
     digest_published,
     read_configurations,
+    read_deep_learning_examples,
     read_held_out_configurations,
     read_held_out_power,
     read_mig_slices,
@@ -144,6 +145,21 @@ def test_slices_are_sound_and_stand_apart() -> None:
     assert max(whole.values()) == 1
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert {row.source for row in rows if f"`{row.source}`" not in text} == set()
+
+
+def test_examples_are_sound_and_stand_apart() -> None:
+    with (FOLDER / "deep_learning_examples.csv").open(newline="", encoding="utf-8") as stream:
+        records = list(csv.DictReader(stream))
+    assert ",".join(records[0]) == HEADER.strip()
+    rows = read_deep_learning_examples(FOLDER)
+    assert len(rows) == 179
+    assert all(row.model.startswith("dle:") and row.latency_ms for row in rows)
+    others = [*read_published(FOLDER), *read_published_power(FOLDER), *read_mig_slices(FOLDER)]
+    assert {row.source for row in rows} & {row.source for row in others} == set()
+    whole = Counter((row.model, row.device, row.precision, row.mode, row.batch, row.sequence) for row in rows)
+    assert max(whole.values()) == 1
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert {row.source for row in rows if f"`{row.source.removesuffix('-training')}`" not in text} == set()
 
 
 @pytest.mark.parametrize(("kind", "unit", "used"), [("dcgm-fb-used", "MiB", 2000), ("nvidia-smi", "MiB", None)])

@@ -150,6 +150,8 @@ def test_the_unet_is_read_at_the_size_of_the_row(monkeypatch: pytest.MonkeyPatch
     [
         ("NGC pytorch 21.03-py3 (torch 1.9.0a0) eager", "torch 1.9"),
         ("NGC pytorch 22.09-py3", "torch 1.13+cu118"),
+        ("NGC 20.06 eager", "torch 1.6+cu110"),
+        ("NGC 22.11 eager", "torch 1.14+cu118"),
         ("NGC 20.12 eager", "torch 1.8"),
         ("torch 2.8.0 cu128 torch.compile default", "torch 2.8"),
     ],

@@ -21,6 +21,7 @@ __all__ = [
     "PublishedRow",
     "digest_published",
     "read_configurations",
+    "read_deep_learning_examples",
     "read_held_out_configurations",
     "read_held_out_power",
     "read_mig_slices",
@@ -40,6 +41,8 @@ _HELD_OUT_POWER_TABLE = "power_held_out.csv"
 _HELD_OUT_CONFIGURATIONS = "power_held_out.toml"
 # Rows of MIG slices, which no fit takes and no other table has.
 _SLICE_TABLE = "mig.csv"
+# Rows of networks that no library builds, which no fit takes.
+_EXAMPLES_TABLE = "deep_learning_examples.csv"
 # Bytes of the unit that a figure of memory is given in.
 _UNIT_BYTES = {"MiB": 2**20, "MB": 10**6}
 
@@ -124,6 +127,15 @@ def read_mig_slices(folder: Path) -> list[PublishedRow]:
         UsageError: ``data.missing`` where the table is not there.
     """
     return [_row(record) for record in _records(folder / _SLICE_TABLE)]
+
+
+def read_deep_learning_examples(folder: Path) -> list[PublishedRow]:
+    """Read the rows of NVIDIA's DeepLearningExamples whose networks no library builds, and that no fit may take.
+
+    Raises:
+        UsageError: ``data.missing`` where the table is not there.
+    """
+    return [_row(record) for record in _records(folder / _EXAMPLES_TABLE)]
 
 
 def read_configurations(folder: Path) -> Mapping[str, Mapping[str, Any]]:

@@ -22,6 +22,7 @@ from dippm.costs.software_support import check_software
 from dippm.datasets.published import (
     PublishedRow,
     read_configurations,
+    read_deep_learning_examples,
     read_held_out_configurations,
     read_held_out_power,
     read_mig_slices,
@@ -42,6 +43,7 @@ __all__ = [
     "FITTED_MODELS",
     "PUBLISHED_FOLDER",
     "PublishedRun",
+    "read_example_runs",
     "read_held_out_power_runs",
     "read_mig_slice_runs",
     "read_power_runs",
@@ -105,6 +107,7 @@ _LEFT_OUT = {
     "torchtune": "the configuration is not stated",
     "migperf-80gb-bert-long": "texts are shorter than the stated tokens",
     "openmodellab": "the number of tokens is not stated",
+    "dle-jasper-training": "how long the samples of a batch are is not stated",
 }
 # Beginnings of the names of sources that train adapters, and what they train: PEFT's default layers of a Llama.
 _ADAPTERS = {
@@ -127,10 +130,15 @@ _UNET_CLASS = "UNet2DConditionModel"
 # PyTorch in NVIDIA's containers, by its support matrix.
 _RELEASE_OF_CONTAINER = {
     "20.01": "torch 1.4",
+    "20.06": "torch 1.6+cu110",
     "20.10": "torch 1.7",
     "20.12": "torch 1.8",
     "21.02": "torch 1.8",
+    "21.04": "torch 1.9+cu113",
+    "21.07": "torch 1.10+cu114",
     "22.09": "torch 1.13+cu118",
+    "22.10": "torch 1.13+cu118",
+    "22.11": "torch 1.14+cu118",
 }
 _TOKENS = "input_ids"
 # Pages whose scripts take the sum of the scores for a loss, where no optimizer is named.
@@ -274,6 +282,15 @@ def read_mig_slice_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]
         UsageError: ``data.missing``.
     """
     return _divide(read_mig_slices(folder), known=read_configurations(folder))
+
+
+def read_example_runs(folder: Path) -> tuple[list[PublishedRun], Counter[str]]:
+    """The rows of networks that no library builds, that nothing is fitted on, as :func:`read_published_runs`.
+
+    Raises:
+        UsageError: ``data.missing``.
+    """
+    return _divide(read_deep_learning_examples(folder), known=())
 
 
 def _divide(rows: Iterable[PublishedRow], *, known: Collection[str]) -> tuple[list[PublishedRun], Counter[str]]:
