@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dippm.costs import numbering
-from dippm.costs.numbering import is_first, number_rows, number_stretches, number_values
+from dippm.costs.numbering import is_first, number_around, number_rows, number_values
 
 needs_compiled = pytest.mark.skipif(not numbering._IS_COMPILED, reason="dippm was installed without a C compiler")
 
@@ -19,12 +19,36 @@ def test_rows_are_numbered_as_they_first_appear() -> None:
     assert number_rows(rows[:0]).tolist() == []
 
 
-@given(st.lists(st.lists(st.integers(0, 2), max_size=3) | st.lists(st.integers(0, 1), min_size=4, max_size=9)))
-def test_stretches_are_equal_where_all_their_values_are(stretches: list[list[int]]) -> None:
-    values = np.array([value for stretch in stretches for value in stretch], dtype=np.int64)
-    stops = np.cumsum([len(stretch) for stretch in stretches], dtype=np.int64)
-    distinct = list(dict.fromkeys(map(tuple, stretches)))
-    assert number_stretches(values, stops).tolist() == [distinct.index(tuple(stretch)) for stretch in stretches]
+@pytest.mark.parametrize("is_compiled", [pytest.param(True, marks=needs_compiled), False])
+@given(
+    colours=st.lists(st.integers(0, 2), min_size=3, max_size=9),
+    edges=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=80),
+)
+def test_nodes_are_alike_where_all_around_them_are(
+    is_compiled: bool, colours: list[int], edges: list[tuple[int, int]]
+) -> None:
+    around = [
+        (
+            colour,
+            sorted(colours[source] for source, target in edges if target == node),
+            sorted(colours[target] for source, target in edges if source == node),
+        )
+        for node, colour in enumerate(colours)
+    ]
+    distinct = [own for place, own in enumerate(around) if own not in around[:place]]
+    given_edges = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numbering, "_IS_COMPILED", is_compiled)
+        numbers = number_around(np.array(colours, dtype=np.int64), *given_edges.T)
+    assert numbers.tolist() == [distinct.index(own) for own in around]
+
+
+@needs_compiled
+@pytest.mark.parametrize(("source", "target"), [([0, 3], [1, 1]), ([0], [-1]), ([0, 1], [1])])
+def test_edges_between_other_nodes_are_refused(source: list[int], target: list[int]) -> None:
+    colours, *edges = (np.array(each, dtype=np.int64) for each in ([0, 1, 0], source, target))
+    with pytest.raises(ValueError, match="a source and a target"):
+        numbering._numbering.number_around(colours, *edges, np.empty(3, dtype=np.int64))
 
 
 @given(st.lists(st.integers(-3, 3)))

@@ -39,8 +39,20 @@ def test_several_graphs_are_numbered_through(builder: Any) -> None:
     assert arrays.node_start.tolist() == [0, 1, 3, 4]
     assert arrays.tensor_start.tolist() == [0, 2, 5, 7]
     assert arrays.storage.tolist() == [0, 0, 2, 2, 4, 5, 5]
-    # Shapes are alike across graphs.
-    assert arrays.shape.tolist() == [0, 1, 0, 1, 1, 0, 1, 2]
+    # Shapes are alike within graphs.
+    assert arrays.shape.tolist() == [0, 1, 2, 3, 3, 4, 5, 6]
+
+
+def test_equal_attributes_of_several_graphs_are_held_once(builder: Any, new_builder: Any) -> None:
+    graphs = []
+    for own, values in ((builder, (1, True)), (new_builder(), (True, 2, 1))):
+        x = own.input(own.N, 4)
+        for value in values:
+            own.node(OpKind.UNARY, [x], own.N, 4, groups=value)
+        graphs.append(own.graph())
+    arrays = GraphArrays.from_graphs(graphs)
+    assert [repr(each["groups"]) for each in arrays.attributes] == ["1", "True", "2"]
+    assert arrays.attribute.tolist() == [0, 1, 1, 2, 0]
 
 
 def test_trained_weights_are_counted_by_type_and_graph() -> None:

@@ -26,7 +26,7 @@ def _corrections(members: list[AdditiveNetwork], features: np.ndarray, *messages
     """Corrections by each member, [B, M, N, 2]."""
     ensemble = Ensemble([{name: values.numpy() for name, values in each.state_dict().items()} for each in members])
     neighbours = [Neighbours.of(each, count=features.shape[1]) for each in messages]
-    return ensemble.corrections(ensemble.embed(features), *neighbours)
+    return ensemble.corrections(ensemble.embed(features, ensemble.first_layer()), *neighbours)
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(50, 0), (50, 1), (50, 200), (64, 64 * 64), (600, 1), (600, 2000)])
@@ -59,8 +59,8 @@ def test_features_can_be_embedded_in_parts() -> None:
     features = np.random.default_rng(3).normal(size=(2, 70, 9)).astype(np.float32)
     columns = np.array([0, 8, 3])
     rest = np.setdiff1d(np.arange(9), columns)
-    parts = [ensemble.embed(features[..., each], each) for each in (columns, rest)]
-    assert sum(parts) == pytest.approx(ensemble.embed(features), abs=1e-5)
+    parts = [ensemble.embed(features[..., each], ensemble.first_layer(each)) for each in (columns, rest)]
+    assert sum(parts) == pytest.approx(ensemble.embed(features, ensemble.first_layer()), abs=1e-5)
 
 
 def _means(neighbours: list[list[int]]) -> Messages:

@@ -174,7 +174,7 @@ def power_w(
         work: What the kernels do.
 
     Shapes:
-        call_s and result: [B]; kernel_s: [B, K].
+        call_s and result: [..., B]; kernel_s: [..., B, K].
     """
     limit, idle = device.board_power_w, model.idle_w(device)
     model = model.on(device)
@@ -188,11 +188,11 @@ def power_w(
     filled_s = np.maximum(np.minimum(steady_s, used_s / _FULL_USE), steady_s * under_blocks)
     node = PICO * chip_process(device).energy
     energy_j = (
-        node * model.running_pj * _cycles_per_s(device) * filled_s.sum(axis=1)
-        + node * (model.flop_pj * work.plain_flops + model.tensor_pj * work.tensor_flops).sum(axis=1)
-        + PICO * model.byte_pj * from_memory.sum(axis=1)
+        node * model.running_pj * _cycles_per_s(device) * filled_s.sum(axis=-1)
+        + node * (model.flop_pj * work.plain_flops + model.tensor_pj * work.tensor_flops).sum(axis=-1)
+        + PICO * model.byte_pj * from_memory.sum(axis=-1)
     )
-    busy_s = running_s.sum(axis=1)
+    busy_s = running_s.sum(axis=-1)
     result: FloatArray = idle + np.minimum(energy_j, (limit - idle) * busy_s) / call_s
     return result
 

@@ -17,7 +17,7 @@ except ImportError:  # there was no compiler
 else:
     _IS_COMPILED = True
 
-__all__ = ["IndexArray", "is_first", "number_rows", "number_stretches", "number_values"]
+__all__ = ["IndexArray", "is_first", "number_around", "number_rows", "number_values"]
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -47,17 +47,30 @@ def is_first(numbers: IndexArray) -> npt.NDArray[np.bool_]:
     return result
 
 
-def number_stretches(values: IndexArray, stops: IndexArray) -> IndexArray:
-    """Numbers that are equal for equal stretches.
+def number_around(colours: IndexArray, source: IndexArray, target: IndexArray) -> IndexArray:
+    """Numbers that are equal for nodes of equal colour whose sources and whose targets are of equal colours.
 
     Args:
-        values: All stretches, one after the other.
-        stops: Behind the last value of each.
+        colours: Colour of each node, below their number.
+        source: Where each edge between two nodes begins.
+        target: Where it ends.
 
     Shapes:
-        values: [m]; stops and result: [n].
+        colours and result: [n]; source, target: [E].
     """
-    return _number(values, stops * values.itemsize)
+    if _IS_COMPILED:
+        numbers = np.empty(len(colours), dtype=np.int64)
+        _numbering.number_around(
+            np.ascontiguousarray(colours), np.ascontiguousarray(source), np.ascontiguousarray(target), numbers
+        )
+        return numbers
+    count = len(colours)
+    # Of each node its own colour, then those of its sources, then those of its targets.
+    node = np.concatenate([np.arange(count), target, source])
+    told = np.concatenate([colours, count + colours[source], 2 * count + colours[target]])
+    # One number sorts faster than two.
+    words = np.sort(node * (3 * count) + told) % (3 * count)
+    return _number(words, np.cumsum(np.bincount(node, minlength=count)) * words.itemsize)
 
 
 def _number(content: npt.NDArray[Any], stops: IndexArray) -> IndexArray:

@@ -85,7 +85,7 @@ class _Run:
         last = np.zeros(piece.max(initial=0) + 1, dtype=np.int64)
         last[piece] = at  # of several the last one stays
         alive = at[(self.events > 0) & (last[piece] == at)]
-        return _Run(asked=np.stack([-self.events[alive], self.sized_as[alive]]))
+        return _Run(asked=np.array([-self.events[alive], self.sized_as[alive]]))
 
 
 class Replay:
@@ -117,10 +117,10 @@ class Replay:
             is_left_out = np.zeros(len(Purpose), dtype=np.bool_)
             is_left_out[list(without)] = True
             requests = requests.without(is_left_out[timeline.purpose])
-        once = np.stack([requests.event, requests.piece])
+        once = np.array([requests.event, requests.piece])
         # Weights and inputs are there first.
         first = np.concatenate([timeline.weights, timeline.inputs])
-        begin = _Run(asked=np.stack([first + 1, np.concatenate([timeline.weights, timeline.room])]))
+        begin = _Run(asked=np.array([first + 1, np.concatenate([timeline.weights, timeline.room])]))
         # Pieces that no node names stand behind all others.
         workspaces, pieces = workspaces or Workspaces(), len(timeline.purpose)
         calls, kept = timeline.first_calls, (workspaces.blas_bytes, workspaces.lt_bytes, workspaces.blas_bytes)
@@ -134,7 +134,7 @@ class Replay:
             runs = [begin, with_workspaces]
             if requests.keeps_first:
                 # What is there from the start can be given back but once.
-                given_back = np.stack([-requests.event[requests.left], requests.piece[requests.left]])
+                given_back = np.array([-requests.event[requests.left], requests.piece[requests.left]])
                 runs += [_Run(asked=given_back), _Run(asked=once[:, requests.last :])]
             self._runs = [_Run.joined(runs)]
             return

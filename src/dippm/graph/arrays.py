@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy.typing as npt
 
 from dippm.graph.codes import mark
 from dippm.graph.columns import NONE
-from dippm.graph.dim import Shape
 from dippm.graph.dtype import DType
 from dippm.graph.graph import Attribute, Graph, TensorRole
 
@@ -40,10 +38,10 @@ class GraphArrays:
         kind: Kind of each node, as its place in :class:`~dippm.graph.op_kind.OpKind`.
         functions: The functions that nodes compute, each once.
         function: Place of each node's function among them, -1 where it has none.
-        attributes: The attributes of nodes, those that are equal within a graph once.
+        attributes: The attributes of nodes, equal ones once.
         attribute: Place of each node's attributes among them.
-        shape: Number of each tensor's shape, equal for equal ones, in the order in which they first appear; behind
-            the last tensor one more, without dimensions.
+        shape: Number of each tensor's shape, equal for equal ones of a graph, in the order in which they first appear;
+            behind the last tensor one more, without dimensions.
         per_sample: Growth of each dimension of each shape with the batch, padded with 0.
         fixed: Constant part of each dimension, padded with 1.
         dimensions: Of each dimension the constant part and its growth, as floats; behind the last shape one more, and
@@ -89,21 +87,18 @@ class GraphArrays:
         node_start = np.cumsum([0, *(len(graph.nodes) for graph in graphs)])
         tensor_start = np.cumsum([0, *(len(graph.tensors) for graph in graphs)])
         before = np.repeat(tensor_start[:-1], np.diff(tensor_start))
-        # Graphs share shapes.
-        places: defaultdict[Shape, int] = defaultdict(count().__next__)
-        of_graphs = [np.array([places[shape] for shape in each.shapes], dtype=np.int64) for each in columns]
-        shape = _join([of_graph[each.shape] for of_graph, each in zip(of_graphs, columns, strict=True)])
-        rank = np.fromiter(map(len, places), dtype=np.int64, count=len(places))
+        rank = _join([each.ranks for each in columns])
+        shapes = np.cumsum([0, *(len(each.ranks) for each in columns)])
+        shape = _join([first + each.shape for first, each in zip(shapes.tolist(), columns, strict=False)])
         width = max(int(rank.max(initial=0)), _RANK_AT_LEAST)
-        per_sample = np.zeros((len(places), width), dtype=np.int64)
-        fixed = np.ones((len(places), width), dtype=np.int64)
-        # Number by number: NumPy takes five times as long over a list of pairs.
-        flat = np.array(list(chain.from_iterable(chain.from_iterable(places))), dtype=np.int64).reshape(-1, 2)
+        per_sample = np.zeros((len(rank), width), dtype=np.int64)
+        fixed = np.ones((len(rank), width), dtype=np.int64)
+        flat = np.concatenate([each.dimensions for each in columns] or [np.zeros((0, 2), dtype=np.int64)])
         is_used = np.arange(width) < rank[:, None]
         per_sample[is_used] = flat[:, 0]
         fixed[is_used] = flat[:, 1]
 
-        dimensions = np.zeros((len(places) + 1, width + 1, 2))
+        dimensions = np.zeros((len(rank) + 1, width + 1, 2))
         dimensions[..., 0] = 1.0
         dimensions[:-1, :-1, 0] = fixed
         dimensions[:-1, :-1, 1] = per_sample
@@ -114,9 +109,15 @@ class GraphArrays:
             np.array([*(place_of[name] for name in each.functions), NONE], dtype=np.int64)[each.function]
             for each in columns
         ]
-        attributes = [each.attributes for each in columns]
-        before_attributes = np.cumsum([0, *map(len, attributes)]).tolist()
-        attribute = [first + each.attribute for first, each in zip(before_attributes, columns, strict=False)]
+        # Graphs share attributes, and what they say is read from each once.
+        attributes: dict[object, Mapping[str, Attribute]] = {}
+        for each in columns:
+            attributes.update(zip(each.attribute_keys, each.attributes, strict=True))
+        place_of_key = {key: place for place, key in enumerate(attributes)}
+        attribute = [
+            np.array([place_of_key[key] for key in each.attribute_keys], dtype=np.int64)[each.attribute]
+            for each in columns
+        ]
         dtype, role, alias_of = (
             _join([getattr(each, name) for each in columns]) for name in ("dtype", "role", "alias_of")
         )
@@ -129,9 +130,9 @@ class GraphArrays:
             kind=_join([each.kind for each in columns]),
             functions=functions,
             function=_join(function),
-            attributes=tuple(chain.from_iterable(attributes)),
+            attributes=tuple(attributes.values()),
             attribute=_join(attribute),
-            shape=np.append(shape, len(places)),
+            shape=np.append(shape, len(rank)),
             per_sample=per_sample,
             fixed=fixed,
             dimensions=dimensions,

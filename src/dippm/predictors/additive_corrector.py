@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,36 @@ FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
 _CLIP = np.float32(4.0)
+# Classes of operators that go through the networks together, of whole graphs: their embeddings fit a core's own cache.
+_AT_ONCE = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Stretch:
+    """Graphs side by side that go through the networks together: what layers hand on stays near the processor.
+
+    Args:
+        classes: Their classes of operators.
+        producers: Whom each of these hears as producers, numbered from the first of them.
+        consumers: Whom it hears as consumers.
+    """
+
+    classes: slice
+    producers: Neighbours
+    consumers: Neighbours
+
+    @classmethod
+    def all_of(cls, physical: PhysicalPlan) -> Iterator[_Stretch]:
+        """All graphs, at least so many classes at a time."""
+        producers, consumers = (
+            Neighbours.of(messages, count=len(physical.node)) for messages in (physical.producers, physical.consumers)
+        )
+        starts, first = physical.class_start.tolist(), 0
+        for stop in starts[1:]:
+            if stop - first >= _AT_ONCE or stop == starts[-1] > first:
+                classes = slice(first, stop)
+                yield cls(classes=classes, producers=producers.within(classes), consumers=consumers.within(classes))
+                first = stop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -35,8 +65,7 @@ class CorrectedPlan:
 
     Args:
         physical: The classes of operators of all graphs, laid out together.
-        producers: Whom each class hears as producers.
-        consumers: Whom it hears as consumers.
+        stretches: Graphs that go through the networks together.
         static: Scaled features that do not change, a row for each ``physical.static_number``.
         first: What these make of the networks' first layer.
         is_unseen: Whether a class runs kernels that no model of the training had, and so keeps the plain sum's time: by
@@ -45,12 +74,11 @@ class CorrectedPlan:
             would give its corrections to all of them.
 
     Shapes:
-        static: [U, F]; first: [1, M, C, W]; is_unseen: [C].
+        static: [U, F]; first: [1, M, U, W]; is_unseen: [C].
     """
 
     physical: PhysicalPlan
-    producers: Neighbours
-    consumers: Neighbours
+    stretches: tuple[_Stretch, ...]
     static: Float32Array
     first: Float32Array
     is_unseen: npt.NDArray[np.bool_]
@@ -173,18 +201,19 @@ class Corrector:
                 for own in (f"member{member}." for member in range(artefact.members))
             ]
         )
+        self._of_static, self._of_changing = (
+            self._ensemble.first_layer(own.inputs) for own in (self._static, self._changing)
+        )
 
     def prepare(self, physical: PhysicalPlan) -> CorrectedPlan:
         """Work out what depends on neither batch nor device."""
-        number, count = physical.static_number, len(physical.static)
-        static = self._static.scale(physical.static.take(np.flatnonzero(is_first(number)), axis=0))
-        first = self._ensemble.embed(self._static.expand(static)[None], self._static.inputs)
+        is_distinct = is_first(physical.static_number)
+        static = self._static.scale(physical.static.take(np.flatnonzero(is_distinct), axis=0))
         return CorrectedPlan(
             physical=physical,
-            producers=Neighbours.of(physical.producers, count=count),
-            consumers=Neighbours.of(physical.consumers, count=count),
+            stretches=tuple(_Stretch.all_of(physical)),
             static=static,
-            first=first.take(number, axis=2),
+            first=self._ensemble.embed(self._static.expand(static)[None], self._of_static),
             # What was never trained on keeps its time.
             is_unseen=np.any(physical.static[:, self._unseen] > 0, axis=1)
             | is_unseen(physical, knows_fp32=Precision.FP32.value in self.artefact.measured["precisions"]),
@@ -202,11 +231,14 @@ class Corrector:
             is_emulated: Which classes the device has no units for, as it had for all of the training, [C].
         """
         plan, physical = sample.plan, sample.plan.physical
-        first = self._ensemble.embed(self._changing.expand(sample.changing), self._changing.inputs)
-        first += plan.first
-        factors = np.exp(self._ensemble.corrections(first, plan.producers, plan.consumers).astype(np.float64))
-        factors[:, :, plan.is_unseen | is_emulated] = 1.0
-        mean = factors.mean(axis=1)
+        mean = np.empty((*sample.kernel_ms.shape, 2))
+        for stretch in plan.stretches:
+            own = stretch.classes
+            first = self._ensemble.embed(self._changing.expand(sample.changing[:, own]), self._of_changing)
+            first += plan.first.take(physical.static_number[own], axis=2)
+            corrections = self._ensemble.corrections(first, stretch.producers, stretch.consumers)
+            mean[:, own] = np.exp(corrections.astype(np.float64)).mean(axis=1)
+        mean[:, plan.is_unseen | is_emulated] = 1.0
         time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
         return time_ms
 

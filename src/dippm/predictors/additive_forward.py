@@ -40,17 +40,20 @@ class Ensemble:
         self._biases = [stack(f"own.{step}.bias") for step in range(rounds)]
         self._output, self._output_bias = stack("output.weight"), stack("output.bias")
 
-    def embed(self, features: FloatArray, columns: IndexArray | slice = slice(None)) -> FloatArray:
+    def first_layer(self, columns: IndexArray | slice = slice(None)) -> FloatArray:
+        """Weights of the first layer for some of the networks' inputs, [M, columns, W]."""
+        return np.ascontiguousarray(self._input[:, columns])
+
+    def embed(self, features: FloatArray, weights: FloatArray) -> FloatArray:
         """The part of the first layer, without its bias, that some of the features make.
 
         Args:
             features: Scaled features of the operators at each batch.
-            columns: Which of the network's inputs they are.
+            weights: What :meth:`first_layer` gives for them.
 
         Shapes:
-            features: [B, N, columns]; result: [B, M, N, W].
+            features: [B, N, columns]; weights: [M, columns, W]; result: [B, M, N, W].
         """
-        weights = np.ascontiguousarray(self._input[:, columns])
         return multiply(features, weights, np.zeros_like(self._input_bias))
 
     def corrections(self, first: FloatArray, producers: Neighbours, consumers: Neighbours) -> FloatArray:

@@ -75,14 +75,14 @@ class BoardLoad:
             latency_ms: Time of the call, predicted or measured.
 
         Shapes:
-            latency_ms and result: [B].
+            latency_ms and result: [..., B].
         """
         call_s = np.maximum(latency_ms, _LEAST_MS) / 1e3
         return power_w(
             model,
             device,
             call_s=call_s,
-            kernel_s=self.kernel_share * call_s[:, None],
+            kernel_s=self.kernel_share * call_s[..., None],
             work=self.work,
         )
 
@@ -109,15 +109,10 @@ class BoardLoad:
         Shapes:
             latency_ms, energy_j, spread and results: [B].
         """
-        low_j, middle_j, high_j = (
-            np.maximum(figure_j, _LEAST_J)
-            for figure_j in (
-                self.energy_j(model, device, latency_ms / np.exp(spread)),
-                energy_j,
-                self.energy_j(model, device, latency_ms * np.exp(spread)),
-            )
-        )
-        return np.clip(np.log(middle_j / low_j), -spread, spread), np.clip(np.log(high_j / middle_j), -spread, spread)
+        factor = np.exp(spread)
+        ends_j = self.energy_j(model, device, np.array([latency_ms / factor, latency_ms * factor]))
+        below, above = np.log(np.maximum(ends_j, _LEAST_J) / np.maximum(energy_j, _LEAST_J))
+        return np.clip(-below, -spread, spread), np.clip(above, -spread, spread)
 
 
 def _add_up(parts: FloatArray, kernel: IndexArray) -> FloatArray:

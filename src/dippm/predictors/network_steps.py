@@ -58,6 +58,14 @@ class Neighbours:
             weight=np.ascontiguousarray(messages.weight),
         )
 
+    def within(self, operators: slice) -> Neighbours:
+        """The messages of operators side by side that hear each other alone, who are numbered from the first one."""
+        start = self.start[operators.start : operators.stop + 1]
+        first, stop = start[[0, -1]].tolist()
+        return Neighbours(
+            start=start - first, source=self.source[first:stop] - operators.start, weight=self.weight[first:stop]
+        )
+
 
 def multiply(values: FloatArray, weights: FloatArray, bias: FloatArray) -> FloatArray:
     """A dense layer of each member of an ensemble.

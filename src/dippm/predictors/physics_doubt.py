@@ -19,11 +19,11 @@ from dippm.devices import DeviceSpec
 from dippm.graph import OpKind
 from dippm.graph.codes import mark
 from dippm.predictors.additive import AdditivePredictor
-from dippm.predictors.answerable import DOUBT_PER_UNSUPPORTED_SHARE
+from dippm.predictors.answerable import DOUBT_PER_UNSUPPORTED_SHARE, UNSUPPORTED_KINDS
 from dippm.predictors.board_load import BoardLoad
 from dippm.predictors.calibration import CERTAIN_PARTS, Calibration
 from dippm.predictors.compiled_steps import eager_conditions
-from dippm.predictors.prepared_graph import CompiledGraph, PreparedGraphs
+from dippm.predictors.prepared_graph import UNMEASURED_KINDS, CompiledGraph, PreparedGraphs
 
 __all__ = [
     "TimeGrounds", "memory_interval", "memory_spreads", "most_times", "time_and_energy_intervals",
@@ -146,14 +146,15 @@ def _doubt_of_operators(
 ) -> FloatArray:
     """What operators add to the spread that have no rule, no measurement, or were not learned from, [B]."""
     graphs, nodes = prepared.compiled, compiled.nodes
-    is_unseen = mark(OpKind, unseen)[graphs.plan.work.sizes.arrays.kind[nodes]]
-    unsupported, unmeasured, unlearned = (
-        breakdown.share_ms[:, chosen].sum(axis=1) / breakdown.latency_ms
-        for chosen in (graphs.is_unsupported[nodes], graphs.is_unmeasured[nodes], is_unseen)
-    )
-    result: FloatArray = DOUBT_PER_UNSUPPORTED_SHARE * unsupported + _DOUBT_PER_UNMEASURED_SHARE * (
-        unmeasured + unlearned
-    )
+    result = np.zeros(len(breakdown.latency_ms))
+    for kinds, doubt in (
+        (UNSUPPORTED_KINDS, DOUBT_PER_UNSUPPORTED_SHARE),
+        (UNMEASURED_KINDS, _DOUBT_PER_UNMEASURED_SHARE),
+        (unseen, _DOUBT_PER_UNMEASURED_SHARE),
+    ):
+        if not compiled.kinds.isdisjoint(kinds):
+            time_ms = breakdown.share_ms[:, mark(OpKind, kinds)[graphs.plan.work.sizes.arrays.kind[nodes]]].sum(axis=1)
+            result += doubt * time_ms / breakdown.latency_ms
     return result
 
 
@@ -168,8 +169,12 @@ def most_times(prepared: PreparedGraphs, compiled: CompiledGraph, breakdown: Lat
         breakdown: The time of its operators.
     """
     graphs, nodes = prepared.compiled, compiled.nodes
-    is_decomposed = graphs.is_unsupported[nodes] & (prepared.at.flops[:, nodes] > 0.0).any(axis=0)
-    most = graphs.most_runs[nodes] * np.where(is_decomposed, MOST_TIMES, 1.0)
+    most = graphs.most_runs[nodes]
+    if not compiled.kinds.isdisjoint(UNSUPPORTED_KINDS):
+        is_decomposed = graphs.is_unsupported[nodes] & (prepared.at.flops[:, nodes] > 0.0).any(axis=0)
+        most = most * np.where(is_decomposed, MOST_TIMES, 1.0)
+    if most.max(initial=1.0) <= 1.0:
+        return np.ones(len(breakdown.latency_ms))
     result: FloatArray = 1.0 + (breakdown.share_ms * (most - 1.0)).sum(axis=1) / breakdown.latency_ms
     return result
 

@@ -142,7 +142,6 @@ class CompiledGraphs:
         eager: Those of the eager runtime where the plan is of compiled training steps, None elsewhere.
         in_fp32: Those of strict FP32 and of TF32 if they were run in FP32; None elsewhere.
         is_unsupported: Nodes without a rule of their own.
-        is_unmeasured: Nodes whose rule no measurement stands behind.
         most_runs: How many times as often as it is counted each node may run, see :mod:`dippm.costs.open_loops`.
         phase: Phase of each node.
         times: How often each node runs.
@@ -156,7 +155,6 @@ class CompiledGraphs:
     eager: KernelPlan | None
     in_fp32: KernelPlan | None
     is_unsupported: npt.NDArray[np.bool_]
-    is_unmeasured: npt.NDArray[np.bool_]
     most_runs: FloatArray
     phase: npt.NDArray[np.int8]
     times: FloatArray
@@ -253,7 +251,6 @@ class CompiledGraphs:
                 else None
             ),
             is_unsupported=_is_any(nodes_of, UNSUPPORTED_KINDS, count=count),
-            is_unmeasured=_is_any(nodes_of, UNMEASURED_KINDS, count=count),
             most_runs=_most_runs(sizes, steps),
             phase=phase,
             times=np.concatenate([step.times for step in steps] or [np.ones(count)]),

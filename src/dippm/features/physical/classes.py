@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from dippm.costs.edges import IndexArray
 from dippm.costs.kernel_plan import KernelPlan
-from dippm.costs.numbering import number_rows, number_stretches
+from dippm.costs.numbering import number_around, number_rows
 from dippm.costs.polynomial import FloatArray, scatter_add
 from dippm.features.physical.links import Links
 from dippm.graph.columns import NONE
@@ -36,7 +36,7 @@ def colours_of(
     """
     colours = _own_colours(kernels, links, phase, weight_bytes)
     for _ in range(ROUNDS):
-        colours = _refine(colours, links)
+        colours = number_around(colours, links.producer, links.consumer)
     return colours
 
 
@@ -84,15 +84,3 @@ def _own_colours(
         np.bincount(sizes.edges.read_node[sizes.edges.is_first], minlength=count),
     ]
     return number_rows(np.stack(of_each, axis=1, dtype=np.int64, casting="unsafe"))
-
-
-def _refine(colours: IndexArray, links: Links) -> IndexArray:
-    """Split colours by the colours of the neighbours."""
-    count = len(colours)
-    source, target = links.producer, links.consumer
-    # Of each node its own colour, then those of its producers, then those of its consumers.
-    node = np.concatenate([np.arange(count), target, source])
-    told = np.concatenate([colours, count + colours[source], 2 * count + colours[target]])
-    # One number sorts faster than two.
-    words = np.sort(node * (3 * count) + told) % (3 * count)
-    return number_stretches(words, np.cumsum(np.bincount(node, minlength=count)))
