@@ -20,7 +20,7 @@ from dippm.costs.conditions import Mode, Runtime
 from dippm.costs.rates import Rates
 from dippm.evaluation.report_page import Section, Table, render_markdown
 from dippm.predictors.additive_artefact import Regime
-from dippm.training.additive import FOLDS, load_samples, pooled
+from dippm.training.additive import FOLDS, additive_settings, load_samples, pooled
 from dippm.training.additive_ablation import ABLATIONS, predict_by_trees
 from dippm.training.additive_devices import DeviceLeftOut, leave_out_device
 from dippm.training.additive_fit import AdditiveSettings
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     regime = Regime(mode=options.mode, runtime=options.runtime)
     samples, _ = load_samples(regime, cache=options.cache, folder=options.folder)
-    settings = AdditiveSettings(members=1, epochs=options.epochs)
+    settings = additive_settings(options.mode, members=1, epochs=options.epochs)
     families = predict_families(samples, settings, folds=FOLDS, folder=options.folder)
     held = [
         predict_random(samples, replace(settings, seed=seed), folder=options.folder) for seed in range(options.seeds)
