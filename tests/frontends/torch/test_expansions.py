@@ -142,3 +142,40 @@ def test_a_number_may_be_looked_for() -> None:
     tokens = torch.tensor([[1, 2], [3, 2]])
     assert torch.equal(EXPANSIONS["isin"](tokens, 2), torch.isin(tokens, 2))
     assert torch.equal(EXPANSIONS["isin"](2, tokens), torch.isin(2, tokens))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_ctc_loss(reduction: str, zero_infinity: bool) -> None:
+    torch.manual_seed(0)
+    scores, targets = torch.randn(9, 3, 5).log_softmax(-1), torch.randint(1, 5, (3, 4))
+    numbers = ([9, 8, 1], [4, 2, 3])  # the last one cannot be told apart: its loss is infinite
+    tensors = tuple(map(torch.tensor, numbers))
+    expected = nn.functional.ctc_loss(scores, targets, *tensors, reduction=reduction, zero_infinity=zero_infinity)
+    code = {"none": 0, "mean": 1, "sum": 2}[reduction]
+    for lengths in (numbers, tensors):
+        found = EXPANSIONS["ctc_loss"](scores, targets, *lengths, 0, code, zero_infinity)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("as_numbers", [False, True])
+def test_a_model_may_take_its_ctc_loss_itself(read: Callable[..., Graph], as_numbers: bool) -> None:
+    class Recogniser(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(16, 10)
+            self.loss = nn.CTCLoss()
+
+        def forward(self, x: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            scores = self.head(x).log_softmax(-1).transpose(0, 1)
+            steps, samples = scores.shape[:2]
+            if as_numbers:
+                return self.loss(scores, targets, (steps,) * samples, (targets.shape[1],) * samples)
+            return self.loss(scores, targets, torch.full((samples,), steps), lengths)
+
+    graph = read(Recogniser(), ["20,16", "6:int64", ((), "int64")])
+    assert dict(graph.unsupported_ops) == {"aten._ctc_loss": 1}
+    (loss,) = (node for node in graph.nodes if node.source_op == "aten._ctc_loss")
+    losses, paths = (graph.tensors[index].shape for index in loss.outputs)
+    assert tuple(dim.at(5) for dim in losses) == (5,)
+    assert tuple(dim.at(5) for dim in paths) == (5, 20, 2 * 6 + 1)

@@ -94,3 +94,49 @@ def test_the_data_of_a_tensor_lie_where_the_tensor_lies(read: Callable[..., Grap
     graph = read(Net(), "8")
     assert [node.kind for node in graph.nodes] == [OpKind.MUL, OpKind.ADD]
     assert graph.nodes[1].inputs[:1] == graph.nodes[0].outputs
+
+
+class _Momentum(nn.Module):
+    """Keeps a slow copy of its encoder up to date in the forward pass, as MoCo and BYOL do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fast = nn.Linear(8, 4)
+        self.slow = nn.Linear(8, 4).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for new, kept in zip(self.fast.parameters(), self.slow.parameters(), strict=True):
+                kept.data = kept.data * 0.99 + new.data * 0.01
+        return self.fast(x) * self.slow(x)
+
+
+def test_weights_whose_data_is_set_stay_weights(read: Callable[..., Graph]) -> None:
+    module = _Momentum()
+    before = module.slow.weight.detach().clone()
+    graph = read(module, "8")
+    assert [node.kind for node in graph.nodes].count(OpKind.LINEAR) == 2
+    assert graph.parameter_count == 2 * (8 * 4 + 4)
+    assert torch.equal(module.slow.weight, before)
+
+
+def test_a_tensor_whose_data_is_set_is_what_it_was_set_to(read: Callable[..., Graph]) -> None:
+    class Sets(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            y.data = torch.relu(x)
+            return y * 2
+
+    *_, made, read_after = read(Sets(), "8").nodes
+    assert (made.kind, read_after.kind) == (OpKind.RELU, OpKind.MUL)
+    assert read_after.inputs == made.outputs
+
+
+def test_data_of_another_size_is_refused(read: Callable[..., Graph]) -> None:
+    class Grows(_Momentum):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.slow.weight.data = self.fast.weight.repeat(2, 1)
+            return self.fast(x)
+
+    with pytest.raises(UnsupportedError, match=r"\(4, 8\) .* to one of \(8, 8\)"):
+        read(Grows(), "8")

@@ -13,6 +13,7 @@ __all__ = ["DERIVED_WHOLE", "EXPANSIONS", "is_attention_fused", "is_linear_whole
 
 _MATRIX = 2
 _SAMPLES_AND_HEADS = 4
+_SUM = 2
 # TensorCompare.cpp: elements are looked for one by one among fewer than ten times their number to this power.
 _FEW_TESTS, _FEW_TESTS_GROWTH = 10.0, 0.145
 # Place of the number of groups behind stride, padding and dilation.
@@ -98,6 +99,31 @@ def _transformer_encoder_layer_fwd(
         return x + feed_forward(F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps))
     x = F.layer_norm(src + attend(src), (embed_dim,), norm_weight_1, norm_bias_1, eps)
     return F.layer_norm(x + feed_forward(x), (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor | Sequence[int],
+    target_lengths: torch.Tensor | Sequence[int],
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """Loss.cpp: one loss for each sample, then their mean by label (1) or their sum (2).
+
+    PyTorch's own composition fills a tensor with lengths that are given as numbers, and one without data takes none.
+    """
+    scores = log_probs if log_probs.dim() > _MATRIX else log_probs.unsqueeze(1)
+    read, labels = (x if isinstance(x, torch.Tensor) else torch.tensor(x) for x in (input_lengths, target_lengths))
+    losses: torch.Tensor = torch.ops.aten._ctc_loss(scores, targets, read, labels, blank, zero_infinity)[0]
+    if zero_infinity:
+        losses = torch.where(losses == torch.inf, 0.0, losses)
+    if reduction == 1:
+        return (losses / labels.clamp_min(1)).mean()
+    if reduction == _SUM:
+        return losses.sum()
+    return losses if scores is log_probs else losses.squeeze(0)
 
 
 def _addbmm(
@@ -229,6 +255,7 @@ EXPANSIONS: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
     "bilinear": _bilinear,
     "addbmm": _addbmm,
+    "ctc_loss": _ctc_loss,
     "affine_grid_generator": partial(torch.ops.aten.affine_grid_generator.default._op_dk, _EXPLICIT),
     "lift_fresh_copy": torch.ops.aten.lift_fresh.default,
     "isin": _is_in,

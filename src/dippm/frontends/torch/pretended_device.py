@@ -12,9 +12,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
+from dippm.errors import UnsupportedError
 from dippm.frontends.torch.asked_values import DataDependentError
 from dippm.frontends.torch.recorder import Recorder
 from dippm.frontends.torch.watched_batch import BatchWatch
+from dippm.graph import TensorRole
 
 __all__ = ["PretendedDevice"]
 
@@ -54,6 +56,8 @@ class PretendedDevice(TorchFunctionMode):
             return RemovableHandle(OrderedDict())
         if func == _DATA:
             return args[0].detach()
+        if func == _SET_DATA:
+            return self._set_data(*args)
         if func is torch.Tensor.__contains__ and isinstance(args[0], torch.Tensor):
             return recorder.contains(args[0], args[1])
         if func in _TO_PYTHON:
@@ -71,6 +75,25 @@ class PretendedDevice(TorchFunctionMode):
             # PyTorch asks the tensors in a list for their values where nobody hears it.
             args = (self._with_numbers(args[0]), *args[1:])
         return func(*args, **kwargs)
+
+    def _set_data(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """Let a tensor be what another one is, which runs nothing.
+
+        A weight stays where it is: memory of its size is given back, and that of the other one takes its place.
+        """
+        tensor, other = map(self._recorder.table.adopt, (tensor, other))
+        if tensor.shape != other.shape or tensor.dtype != other.dtype:
+            raise UnsupportedError(
+                f"The model sets the data of a tensor of {tuple(tensor.shape)} in {tensor.dtype} to one of "
+                f"{tuple(other.shape)} in {other.dtype}.",
+                code="torch.data_set",
+                cure="Give the new tensor a name of its own in the forward pass.",
+            )
+        slot = self._recorder.table.slot(tensor)
+        if self._recorder.tensors[slot.storage.base].role is TensorRole.ACTIVATION:
+            self._recorder.table.attach(tensor, self._recorder.table.slot(other))
+        else:
+            slot.storage.has_values = False
 
     def _known_value(self, tensor: torch.Tensor, *, asked: str) -> torch.Tensor:
         value = self._recorder.known_value(tensor)
@@ -116,6 +139,7 @@ _DEVICE_ANSWERS: dict[Any, Any] = {
 }
 _GRADIENT_HOOKS = frozenset({torch.Tensor.register_hook, torch.Tensor.retain_grad})
 _DATA = _getter("data")
+_SET_DATA = inspect.getattr_static(torch.Tensor, "data").__set__
 _SHAPE = _getter("shape")
 _MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

@@ -147,6 +147,17 @@ def _group_norm(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
     return empty_like(x), _new(x, statistics), _new(x, statistics)
 
 
+def _ctc_loss(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A loss for each sample, and the sums over paths up to each step: one for each label and each blank around it.
+
+    Labels are taken to be as many as fit into the targets that are given, those of all samples behind each other too.
+    """
+    scores, targets = arguments["log_probs"], arguments["targets"]
+    steps, samples = scores.shape[:2]
+    labels = targets.shape[1] if targets.dim() > 1 else -(-targets.shape[0] // max(samples, 1))
+    return _new(scores, (samples,)), _new(scores, (samples, steps, 2 * labels + 1))
+
+
 def _grouped_product(arguments: Mapping[str, Any]) -> torch.Tensor | None:
     a, b = arguments["self"], arguments["mat2"]
     if a.dim() == 2 and b.dim() == 3 and arguments.get("offs") is not None:
@@ -405,6 +416,7 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "adaptive_avg_pool3d": _adaptive_pool,
     "_thnn_fused_lstm_cell": _lstm_cell,
     "_thnn_fused_gru_cell": _gru_cell,
+    "_ctc_loss": _ctc_loss,
     "lstm": _recurrent,
     "gru": _recurrent,
     "rnn_tanh": _recurrent,
