@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageError
-from dippm.frontends.inputs import InputShapes
+from dippm.frontends.inputs import InputEntry, InputShapes
 from dippm.frontends.onnx.bound_inputs import bind_values
 from dippm.frontends.onnx.evaluation import Evaluator
 from dippm.frontends.onnx.external_data import ExternalFiles
@@ -23,6 +23,7 @@ from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.slice_bounds import check_slices
 from dippm.frontends.onnx.time_first import find_time_first
 from dippm.frontends.onnx.values import DATA_LIMIT
+from dippm.frontends.picked_samples import find_picker, warn_of_picked_samples
 from dippm.frontends.time_first import warn_of_time_first
 from dippm.frontends.trace_of_training import check_training
 from dippm.graph import RECURRENT_KINDS, Graph, TensorRole
@@ -109,6 +110,7 @@ def read_onnx(
         graph = read_planned(plan)
         if plan.has_batch and not plan.is_batch_named:
             graph = _with_batch_behind_time(graph, program, shapes, read_planned)
+            graph = _without_picked_batch(graph, program, plan, shapes, read_planned)
         if mode is Mode.TRAINING:
             _refuse_integer_weights(graph)
         return check_training(graph, mode)
@@ -140,6 +142,24 @@ def _with_batch_behind_time(
         return graph  # at one batch size what looks like the time may be something else of that size
     chosen = graph if turned is None else turned
     return replace(chosen, warnings=(warn_of_time_first(found, is_turned=turned is not None), *chosen.warnings))
+
+
+def _without_picked_batch(
+    graph: Graph, program: Program, plan: InputPlan, shapes: InputShapes, read_planned: Callable[[InputPlan], Graph]
+) -> Graph:
+    """The model without a batch, where an input picks rows of what was taken for one and the file says all sizes."""
+    picker = find_picker(graph)
+    if picker is None:
+        return graph
+    is_settled = plan.native_batch is not None and shapes.is_empty
+    if is_settled:
+        sizes = plan.at(plan.native_batch or 1)
+        whole = {
+            declaration.name: InputEntry(shape=size, is_batched=False)
+            for declaration, size in zip(program.inputs, sizes, strict=True)
+        }
+        graph = read_planned(plan_inputs(program.inputs, InputShapes(named=whole)))
+    return replace(graph, warnings=(warn_of_picked_samples(picker, is_settled=is_settled), *graph.warnings))
 
 
 def _with_steps(declarations: Sequence[InputDeclaration], time_first: Sequence[int]) -> list[InputDeclaration]:

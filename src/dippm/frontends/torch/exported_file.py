@@ -16,6 +16,7 @@ from typing import Any
 from dippm.costs.conditions import Mode
 from dippm.errors import DippmError, ModelReadError, UsageError
 from dippm.frontends.inputs import InputEntry, InputShapes, unknown_input
+from dippm.frontends.picked_samples import find_picker, warn_of_picked_samples
 from dippm.frontends.time_first import warn_of_time_first
 from dippm.frontends.torch.archive import EntryReader
 from dippm.frontends.torch.dtypes import from_torch_dtype
@@ -131,10 +132,21 @@ def read_program(
     except _ERRORS_OF_DAMAGE as exc:
         raise _damaged(source, exc) from exc
     try:
-        if dynamic or batch is None:
+        if dynamic or batch is None or not module.batch_axes:
             graph = read_module(module, input=inputs, source=source, mode=mode, batch_hint=batch_hint)
         else:
             graph = _read_fixed(module, inputs, source=source, mode=mode, batch=batch)
+        picker = find_picker(graph)
+        if picker is not None:
+            is_settled = input.is_empty and not dynamic
+            told.append(warn_of_picked_samples(picker, is_settled=is_settled))
+            if is_settled and batch is not None:
+                module.batch_axes = {}
+                whole = {
+                    name: dataclasses.replace(entry, shape=entry.at(batch), is_batched=False, batch_axis=0)
+                    for name, entry in named.items()
+                }
+                graph = read_module(module, input=InputShapes(named=whole), source=source, mode=mode)
     except UsageError as exc:
         cure = _cure_of_sizes(module, named, batch=batch, turned=turned) if exc.code == "input.shape_wrong" else None
         if cure is None:
