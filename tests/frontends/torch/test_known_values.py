@@ -82,3 +82,45 @@ def test_what_rests_on_finite_numbers_is_assumed_as_well(read: Callable[..., Gra
     assert OpKind.RELU in {node.kind for node in graph.nodes}
     (warning,) = graph.warnings
     assert "finite" in warning
+
+
+def test_no_edge_is_taken_to_go_from_a_node_to_itself(read: Callable[..., Graph]) -> None:
+    class Convolves(nn.Module):
+        """Leaves out the edges from a node to itself and adds one for each node, as GCNConv and GATConv do."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            mask = edges[0] != edges[1]
+            own = torch.arange(x.shape[0]).expand(2, -1)
+            source, target = torch.cat([edges[:, mask], own], dim=1)
+            own_weight = torch.ones(x.shape[0])
+            own_weight[edges[0][~mask]] = 2.0
+            h = self.linear(x) * own_weight[:, None]
+            return torch.zeros_like(h).index_add(0, target, h[source])
+
+    graph = read(Convolves(), [((10, 8), "unbatched"), ((2, 30), "int64", "unbatched")])
+    picked = [node for node in graph.nodes if node.source_op == "aten.index"][-1]
+    assert [dim.at(1) for dim in graph.tensors[picked.outputs[0]].shape] == [30 + 10, 4]
+    (warning,) = graph.warnings
+    assert "no edge goes from a node to itself" in warning
+
+
+@pytest.mark.parametrize(
+    "pick",
+    [
+        lambda x, edges: x[edges[0] != edges[1] * 2],  # computed, and so anything
+        lambda x, edges: x[edges[0] != 0],  # padding, perhaps
+        lambda x, edges: x[x[0] != x[1]],  # no integers
+    ],
+)
+def test_nothing_else_is_taken_to_differ(read: Callable[..., Graph], pick: Callable[..., torch.Tensor]) -> None:
+    class Picks(nn.Module):
+        def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+            return pick(x, edges) * 2
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Picks(), [((30, 30), "unbatched"), ((2, 30), "int64", "unbatched")])
+    assert caught.value.code == "torch.data_dependent"

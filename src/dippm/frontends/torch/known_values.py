@@ -17,12 +17,18 @@ from dippm.frontends.torch.meta_tensors import tensors_in, without_values
 from dippm.frontends.torch.one_number import everywhere, filled, same_everywhere
 from dippm.frontends.torch.plans import OpPlan
 from dippm.frontends.torch.tensor_table import TensorTable, is_countable, may_keep_values
+from dippm.graph import TensorRole
 
 __all__ = ["MASK_TYPES", "KnownValues"]
 
 MASK_TYPES = frozenset({torch.bool, torch.uint8})
 """Types of tensors that pick elements by being true."""
 
+_FINITE = "Numbers are taken to be finite, where the model decides by whether they are."
+_APART = (
+    "The numbers of input '{}' that stand beside each other are taken to differ, where the model picks by whether they "
+    "do: no edge goes from a node to itself."
+)
 _CPU = torch.device("cpu")
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
@@ -38,8 +44,8 @@ class KnownValues:
     def __init__(self, table: TensorTable, assumptions: list[str]) -> None:
         self._table = table
         self._assumptions = assumptions
-        # Tensors whose values follow from the program alone if numbers have not overflowed.
-        self._if_finite: set[int] = set()
+        # Tensors whose values follow from the program alone if what is assumed of others holds: what that is.
+        self._assumed: dict[int, str] = {}
 
     def keep(
         self,
@@ -65,24 +71,42 @@ class KnownValues:
 
     def assume_finite(self, found: torch.Tensor, answer: bool) -> None:
         """Take numbers that nobody knows to be finite, for a model that asks whether they are."""
+        self._assume(found, answer, _FINITE)
+
+    def assume_apart(self, found: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+        """Take integers of one input to differ from one another, for a model that asks where they do.
+
+        Graph networks leave out the edges from a node to itself, before they add one for each node.
+        """
+        slots = [self._table.slot(tensor) for tensor in (one, other)]
+        base = slots[0].storage.base
+        are_of_one_input = slots[1].storage.base == base and self._table.specs[base].role is TensorRole.INPUT
+        are_integers = not any(item.is_floating_point() or item.is_complex() for item in (one, other))
+        if are_of_one_input and are_integers and one.shape == other.shape:
+            self._assume(found, True, _APART.format(self._table.specs[base].name))
+
+    def _assume(self, found: torch.Tensor, answer: bool, told: str) -> None:
         slot = self._table.slot(found)
         if self._table.value(found) is None:
             slot.value = everywhere(answer, found)
             slot.storage.has_values = slot.storage.is_one_number = True
-            self._if_finite.add(slot.index)
+            self._assumed[slot.index] = told
 
     def pass_on(self, read: Iterable[torch.Tensor], made: Iterable[int]) -> None:
         """Note that new tensors, by their indices, rest on what is assumed of those that were read."""
-        if self._is_assumed(read):
-            self._if_finite.update(made)
+        told = self._what_is_assumed(read)
+        if told:
+            self._assumed.update(dict.fromkeys(made, told[0]))
 
-    def _is_assumed(self, tensors: Iterable[torch.Tensor]) -> bool:
-        return bool(self._if_finite) and any(self._table.slot(tensor).index in self._if_finite for tensor in tensors)
+    def _what_is_assumed(self, tensors: Iterable[torch.Tensor]) -> list[str]:
+        if not self._assumed:
+            return []
+        indices = [self._table.slot(tensor).index for tensor in tensors]
+        return [self._assumed[index] for index in indices if index in self._assumed]
 
     def note_asked(self, tensors: Iterable[torch.Tensor]) -> None:
         """Report it where the model decides by what is assumed."""
-        if self._is_assumed(tensors):
-            self._assumptions.append("Numbers are taken to be finite, where the model decides by whether they are.")
+        self._assumptions.extend(self._what_is_assumed(tensors))
 
     def assume_draw(self, plan: OpPlan, arguments: Mapping[str, Any], drawn: torch.Tensor) -> torch.Tensor | None:
         """The mean in place of one random number, by which models decide which layers run or where to cut."""

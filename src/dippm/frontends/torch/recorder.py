@@ -51,6 +51,7 @@ _META = torch.device("meta")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
+_DIFFER = torch.ops.aten.ne.Tensor
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
@@ -198,6 +199,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._dispatch(func, args, kwargs or {})
             if func in FINITENESS:
                 self.values.assume_finite(result, FINITENESS[func])
+            elif func is _DIFFER:
+                self.values.assume_apart(result, *map(self.table.adopt, args))
             return result
         except Exception as exc:
             self.raised = exc
