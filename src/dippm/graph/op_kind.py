@@ -21,6 +21,8 @@ EMBEDDING           weight [V, E], indices, offsets?     is_sparse (only where i
 MAX_POOL AVG_POOL   x                                    kernel, stride, padding
 GLOBAL_POOL         x                                    output_size (adaptive pooling; 1x1 is the common case)
 SOFTMAX REDUCE      x                                    axes (tuple, non-negative), function (REDUCE: "mean", ...)
+SCATTER             x, index, values                     function, reduction ("mean", "amax"; of values that meet,
+                                                         where they are not added)
 SORT                x                                    function ("sort", "topk", ...), axes (that of its rows)
 RESIZE              x                                    mode
 FFT                 x                                    axes (of x), parts (2 where its last dimension holds the real

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dippm.costs.row_sums import ROW_SUM
 from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_of, function_of
+from dippm.costs.training_step.scatter_gradients import scatter_gradient
 from dippm.costs.training_step.step_builder import PERMUTING, count_elements
 from dippm.graph import Node, OpKind
 
@@ -136,17 +137,6 @@ def _lookup(gradients: Gradients, node: Node, taken: Outputs) -> None:
     gradients.rows[table] = places[0]
 
 
-def _scatter(gradients: Gradients, node: Node, taken: Outputs) -> None:
-    gradient = first_of(taken)
-    x, *rest = node.inputs
-    indices = [index for index in rest if index >= 0 and not gradients.wants(index)]
-    if gradients.wants(x):
-        gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, "clone"))
-    for index in rest:
-        if gradients.wants(index):
-            gradients.give(index, gradients.make(OpKind.GATHER, (gradient, *indices), index, "gather"))
-
-
 def select_gradient(gradients: Gradients, node: Node, taken: Outputs, *, kept: Sequence[int] = ()) -> None:
     """The rule of operators that choose elements and tell their places: written back to these, among zeros.
 
@@ -172,7 +162,7 @@ MOVING_RULES: Mapping[OpKind, Rule] = {
     OpKind.PAD: _pad,
     OpKind.EMBEDDING: _lookup,
     OpKind.GATHER: _gather,
-    OpKind.SCATTER: _scatter,
+    OpKind.SCATTER: scatter_gradient,
     OpKind.SORT: select_gradient,
 }
 """The rule of each kind."""

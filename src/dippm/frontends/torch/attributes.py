@@ -10,6 +10,7 @@ import torch
 
 from dippm.costs.autocast import RAISED
 from dippm.costs.decompositions import COUNTED, FLOPS_PER_ELEMENT, count_flops
+from dippm.costs.training_step.scatter_gradients import REDUCTION
 from dippm.costs.training_step.sparse_gradients import SPARSE
 from dippm.frontends.torch.shapes import empty_like
 from dippm.graph import Attribute
@@ -146,6 +147,10 @@ def _row(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, A
     return {"axes": (int(arguments.get("dim", -1)) % rank,)}
 
 
+def _reduction(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    return {REDUCTION: str(arguments["reduce"])}
+
+
 ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], dict[str, Attribute]]] = {
     "convolution": _convolution,
     "deformed_convolution": _deformed_convolution,
@@ -153,6 +158,7 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "triangular_solve": _triangular_solve,
     **{f"decomposition_{name}": partial(_decomposition, name) for name in COUNTED},
     "lookup": _lookup,
+    "reduction": _reduction,
     "recurrent": _recurrent,
     "per_channel": _per_channel,
     "batch_norm": _batch_norm,

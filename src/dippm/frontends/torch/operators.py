@@ -234,9 +234,13 @@ OPERATORS: Mapping[str, OpRule] = {
     **_named(OpKind.GATHER, "ps_roi_align ps_roi_pool"),
     **_named(
         OpKind.SCATTER,
-        "scatter scatter_add scatter_reduce index_put _unsafe_index_put _index_put_impl index_add index_copy "
-        "index_fill masked_scatter index_reduce select_scatter slice_scatter one_hot",
+        "scatter scatter_add index_put _unsafe_index_put _index_put_impl index_add index_copy index_fill "
+        "masked_scatter select_scatter slice_scatter one_hot",
     ),
+    **{
+        name: OpRule(kind=OpKind.SCATTER, function=name, attributes="reduction")
+        for name in ("scatter_reduce", "index_reduce")
+    },
     **_plain(OpKind.GRID_SAMPLE, "grid_sampler_2d grid_sampler_3d"),
     **{
         f"_{name}": OpRule(kind=OpKind.FFT, function=name, attributes="axes")
