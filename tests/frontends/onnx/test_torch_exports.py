@@ -317,6 +317,16 @@ class Bags(nn.Module):
         return self.head(self.words(ids))
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings_by_the_older_exporter_run_as_the_modules(mode: str) -> None:
+    module = Bags(mode).eval()
+    exported = read_onnx(export(module, torch.zeros(2, 10, dtype=torch.int64), is_open=True, is_frozen=True))
+    own = dippm.load(module, input="10:int64")
+    kinds = [node.kind for node in exported.nodes if node.kind not in {OpKind.FILL, OpKind.CONCAT, OpKind.COPY}]
+    assert kinds == [node.kind for node in own.nodes if node.kind is not OpKind.FILL]
+    assert exported.fixed_batch is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_bags_of_embeddings_run_as_the_modules(mode: str) -> None:

@@ -141,3 +141,73 @@ def test_loops_that_do_not_take_every_bag_or_reduce_otherwise_are_no_lookup(buil
     graph = read_onnx(build(**bags(**options)), batch_hint=20)
     assert all(len(node.inputs) == 2 for node in graph.nodes if node.kind is OpKind.EMBEDDING)
     assert OpKind.REDUCE in {node.kind for node in graph.nodes}
+
+
+def stacked_bags(
+    *, reduction: str = "ReduceSum", extra: str = "", axis: str = "first", is_kept: int = 0, is_weighted: bool = False
+) -> dict[str, Any]:
+    """The same by the older exporter: each turn looks its own rows up, and the loop stacks their sums."""
+    turn = [
+        h.make_node("Gather", ["offsets", "turn"], ["start"]),
+        h.make_node("Gather", ["ends", "turn"], ["end"]),
+        h.make_node("Unsqueeze", ["start", "first"], ["starts"]),
+        h.make_node("Unsqueeze", ["end", "first"], ["stops"]),
+        h.make_node("Slice", ["indices", "starts", "stops", "first"], ["own"]),
+        h.make_node("Gather", ["table", "own"], ["looked_up"]),
+    ]
+    reduced = "looked_up"
+    if is_weighted:
+        turn += [
+            h.make_node("Slice", ["each", "starts", "stops", "first"], ["own_each"]),
+            h.make_node("Unsqueeze", ["own_each", "last"], ["weights"]),
+            h.make_node("Mul", ["looked_up", "weights"], ["weighted"]),
+        ]
+        reduced = "weighted"
+    if extra:
+        turn.append(h.make_node(extra, [reduced], ["changed"]))
+        reduced = "changed"
+    turn += [
+        h.make_node(reduction, [reduced, axis], ["bag"], keepdims=is_kept),
+        h.make_node("Cast", ["one"], ["goes_on"], to=TensorProto.BOOL),
+    ]
+    outputs = [value("goes_on", TensorProto.BOOL), value("bag", TensorProto.FLOAT)]
+    body = h.make_graph(turn, "body", [value("turn"), value("is_on", TensorProto.BOOL)], outputs)
+    nodes = [
+        h.make_node("Shape", ["x"], ["sizes"], end=1),
+        h.make_node("Squeeze", ["sizes"], ["count"]),
+        h.make_node("Mul", ["count", "ten"], ["length"]),
+        h.make_node("Range", ["zero", "length", "ten"], ["begins"]),
+        h.make_node("Reshape", ["x", "row"], ["indices"]),
+        h.make_node("Shape", ["indices"], ["total"]),
+        h.make_node("Expand", ["val_1", "total"], ["each"]),
+        h.make_node("Concat", ["begins", "total"], ["offsets"], axis=0),
+        h.make_node("Slice", ["offsets", "last", "most", "first"], ["ends"]),
+        h.make_node("Cast", ["one"], ["is_more"], to=TensorProto.BOOL),
+        h.make_node("Loop", ["count", "is_more"], ["y"], body=body),
+    ]
+    weights = {
+        **NUMBERS, "most": np.array([2**62], np.int64), "table": np.zeros((100, 64), np.float32),
+        "val_1": np.ones(1, np.float32),
+    }  # fmt: skip
+    return {
+        "nodes": nodes, "weights": weights, "inputs": {"x": ["N", 10]}, "dtypes": {"x": TensorProto.INT64}, "opset": 18,
+        "outputs": ("y",),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", ["ReduceSum", "ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_bags_that_a_loop_stacks_are_one_lookup(read, shape_of, reduction: str, is_weighted: bool) -> None:
+    graph = read(**stacked_bags(reduction=reduction, is_weighted=is_weighted))
+    assert [node.kind for node in graph.nodes if node.kind not in (OpKind.VIEW, OpKind.FILL)] == [OpKind.EMBEDDING]
+    (node,) = (node for node in graph.nodes if node.kind is OpKind.EMBEDDING)
+    assert [shape_of(graph, index) for index in node.inputs] == [["100", "64"], ["10N"], ["N+1"]]
+    assert shape_of(graph, node.outputs[0]) == ["N", "64"]
+    assert graph.fixed_batch is None
+    assert graph.warnings == ()
+
+
+@pytest.mark.parametrize("options", [{"extra": "Exp"}, {"axis": "last"}, {"is_kept": 1}])
+def test_other_loops_that_stack_are_counted_turn_by_turn(build, options: dict[str, Any]) -> None:
+    graph = read_onnx(build(**stacked_bags(**options)), batch_hint=20)
+    assert sum(node.kind is OpKind.REDUCE for node in graph.nodes) == 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dippm.costs.open_loops import MOST_ROUNDS
-from dippm.frontends.onnx.ops.embedding_bags import read_bags
+from dippm.frontends.onnx.ops.embedding_bags import read_bags, read_stacked_bags
 from dippm.frontends.onnx.ops.registry import rule
 from dippm.frontends.onnx.values import Call, ShapeError, Value, normalize_axis
 from dippm.graph import OpKind
@@ -44,7 +44,7 @@ def loop(call: Call) -> list[Value]:
     scanned: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
     if len(body.inputs) < 2 + len(carried) or len(body.outputs) < 1 + len(carried):
         raise ShapeError("its body does not fit its inputs")
-    bags = read_bags(call, body, carried)
+    bags = read_bags(call, body, carried) if carried else read_stacked_bags(call, body)
     if bags is not None:
         return bags
     is_running = condition is None or condition.data is None or bool(condition.number())

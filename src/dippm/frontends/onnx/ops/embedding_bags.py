@@ -1,14 +1,14 @@
-"""Bags of embeddings, which PyTorch's newer exporter writes as a loop over the bags."""
+"""Bags of embeddings, which PyTorch's exporters write as a loop over the bags."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from dippm.frontends.onnx.program import ABSENT, Block, Op
+from dippm.frontends.onnx.program import ABSENT, Block, Op, Weight
 from dippm.frontends.onnx.values import Call, ShapeError, Value
 from dippm.graph import OpKind
 
-__all__ = ["read_bags"]
+__all__ = ["read_bags", "read_stacked_bags"]
 
 _REDUCTIONS = frozenset({"ReduceMax", "ReduceMean", "ReduceSum"})
 # What else a turn of the loop does: it works out where the rows of its bag begin and end.
@@ -16,6 +16,8 @@ _OPERATORS = _REDUCTIONS | {
     "Add", "Cast", "CastLike", "Constant", "Div", "Equal", "Greater", "Identity", "If", "Less", "Reshape",
     "SequenceInsert", "Shape", "Slice", "Squeeze", "Sub", "Unsqueeze",
 }  # fmt: skip
+# Those of the older exporter, which gathers the bounds and looks the rows of each bag up in its turn.
+_STACKING_OPERATORS = _REDUCTIONS | {"Cast", "Constant", "Gather", "Identity", "Mul", "Slice", "Unsqueeze"}
 _MATRIX = 2
 
 
@@ -56,6 +58,67 @@ def read_bags(call: Call, body: Block, carried: Sequence[Value]) -> list[Value] 
     joined = Value((1,), bags.dtype, items=[bags])
     results = [joined, call.constant_number(turns)]
     return results if place == 0 else results[::-1]
+
+
+def read_stacked_bags(call: Call, body: Block) -> list[Value] | None:
+    """A loop that looks the rows of one bag up in each turn and stacks what it reduces them to, as one kernel too.
+
+    Args:
+        call: The loop.
+        body: Its body.
+
+    Returns:
+        The bags; None for every other loop.
+    """
+    turns = call.known_ints(0)
+    if not turns or len(body.inputs) != 2 or len(body.outputs) != 2:
+        return None
+    if any(op.op_type not in _STACKING_OPERATORS or op.domain for op in body.ops):
+        return None
+    makers = {number: op for op in body.ops for number in op.outputs}
+    goes_on = _known(call, body, body.outputs[0])
+    reduction = makers.get(body.outputs[1])
+    if (
+        goes_on != 1
+        or reduction is None
+        or reduction.op_type not in _REDUCTIONS
+        or not _is_of_rows(call, body, reduction)
+    ):
+        return None
+    lookup = makers.get(reduction.inputs[0])
+    if lookup is not None and lookup.op_type == "Mul":  # a weight for each row
+        lookup = makers.get(lookup.inputs[0])
+    own = None if lookup is None or lookup.op_type != "Gather" else makers.get(lookup.inputs[1])
+    if lookup is None or own is None or own.op_type != "Slice" or lookup.attributes.get("axis", 0) != 0:
+        return None
+    bounds = [_gathered_bound(makers, body, number) for number in own.inputs[1:3]]
+    outer = (lookup.inputs[0], own.inputs[0], *bounds)
+    if len(bounds) != 2 or any(number is None or number in makers or number in body.inputs for number in outer):
+        return None
+    table, indices, offsets, _ = (call.evaluator.value(number) for number in outer if number is not None)
+    is_table = table.is_static and table.dtype.is_floating and len(table.shape) == _MATRIX
+    if not is_table or len(indices.shape) != 1 or len(offsets.shape) != 1:
+        return None
+    return [call.emit(OpKind.EMBEDDING, [table, indices, offsets], (turns[0], table.shape[1]), table.dtype)]
+
+
+def _is_of_rows(call: Call, body: Block, reduction: Op) -> bool:
+    """Whether a reduction in a loop's body is over the first dimension, which it drops."""
+    if reduction.attributes.get("keepdims", 1):
+        return False
+    if len(reduction.inputs) > 1:
+        return _known(call, body, reduction.inputs[1]) == 0
+    axes = reduction.attributes.get("axes")
+    return isinstance(axes, (list, tuple)) and [*axes] == [0]
+
+
+def _gathered_bound(makers: Mapping[int, Op], body: Block, number: int) -> int | None:
+    """What a bound of a slice is gathered from by the number of the turn."""
+    maker = makers.get(number)
+    while maker is not None and maker.op_type in {"Unsqueeze", "Cast", "Identity"}:
+        maker = makers.get(maker.inputs[0])
+    is_by_turn = maker is not None and maker.op_type == "Gather" and maker.inputs[1] == body.inputs[0]
+    return maker.inputs[0] if maker is not None and is_by_turn else None
 
 
 def _collecting_place(carried: Sequence[Value]) -> int | None:
@@ -102,6 +165,10 @@ def _known(call: Call, body: Block, number: int) -> int | None:
     makers = {number: op for op in body.ops for number in op.outputs}
     while (maker := makers.get(number)) is not None and maker.op_type in {"Cast", "CastLike", "Identity"}:
         number = maker.inputs[0]
+    if maker is not None and maker.op_type == "Constant":
+        stored = maker.attributes.get("value")
+        data = stored.data if isinstance(stored, Weight) else None
+        return int(data.flat[0]) if data is not None and data.size == 1 else None
     if maker is not None or number in body.inputs:
         return None
     try:
