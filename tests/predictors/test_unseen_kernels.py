@@ -101,3 +101,18 @@ def test_products_in_bf16_without_units_for_it(builder: Any, device: str, own: b
     graph = _layer(builder, **({"lowers_to": "bfloat16"} if own else {}))
     physical = PhysicalPlan.from_graph(graph, Precision.AMP)
     assert is_emulated(physical, find_device(device))[physical.class_of].tolist() == [expected, False]
+
+
+@pytest.mark.parametrize(("knows_fp32", "expected"), [(False, {OpKind.SCATTER}), (True, set())])
+def test_the_gradient_of_a_table_beside_runs_of_image_models(
+    builder: Any, knows_fp32: bool, expected: set[OpKind]
+) -> None:
+    n = builder.N
+    rows = builder.node(
+        OpKind.EMBEDDING, [builder.weight(1000, 64), builder.input(n, 10, dtype=DType.INT64)], n, 10, 64
+    )
+    builder.node(OpKind.LINEAR, [rows, builder.weight(8, 64)], n, 10, 8)
+    step = make_training_graph(builder.graph(), TrainingSettings(precision=Precision.AMP))
+    physical = PhysicalPlan.from_graph(step, Precision.AMP)
+    unseen = is_unseen(physical, knows_fp32=knows_fp32)[physical.class_of]
+    assert {node.kind for node, own in zip(step.graph.nodes, unseen, strict=True) if own} == expected

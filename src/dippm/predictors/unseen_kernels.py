@@ -9,6 +9,7 @@ from dippm.costs.autocast import UNCAST
 from dippm.costs.contraction import WIDEST_HELD_STATE
 from dippm.costs.depthwise import is_depthwise
 from dippm.costs.precision import MATRIX_KINDS, Arithmetic
+from dippm.costs.row_sums import sums_rows
 from dippm.costs.training_step.moving_gradients import SORTED_SUMS
 from dippm.devices import DeviceSpec
 from dippm.features.physical import PhysicalPlan
@@ -32,7 +33,8 @@ def is_unseen(physical: PhysicalPlan, *, knows_fp32: bool) -> npt.NDArray[np.boo
     """
     result = _has_unseen_type(physical) | _is_wide_recurrent(physical) | _is_unsorted_scatter(physical)
     result |= _is_wide_depthwise(physical)
-    return result if knows_fp32 else result | _is_uncast_product(physical)
+    # The runs of autocast alone are of image models, which have no tables.
+    return result if knows_fp32 else result | _is_uncast_product(physical) | _is_table_gradient(physical)
 
 
 def is_emulated(physical: PhysicalPlan, device: DeviceSpec) -> npt.NDArray[np.bool_]:
@@ -76,6 +78,12 @@ def _is_unsorted_scatter(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
     is_sorted = physical.kernels.is_backward & sizes.has_function(*SORTED_SUMS)
     result: npt.NDArray[np.bool_] = (sizes.is_kind(OpKind.SCATTER) & ~is_sorted)[physical.node]
     return result
+
+
+def _is_table_gradient(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
+    """Which classes are the gradient of an embedding's table, [C]; its kernels' own time follows traces."""
+    kernels = physical.kernels
+    return sums_rows(kernels.work.sizes, kernels.is_backward)[physical.node]
 
 
 def _is_wide_recurrent(physical: PhysicalPlan) -> npt.NDArray[np.bool_]:
