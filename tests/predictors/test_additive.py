@@ -13,7 +13,7 @@ from dippm.costs.rates import Rates
 from dippm.costs.software import Software
 from dippm.costs.training_step.training_graph import Phase, TrainingSettings, make_training_graph
 from dippm.costs.workload import Workload
-from dippm.devices import find_device
+from dippm.devices import DeviceSpec, find_device
 from dippm.errors import UnsupportedError
 from dippm.features.physical import COLUMNS, PhysicalPlan
 from dippm.graph import DType, Graph, OpKind
@@ -195,6 +195,20 @@ def test_a_card_is_a_sibling_only_of_several() -> None:
     both = _make(Mode.INFERENCE, measured=measured)
     assert both.is_sibling(card, conditions)
     assert not both.is_sibling(find_device("A100"), conditions)
+
+
+def test_corrections_fade_behind_what_was_calibrated_where_the_architecture_is_not_known(network: Graph) -> None:
+    known, unknown = _DEVICE, find_device("A100")
+    plain = _make(Mode.INFERENCE, correction=0.0)
+    near, far = (_make(Mode.INFERENCE, distances=(0.1, last)) for last in (1e6, 1e-6))
+    conditions = Conditions(precision=Precision.AMP)
+
+    def busy_ms(predictor: AdditivePredictor, device: DeviceSpec) -> list[float]:
+        return list(predictor.break_down(network, [4, 256], device, conditions).busy_ms.ravel())
+
+    assert busy_ms(far, unknown) == pytest.approx(busy_ms(plain, unknown), rel=1e-6)
+    assert busy_ms(near, unknown) != pytest.approx(busy_ms(plain, unknown), rel=1e-2)
+    assert busy_ms(far, known) == busy_ms(near, known) != pytest.approx(busy_ms(plain, known), rel=1e-2)
 
 
 def test_the_architecture_of_a_single_card_is_known() -> None:

@@ -70,3 +70,23 @@ def test_ramps_that_are_damaged_or_missing_are_refused(damaged: dict[str, np.nda
     with pytest.raises(DippmError) as caught:
         Corrector(artefact, {**own, **damaged})
     assert caught.value.code == "artefact.unreadable"
+
+
+def test_corrections_are_whole_where_they_were_calibrated_and_none_twice_as_far() -> None:
+    artefact, tensors = _shipped()
+    corrector = Corrector(
+        replace(artefact, distances=(0.5, 2.0), half_widths=(0.1, 0.2)),
+        {
+            **tensors,
+            "novelty.mean": np.zeros_like(tensors["novelty.mean"]),
+            "novelty.basis": np.eye(len(artefact.columns), dtype=np.float32),
+            "novelty.known": np.zeros((1, len(artefact.columns)), dtype=np.float32),
+        },
+    )
+    descriptors = np.zeros((2, 3, len(artefact.columns)), dtype=np.float32)
+    descriptors[..., artefact.columns.index("kernel_ms")] = [[0.0, 2.0, 2.5], [3.0, 9.0, 2.2]]
+    assert corrector.kept(descriptors) == pytest.approx(np.array([[1.0, 1.0, 0.75], [0.5, 0.0, 0.9]]))
+    assert corrector.half_widths(descriptors)[0, 1:] == pytest.approx([0.2, 0.25])
+    descriptors[..., artefact.columns.index("rows_by_8")] = 9.0
+    assert corrector.kept(descriptors)[0].tolist() == pytest.approx([1.0, 1.0, 0.75])
+    assert corrector.half_widths(descriptors).min() > 0.8

@@ -164,8 +164,10 @@ class AdditivePredictor:
         return several and self.knows_architecture(device, conditions)
 
     def knows_architecture(self, device: DeviceSpec, conditions: Conditions) -> bool:
-        """Whether the networks were trained on a card of the device's architecture."""
-        return device.compute_capability in self._corrector(conditions).known_capabilities
+        """Whether the networks were trained on the device, or on a card of its architecture."""
+        corrector = self._corrector(conditions)
+        is_own = device.name in corrector.artefact.measured["devices"]
+        return is_own or device.compute_capability in corrector.known_capabilities
 
     def of_better_card(
         self, device: DeviceSpec, conditions: Conditions, kernels: KernelPlan
@@ -276,13 +278,18 @@ class AdditivePredictor:
         self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions, *, host: Rates
     ) -> list[LatencyBreakdown]:
         sample, physical = self._read(plan, at, device, conditions), plan.physical
+        corrector = self._corrector(conditions)
+        descriptors = corrector.describe(sample)
+        # Networks of an architecture answer on its heirs as on it: the plain sum knows neither better.
+        is_known = bool(corrector.artefact.architectures) or self.knows_architecture(device, conditions)
+        kept = None if is_known else corrector.kept(descriptors)
         return LatencyBreakdown.of_each(
-            self._time_nodes(sample, device, conditions),
+            self._time_nodes(sample, device, conditions, kept=kept),
             physical.kernels,
             conditions=conditions,
             host=host,
             times=physical.times,
-            half_widths=list(self._corrector(conditions).half_widths(sample)),
+            half_widths=list(corrector.half_widths(descriptors)),
         )
 
     def _read(self, plan: CorrectedPlan, at: WorkloadAt, device: DeviceSpec, conditions: Conditions) -> CorrectedSample:
@@ -291,9 +298,11 @@ class AdditivePredictor:
         sample = plan.physical.features(at, device=device, conditions=conditions, rates=rates, kernels=self._kernels)
         return corrector.read(plan, sample)
 
-    def _time_nodes(self, sample: CorrectedSample, device: DeviceSpec, conditions: Conditions) -> FloatArray:
+    def _time_nodes(
+        self, sample: CorrectedSample, device: DeviceSpec, conditions: Conditions, *, kept: FloatArray | None = None
+    ) -> FloatArray:
         physical = sample.plan.physical
-        class_ms = self._corrector(conditions).time_ms(sample, is_emulated=is_emulated(physical, device))
+        class_ms = self._corrector(conditions).time_ms(sample, is_emulated=is_emulated(physical, device), kept=kept)
         # Views are of no class: they find the last place, which takes no time.
         of_classes = np.concatenate([class_ms, np.zeros((len(class_ms), 1))], axis=1)
         result: FloatArray = of_classes.take(physical.class_of, axis=1, mode="wrap")

@@ -27,6 +27,10 @@ FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
 _CLIP = np.float32(4.0)
+# Within how many times the last distance that was calibrated corrections fade behind it.
+_FADES_WITHIN = 1.0
+# Features that step from one batch to the next.
+_STEPPING = ("rows_by_8", "columns_by_8", "depth_by_8", "last_wave")
 # Classes of operators that go through the networks together, of whole graphs: their embeddings fit a core's own cache.
 _AT_ONCE = 512
 
@@ -195,6 +199,7 @@ class Corrector:
         if len(artefact.measured.get("optimizers", ())) == 1:
             unseen.append("in_optimizer")
         self._unseen = np.array([STATIC.index(name) for name in unseen], dtype=np.int64)
+        self._aligned = np.flatnonzero(np.isin(artefact.columns, _STEPPING))
         self._ensemble = Ensemble(
             [
                 {name.removeprefix(own): values for name, values in tensors.items() if name.startswith(own)}
@@ -223,12 +228,16 @@ class Corrector:
         """Scale what the networks are to read of graphs at each batch."""
         return CorrectedSample(plan=plan, changing=self._changing.scale(sample.changing), kernel_ms=sample.kernel_ms)
 
-    def time_ms(self, sample: CorrectedSample, *, is_emulated: npt.NDArray[np.bool_]) -> FloatArray:
+    def time_ms(
+        self, sample: CorrectedSample, *, is_emulated: npt.NDArray[np.bool_], kept: FloatArray | None = None
+    ) -> FloatArray:
         """Time of one operator of each class at each batch, the mean over the members, [B, C].
 
         Args:
             sample: The graphs at each batch.
             is_emulated: Which classes the device has no units for, as it had for all of the training, [C].
+            kept: How much of the corrections' logarithm each graph keeps at each batch, 0 to 1, [G, B]; all of it where
+                None is given.
         """
         plan, physical = sample.plan, sample.plan.physical
         mean = np.empty((*sample.kernel_ms.shape, 2))
@@ -239,11 +248,15 @@ class Corrector:
             corrections = self._ensemble.corrections(first, stretch.producers, stretch.consumers)
             mean[:, own] = np.exp(corrections.astype(np.float64)).mean(axis=1)
         mean[:, plan.is_unseen | is_emulated] = 1.0
+        if kept is not None:
+            for classes, share in zip(physical.classes_of_graphs, kept, strict=True):
+                if share.min(initial=1.0) < 1.0:
+                    mean[:, classes] **= share[:, None, None]
         time_ms: FloatArray = sample.kernel_ms * mean[..., 0] + physical.launches * LAUNCH_MS * mean[..., 1]
         return time_ms
 
-    def half_widths(self, sample: CorrectedSample) -> FloatArray:
-        """Half-width of the interval of each graph at each batch, [G, B]."""
+    def describe(self, sample: CorrectedSample) -> Float32Array:
+        """Descriptors of each graph at each batch, see :func:`describe_calls`, [G, B, F]."""
         plan, changing = sample.plan, sample.changing
         graphs, plain_ms = plan.physical.classes_of_graphs, sample.kernel_ms * plan.physical.count
         static = plan.static.take(plan.physical.static_number, axis=0)[None]
@@ -251,8 +264,38 @@ class Corrector:
         for own, classes in zip(descriptors, graphs, strict=True):
             own[:, self._static.places] = describe_calls(static[:, classes], plain_ms[:, classes])
             own[:, self._changing.places] = describe_calls(changing[:, classes], plain_ms[:, classes])
-        distance = self._novelty.distance(descriptors.reshape(-1, descriptors.shape[-1]))
-        return self._novelty.half_width(distance).reshape(len(graphs), -1)
+        return descriptors
+
+    def half_widths(self, descriptors: Float32Array) -> FloatArray:
+        """Half-width of the interval of each graph at each batch, [G, B].
+
+        Shapes:
+            descriptors: [G, B, F].
+        """
+        return self._novelty.half_width(self._distance(descriptors))
+
+    def kept(self, descriptors: Float32Array) -> FloatArray:
+        """How much of the corrections is left of each graph at each batch, 0 to 1, [G, B].
+
+        All of it as far as the interval was calibrated, none twice as far. On architectures that the networks
+        never saw the plain sum knows more of such calls: published ones are in `data/published`. On an architecture of
+        their own the networks are the better ones at any distance, as families that were left out show.
+
+        The distance is that of the same call whose sizes are aligned as they mostly are: it would step where the batch
+        is a multiple of 8, and the time with it.
+
+        Shapes:
+            descriptors: [G, B, F].
+        """
+        alike = descriptors.copy()
+        alike[..., self._aligned] = 0.0
+        beyond = self._distance(alike) / self._novelty.distances[-1] - 1.0
+        return np.asarray(1.0 - np.clip(beyond / _FADES_WITHIN, 0.0, 1.0))
+
+    def _distance(self, descriptors: Float32Array) -> FloatArray:
+        """How far each is from the nearest call of the training, [G, B]."""
+        flat = descriptors.reshape(-1, descriptors.shape[-1])
+        return self._novelty.distance(flat).reshape(descriptors.shape[:-1])
 
 
 def _read_ramps(tensors: Mapping[str, Float32Array], *, columns: int) -> Ramps:
