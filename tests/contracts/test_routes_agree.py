@@ -29,6 +29,9 @@ MODELS = (
     "ghostnet_100",
 )
 
+# Networks answer in amp: they read what runs in place and what is copied first, and a file says neither of a module.
+_SLACK = {"fp32": 0.05, "amp": 0.06}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
@@ -48,14 +51,14 @@ def test_onnx_and_pytorch_agree(name: str, export_onnx: Callable[[Any, Any], Any
     from_torch = dippm.load(module, input=size)
     from_onnx = dippm.load(export_onnx(module, torch.randn(2, *size)))
     assert from_onnx.parameter_count == from_torch.parameter_count == sum(p.numel() for p in module.parameters())
-    for precision in ("fp32", "amp"):
+    for precision in _SLACK:
         for batch in (1, 32):
             ours, theirs = (
                 dippm.predict(graph, batch=batch, device="A100", precision=precision)
                 for graph in (from_torch, from_onnx)
             )
             assert theirs.macs == ours.macs
-            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=0.05), (precision, batch)
+            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=_SLACK[precision]), (precision, batch)
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "pt2", "pickle", "onnx"])

