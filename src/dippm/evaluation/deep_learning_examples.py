@@ -7,8 +7,6 @@ Their networks are unlike the image classifiers and transformers of the other ta
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ import numpy as np
 
 from dippm.costs.conditions import Mode
 from dippm.datasets.published import PublishedRow
-from dippm.evaluation.published import PublishedScore, score_runs
+from dippm.evaluation.published import PublishedScore, run_comparison, score_runs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, PublishedRun, read_example_runs
 from dippm.evaluation.report_page import Section, Table, render_markdown
 from dippm.frontends.inputs import InputEntry, InputShapes
@@ -131,7 +129,8 @@ def sections_of(report: ExamplesReport) -> list[Section]:
                 "dippm.evaluation.deep_learning_examples --report docs/reports/deep_learning_examples.md`; where the "
                 "rows come from, how the networks were written anew and what is doubtful about each stands in "
                 "[data/published](../../data/published/README.md#deep_learning_examplescsv).",
-                "Nothing is fitted on these rows. `cudnn.benchmark` was on for all convolutions, so that the fastest "
+                "Nothing is fitted on these rows, but where the corrections of networks fade was chosen with those in "
+                "amp in view. `cudnn.benchmark` was on for all convolutions, so that the fastest "
                 "kernel was taken of each; a prediction is of PyTorch's default, which does not look for it.",
             ),
         ),
@@ -201,15 +200,11 @@ def _all_rows(scores: Sequence[PublishedScore]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: predict all rows, print the report or write it."""
-    parser = argparse.ArgumentParser(description="Compare the shipped predictor with NVIDIA's DeepLearningExamples.")
-    parser.add_argument("--folder", type=Path, default=PUBLISHED_FOLDER)
-    parser.add_argument("--report", type=Path, help="where the report goes; printed when left out")
-    options = parser.parse_args(arguments)
-    page = render_markdown(_TITLE, sections_of(evaluate_examples(options.folder)), {})
-    if options.report is None:
-        sys.stdout.write(page)
-    else:
-        options.report.write_text(page, encoding="utf-8")
+    run_comparison(
+        arguments,
+        description="Compare the shipped predictor with NVIDIA's DeepLearningExamples.",
+        make_page=lambda folder: render_markdown(_TITLE, sections_of(evaluate_examples(folder)), {}),
+    )
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ long as the device and not the host binds both calls.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from dippm.costs.latency import OTHER_HOST
-from dippm.evaluation.published import PublishedScore, read_graphs, score_runs
+from dippm.evaluation.published import PublishedScore, read_graphs, run_comparison, score_runs
 from dippm.evaluation.published_runs import PUBLISHED_FOLDER, PublishedRun, read_mig_slice_runs
 from dippm.evaluation.report_page import Section, Table, render_markdown
 from dippm.predictors.physics import PhysicsPredictor
@@ -283,15 +281,11 @@ def _all_rows(scores: Sequence[SliceScore]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line: predict all rows of slices, print the report or write it."""
-    parser = argparse.ArgumentParser(description="Compare the shipped predictor with published times of MIG slices.")
-    parser.add_argument("--folder", type=Path, default=PUBLISHED_FOLDER)
-    parser.add_argument("--report", type=Path, help="where the report goes; printed when left out")
-    options = parser.parse_args(arguments)
-    page = render_markdown(_TITLE, sections_of(evaluate_slices(options.folder)), {})
-    if options.report is None:
-        sys.stdout.write(page)
-    else:
-        options.report.write_text(page, encoding="utf-8")
+    run_comparison(
+        arguments,
+        description="Compare the shipped predictor with published times of MIG slices.",
+        make_page=lambda folder: render_markdown(_TITLE, sections_of(evaluate_slices(folder)), {}),
+    )
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ __all__ = [
     "main",
     "read_graphs",
     "render_markdown",
+    "run_comparison",
     "score_runs",
 ]
 
@@ -250,17 +251,32 @@ def _row(score: PublishedScore) -> str:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line: predict all rows, print the report or write it."""
-    parser = argparse.ArgumentParser(description="Compare the shipped predictor with published measurements.")
+def run_comparison(arguments: Sequence[str] | None, *, description: str, make_page: Callable[[Path], str]) -> None:
+    """Command line of a comparison with published rows: print its page, or write it.
+
+    Args:
+        arguments: The command line's words; those of the process where None are given.
+        description: What is compared.
+        make_page: Makes the page of a folder like ``data/published``.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--folder", type=Path, default=PUBLISHED_FOLDER)
     parser.add_argument("--report", type=Path, help="where the report goes; printed when left out")
     options = parser.parse_args(arguments)
-    page = render_markdown(evaluate_published(options.folder))
+    page = make_page(options.folder)
     if options.report is None:
         sys.stdout.write(page)
     else:
         options.report.write_text(page, encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Command line: predict all rows, print the report or write it."""
+    run_comparison(
+        arguments,
+        description="Compare the shipped predictor with published measurements.",
+        make_page=lambda folder: render_markdown(evaluate_published(folder)),
+    )
 
 
 if __name__ == "__main__":

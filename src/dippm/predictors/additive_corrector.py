@@ -27,8 +27,6 @@ FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
 
 _CLIP = np.float32(4.0)
-# Within how many times the last distance that was calibrated corrections fade behind it.
-_FADES_WITHIN = 1.0
 # Features that step from one batch to the next.
 _STEPPING = ("rows_by_8", "columns_by_8", "depth_by_8", "last_wave")
 # Classes of operators that go through the networks together, of whole graphs: their embeddings fit a core's own cache.
@@ -289,8 +287,7 @@ class Corrector:
         """
         alike = descriptors.copy()
         alike[..., self._aligned] = 0.0
-        beyond = self._distance(alike) / self._novelty.distances[-1] - 1.0
-        return np.asarray(1.0 - np.clip(beyond / _FADES_WITHIN, 0.0, 1.0))
+        return np.asarray(np.clip(2.0 - self._distance(alike) / self._novelty.distances[-1], 0.0, 1.0))
 
     def _distance(self, descriptors: Float32Array) -> FloatArray:
         """How far each is from the nearest call of the training, [G, B]."""
