@@ -145,3 +145,23 @@ def test_what_functions_remember_of_a_recording_does_not_stay(read: Callable[...
     assert places.cache_info().currsize == 1
     read(module, "4")
     assert places.cache_info().currsize == 1
+
+
+class Absent:
+    """Stands for a package that is not installed, as in MONAI: it raises whatever it is asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ImportError(f"a package that is not installed was asked for {name}")
+
+
+class Optional(nn.Module):
+    package = Absent()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu()
+
+
+def test_packages_that_are_not_installed_are_asked_nothing(
+    read: Callable[..., Graph], kinds: Callable[[Graph], list[OpKind]]
+) -> None:
+    assert kinds(read(Optional(), "4")) == [OpKind.RELU]

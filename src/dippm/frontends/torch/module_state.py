@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import _lru_cache_wrapper
 from operator import is_
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from dippm.errors import UsageError
 __all__ = ["ModuleState"]
 
 _CONTAINERS = (dict, list, set)
+_METHODS = (classmethod, staticmethod, MethodType)
 # Hooks are given to a module from outside; copying those of every module takes longer than all the rest.
 _HOOKS = frozenset(name for name in nn.Module().__dict__ if "hook" in name)
 # A forward pass may add some of these, and note in the module that it did. New ones stand last.
@@ -120,10 +121,12 @@ def _remembering_functions(modules: Sequence[nn.Module]) -> Iterator[_lru_cache_
 
 def _remembering_parts(value: Any) -> Iterator[_lru_cache_wrapper[Any]]:
     """What remembers results of a function: itself, or what a wrapper around it holds."""
-    function = getattr(value, "__func__", value)
-    if isinstance(function, _lru_cache_wrapper):
+    # By its type alone: what stands for a package that is not installed may raise whatever else it is asked for.
+    function = value.__func__ if issubclass(type(value), _METHODS) else value
+    kind = type(function)
+    if issubclass(kind, _lru_cache_wrapper):
         yield function
-    elif isinstance(function, FunctionType) and hasattr(function, "__wrapped__"):
+    elif issubclass(kind, FunctionType) and hasattr(function, "__wrapped__"):
         for cell in function.__closure__ or ():
             held = _held_in(cell)
             if isinstance(held, _lru_cache_wrapper):
