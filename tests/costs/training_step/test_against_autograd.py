@@ -197,6 +197,7 @@ def _as_complex(x):
 
 _LAYERS = {
     "convolution": lambda: nn.Conv2d(8, 12, 3, padding=1),
+    "ReLU in place after instance norm": lambda: nn.Sequential(nn.InstanceNorm2d(8), nn.ReLU(inplace=True)),
     "convolution without bias": lambda: nn.Conv2d(8, 12, 3, padding=1, bias=False),
     "depthwise convolution": lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8),
     "transposed convolution": lambda: nn.ConvTranspose2d(8, 12, 2, 2),
@@ -303,6 +304,8 @@ _TOKEN_LAYERS = {
     ),
     "slice overwritten": lambda: _Call(_overwritten),
     "ReLU in place through a view": lambda: _Call(_changed_through_a_view),
+    "ReLU in place of tokens": lambda: nn.Sequential(nn.Linear(64, 48), nn.ReLU(inplace=True)),
+    "ReLU in place of tokens without bias": lambda: nn.Sequential(nn.Linear(64, 48, bias=False), nn.ReLU(inplace=True)),
     "error function": lambda: _Call(torch.erf),
     "inverse error function": lambda: _Call(lambda x: torch.erfinv(x) * 2),
     "logarithm of sums": lambda: _Call(lambda x: x.logsumexp(-1)),

@@ -88,8 +88,17 @@ class Gradients:
         self.put(tensor, one)
 
     def share(self, node: Node) -> None:
-        """Hand the result of a node that writes through a view its part of the gradients of what is seen through it."""
-        for tensor in self.written_through(node):
+        """Hand the result of a node that writes through a view its part of the gradients of what is seen through it.
+
+        Its own gradient goes that way too where it is a view of all: what overwrites it is a node of what is seen.
+        """
+        seen = self.written_through(node)
+        if seen and node.outputs[0] in self._pending:
+            whole, shape = seen[-1], self.builder.shape(node.outputs[0])
+            if count_elements(self.builder.shape(whole)) == count_elements(shape):
+                own = first_of(self.take(node.outputs[:1]))
+                self.give(whole, self.builder.view(own, self.builder.shape(whole)))
+        for tensor in seen:
             gradient = self._pending.get(tensor)
             if gradient is None:
                 continue
@@ -99,9 +108,9 @@ class Gradients:
             self.take((tensor,))
             self.put(tensor, copy)
             part = builder.view(copy, builder.shape(result), "as_strided", dtype=builder.dtype(result))
-            own = builder.new_like(result)
-            builder.run(OpKind.COPY, (part,), (own,), "copy_slices", function="clone")
-            self.give(result, own)
+            clone = builder.new_like(result)
+            builder.run(OpKind.COPY, (part,), (clone,), "copy_slices", function="clone")
+            self.give(result, clone)
 
     def take(self, tensors: Sequence[int]) -> list[int | None]:
         """The gradients of a node's outputs, all contributions added up; None where there is none."""

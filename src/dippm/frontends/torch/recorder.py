@@ -51,6 +51,7 @@ _META = torch.device("meta")
 _OPERATOR_LIMIT = 2_000_000  # the largest models run some ten thousand
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _DETACH = "detach"
+_MATRIX_RANK = 2
 _DIFFER = torch.ops.aten.ne.Tensor
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
@@ -110,6 +111,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.autocast = AutocastRegions(self.assumptions)
         self._scope = scope
         self._steps: list[_Step] = []
+        # What is recorded whole and is a view of what its last part makes.
+        self._unseen_views: set[int] = set()
         self._count = 0
         self.raised: Exception | None = None
         self.table = TensorTable(release=self._release, has_registered_weights=has_registered_weights)
@@ -383,6 +386,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
                 self._add_step(OpKind.VIEW, (slot.index,), (index,), {"function": _DETACH}, f"aten.{_DETACH}")
 
+    def _see_views(self, written: Iterable[torch.Tensor]) -> None:
+        """Let tensors be the views that PyTorch makes them, now that they are written to: autograd copies for that."""
+        flow = self.flow
+        if flow is None or not flow.is_on:
+            return
+        for tensor in written:
+            slot = self.table.slot(tensor)
+            if slot.index in self._unseen_views:
+                index = self.table.register(
+                    tensor,
+                    name=f"view_{len(self._steps)}",
+                    role=TensorRole.ACTIVATION,
+                    value=slot.value,
+                    storage=slot.storage,
+                )
+                self._add_step(OpKind.VIEW, (slot.index,), (index,), {"function": "view"}, "aten.view")
+                flow.note([slot.index], [(index, None)])
+
     def _record(
         self,
         plan: OpPlan,
@@ -395,6 +416,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not outputs:
             return
         self._cut_off(inputs)
+        self._see_views(tensor for tensor in inputs if any(output is tensor for output in outputs))
         rule = plan.rule
         read = [self.table.slot(tensor).index for tensor in inputs] if self.flow is not None else []
         known = [self.table.storage_of(tensor) for tensor in outputs]
@@ -452,6 +474,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             )
         self._add_step(kind, tuple(indices), tuple(new), attributes, plan.source_op)
+        if _is_view_of_parts(plan, arguments):
+            self._unseen_views.update(new)
         if values is not None:
             self.values.pass_on(inputs, new)
         if self.flow is not None and plan.name != _DETACH:
@@ -482,6 +506,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _is_fused(arguments: Mapping[str, Any]) -> bool:
     query, key, value = (arguments[name] for name in ("query", "key", "value"))
     return is_attention_fused(query, key, value, enable_gqa=arguments["enable_gqa"])
+
+
+def _is_view_of_parts(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
+    """Whether a composition that is recorded whole ends in a view: of rows and of channels as one dimension."""
+    if plan.name == "linear":
+        return arguments["bias"] is not None and arguments["input"].dim() > _MATRIX_RANK
+    return plan.name == "instance_norm"
 
 
 def _is_mask_index(plan: OpPlan, arguments: Mapping[str, Any]) -> bool:
