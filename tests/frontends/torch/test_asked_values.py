@@ -101,6 +101,131 @@ def test_models_of_transformers_take_their_attention_mask(kind: str, mode: str) 
     assert any("attention_mask" in warning for warning in graph.warnings)
 
 
+_FOR_PADDING = {
+    "looked for": lambda ids: not ids.eq(1).any(),
+    "left out": lambda ids: torch.all(ids != 1),
+    "after the first": lambda ids: not (ids[:, 1:] == 1).any(),
+}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("name", _FOR_PADDING)
+def test_no_padding_is_in_the_input_where_the_model_asks_and_a_warning_says_so(
+    name: str, mode: Mode, read: Callable[..., Graph]
+) -> None:
+    class Pads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, 8)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.words(ids)
+            return x if _FOR_PADDING[name](ids) else x * ids.ne(1)[..., None]
+
+    graph = read(Pads(), "6:int64", mode=mode)
+    assert graph.fixed_batch is None
+    assert OpKind.MUL not in {node.kind for node in graph.nodes}
+    (warning,) = graph.warnings
+    assert "'input'" in warning
+    assert "not to contain 1" in warning
+
+
+_NO_PADDING = {
+    "all are": lambda ids: (ids == 1).all(),
+    "any is not": lambda ids: (ids != 1).any(),
+    "an activation": lambda ids: not ((ids * 2) == 1).any(),
+    "sizes": lambda ids: len((ids == 1).nonzero()) == 0,
+}
+
+
+@pytest.mark.parametrize("name", _NO_PADDING)
+def test_nothing_else_is_assumed_of_numbers_that_are_compared(name: str, read: Callable[..., Graph]) -> None:
+    class Compares(nn.Module):
+        def forward(self, ids: Any) -> Any:
+            return ids + 1 if _NO_PADDING[name](ids) else ids * 2
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Compares(), "6:int64")
+    assert caught.value.code == "torch.data_dependent"
+
+
+class _MaskedByLengths(nn.Module):
+    """A mask of as many steps as the longest sample has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(int(lengths.max()))
+        return self.layer(x) * (steps < lengths.unsqueeze(1)).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("is_scripted", [False, True])
+@pytest.mark.parametrize("steps", [12, 40])
+def test_samples_are_as_long_as_they_are_padded_to_where_the_model_asks_for_the_longest(
+    steps: int, is_scripted: bool, mode: Mode, read: Callable[..., Graph]
+) -> None:
+    module = torch.jit.script(_MaskedByLengths()) if is_scripted else _MaskedByLengths()
+    graph = read(module, {"x": f"{steps},16", "lengths": ":int64"}, mode=mode)
+    assert graph.fixed_batch is None
+    (masked,) = (node for node in graph.nodes if node.kind is OpKind.MUL)
+    assert graph.tensors[masked.outputs[0]].shape[1].fixed == steps
+    (warning,) = graph.warnings
+    assert f"'lengths' are taken to be {steps}" in warning
+
+
+def test_each_input_of_lengths_has_its_own(read: Callable[..., Graph]) -> None:
+    class Speaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.masked, self.words = _MaskedByLengths(), nn.Embedding(9, 16)
+
+        def forward(self, ids: Any, ids_lengths: Any, sound: Any, sound_lengths: Any) -> Any:
+            keys = self.masked(self.words(ids), ids_lengths)
+            return self.masked(sound.transpose(1, 2), sound_lengths) @ keys.transpose(1, 2)
+
+    given = {"ids": "7:int64", "ids_lengths": ":int32", "sound": "16,30", "sound_lengths": ":int64"}
+    graph = read(Speaks(), given)
+    assert [dim.fixed for dim in graph.tensors[graph.outputs[0]].shape[1:]] == [30, 7]
+    assert len(graph.warnings) == 2
+
+
+_NO_LENGTHS = {
+    "a step in time": ((), lambda x, t: x + 1 if int(t[0]) else x),
+    "no size fits": ((), lambda x, t: x * torch.ones(int(t.max()) + 1)),
+    "several": ((3,), lambda x, t: x + torch.ones(int(t.max()))),
+}
+
+
+@pytest.mark.parametrize("name", _NO_LENGTHS)
+def test_lengths_that_are_none_are_not_guessed(name: str, read: Callable[..., Graph]) -> None:
+    shape, decide = _NO_LENGTHS[name]
+
+    class Decides(nn.Module):
+        def forward(self, x: Any, t: Any) -> Any:
+            return decide(x, t)
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Decides(), {"x": "5,8", "t": ",".join(map(str, shape)) + ":int64"})
+    assert caught.value.code == "torch.data_dependent"
+
+
+def test_what_a_model_fills_a_border_with_passes_its_check_of_what_is_inside(read: Callable[..., Graph]) -> None:
+    class Pads(nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = nn.functional.pad(x, (2, 2), "reflect")
+            assert (y[..., 2:-2] == x).all()
+            return y
+
+    graph = read(Pads(), "3,16")
+    assert graph.fixed_batch is None
+    (warning,) = graph.warnings
+    assert "checks" in warning
+
+
 _DRAWS = {
     "a share": lambda: torch.rand(1).item() == 0.5,
     "a share in place": lambda: torch.empty(1).uniform_(2, 6).item() == 4,

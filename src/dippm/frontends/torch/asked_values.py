@@ -9,7 +9,17 @@ import torch
 
 from dippm.graph import DType, Node, OpKind, TensorRole, TensorSpec
 
-__all__ = ["DRAWN_MEANS", "FINITENESS", "DataDependentError", "FloatIndicesError", "buffers_behind", "masks_behind"]
+__all__ = [
+    "COMPARISONS",
+    "DRAWN_MEANS",
+    "FINITENESS",
+    "SEARCHES",
+    "DataDependentError",
+    "FloatIndicesError",
+    "buffers_behind",
+    "lengths_behind",
+    "masks_behind",
+]
 
 
 DRAWN_MEANS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
@@ -26,8 +36,19 @@ FINITENESS: Mapping[Any, bool] = {
 }
 """The questions whether numbers have overflowed, and what they answer of those that have not."""
 
+COMPARISONS: Mapping[Any, tuple[Any, bool]] = {
+    torch.ops.aten.eq.Scalar: (torch.ops.aten.any.default, False),
+    torch.ops.aten.ne.Scalar: (torch.ops.aten.all.default, True),
+    torch.ops.aten.eq.Tensor: (torch.ops.aten.all.default, True),
+}
+"""What compares elements, what asks about all of them then, and what it answers: a number is nowhere, or all agree."""
+
+SEARCHES = frozenset(search for search, _ in COMPARISONS.values())
+"""What asks about all elements at once."""
+
 # What has values that nobody knows; an activation that comes of nothing else is a random one.
 _UNKNOWN = frozenset({TensorRole.INPUT, TensorRole.PARAMETER, TensorRole.ACTIVATION})
+_INTEGERS = frozenset({DType.INT32, DType.INT64})
 
 
 class DataDependentError(Exception):
@@ -81,6 +102,30 @@ def masks_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[
     return frozenset(found)
 
 
+def lengths_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[TensorSpec]) -> frozenset[int]:
+    """The lengths among a model's inputs, an integer for each sample, by the largest of which some tensors are made.
+
+    Args:
+        asked: Indices of the tensors.
+        nodes: What ran so far.
+        tensors: All tensors so far.
+
+    Returns:
+        Their indices; none where something else that is not known decides as well.
+    """
+    asked = tuple(asked)
+    unknown = {index for index in _origins(asked, nodes) if tensors[index].role in _UNKNOWN}
+    are_lengths = all(
+        tensors[index].role is TensorRole.INPUT and tensors[index].dtype in _INTEGERS and len(tensors[index].shape) == 1
+        for index in unknown
+    )
+    largest = [
+        node.outputs[0] for node in nodes if node.kind is OpKind.REDUCE and node.attributes.get("function") == "max"
+    ]
+    is_largest = bool(_behind(asked, nodes).intersection(largest))
+    return frozenset(unknown) if are_lengths and is_largest else frozenset()
+
+
 def buffers_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequence[TensorSpec]) -> tuple[str, ...]:
     """Names of the buffers that alone decide what some tensors hold; none where anything else does as well.
 
@@ -96,17 +141,27 @@ def buffers_behind(asked: Iterable[int], nodes: Sequence[Node], tensors: Sequenc
 
 def _origins(asked: Iterable[int], nodes: Sequence[Node]) -> set[int]:
     """The tensors that others are made of in the end: what was there before the model ran, and what chance makes."""
-    makers = {output: node for node in nodes for output in node.outputs}
-    origins: set[int] = set()
+    makers = _makers(nodes)
+    return {index for index in _behind(asked, nodes) if not _is_made(makers.get(index))}
+
+
+def _behind(asked: Iterable[int], nodes: Sequence[Node]) -> set[int]:
+    """All tensors that others are made of, themselves among them."""
+    makers = _makers(nodes)
     waiting = list(asked)
     seen = set(waiting)
     while waiting:
-        index = waiting.pop()
-        maker = makers.get(index)
-        if maker is None or maker.kind is OpKind.RANDOM:
-            origins.add(index)
-            continue
-        new = {source for source in maker.inputs if source >= 0} - seen
-        seen |= new
-        waiting += new
-    return origins
+        maker = makers.get(waiting.pop())
+        if maker is not None and _is_made(maker):
+            new = {source for source in maker.inputs if source >= 0} - seen
+            seen |= new
+            waiting += new
+    return seen
+
+
+def _makers(nodes: Sequence[Node]) -> dict[int, Node]:
+    return {output: node for node in nodes for output in node.outputs}
+
+
+def _is_made(maker: Node | None) -> bool:
+    return maker is not None and maker.kind is not OpKind.RANDOM

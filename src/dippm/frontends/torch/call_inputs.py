@@ -139,6 +139,7 @@ def make_inputs(
     default: torch.dtype,
     integer_inputs: frozenset[int],
     full_masks: frozenset[int] = frozenset(),
+    full_lengths: Mapping[int, int] | None = None,
 ) -> tuple[tuple[Any, ...], Mapping[str, Any], tuple[int, ...]]:
     """Make the model's input tensors.
 
@@ -149,6 +150,7 @@ def make_inputs(
         default: Element type where the caller gave none.
         integer_inputs: Positions of inputs without a given type that are int64 instead.
         full_masks: Positions of inputs that are taken to be masks which leave nothing out.
+        full_lengths: By position, what inputs that are lengths of samples are taken to hold.
 
     Returns:
         Positional arguments, keyword arguments, and the inputs' indices in the graph.
@@ -170,6 +172,12 @@ def make_inputs(
         if len(tensors) in full_masks:
             values = (1,) * prod(shape[1:])
             recorder.assumptions.append(f"The mask '{name}' is taken to leave nothing out, as the model decides by it.")
+        length = (full_lengths or {}).get(len(tensors))
+        if length is not None:
+            values = (length,)
+            recorder.assumptions.append(
+                f"The lengths '{name}' are taken to be {length} for all samples, as sizes follow from the largest."
+            )
         tensor = recorder.table.add_input(name=name, shape=shape, dtype=dtype, values=values)
         tensors.append(tensor)
 

@@ -1,8 +1,8 @@
 """What is known of tensors' values while a module is recorded, and what is assumed of them.
 
 A value is known where it follows from the program alone: ``torch.arange(4)``, masks, index tables. Of some that are not
-known a model asks all the same, and one answer is taken: numbers are finite, a random number is its mean, and a check
-of the input passes. Each is reported where the model decides by it.
+known a model asks all the same, and one answer is taken: numbers are finite, a random number is its mean, no
+padding is among an input's integers, and a check of the input passes. Each is reported where the model decides by it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dippm.frontends.torch.asked_values import DRAWN_MEANS
+from dippm.frontends.torch.asked_values import COMPARISONS, DRAWN_MEANS
 from dippm.frontends.torch.meta_tensors import tensors_in, without_values
 from dippm.frontends.torch.one_number import everywhere, filled, same_everywhere
 from dippm.frontends.torch.plans import OpPlan
@@ -29,6 +29,8 @@ _APART = (
     "The numbers of input '{}' that stand beside each other are taken to differ, where the model picks by whether they "
     "do: no edge goes from a node to itself."
 )
+_CHECKED = "The input is taken to pass the checks of its values that the model makes."
+_ABSENT = "Input '{}' is taken not to contain {}, which the model looks for: padding, in most cases."
 _CPU = torch.device("cpu")
 _UNINITIALISED = frozenset({"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"})
 
@@ -46,6 +48,8 @@ class KnownValues:
         self._assumptions = assumptions
         # Tensors whose values follow from the program alone if what is assumed of others holds: what that is.
         self._assumed: dict[int, str] = {}
+        # Of results of comparisons: what may ask about them, what is answered, and what is said of it.
+        self._compared: dict[int, tuple[Any, bool, str]] = {}
 
     def keep(
         self,
@@ -84,6 +88,28 @@ class KnownValues:
         are_integers = not any(item.is_floating_point() or item.is_complex() for item in (one, other))
         if are_of_one_input and are_integers and one.shape == other.shape:
             self._assume(found, True, _APART.format(self._table.specs[base].name))
+
+    def note_compared(self, func: Any, found: torch.Tensor, one: torch.Tensor, other: Any) -> None:
+        """Note where an operator compares an input's integers with a number, or computed numbers with others."""
+        spec = self._table.specs[self._table.slot(one).storage.base]
+        told = ""
+        if isinstance(other, torch.Tensor):
+            is_other = one is not other and one.is_floating_point() and one.shape == other.shape
+            told = _CHECKED if is_other else ""
+        elif spec.role is TensorRole.INPUT and not one.is_floating_point() and one.dtype not in MASK_TYPES:
+            told = _ABSENT.format(spec.name, other)
+        if told:
+            self._compared[self._table.slot(found).index] = (*COMPARISONS[func], told)
+
+    def assume_compared(self, search: Any, found: torch.Tensor, compared: torch.Tensor) -> None:
+        """Answer a model that asks whether a number is anywhere in its input, or whether all numbers agree.
+
+        Language models leave out what padding needs where there is none. Models that write into a larger tensor check
+        that what they wrote is there.
+        """
+        searched, answer, told = self._compared.get(self._table.slot(compared).index, (None, False, ""))
+        if searched is search:
+            self._assume(found, answer, told)
 
     def _assume(self, found: torch.Tensor, answer: bool, told: str) -> None:
         slot = self._table.slot(found)
@@ -136,7 +162,7 @@ class KnownValues:
 
     def assume_check(self) -> torch.Tensor:
         """What a model's check of its own input finds: nothing else in PyTorch asks whether all is true this way."""
-        self._assumptions.append("The input is taken to pass the checks of its values that the model makes.")
+        self._assumptions.append(_CHECKED)
         return torch.tensor(True)
 
     def forget_written(self, func: Any, args: tuple[Any, ...]) -> None:

@@ -20,7 +20,13 @@ from dippm.errors import DippmError, ModelReadError, UnsupportedError, UsageErro
 from dippm.frontends.inputs import InputShapes
 from dippm.frontends.process_lock import PROCESS_LOCK
 from dippm.frontends.time_first import TimeFirst, warn_of_time_first
-from dippm.frontends.torch.asked_values import DataDependentError, FloatIndicesError, buffers_behind, masks_behind
+from dippm.frontends.torch.asked_values import (
+    DataDependentError,
+    FloatIndicesError,
+    buffers_behind,
+    lengths_behind,
+    masks_behind,
+)
 from dippm.frontends.torch.autograd_functions import checkpoints_followed, functions_followed
 from dippm.frontends.torch.call_inputs import check_inputs, default_dtype, make_inputs, unknown_name
 from dippm.frontends.torch.exported_module import ExportedModule
@@ -133,6 +139,20 @@ class _MasksAskedError(Exception):
         self.positions = positions
 
 
+class _LengthsAskedError(Exception):
+    """The module makes sizes of the largest of the lengths of its samples.
+
+    Args:
+        position: Which of the inputs they are.
+        refusal: What is told of it where no lengths go together with the other inputs.
+    """
+
+    def __init__(self, position: int, refusal: Exception) -> None:
+        super().__init__("a size by lengths")
+        self.position = position
+        self.refusal = refusal
+
+
 @dataclasses.dataclass(kw_only=True)
 class _Reading:
     """One module with its inputs, and what was learned about their types."""
@@ -144,6 +164,7 @@ class _Reading:
     state: ModuleState
     integer_inputs: frozenset[int] = frozenset()
     full_masks: frozenset[int] = frozenset()
+    full_lengths: Mapping[int, int] = dataclasses.field(default_factory=dict)
     watch: BatchWatch | None = None
 
     def read_in_order(self, *, batch_hint: int | None, batches: tuple[int, ...] | None) -> Graph:
@@ -292,7 +313,28 @@ class _Reading:
                 self.integer_inputs |= {position}
             except _MasksAskedError as exc:
                 self.full_masks |= exc.positions
+            except _LengthsAskedError as exc:
+                return self._read_at_lengths(exc, batch)
         raise AssertionError("every retry makes one more input an integer or a mask")
+
+    def _read_at_lengths(self, asked: _LengthsAskedError, batch: int) -> Graph:
+        """Read the module with samples that are as long as an input is in one of its dimensions."""
+        for size in self._sizes_beside(asked.position):
+            lengths = {**self.full_lengths, asked.position: size}
+            reading = dataclasses.replace(self, full_lengths=lengths)
+            try:
+                graph = reading.read_at(batch)
+            except DippmError:
+                continue
+            self.full_masks, self.full_lengths = reading.full_masks, reading.full_lengths
+            return graph
+        raise asked.refusal
+
+    def _sizes_beside(self, position: int) -> Iterable[int]:
+        """The sizes of a sample of the other inputs: first of what stands before one of them, the largest in front."""
+        entries = self.input.entries
+        order = sorted(set(range(len(entries))) - {position}, key=lambda other: (position - other - 1) % len(entries))
+        return dict.fromkeys(size for other in order for size in sorted(entries[other].shape, reverse=True) if size > 1)
 
     def _record(self, recorder: Recorder, *, batch: int) -> Graph:
         recorder.table.add_weights_of(self.module)
@@ -308,6 +350,7 @@ class _Reading:
             default=default_dtype(self.module),
             integer_inputs=self.integer_inputs,
             full_masks=self.full_masks,
+            full_lengths=self.full_lengths,
         )
         with collection_paused(), compiler_off():
             # Models that draw random numbers on the host, to leave out layers or to place masks, draw the same ones.
@@ -356,15 +399,25 @@ class _Reading:
                 return self.module(*positional, **named)
         except (DippmError, FloatIndicesError):
             raise
-        except DataDependentError as exc:
-            masks = masks_behind(exc.tensors, recorder.nodes(), recorder.tensors)
-            inputs = [i for i, tensor in enumerate(recorder.tensors) if tensor.role is TensorRole.INPUT]
-            positions = frozenset(map(inputs.index, masks)) - self.full_masks
-            if positions:
-                raise _MasksAskedError(positions) from exc
-            raise self._error(exc, recorder, batch=batch) from exc
         except Exception as exc:
-            raise self._error(exc, recorder, batch=batch) from exc
+            # TorchScript puts an error of its own in the place of what was raised.
+            asked = next((each for each in (exc, recorder.raised) if isinstance(each, DataDependentError)), None)
+            refusal = self._error(exc, recorder, batch=batch)
+            if asked is not None:
+                self._assume_full(asked, recorder, refusal)
+            raise refusal from exc
+
+    def _assume_full(self, asked: DataDependentError, recorder: Recorder, refusal: Exception) -> None:
+        """Ask for another reading where the module decides by masks or lengths, which are taken to be full."""
+        nodes, tensors = recorder.nodes(), recorder.tensors
+        inputs = [i for i, tensor in enumerate(tensors) if tensor.role is TensorRole.INPUT]
+        masks = frozenset(map(inputs.index, masks_behind(asked.tensors, nodes, tensors))) - self.full_masks
+        if masks:
+            raise _MasksAskedError(masks) from asked
+        lengths = map(inputs.index, lengths_behind(asked.tensors, nodes, tensors))
+        for position in lengths:
+            if position not in self.full_lengths and self.input.entries[position].shape == ():
+                raise _LengthsAskedError(position, refusal) from asked
 
     def _error(self, error: Exception, recorder: Recorder, *, batch: int) -> Exception:
         shapes = ", ".join(str(list(entry.at(batch))) for entry in self.input.entries)
@@ -432,13 +485,15 @@ def _unwrapped(module: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 @contextmanager
 def _reading_conditions() -> Iterator[None]:
-    """Make recordings repeatable: no fused attention shortcut, no warnings of a real run; all is put back after."""
+    """Make recordings repeatable: nothing is fused, and a real run warns of nothing; all is put back after."""
     with ExitStack() as stack:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
         had_fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, had_fastpath)
+        # TorchScript fuses what it has run a few times, and keeps parts of it for a backward pass.
+        stack.enter_context(torch.jit.optimized_execution(False))  # type: ignore[attr-defined]
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         yield

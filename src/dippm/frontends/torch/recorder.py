@@ -22,7 +22,14 @@ from dippm.costs.autocast import CAST_KINDS, LOWERED, RAISED
 from dippm.costs.decompositions import FLOPS_PER_ELEMENT, warn_of_decomposition
 from dippm.costs.training_step.checkpointing import AUTOGRAD_FUNCTION
 from dippm.errors import UnsupportedError
-from dippm.frontends.torch.asked_values import DRAWN_MEANS, FINITENESS, DataDependentError, FloatIndicesError
+from dippm.frontends.torch.asked_values import (
+    COMPARISONS,
+    DRAWN_MEANS,
+    FINITENESS,
+    SEARCHES,
+    DataDependentError,
+    FloatIndicesError,
+)
 from dippm.frontends.torch.attributes import ATTRIBUTE_BUILDERS
 from dippm.frontends.torch.autocast_regions import AutocastRegions
 from dippm.frontends.torch.expansions import (
@@ -204,6 +211,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.values.assume_finite(result, FINITENESS[func])
             elif func is _DIFFER:
                 self.values.assume_apart(result, *map(self.table.adopt, args))
+            elif func in COMPARISONS:
+                self.values.note_compared(func, result, self.table.adopt(args[0]), args[1])
+            elif func in SEARCHES:
+                self.values.assume_compared(func, result, self.table.adopt(args[0]))
             return result
         except Exception as exc:
             self.raised = exc

@@ -100,8 +100,7 @@ def read_script_file(
                 code="torch.script_invalid",
                 cure="Script a module whose forward takes one fixed set of inputs.",
             )
-        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-            return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
+        return read_module(module, input=input, source=str(path), mode=mode, batch_hint=batch_hint)
 
 
 def _opens_files(code: bytes) -> bool:
