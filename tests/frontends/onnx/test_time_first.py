@@ -121,6 +121,22 @@ def test_a_model_that_needs_its_batch_in_front_keeps_it_and_is_told(read) -> Non
     assert any("its number of steps" in warning for warning in graph.warnings)
 
 
+def test_channels_are_no_batch_where_turning_leaves_the_layer_one_sample(read) -> None:
+    nodes = [
+        helper.make_node("Transpose", ["sound"], ["t"], perm=[3, 0, 1, 2]),
+        helper.make_node("Reshape", ["t", "rows"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "matrix"], ["mapped"]),
+        helper.make_node("Reshape", ["mapped", "steps"], ["x"]),
+        *lstm(),
+    ]
+    fixed = {"rows": np.array([20, 32]), "steps": np.array([20, 1, 32]), "matrix": np.zeros((32, 32), np.float32)}
+    weights = {**LSTM_WEIGHTS, **fixed}
+    graph = read(nodes, inputs={"sound": [1, 2, 16, 20]}, weights=weights)
+    assert sizes(graph) == ["N", "2", "16", "20"]
+    assert Workload.from_graph(graph).at([1]).macs.sum() == 20 * (STEP_MACS + 32 * 32)
+    assert any("is called the batch here" in warning for warning in graph.warnings)
+
+
 def test_an_unbatched_sequence_is_left_alone(read) -> None:
     graph = read(lstm(), inputs={"x": [20, 1, 32]}, weights=LSTM_WEIGHTS, given="20,1,32:unbatched")
     assert sizes(graph) == ["20", "1", "32"]

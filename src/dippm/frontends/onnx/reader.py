@@ -21,7 +21,7 @@ from dippm.frontends.onnx.lowering import lower
 from dippm.frontends.onnx.program import InputDeclaration, Program
 from dippm.frontends.onnx.rebatching import Choices, Rebatching, Signature
 from dippm.frontends.onnx.slice_bounds import check_slices
-from dippm.frontends.onnx.time_first import find_time_first
+from dippm.frontends.onnx.time_first import find_time_first, has_batch_as_time
 from dippm.frontends.onnx.values import DATA_LIMIT
 from dippm.frontends.picked_samples import find_picker, warn_of_picked_samples
 from dippm.frontends.time_first import warn_of_time_first
@@ -129,7 +129,7 @@ def _with_batch_behind_time(
             turned = read_planned(plan_inputs(declarations, shapes, time_first=found.inputs))
         except (ModelReadError, UnsupportedError):
             return None
-        return turned if turned.fixed_batch is None and find_time_first(turned) is None else None
+        return turned if turned.fixed_batch is None and not has_batch_as_time(turned) else None
 
     try:
         turned = read_turned(program.inputs)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dippm.frontends.time_first import TimeFirst, describe_layer, inputs_before, is_batch_the_time
 from dippm.graph import RECURRENT_KINDS, Graph, Node, OpKind, TensorRole
 
-__all__ = ["find_time_first"]
+__all__ = ["find_time_first", "has_batch_as_time"]
 
 _STATE_RANK = 3
 
@@ -34,6 +34,11 @@ def find_time_first(graph: Graph) -> TimeFirst | None:
     kind = layers[0].kind
     called = kind.value.upper() if kind in RECURRENT_KINDS else "attention"
     return TimeFirst(layer=describe_layer(called, layers[0].scope), inputs=positions, names=names)
+
+
+def has_batch_as_time(graph: Graph) -> bool:
+    """Whether the batch is the time to any layer, wherever that comes from."""
+    return any(_takes_batch_as_time(graph, node) for node in graph.nodes)
 
 
 def _takes_batch_as_time(graph: Graph, node: Node) -> bool:
