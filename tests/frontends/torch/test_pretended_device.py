@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from dippm.errors import UnsupportedError  # noqa: E402
+from dippm.errors import UnsupportedError, UsageError  # noqa: E402
 from dippm.graph import Graph, OpKind  # noqa: E402
 
 
@@ -84,6 +84,36 @@ def test_a_cast_on_the_way_to_a_gpu_is_a_cast(
             return x.to("cuda", torch.float16)
 
     assert kinds(read(Halves(), "5")) == [OpKind.CAST]
+
+
+@pytest.mark.parametrize(
+    ("forward", "dtype"),
+    [
+        (lambda x: x.type(x.type()), torch.float32),
+        (lambda x: x.type("torch.cuda.HalfTensor"), torch.float16),
+        (lambda x: x.type(torch.cuda.LongTensor), torch.int64),
+        (lambda x: x.type(dtype=torch.bfloat16), torch.bfloat16),
+        (lambda x: x.type(torch.DoubleTensor if x.type() == "torch.FloatTensor" else torch.bool), torch.float64),
+    ],
+)
+def test_tensor_types_of_any_device_are_element_types(
+    forward: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype, read: Callable[..., Graph]
+) -> None:
+    class Typed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return forward(x + 1)
+
+    graph = read(Typed(), "5")
+    assert f"torch.{graph.tensors[graph.outputs[0]].dtype.value}" == str(dtype)
+
+
+def test_a_tensor_type_that_is_none_is_told(read: Callable[..., Graph]) -> None:
+    class Typed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.type("torch.FloatingTensor")
+
+    with pytest.raises(UsageError, match=r"invalid type: 'torch\.FloatingTensor'"):
+        read(Typed(), "5")
 
 
 def test_the_data_of_a_tensor_lie_where_the_tensor_lies(read: Callable[..., Graph]) -> None:

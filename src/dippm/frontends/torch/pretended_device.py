@@ -67,6 +67,9 @@ class PretendedDevice(TorchFunctionMode):
         if func in _MOVES:
             return args[0]
         kwargs = kwargs or {}
+        if func is torch.Tensor.type:
+            wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+            return _type_name(args[0].dtype) if wanted is None else args[0].to(_dtype_of(wanted))
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": _here(kwargs["device"])}
         if func is torch.Tensor.to:
@@ -123,6 +126,21 @@ def _here(value: Any) -> Any:
     if isinstance(value, (str, torch.device)) and torch.device(value).type != "meta":
         return _CPU
     return _CPU if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    """What tensors of an element type are called on an ordinary device, such as ``torch.FloatTensor``."""
+    with _disable_current_modes():
+        return torch.empty(0, dtype=dtype).type()
+
+
+def _dtype_of(wanted: Any) -> torch.dtype:
+    """The element type of a tensor type, which may be given by its name and belong to another device."""
+    named = getattr(torch, wanted.rpartition(".")[2], None) if isinstance(wanted, str) else wanted
+    dtype = getattr(named, "dtype", named)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"invalid type: {wanted!r}")
+    return dtype
 
 
 def _getter(name: str) -> Any:
