@@ -56,3 +56,10 @@ def test_scratch_of_recurrent_layers_and_sorts(builder):
     )
     builder.node(OpKind.SORT, [y], builder.N, 10, 32)
     assert _dropped(builder.graph()) == ([0, 0], [4 * 3 * 2 * 16 * 2 * 10, 2 * 320 * (4 + 8)])
+
+
+@pytest.mark.parametrize("function", ["searchsorted", "bucketize", "histc", "bincount"])
+def test_a_search_for_places_sorts_nothing(builder, function):
+    x, edges = builder.input(builder.N, 100_000), builder.input(64)
+    builder.node(OpKind.SORT, [x, edges], builder.N, 100_000, function=function)
+    assert _dropped(builder.graph()) == ([0], [0])

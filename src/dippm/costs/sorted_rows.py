@@ -15,10 +15,13 @@ from dippm.costs.polynomial import FloatArray
 from dippm.costs.sizes import GraphSizes
 from dippm.graph import Attribute, OpKind
 
-__all__ = ["SEARCHES", "SHORT_ROW", "is_held_in_blocks", "row_lengths"]
+__all__ = ["COUNTS", "SEARCHES", "SHORT_ROW", "is_held_in_blocks", "row_lengths"]
 
 SEARCHES = ("topk", "kthvalue")
 """Functions that look for the largest keys of a row."""
+
+COUNTS = ("searchsorted", "bucketize", "histc", "bincount")
+"""Functions that look for the place of each element among others, and sort nothing."""
 
 SHORT_ROW = 4096.0
 """Rows up to this are sorted where a block of threads holds them, and move once."""
@@ -37,12 +40,12 @@ def row_lengths(sizes: GraphSizes, node: IndexArray) -> FloatArray:
 
 
 def is_held_in_blocks(sizes: GraphSizes) -> npt.NDArray[np.bool_]:
-    """Sorts that take no memory beside their results: of short rows, and searches for the largest keys of any.
+    """Sorts that take no memory beside their results: of short rows, and searches for the largest keys or for places.
 
     Shapes:
         Result: [n_nodes].
     """
-    result: npt.NDArray[np.bool_] = sizes.is_kind(OpKind.SORT) & sizes.has_function(*SEARCHES)
+    result: npt.NDArray[np.bool_] = sizes.is_kind(OpKind.SORT) & sizes.has_function(*SEARCHES, *COUNTS)
     sorts = np.flatnonzero(sizes.is_kind(OpKind.SORT) & sizes.has_function(*_ROW_SORTS))
     row = row_lengths(sizes, sorts)
     result[sorts] = (row[:, 0] <= SHORT_ROW) & np.all(row[:, 1:] == 0.0, axis=1)

@@ -14,7 +14,8 @@ product with packed        the weight in 16 bits, where its library unpacks it f
 weight
 gradient of a softmax      what it is handed times the softmax, which its kernel reads
 sort of long rows          a second copy of keys and int64 positions: an assumption on the radix sort's buffers;
-                           none where a block of threads holds a row, nor in a search for the largest
+                           none where a block of threads holds a row, nor in a search for the largest or for
+                           places
 =========================  =================================================================================
 
 Batch norm, softmax, reductions and element-wise operators allocate nothing. A graph that lists such an output itself

@@ -306,6 +306,38 @@ _TOKEN_LAYERS = {
     "ReLU in place through a view": lambda: _Call(_changed_through_a_view),
     "ReLU in place of tokens": lambda: nn.Sequential(nn.Linear(64, 48), nn.ReLU(inplace=True)),
     "ReLU in place of tokens without bias": lambda: nn.Sequential(nn.Linear(64, 48, bias=False), nn.ReLU(inplace=True)),
+    **{
+        name: lambda name=name: _Call(getattr(torch, name))
+        for name in (
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "cosh",
+            "sinh",
+            "tan",
+            "erfc",
+            "exp2",
+            "expm1",
+            "log10",
+            "log1p",
+            "log2",
+            "lgamma",
+        )
+    },
+    **{
+        f"{name} of two": lambda name=name: _Call(getattr(torch, name), (32, 64))
+        for name in ("maximum", "minimum", "hypot", "logaddexp", "remainder", "pow", "xlogy")
+    },
+    **{
+        f"{name} by a tensor": lambda name=name: _Call(lambda x: getattr(torch, name)(x, x.detach()))
+        for name in ("maximum", "minimum", "hypot", "logaddexp", "pow", "atan2", "remainder")
+    },
+    "product added": lambda: _Call(torch.addcmul, (32, 64), (32, 64)),
+    "quotient added": lambda: _Call(torch.addcdiv, (32, 64), (32, 64)),
+    "cumulative logarithm of sums": lambda: _Call(lambda x: x.logcumsumexp(1)),
     "error function": lambda: _Call(torch.erf),
     "inverse error function": lambda: _Call(lambda x: torch.erfinv(x) * 2),
     "logarithm of sums": lambda: _Call(lambda x: x.logsumexp(-1)),

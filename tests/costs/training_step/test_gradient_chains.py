@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from dippm.costs.training_step.gradient_chains import GRADIENT_CHAINS, run_chain
+from dippm.costs.training_step.gradient_chains import (
+    GRADIENT_CHAINS,
+    OPERAND_CHAINS,
+    run_chain,
+    run_operand_chains,
+)
 from dippm.costs.training_step.step_builder import StepBuilder
 from dippm.graph import DType, OpKind
 
@@ -14,7 +19,7 @@ from dippm.graph import DType, OpKind
 @pytest.fixture(name="operands")
 def _operands(builder: Any) -> tuple[StepBuilder, dict[str, int]]:
     n = builder.N
-    operands = {letter: builder.input(n, 8, dtype=DType.FLOAT16) for letter in "gxyb"}
+    operands = {letter: builder.input(n, 8, dtype=DType.FLOAT16) for letter in "gxybc"}
     return StepBuilder(builder.graph(operands["y"])), operands
 
 
@@ -28,9 +33,48 @@ def test_a_chain_uses_all_of_its_results(operands: tuple[StepBuilder, dict[str, 
     assert all(node.outputs[0] in read for node in builder.nodes[:-1])
     assert given["g"] in read
     assert {node.source_op for node in builder.nodes} == {f"{name}_backward"}
-    # What the steps write stays until the last of them.
-    assert set(builder.chain_ends.values()) == {len(builder.nodes) - 1}
+    # What the steps write stays until the last of them, or of their statement.
+    ends = list(builder.chain_ends.values())
+    assert name == "logcumsumexp" or set(ends) == {len(builder.nodes) - 1}
+    assert ends == sorted(ends)
     assert list(builder.chain_ends) == list(range(len(builder.nodes)))
+
+
+@pytest.mark.parametrize("name", OPERAND_CHAINS)
+def test_a_chain_of_one_of_several_inputs_uses_all_of_its_results(
+    operands: tuple[StepBuilder, dict[str, int]], name: str
+) -> None:
+    builder, given = operands
+    for position, steps in OPERAND_CHAINS[name].items():
+        before = len(builder.nodes)
+        result = run_operand_chains(builder, name, given, [position])[position]
+        nodes = builder.nodes[before:]
+        assert len(nodes) == len(steps)
+        read = {index for node in nodes for index in node.inputs}
+        assert all(node.outputs[0] in read for node in nodes[:-1])
+        assert builder.shape(result) == builder.shape(given["g"])
+        assert given["g"] in read or result == given["g"]
+
+
+def test_the_gradient_of_a_maximum_by_hand(operands: tuple[StepBuilder, dict[str, int]]) -> None:
+    builder, given = operands
+    result = run_operand_chains(builder, "maximum", given, [0])[0]
+    half, is_equal, shared, is_less, masked = builder.nodes
+    assert (half.kind, half.inputs) == (OpKind.DIV, (given["g"],))
+    assert is_equal.inputs == is_less.inputs == (given["x"], given["b"])
+    assert shared.inputs == (is_equal.outputs[0], half.outputs[0], given["g"])
+    # Written over what it masks.
+    assert masked.inputs == (shared.outputs[0], is_less.outputs[0])
+    assert builder.base(result) == shared.outputs[0]
+
+
+def test_steps_of_small_operands_alone_are_small(operands: tuple[StepBuilder, dict[str, int]]) -> None:
+    builder, given = operands
+    row = builder.new_tensor(builder.shape(given["x"])[1:], DType.FLOAT16)
+    run_operand_chains(builder, "pow", {**given, "b": row}, [0])
+    shapes = [builder.shape(node.outputs[0]) for node in builder.nodes]
+    small, large = builder.shape(row), builder.shape(given["g"])
+    assert shapes == [small, large, large, large, small, large]
 
 
 def test_the_gradient_of_a_square_root_by_hand(operands: tuple[StepBuilder, dict[str, int]]) -> None:

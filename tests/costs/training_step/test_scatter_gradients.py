@@ -27,6 +27,23 @@ def test_what_is_added_gets_the_gradient_of_its_place(builder: Any, gradients_of
     assert _backward(builder, gradients_of, "scatter_add") == [(OpKind.GATHER, "gather")]
 
 
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [("index_add", []), ("scatter_add", []), ("index_copy", [(OpKind.COPY, "clone")])],
+)
+def test_a_table_that_is_added_to_gets_the_gradient_itself(
+    builder: Any, gradients_of: Any, function: str, expected: list[tuple[OpKind, str]]
+) -> None:
+    n = builder.N
+    table = builder.node(OpKind.LINEAR, [builder.input(n, 16), builder.weight(16, 16)], n, 16)
+    added = builder.node(
+        OpKind.SCATTER, [table, builder.input(n, dtype=DType.INT64), builder.input(n, 16)], n, 16, function=function
+    )
+    builder.node(OpKind.LINEAR, [added, builder.weight(10, 16)], n, 10)
+    found = [(node.kind, str(node.attributes.get("function", ""))) for node in gradients_of(builder.graph(), 1)]
+    assert found == expected
+
+
 @pytest.mark.parametrize("function", LOOKUPS)
 def test_a_mean_counts_what_met_at_each_place(builder: Any, gradients_of: Any, function: str) -> None:
     lookup, addition = LOOKUPS[function]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dippm.costs.training_step.backward import Gradients, Outputs, Rule, first_of, function_of
-from dippm.costs.training_step.gradient_chains import GRADIENT_CHAINS, run_chain
+from dippm.costs.training_step.gradient_chains import (
+    GRADIENT_CHAINS,
+    OPERAND_CHAINS,
+    run_chain,
+    run_operand_chains,
+)
 from dippm.costs.training_step.moving_gradients import select_gradient
 from dippm.graph import ACTIVATION_KINDS, Node, OpKind
 
@@ -14,14 +19,13 @@ __all__ = ["ELEMENTWISE_RULES", "gradients_of_inputs", "reduce_gradient"]
 # Element-wise operators whose gradient needs the result and not the input.
 _KEEPS_RESULT = frozenset({OpKind.RELU, OpKind.SIGMOID, OpKind.TANH})
 _KEEPS_RESULT_IN_PLACE = frozenset({OpKind.LEAKY_RELU, OpKind.ELU})
-_RESULT_FUNCTIONS = frozenset({"exp", "exp2", "sqrt", "rsqrt", "reciprocal", "expm1", "tan"})
+_RESULT_FUNCTIONS = frozenset({"exp"})
 _FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "real", "frac"})
 _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
 _LOSSES = frozenset(
     {"mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
 )
-_DIVISION_REMAINDERS = frozenset({"fmod", "remainder"})
 _REDUCE_INPUT_FUNCTIONS = _LOSSES
 _REDUCE_BOTH_FUNCTIONS = frozenset({"prod", "max", "min", "median", "mode"})
 # Gradients that divide by the deviation first.
@@ -81,7 +85,21 @@ def _power(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if len(node.inputs) == 1:
         _chain(gradients, node, "pow", taken)
     else:
-        _product(gradients, node, taken)
+        _operand_chains(gradients, node, "pow", taken)
+
+
+def _operand_chains(gradients: Gradients, node: Node, name: str, taken: Outputs) -> None:
+    """Hand each input of an operator of several what its own chain computes."""
+    builder = gradients.builder
+    wanted = [position for position, index in enumerate(node.inputs) if gradients.wants(index)]
+    letters = {letter: index for letter, index in zip("xbc", node.inputs, strict=False) if index >= 0}
+    if name == "pow":
+        # Autograd keeps the result for the exponent, whether that has a gradient or not.
+        builder.view(node.outputs[0], builder.shape(node.outputs[0]))
+    operands = {"g": first_of(taken), "y": node.outputs[0], **letters}
+    results = run_operand_chains(builder, name, operands, wanted)
+    for position in sorted(results):
+        gradients.give(node.inputs[position], results[position])
 
 
 def _division(gradients: Gradients, node: Node, taken: Outputs) -> None:
@@ -102,7 +120,8 @@ def _sum(gradients: Gradients, node: Node, taken: Outputs) -> None:
     for position, index in enumerate(node.inputs):
         if not gradients.wants(index):
             continue
-        if node.kind is OpKind.SUB and position == 1:
+        # The first of ``rsub`` is what is taken away.
+        if node.kind is OpKind.SUB and position == (0 if node.source_op.endswith("rsub") else 1):
             negated = gradients.make(OpKind.UNARY, (gradient,), gradient, "neg")
             gradients.give(index, negated)
         else:
@@ -164,8 +183,8 @@ def _binary(gradients: Gradients, node: Node, taken: Outputs) -> None:
     if function in _CELLS:
         _cell(gradients, node, taken)
         return
-    if function in _DIVISION_REMAINDERS and not any(map(gradients.wants, node.inputs[1:])):
-        gradients.give(node.inputs[0], first_of(taken))
+    if function in OPERAND_CHAINS and not any(gradients.builder.dtype(i).is_complex for i in node.inputs if i >= 0):
+        _operand_chains(gradients, node, function, taken)
         return
     kept: Sequence[int] = node.inputs
     if function == "polar":

@@ -42,6 +42,8 @@ _EXTREME: Sequence[_Step] = (
 _REDUCTIONS: Mapping[object, tuple[Sequence[_Step], int]] = {
     "mean": (_MEAN, 5), "amax": (_EXTREME, 7), "amin": (_EXTREME, 7),
 }  # fmt: skip
+# Scatters that add to what is there, which has no effect on its gradient.
+_ADDING = frozenset({"scatter_add", "index_add"})
 # Scatters that take an index of one dimension look up with another kernel.
 _BY_ROW = {"gather": "index_select", "scatter_add": "index_add"}
 
@@ -55,7 +57,9 @@ def scatter_gradient(gradients: Gradients, node: Node, taken: Outputs) -> None:
         _reduced(gradients, node, gradient, *reduced)
         return
     indices = [index for index in rest if index >= 0 and not gradients.wants(index)]
-    if gradients.wants(x):
+    if gradients.wants(x) and function_of(node) in _ADDING:
+        gradients.give(x, gradient)
+    elif gradients.wants(x):
         gradients.give(x, gradients.make(OpKind.COPY, (gradient,), x, "clone"))
     for index in rest:
         if gradients.wants(index):
