@@ -73,6 +73,15 @@ def test_a_copy_in_another_order_is_copied_back_and_a_plain_one_is_not(builder: 
     assert gradients_of(builder.graph(), 1) == []
 
 
+def test_a_view_that_is_copied_has_the_gradient_of_the_view(builder: Any, x: int, gradients_of: Any) -> None:
+    n = builder.N
+    builder.node(OpKind.COPY, [x], n, 128, function="view_copy")
+    assert [node.kind for node in gradients_of(builder.graph(), 1)] == [OpKind.VIEW]
+    builder.nodes.pop()
+    builder.node(OpKind.COPY, [x], n, 8, 4, function="slice_copy")
+    assert [node.kind for node in gradients_of(builder.graph(), 1)] == [OpKind.PAD]
+
+
 @pytest.mark.parametrize(("function", "reads_image"), [("constant", False), ("reflect", True)])
 def test_padding_by_what_the_image_holds_keeps_the_image(
     builder: Any, x: int, gradients_of: Any, function: str, reads_image: bool

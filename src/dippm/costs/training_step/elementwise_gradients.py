@@ -24,7 +24,16 @@ _FREE_FUNCTIONS = frozenset({"neg", "positive", "identity", "conj_physical", "re
 _FLAT_FUNCTIONS = frozenset({"floor", "ceil", "round", "trunc", "sign", "sgn"})
 _MASK_FUNCTIONS = frozenset({"where", "masked_fill"})
 _LOSSES = frozenset(
-    {"mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"}
+    {
+        "mse_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+        "soft_margin_loss",
+        "multi_margin_loss",
+        "multilabel_margin_loss_forward",
+    }
 )
 _REDUCE_INPUT_FUNCTIONS = _LOSSES
 _REDUCE_BOTH_FUNCTIONS = frozenset({"prod", "max", "min", "median", "mode"})

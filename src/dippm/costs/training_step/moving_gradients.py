@@ -31,6 +31,8 @@ _SUMMED_BY = {
 }
 # Lookups of which autograd keeps what they read from, for its shape alone.
 _KEPT_FOR_ITS_SHAPE = frozenset({"gather", "take", "masked_select"})
+# What a view is called that is copied.
+_COPIED = "_copy"
 _CONSTANT_PADS = frozenset({"pad", "constant", "constant_pad_nd", "_pad_circular"})
 
 
@@ -77,7 +79,9 @@ def _copy(gradients: Gradients, node: Node, taken: Outputs) -> None:
     x = node.inputs[0]
     gradient = first_of(taken)
     function = function_of(node)
-    if function == "copy" and len(node.inputs) > 1:
+    if function.endswith(_COPIED) and function != "_reshape_copy":
+        _view(gradients, node, taken)
+    elif function == "copy" and len(node.inputs) > 1:
         # The first is overwritten by the second.
         gradients.give(node.inputs[1], gradient)
         if gradients.wants(x):

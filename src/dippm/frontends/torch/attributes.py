@@ -100,8 +100,11 @@ def _per_channel(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dic
 
 
 def _batch_norm(arguments: _Arguments, outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
-    attributes = _per_channel(arguments, outputs)
-    return attributes | {"is_training": True} if arguments["training"] else attributes
+    return _batch_norm_of_batch(arguments, outputs) if arguments["training"] else _per_channel(arguments, outputs)
+
+
+def _batch_norm_of_batch(arguments: _Arguments, outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    return _per_channel(arguments, outputs) | {"is_training": True}
 
 
 def _normalized_shape(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
@@ -126,6 +129,12 @@ def _pool(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, 
         "stride": _tuple(arguments["stride"], rank=rank) or kernel,
         "padding": _tuple(arguments["padding"], rank=rank),
     }
+
+
+def _fractional_pool(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
+    """Windows at random places, about as far apart as they are wide."""
+    kernel = _tuple(arguments["kernel_size"], rank=1)
+    return {"kernel": kernel, "stride": kernel, "padding": (0,) * len(kernel)}
 
 
 def _output_size(arguments: _Arguments, _outputs: Sequence[torch.Tensor]) -> dict[str, Attribute]:
@@ -162,9 +171,11 @@ ATTRIBUTE_BUILDERS: Mapping[str, Callable[[_Arguments, Sequence[torch.Tensor]], 
     "recurrent": _recurrent,
     "per_channel": _per_channel,
     "batch_norm": _batch_norm,
+    "batch_norm_of_batch": _batch_norm_of_batch,
     "normalized_shape": _normalized_shape,
     "group_norm": _group_norm,
     "pool": _pool,
+    "fractional_pool": _fractional_pool,
     "output_size": _output_size,
     "axes": _axes,
     "row": _row,

@@ -50,7 +50,9 @@ _BINARY_FUNCTIONS = {
     "bitwise_left_shift": "shift_left", "bitwise_right_shift": "shift_right", "remainder": "remainder",
     "fmod": "remainder", "atan2": "atan2", "hypot": "hypot", "copysign": "copysign", "lerp": "lerp",
     "masked_fill": "where", "floor_divide": "floor_divide", "logaddexp": "logaddexp", "polar": "polar",
-    "complex": "complex", "xlogy": "xlogy", "nextafter": "nextafter", "gcd": "gcd", "dist": "dist",
+    "complex": "complex", "xlogy": "xlogy", "nextafter": "nextafter", "gcd": "gcd", "dist": "dist", "lcm": "lcm",
+    "linalg_cross": "cross", "heaviside": "heaviside", "ldexp": "ldexp", "logaddexp2": "logaddexp2", "igamma": "igamma",
+    "igammac": "igammac", "special_xlog1py": "xlog1py", "special_zeta": "zeta", "addr": "addr",
 }  # fmt: skip
 
 _REDUCE_FUNCTIONS = {
@@ -60,6 +62,24 @@ _REDUCE_FUNCTIONS = {
     "linalg_vector_norm": "norm", "aminmax": "aminmax", "count_nonzero": "count_nonzero", "median": "median",
     "nanmedian": "median", "mode": "mode", "_is_all_true": "all",
 }  # fmt: skip
+
+# Bessel functions and polynomials, whose kernels evaluate a series for each element.
+_SPECIAL_UNARY = (
+    "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 entr erfcx i0e i1e log_ndtr modified_bessel_i0 modified_bessel_i1 "
+    "modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 scaled_modified_bessel_k1 "
+    "spherical_bessel_j0"
+)
+_SPECIAL_BINARY = (
+    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w hermite_polynomial_h "
+    "hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p shifted_chebyshev_polynomial_t "
+    "shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w"
+)
+
+# Views that a program without aliases, as a functional export makes it, copies.
+_COPIED_VIEWS = (
+    "alias as_strided detach diagonal expand narrow permute select slice split split_with_sizes squeeze t transpose "
+    "unbind unfold unsqueeze view"
+)
 
 # No kind of their own: they are nodes of which the operations are known.
 _DECOMPOSITIONS = {
@@ -119,6 +139,21 @@ OPERATORS: Mapping[str, OpRule] = {
         inputs=("input", "weight", "bias", "running_mean", "running_var"),
         attributes="batch_norm",
     ),
+    # What decompositions of an exported program make of it.
+    **{
+        name: OpRule(
+            kind=OpKind.BATCH_NORM,
+            inputs=("input", "weight", "bias", "running_mean", "running_var"),
+            attributes=attributes,
+        )
+        for attributes, names in {
+            "batch_norm": "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
+            "cudnn_batch_norm miopen_batch_norm",
+            "per_channel": "_native_batch_norm_legit_no_training _batch_norm_no_update",
+            "batch_norm_of_batch": "_batch_norm_with_update _batch_norm_with_update_functional",
+        }.items()
+        for name in names.split()
+    },
     "instance_norm": OpRule(
         kind=OpKind.INSTANCE_NORM,
         inputs=("input", "weight", "bias", "running_mean", "running_var"),
@@ -132,12 +167,18 @@ OPERATORS: Mapping[str, OpRule] = {
     "max_pool1d": OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="pool"),
     "max_pool2d_with_indices": OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="pool"),
     "max_pool3d_with_indices": OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="pool"),
+    **{
+        name: OpRule(kind=OpKind.MAX_POOL, inputs=("self",), attributes="fractional_pool")
+        for name in ("fractional_max_pool2d", "fractional_max_pool3d")
+    },
     "avg_pool1d": OpRule(kind=OpKind.AVG_POOL, inputs=("self",), attributes="pool"),
     "avg_pool2d": OpRule(kind=OpKind.AVG_POOL, inputs=("self",), attributes="pool"),
     "avg_pool3d": OpRule(kind=OpKind.AVG_POOL, inputs=("self",), attributes="pool"),
     "adaptive_avg_pool1d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
     "adaptive_avg_pool2d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
     "adaptive_avg_pool3d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "_adaptive_avg_pool2d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
+    "_adaptive_avg_pool3d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
     "adaptive_max_pool2d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
     "adaptive_max_pool3d": OpRule(kind=OpKind.GLOBAL_POOL, inputs=("self",), attributes="output_size"),
     "_softmax": OpRule(kind=OpKind.SOFTMAX, attributes="axes"),
@@ -160,6 +201,9 @@ OPERATORS: Mapping[str, OpRule] = {
             "huber_loss",
             "binary_cross_entropy",
             "binary_cross_entropy_with_logits",
+            "soft_margin_loss",
+            "multi_margin_loss",
+            "multilabel_margin_loss_forward",
         )
     },
     **_named(OpKind.CUMULATIVE, "cumsum cumprod logcumsumexp cummax cummin"),
@@ -205,16 +249,20 @@ OPERATORS: Mapping[str, OpRule] = {
         "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal abs neg sign sgn sin cos tan asin acos atan "
         "sinh cosh asinh acosh atanh erf erfc erfinv floor ceil round trunc frac logical_not bitwise_not isnan isinf "
         "isneginf isposinf isfinite log_sigmoid_forward hardshrink softshrink nan_to_num logit lgamma digamma angle "
-        "real imag special_i0 special_i1 sinc glu conj_physical _conj_physical positive deg2rad rad2deg signbit",
+        "real imag special_i0 special_i1 sinc glu conj_physical _conj_physical positive deg2rad rad2deg signbit i0 "
+        "frexp polygamma mvlgamma",
     ),
+    **{f"special_{name}": OpRule(kind=OpKind.UNARY, function=name) for name in _SPECIAL_UNARY.split()},
+    **{f"special_{name}": OpRule(kind=OpKind.BINARY, function=name) for name in _SPECIAL_BINARY.split()},
+    **{f"{name}_copy": OpRule(kind=OpKind.COPY, function=f"{name}_copy") for name in _COPIED_VIEWS.split()},
     **_plain(OpKind.CAST, "_to_copy"),
     **_named(
         OpKind.COPY,
         "clone copy contiguous repeat tile flip roll rot90 pixel_shuffle pixel_unshuffle channel_shuffle "
-        "native_channel_shuffle im2col col2im unfold_backward tril triu _reshape_copy repeat_interleave permute_copy "
-        "block_diag tril_indices triu_indices renorm trace diag_embed diagonal_copy view_copy _pin_memory",
+        "native_channel_shuffle im2col col2im unfold_backward tril triu _reshape_copy repeat_interleave block_diag "
+        "tril_indices triu_indices renorm trace diag_embed _pin_memory",
     ),
-    **_plain(OpKind.CONCAT, "cat stack concat"),
+    **_plain(OpKind.CONCAT, "cat stack concat _chunk_cat"),
     **_named(
         OpKind.PAD,
         "constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
@@ -231,11 +279,13 @@ OPERATORS: Mapping[str, OpRule] = {
         for name in names.split()
     },
     **_named(OpKind.GATHER, "gather index _unsafe_index index_select take masked_select nonzero roi_align roi_pool"),
+    **_named(OpKind.GATHER, "nonzero_static"),
     **_named(OpKind.GATHER, "ps_roi_align ps_roi_pool"),
     **_named(
         OpKind.SCATTER,
         "scatter scatter_add index_put _unsafe_index_put _index_put_impl index_add index_copy index_fill "
-        "masked_scatter select_scatter slice_scatter one_hot",
+        "masked_scatter select_scatter slice_scatter one_hot diagonal_scatter as_strided_scatter put max_unpool2d "
+        "max_unpool3d",
     ),
     **{
         name: OpRule(kind=OpKind.SCATTER, function=name, attributes="reduction")
@@ -255,7 +305,7 @@ OPERATORS: Mapping[str, OpRule] = {
     **_named(
         OpKind.RANDOM,
         "rand rand_like randn randn_like randint randint_like randperm bernoulli multinomial uniform normal "
-        "exponential random poisson",
+        "exponential random poisson cauchy geometric log_normal",
     ),
     "native_dropout": OpRule(kind=OpKind.DROPOUT, inputs=("input",)),
     **_named(OpKind.QUANTIZE, "quantize_per_tensor quantize_per_channel fake_quantize_per_tensor_affine"),

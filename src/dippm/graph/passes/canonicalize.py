@@ -33,6 +33,7 @@ from dippm.graph.passes.fuse_rsqrt import fuse_rsqrt
 from dippm.graph.passes.fuse_select import fuse_select
 from dippm.graph.passes.fuse_unbind import fuse_unbind
 from dippm.graph.passes.fuse_unrolled_rnn import fuse_unrolled_rnn
+from dippm.graph.passes.fuse_variance import fuse_variance
 from dippm.graph.passes.gather_recurrent_weights import gather_recurrent_weights
 from dippm.graph.passes.order_images import order_images
 from dippm.graph.passes.settle_recurrent_layout import settle_recurrent_layout
@@ -54,6 +55,7 @@ FUSIONS: tuple[Pass, ...] = (
     fuse_layer_norm,
     fuse_batch_norm,
     fuse_group_norm,
+    fuse_variance,
     fuse_rsqrt,
     fuse_attention,
     fuse_roll,

@@ -62,6 +62,12 @@ def test_the_largest_and_their_places(one, shapes, refused) -> None:
     assert "TopK" in unknown.warnings[0]
 
 
+@pytest.mark.parametrize(("count", "function"), [(5, "topk"), (8, "sort")])
+def test_all_of_the_largest_are_a_sort(one, count: int, function: str) -> None:
+    (node,) = one("TopK", "x k", weights={"k": np.array([count])}, outputs=["y", "i"], axis=2).nodes
+    assert (node.kind, node.attributes["function"]) == (OpKind.SORT, function)
+
+
 def test_running_sums_keep_the_shape(one, shapes) -> None:
     graph = one("CumSum", "x a", weights={"a": np.array(1)})
     assert (graph.nodes[0].kind, shapes(graph)) == (OpKind.CUMULATIVE, [["N", "3", "8", "8"]])

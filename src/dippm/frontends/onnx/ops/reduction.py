@@ -94,7 +94,7 @@ def cumulative(call: Call) -> Value:
 
 @rule("TopK")
 def top_k(call: Call) -> list[Value]:
-    """The largest elements along an axis and where they stand."""
+    """The largest elements along an axis and where they stand; all of them are that axis sorted."""
     x = call.required(0)
     axis = normalize_axis(call.int_attribute("axis", -1), len(x.shape))
     wanted = call.known_ints(1)
@@ -108,8 +108,10 @@ def top_k(call: Call) -> list[Value]:
     if not 0 <= count <= x.shape[axis]:
         raise ShapeError(f"it asks for {count} of {x.shape[axis]} elements")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    # ONNX has no other operator that sorts.
+    function = "sort" if count == x.shape[axis] else "topk"
     return call.emit_many(
-        OpKind.SORT, [x], [(shape, x.dtype), (shape, DType.INT64)], attributes={"function": "topk", "axes": (axis,)}
+        OpKind.SORT, [x], [(shape, x.dtype), (shape, DType.INT64)], attributes={"function": function, "axes": (axis,)}
     )
 
 
