@@ -34,6 +34,8 @@ _TERMS: Mapping[str, tuple[_Terms, _Terms]] = {
     "solve_factored": ((0, 0, 2),) * 2,
     "householder": ((2, -2 / 3, 0),) * 2,
     "qr": ((2, -2 / 3, 0), (4, -4 / 3, 0)),
+    # A QR decomposition, and of a square matrix its product with each side and the triangular system of that (5.3).
+    "least_squares": ((2, -2 / 3, 3),) * 2,
     "eigh": ((0, 4 / 3, 0), (0, 9, 0)),
     "eig": ((0, 10, 0), (0, 25, 0)),
     "svd": ((4, -4 / 3, 0), (14, 8, 0)),

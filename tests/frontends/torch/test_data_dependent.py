@@ -11,6 +11,8 @@ import dippm
 from dippm.errors import UnsupportedError
 
 torch = pytest.importorskip("torch")
+from dippm.frontends.inputs import parse_input_shapes  # noqa: E402
+from dippm.frontends.torch import read_module  # noqa: E402
 
 
 class Gate(torch.nn.Module):
@@ -128,3 +130,14 @@ def test_a_buffer_beside_the_input_does_not_decide_alone() -> None:
         without_values = Compares()
     with pytest.raises(UnsupportedError, match="values of its input"):
         dippm.load(without_values, input="8")
+
+
+def test_a_loss_that_refuses_negative_variances_is_read() -> None:
+    class Loss(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.gaussian_nll_loss(x, y, variance)
+
+    graph = read_module(Loss(), input=parse_input_shapes(["8", "8", "8"]))
+    assert [("checks of its values" in warning) for warning in graph.warnings] == [True]
+    # What it checks by runs as well.
+    assert [node.source_op for node in graph.nodes][:2] == ["aten.lt", "aten.any"]

@@ -27,6 +27,8 @@ RUNS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, dict[st
     "solve by cholesky": (lambda x: torch.cholesky_solve(x[..., :3], x), ("solve_factored", {"sides": 3.0})),
     "qr": (lambda x: L.qr(x)[0], ("qr", {})),
     "r alone": (lambda x: L.qr(x, mode="r")[1], ("qr", {"has_vectors": False})),
+    "reflections": (lambda x: torch.geqrf(x)[0], ("householder", {})),
+    "least squares": (lambda x: L.lstsq(x, x[..., :3])[0], ("least_squares", {"sides": 3.0})),
     "determinant": (L.det, ("lu", {})),
     "pseudo-inverse": (L.pinv, ("pinv", {})),
     "exponential": (L.matrix_exp, ("exponential", {})),
@@ -62,3 +64,19 @@ def test_the_interval_is_open_above_and_begins_at_the_arithmetic() -> None:
     assert found.intervals["energy_j"][1] > 100 * found.energy_j
     other = dippm.predict(nn.Linear(512, 512), input="512,512", batch=8, device="A100")
     assert other.intervals["latency_ms"][1] < 10 * other.latency_ms
+
+
+@pytest.mark.parametrize(
+    ("rows", "sides", "shapes"), [(9, (2,), [(6, 2), (2,)]), (6, (2,), [(6, 2), (0,)]), (9, (), [(6,), (1,)])]
+)
+def test_least_squares_have_the_shapes_that_they_have_on_a_gpu(
+    rows: int, sides: tuple[int, ...], shapes: list[tuple[int, ...]]
+) -> None:
+    from dippm.frontends.torch.shapes import SHAPE_RULES
+
+    x, right = (torch.empty(4, rows, *last, device="meta") for last in ((6,), sides))
+    solution, residuals, rank, values = SHAPE_RULES["linalg_lstsq"]({"self": x, "b": right})
+    real = L.lstsq(torch.randn(4, rows, 6), torch.randn(4, rows, *sides), driver="gels")
+    assert solution.shape == real.solution.shape == (4, *shapes[0])
+    assert residuals.shape == real.residuals.shape == ((4, *shapes[1]) if rows > 6 else (0,))
+    assert rank.shape == values.shape == (0,)

@@ -69,7 +69,7 @@ def _decomposition(name: str, arguments: _Arguments, _outputs: Sequence[torch.Te
     if matrix.dim() < 2 or not matrix.numel():
         return {}
     rows, columns = matrix.shape[-2:]
-    right = arguments.get("B")
+    right = arguments.get("B", arguments.get("b"))
     sides = right.numel() * columns / matrix.numel() if isinstance(right, torch.Tensor) else 0.0
     if name == "solve_factored" and right is None:  # the right-hand sides come first
         (rows, columns), sides = others[0].shape[-2:], float(matrix.shape[-1])

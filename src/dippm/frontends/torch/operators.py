@@ -88,7 +88,7 @@ _DECOMPOSITIONS = {
     "cholesky_inverse": "cholesky_inverse", "_linalg_solve_ex": "solve", "linalg_lu_solve": "solve_factored",
     "cholesky_solve": "solve_factored", "linalg_householder_product": "householder", "geqrf": "householder",
     "linalg_qr": "qr", "_linalg_eigh": "eigh", "linalg_eig": "eig", "_linalg_svd": "svd", "linalg_pinv": "pinv",
-    "linalg_matrix_exp": "exponential",
+    "linalg_matrix_exp": "exponential", "linalg_lstsq": "least_squares",
 }  # fmt: skip
 
 OPERATORS: Mapping[str, OpRule] = {

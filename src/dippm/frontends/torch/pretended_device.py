@@ -70,6 +70,9 @@ class PretendedDevice(TorchFunctionMode):
         if func is torch.Tensor.type:
             wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
             return _type_name(args[0].dtype) if wanted is None else args[0].to(_dtype_of(wanted))
+        if func in _CHECKING:
+            with recorder.checking():
+                return func(*args, **kwargs)
         if kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": _here(kwargs["device"])}
         if func is torch.Tensor.to:
@@ -159,5 +162,7 @@ _GRADIENT_HOOKS = frozenset({torch.Tensor.register_hook, torch.Tensor.retain_gra
 _DATA = _getter("data")
 _SET_DATA = inspect.getattr_static(torch.Tensor, "data").__set__
 _SHAPE = _getter("shape")
+# Losses that refuse values of their input.
+_CHECKING = frozenset({torch.nn.functional.gaussian_nll_loss})
 _MOVES = frozenset({torch.Tensor.cuda, torch.Tensor.xpu})
 _TO_PYTHON = frozenset({torch.Tensor.tolist, torch.Tensor.numpy})

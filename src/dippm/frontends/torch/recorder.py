@@ -61,6 +61,8 @@ _DETACH = "detach"
 _MATRIX_RANK = 2
 _DIFFER = torch.ops.aten.ne.Tensor
 _OF_TWO_MATRICES = frozenset({"addmm", "mm", "_scaled_mm", "_scaled_mm_v2", "_int_mm"})
+# What asks for a value to refuse others.
+_CHECKS = frozenset({"equal", "_local_scalar_dense"})
 # Compositions that compare values only to refuse windows that no signal comes back from.
 _CHECKING = frozenset({"istft"})
 # Operators on autocast's list of FP32 that are recorded as what they run.
@@ -259,12 +261,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self, self._lowered(True):
                 return linear_of_copy(*args, **kwargs)
         if plan.is_composite:
-            self._is_checking |= name in _CHECKING
-            try:
-                with self, self._lowered(name in _LOWERED):
-                    return func._op_dk(_COMPOSITE, *args, **kwargs)
-            finally:
-                self._is_checking &= name not in _CHECKING
+            with self, self._lowered(name in _LOWERED), self.checking(name in _CHECKING):
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         arguments = {**plan.defaults, **dict(zip(plan.argument_names, args, strict=False)), **kwargs}
         if name == "scaled_dot_product_attention" and not _is_fused(arguments):
             return self._attend(func, args, kwargs)
@@ -289,6 +287,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
         finally:
             self._is_raised = before
+
+    @contextmanager
+    def checking(self, is_checking: bool = True) -> Iterator[None]:
+        """Whether what asks for a value meanwhile only refuses others."""
+        before, self._is_checking = self._is_checking, self._is_checking or is_checking
+        try:
+            yield
+        finally:
+            self._is_checking = before
 
     @contextmanager
     def _lowered(self, is_lowered: bool) -> Iterator[None]:
@@ -350,7 +357,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.values.note_asked(inputs)
             values = self.values.compute(func, plan, args, kwargs, inputs)
             result = self.values.pick_by_masks(func, arguments) if values is None and is_mask_index else None
-            if values is None and plan.name == "equal" and self._is_checking:
+            if values is None and plan.name in _CHECKS and self._is_checking:
                 return not self.values.assume_check()  # it asks whether it must refuse
             if values is None and result is None:
                 raise DataDependentError(plan.source_op, tuple(self.table.slot(tensor).index for tensor in inputs))

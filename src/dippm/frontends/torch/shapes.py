@@ -158,6 +158,24 @@ def _ctc_loss(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]
     return _new(scores, (samples,)), _new(scores, (samples, steps, 2 * labels + 1))
 
 
+def _reflections(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A QR decomposition as LAPACK packs it, and the scale of each reflection."""
+    x = arguments["self"]
+    return empty_like(x), _new(x, (*x.shape[:-2], min(x.shape[-2:])))
+
+
+def _least_squares(arguments: Mapping[str, Any]) -> tuple[torch.Tensor, ...]:
+    """Solutions and residuals; ranks and singular values are left out by the one driver that GPUs have."""
+    x, right = arguments["self"], arguments["b"]
+    rows, columns = x.shape[-2:]
+    is_vector = right.dim() == x.dim() - 1 and right.shape == x.shape[:-1]
+    sides = () if is_vector else (right.shape[-1],)
+    batch = _broadcast(x.shape[:-2], right.shape[: right.dim() - 1 - len(sides)])
+    residuals = (*batch, *(sides or (1,))) if rows > columns else (0,)
+    rest = _new(x, (0,), dtype=torch.int64), _new(x, (0,))
+    return _new(x, (*batch, columns, *sides)), _new(x, residuals), *rest
+
+
 def _grouped_product(arguments: Mapping[str, Any]) -> torch.Tensor | None:
     a, b = arguments["self"], arguments["mat2"]
     if a.dim() == 2 and b.dim() == 3 and arguments.get("offs") is not None:
@@ -417,6 +435,8 @@ SHAPE_RULES: Mapping[str, _ShapeRule] = {
     "_thnn_fused_lstm_cell": _lstm_cell,
     "_thnn_fused_gru_cell": _gru_cell,
     "_ctc_loss": _ctc_loss,
+    "geqrf": _reflections,
+    "linalg_lstsq": _least_squares,
     "lstm": _recurrent,
     "gru": _recurrent,
     "rnn_tanh": _recurrent,
