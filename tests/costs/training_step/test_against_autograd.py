@@ -335,6 +335,9 @@ _TOKEN_LAYERS = {
         f"{name} by a tensor": lambda name=name: _Call(lambda x: getattr(torch, name)(x, x.detach()))
         for name in ("maximum", "minimum", "hypot", "logaddexp", "pow", "atan2", "remainder")
     },
+    "loss of logits": lambda: _Call(
+        lambda x: functional.binary_cross_entropy_with_logits(x, x.detach()).expand(x.shape[0], 1)
+    ),
     "product added": lambda: _Call(torch.addcmul, (32, 64), (32, 64)),
     "quotient added": lambda: _Call(torch.addcdiv, (32, 64), (32, 64)),
     "cumulative logarithm of sums": lambda: _Call(lambda x: x.logcumsumexp(1)),

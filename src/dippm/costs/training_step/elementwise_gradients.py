@@ -80,6 +80,8 @@ def _chain(gradients: Gradients, node: Node, name: str, taken: Outputs) -> None:
     if builder.shape(gradient) != builder.shape(x):
         gradient = _expanded(gradients, gradient, x)
     operands = {"g": gradient, "x": x, "y": node.outputs[0]}
+    if len(node.inputs) > 1:
+        operands["b"] = node.inputs[1]
     gradients.give(x, run_chain(builder, name, operands, like=x))
 
 

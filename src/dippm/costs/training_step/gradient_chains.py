@@ -100,6 +100,12 @@ GRADIENT_CHAINS: Mapping[str, Sequence[Step]] = {
     ),
     "lgamma": ((OpKind.UNARY, "digamma", ("x",)), (OpKind.MUL, "", ("g", "0"))),
     "norm": ((OpKind.DIV, "", ("x", "y")), (OpKind.MUL, "", ("0", "g"))),
+    "binary_cross_entropy_with_logits": (
+        (OpKind.UNARY, "sigmoid", ("x",)),
+        (OpKind.SUB, "", ("0", "b")),
+        (OpKind.MUL, "", ("1", "g")),
+        (OpKind.DIV, "_", ("2",)),
+    ),
     "logsumexp": ((OpKind.SUB, "", ("x", "y")), (OpKind.UNARY, "exp", ("0",)), (OpKind.MUL, "", ("g", "1"))),
     "var": ((OpKind.SUB, "", ("x",)), (OpKind.MUL, "", ("g", "0"))),
     "cumsum": ((OpKind.COPY, "flip", ("g",)), (OpKind.CUMULATIVE, "cumsum", ("0",)), (OpKind.COPY, "flip", ("1",))),
@@ -137,7 +143,11 @@ reduction, as the mean has in that of a variance, is left out; that of a running
 
 
 # Last steps of the statements of chains that have several, at whose ends what else they have written is dropped.
-_STATEMENTS: Mapping[str, Sequence[int]] = {"logcumsumexp": (1, 3, 5, 11, 17), "atan2": (3, 5)}
+_STATEMENTS: Mapping[str, Sequence[int]] = {
+    "logcumsumexp": (1, 3, 5, 11, 17),
+    "atan2": (3, 5),
+    "binary_cross_entropy_with_logits": (1,),
+}
 # First steps that run once for all inputs.
 _SHARED: Mapping[str, int] = {"atan2": 6}
 
