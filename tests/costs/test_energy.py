@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -9,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dippm.costs.energy import KernelWork, PowerModel, chip_process, is_always_limited, power_w
+from dippm.costs.energy import (
+    BOARD_USE,
+    KernelWork,
+    PowerModel,
+    chip_process,
+    describe_board_use,
+    is_always_limited,
+    power_w,
+)
+from dippm.costs.power_correction import PowerCorrection
 from dippm.devices import find_device, load_catalog
 
 MODEL = PowerModel(idle=0.2, running_pj=20.0, flop_pj=5.0, tensor_pj=3.0, byte_pj=30.0)
@@ -185,3 +195,67 @@ def test_every_card_lies_between_idle_and_its_limit(name: str) -> None:
 def test_power_stays_between_idle_and_the_limit(busy: float, plain: float, tensor: float, moved: float) -> None:
     power = draw("A100-SXM4-40GB", busy=busy, plain=plain, tensor=tensor, moved=moved)
     assert 0.2 * A100.board_power_w - 1e-9 <= power <= A100.board_power_w + 1e-9
+
+
+def test_how_a_call_uses_its_board_by_hand() -> None:
+    """A convolution on tensor cores, one beside them, a product, and a copy that the cache serves; a quarter idle."""
+    peak, tensor, memory = 19.5e12, 312e12, 1.555e12
+    (told,) = describe_board_use(
+        A100,
+        call_s=np.array([8.0]),
+        kernel_s=np.array([[1.0, 1.0, 2.0, 1.0, 0.0]]),
+        work=KernelWork(
+            runs=np.array([1.0, 2.0, 1.0, 1.0, 5.0]),
+            plain_flops=np.array([[0.0, 0.25 * peak, 0.0, 0.0, 0.0]]),
+            tensor_flops=np.array([[0.1 * tensor, 0.0, 0.5 * tensor, 0.0, 0.0]]),
+            traffic_bytes=np.array([[0.0, 0.0, 0.0, 3.0 * memory, 0.0]]),
+            results=np.array([[1e9, 54 * 8192.0, 0.0, 0.0, 0.0]]),
+        ),
+    )
+    expected = {
+        "running": 6.0,
+        # Blocks lie on all lanes for one convolution, on half of them for the other; half and all of the rates.
+        "filled": 1.0 + 1.0 + 2.0 + 1.0,
+        "plain": 0.25,
+        "tensor": 0.6,
+        "memory": 1.0,
+        "cache": 2.0,
+        "memory_elsewhere": 1.0,
+        "convolution": 3.0,
+        "convolution_filled": 2.0,
+        "product": 2.0,
+        "plain_convolution": 2.0,
+    }
+    assert told[:-1].tolist() == pytest.approx([value / 8.0 for value in expected.values()], abs=1e-5)
+    assert told[-1] == pytest.approx(np.log(6.0 / 5.0))
+    assert (*expected, "log_kernel_s") == BOARD_USE
+
+
+def correction_of(error: float) -> PowerCorrection:
+    """Of a board that is met amiss by so much, however it is used."""
+    figures = np.array([[0.0] * len(BOARD_USE), [1.0] * len(BOARD_USE)])
+    wide = replace(PowerCorrection.fit(BOARD_USE, figures, np.full(2, error)), scale=(1e3,) * len(BOARD_USE))
+    return replace(wide, known=((0.0,) * len(BOARD_USE),), weight=(-error,))
+
+
+def test_a_correction_stays_between_idle_and_limit() -> None:
+    plain = draw("A100-SXM4-40GB", moved=1e12)
+    for error, expected in ((0.2, plain * np.exp(-0.2)), (-0.1, plain * np.exp(0.1)), (5.0, 80.0), (-5.0, 400.0)):
+        model = replace(MODEL, correction=correction_of(error))
+        assert draw("A100-SXM4-40GB", moved=1e12, model=model) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_correction_is_of_its_own_architecture_alone() -> None:
+    own = replace(MODEL, correction=correction_of(0.2))
+    model = replace(MODEL, measured={"8.0": own})
+    assert draw("A100-SXM4-40GB", moved=1e12, model=model) < 0.9 * draw("A100-SXM4-40GB", moved=1e12)
+    assert draw("H100 SXM", moved=1e12, model=model) == draw("H100 SXM", moved=1e12)
+
+
+def test_a_correction_by_other_figures_is_refused() -> None:
+    own = replace(MODEL, correction=correction_of(0.2))
+    held = json.loads(json.dumps(asdict(replace(MODEL, measured={"8.0": own}))))
+    assert PowerModel.from_json(held).measured["8.0"] == own
+    held["measured"]["8.0"]["correction"]["columns"][0] = "colour"
+    with pytest.raises(ValueError, match="other figures"):
+        PowerModel.from_json(held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dippm.devices import find_device
 from dippm.training.power_fit import (
     PowerPoint,
     describe_power,
+    fit_corrected_power,
     fit_power,
     leave_groups_out,
     log_power_errors,
@@ -39,6 +41,28 @@ def test_a_board_left_out_shows_how_far_it_lies_off(power_points: Any) -> None:
     errors = leave_groups_out([*power_points.make(power_points.boards[1:]), *other], board_of, idle=0.2)
     assert set(errors) == {find_device(board).name for board in power_points.boards}
     assert errors["A100-SXM4-40GB"] == pytest.approx(-np.log(0.8), abs=0.02)
+
+
+def test_what_no_coefficient_tells_is_corrected_by_how_a_board_is_used(power_points: Any) -> None:
+    points = [
+        # Calls that wait for their host a little draw more than the model can say.
+        replace(point, power_share=point.power_share * (1.2 if point.load.kernel_share[0, 0] < 1.0 else 1.0))
+        for point in power_points.make(["H100 SXM"])
+    ]
+    alone, corrected = (fit(points, idle=0.2) for fit in (fit_power, fit_corrected_power))
+    assert replace(corrected.model, correction=None) == alone.model
+    before, after = (np.abs(log_power_errors(points, fitted)).mean() for fitted in (alone, corrected))
+    assert after < 0.75 * before
+    left_out = [
+        leave_groups_out(points, lambda point: str(point.power_share), idle=0.2, fit=fit)
+        for fit in (fit_power, fit_corrected_power)
+    ]
+    assert left_out[0].keys() == left_out[1].keys()
+    assert left_out[0] != left_out[1]
+
+
+def test_without_a_call_nothing_is_corrected() -> None:
+    assert fit_corrected_power([], idle=0.2) == fit_power([], idle=0.2)
 
 
 def test_a_process_left_out_is_left_out_with_all_of_its_boards(power_points: Any) -> None:

@@ -15,6 +15,9 @@ below its peaks, as one outside of tensor cores is, keeps those lanes at work fo
 on. A board with a low limit for its chip, such as a T4, is therefore at its limit wherever its lanes have work, and one
 with a high limit, such as an A100-SXM4, only in large products.
 
+What measured calls of an architecture say beyond that is a factor of its own
+(:class:`~dippm.costs.power_correction.PowerCorrection`).
+
 ``node`` follows from what foundries state for the same speed: TSMC's 12FFN a tenth less than 16FF, N7 60 % less than
 16FF, N5, of which NVIDIA's 4N is a form, 30 % less than N7; Samsung's 8LPP half of its first process of 14 nm.
 """
@@ -28,13 +31,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dippm.costs.power_correction import PowerCorrection
 from dippm.costs.precision import Arithmetic
 from dippm.costs.rates import architecture_of
 from dippm.costs.tensor_rates import tensor_tflops
 from dippm.devices import DeviceSpec, latest_figure
 from dippm.units import GIGA, MEGA, PICO, TERA
 
-__all__ = ["ChipProcess", "KernelWork", "PowerModel", "chip_process", "is_always_limited", "power_w"]
+__all__ = [
+    "BOARD_USE",
+    "ChipProcess",
+    "KernelWork",
+    "PowerModel",
+    "chip_process",
+    "describe_board_use",
+    "is_always_limited",
+    "power_w",
+]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -42,14 +55,24 @@ FloatArray = npt.NDArray[np.float64]
 # Shares of the peaks of FP32, tensor cores and memory, added up, at which all lanes have work, and for how long those
 # of a kernel have none while it starts and ends. From 203 energies of an H100 and an H200 (data/labels), captured or
 # without waiting for the host: with both and the blocks of convolutions the power of models, families and boards that
-# were left out is 6.9, 7.1 and 7.4 % off (6.2, 6.5 and 7.3 of the 179 that nothing disturbed), without the blocks 8.9,
-# 9.4 and 8.6, with one rate for a whole call and no starts 11 to 17, with lanes that always run 42. The square root of
-# the use, up to 0.6, instead of the blocks brought them to 8.0, 8.4 and 7.7, and a P100 that was left out from 7 to 34;
-# blocks bring it from 7 to 9, and an A100-SXM4 from 12 to 7.
+# were left out is 6.9, 7.1 and 7.4 % off (6.2, 6.5 and 7.3 of the 179 that nothing disturbed, and of these 4.8, 5.6 and
+# 7.0 with the correction that they tell), without the blocks 8.9, 9.4 and 8.6, with one rate for a whole call and no
+# starts 11 to 17, with lanes that always run 42. The square root of the use, up to 0.6, instead of the blocks brought
+# them to 8.0, 8.4 and 7.7, and a P100 that was left out from 7 to 34; blocks bring it from 7 to 9, and an A100-SXM4
+# from 12 to 7.
 _FULL_USE = 0.25
 _RAMP_S = 4.5e-6
 # Numbers that one block of a convolution computes, 64 x 128 as those of most of cuDNN's kernels do.
 _BLOCK_RESULTS = 8192.0
+#: What :func:`describe_board_use` tells: the time in which kernels run, and in which their lanes have work; rates of
+#: the peaks, of all kernels, of what passes the bandwidth, and of the memory in kernels that neither convolve nor
+#: multiply matrices; the time of convolutions, that in which their lanes have work, of products of matrices and of
+#: convolutions outside of tensor cores, all as parts of the call's time; and the logarithm of a kernel's mean time, s.
+BOARD_USE = (
+    "running", "filled", "plain", "tensor", "memory", "cache", "memory_elsewhere", "convolution",
+    "convolution_filled", "product", "plain_convolution", "log_kernel_s",
+)  # fmt: skip
+_LEAST_KERNEL_S = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -115,6 +138,7 @@ class PowerModel:
         byte_pj: Energy of a byte read from or written to device memory, pJ.
         measured: By compute capability, such as ``"9.0"``, coefficients that were fitted on boards of that architecture
             alone and stand for these there.
+        correction: What the calls that these were fitted on say beyond them.
     """
 
     idle: float
@@ -123,12 +147,21 @@ class PowerModel:
     tensor_pj: float
     byte_pj: float
     measured: Mapping[str, PowerModel] = field(default_factory=dict)
+    correction: PowerCorrection | None = None
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> PowerModel:
-        """The model that ``dataclasses.asdict`` gave."""
+        """The model that ``dataclasses.asdict`` gave.
+
+        Raises:
+            ValueError: Its correction is damaged, or asks for what this version does not tell of a call.
+        """
         measured = {name: cls.from_json(own) for name, own in held.get("measured", {}).items()}
-        return cls(**{**held, "measured": measured})
+        own = held.get("correction")
+        correction = None if own is None else PowerCorrection.from_json(own)
+        if correction is not None and correction.columns != BOARD_USE:
+            raise ValueError("a correction of power by other figures")
+        return cls(**{**held, "measured": measured, "correction": correction})
 
     def on(self, device: DeviceSpec) -> PowerModel:
         """The coefficients that hold on a device."""
@@ -178,23 +211,97 @@ def power_w(
     """
     limit, idle = device.board_power_w, model.idle_w(device)
     model = model.on(device)
-    peak_flops, peak_bytes = device.peak_tflops["fp32"] * TERA, device.bandwidth_gb_s * GIGA
-    tensor_peak = (tensor_tflops(device, Arithmetic.FP16) or device.peak_tflops["fp32"]) * TERA
-    running_s = kernel_s * work.runs
-    from_memory = np.minimum(work.traffic_bytes, peak_bytes * running_s)
-    used_s = work.plain_flops / peak_flops + work.tensor_flops / tensor_peak + from_memory / peak_bytes
-    steady_s = np.maximum(running_s - work.runs * _RAMP_S, 0.0)
-    under_blocks = np.minimum(work.results / (_BLOCK_RESULTS * device.sm_count), 1.0)
-    filled_s = np.maximum(np.minimum(steady_s, used_s / _FULL_USE), steady_s * under_blocks)
+    use = _BoardUse.of(device, kernel_s, work)
     node = PICO * chip_process(device).energy
     energy_j = (
-        node * model.running_pj * _cycles_per_s(device) * filled_s.sum(axis=-1)
+        node * model.running_pj * _cycles_per_s(device) * use.filled_s.sum(axis=-1)
         + node * (model.flop_pj * work.plain_flops + model.tensor_pj * work.tensor_flops).sum(axis=-1)
-        + PICO * model.byte_pj * from_memory.sum(axis=-1)
+        + PICO * model.byte_pj * use.from_memory.sum(axis=-1)
     )
-    busy_s = running_s.sum(axis=-1)
+    busy_s = use.running_s.sum(axis=-1)
     result: FloatArray = idle + np.minimum(energy_j, (limit - idle) * busy_s) / call_s
+    if model.correction is not None:
+        result = np.clip(result * model.correction.factor(use.describe(device, call_s, work)), idle, limit)
     return result
+
+
+def describe_board_use(device: DeviceSpec, *, call_s: FloatArray, kernel_s: FloatArray, work: KernelWork) -> FloatArray:
+    """How a call uses its board, by :data:`BOARD_USE`; arguments as those of :func:`power_w`.
+
+    Shapes:
+        Result: [..., B, len(BOARD_USE)].
+    """
+    return _BoardUse.of(device, kernel_s, work).describe(device, call_s, work)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _BoardUse:
+    """For how long the lanes of each kernel have work.
+
+    Args:
+        running_s: Time of all runs of each kernel, s.
+        filled_s: Part of it in which its lanes have work, s.
+        from_memory: Bytes that come from or go to device memory.
+
+    Shapes:
+        All: [..., B, K].
+    """
+
+    running_s: FloatArray
+    filled_s: FloatArray
+    from_memory: FloatArray
+
+    @classmethod
+    def of(cls, device: DeviceSpec, kernel_s: FloatArray, work: KernelWork) -> _BoardUse:
+        peaks = _Peaks.of(device)
+        running_s = kernel_s * work.runs
+        from_memory = np.minimum(work.traffic_bytes, peaks.memory * running_s)
+        used_s = work.plain_flops / peaks.plain + work.tensor_flops / peaks.tensor + from_memory / peaks.memory
+        steady_s = np.maximum(running_s - work.runs * _RAMP_S, 0.0)
+        under_blocks = np.minimum(work.results / (_BLOCK_RESULTS * device.sm_count), 1.0)
+        filled_s = np.maximum(np.minimum(steady_s, used_s / _FULL_USE), steady_s * under_blocks)
+        return cls(running_s=running_s, filled_s=filled_s, from_memory=from_memory)
+
+    def describe(self, device: DeviceSpec, call_s: FloatArray, work: KernelWork) -> FloatArray:
+        """What :func:`describe_board_use` gives."""
+        peaks = _Peaks.of(device)
+        convolves, on_tensor = work.results > 0.0, work.tensor_flops > 0.0
+        memory_s = self.from_memory / peaks.memory
+        parts = (
+            self.running_s,
+            self.filled_s,
+            work.plain_flops / peaks.plain,
+            work.tensor_flops / peaks.tensor,
+            memory_s,
+            work.traffic_bytes / peaks.memory - memory_s,
+            memory_s * ~(convolves | on_tensor),
+            self.running_s * convolves,
+            self.filled_s * convolves,
+            self.running_s * (on_tensor & ~convolves),
+            self.running_s * (convolves & ~on_tensor),
+        )
+        shares = [part.sum(axis=-1) / call_s for part in parts]
+        kernels = np.maximum(((self.running_s > 0.0) * work.runs).sum(axis=-1), 1.0)
+        mean_s = np.maximum(self.running_s.sum(axis=-1) / kernels, _LEAST_KERNEL_S)
+        return np.stack([*shares, np.log(mean_s)], axis=-1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Peaks:
+    """Peaks of a device: FLOP/s outside of tensor cores, on them in FP16, and bytes per second."""
+
+    plain: float
+    tensor: float
+    memory: float
+
+    @classmethod
+    def of(cls, device: DeviceSpec) -> _Peaks:
+        plain = device.peak_tflops["fp32"]
+        return cls(
+            plain=plain * TERA,
+            tensor=(tensor_tflops(device, Arithmetic.FP16) or plain) * TERA,
+            memory=device.bandwidth_gb_s * GIGA,
+        )
 
 
 def _cycles_per_s(device: DeviceSpec) -> float:

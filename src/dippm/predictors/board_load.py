@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.energy import KernelWork, PowerModel, power_w
+from dippm.costs.energy import KernelWork, PowerModel, describe_board_use, power_w
 from dippm.costs.latency import LatencyBreakdown
 from dippm.devices import DeviceSpec
 
@@ -77,14 +77,26 @@ class BoardLoad:
         Shapes:
             latency_ms and result: [..., B].
         """
+        call_s, kernel_s = self._times(latency_ms)
+        return power_w(model, device, call_s=call_s, kernel_s=kernel_s, work=self.work)
+
+    def describe(self, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
+        """How the call uses its board where it takes as long, see :func:`~dippm.costs.energy.describe_board_use`.
+
+        Args:
+            device: The device.
+            latency_ms: As for :meth:`power_w`.
+
+        Shapes:
+            latency_ms: [..., B]; result: [..., B, F].
+        """
+        call_s, kernel_s = self._times(latency_ms)
+        return describe_board_use(device, call_s=call_s, kernel_s=kernel_s, work=self.work)
+
+    def _times(self, latency_ms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Time of the call, and of one run of each kernel, s."""
         call_s = np.maximum(latency_ms, _LEAST_MS) / 1e3
-        return power_w(
-            model,
-            device,
-            call_s=call_s,
-            kernel_s=self.kernel_share * call_s[..., None],
-            work=self.work,
-        )
+        return call_s, self.kernel_share * call_s[..., None]
 
     def energy_j(self, model: PowerModel, device: DeviceSpec, latency_ms: FloatArray) -> FloatArray:
         """Energy of the call where it takes as long, J; see :meth:`power_w`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -120,4 +121,7 @@ class Calibration:
     def write(self, path: Path) -> None:
         """Write the artefact."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps({"format": _FORMAT, **asdict(self)}, indent=1)
+        # Lists of numbers stand in one line each.
+        text = re.sub(r"\[[-+.\de,\s]*\]", lambda found: " ".join(found.group().split()), text)
+        path.write_text(text + "\n", encoding="utf-8")

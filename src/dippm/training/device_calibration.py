@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -201,8 +201,8 @@ def _fit_ratio(draws: Sequence[_Draw], power: PowerModel, device: DeviceSpec) ->
 
 
 def _scaled(power: PowerModel, factor: float) -> PowerModel:
-    scaled = {name: value * factor for name, value in asdict(power).items() if name != "measured"}
-    return PowerModel(**{**scaled, "idle": min(scaled["idle"], 1.0)})
+    energies = {name: factor * getattr(power, name) for name in ("running_pj", "flop_pj", "tensor_pj", "byte_pj")}
+    return replace(power, idle=min(factor * power.idle, 1.0), measured={}, **energies)
 
 
 def _log_power_ratios(draws: Sequence[_Draw], power: PowerModel, device: DeviceSpec) -> FloatArray:

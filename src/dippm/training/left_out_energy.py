@@ -38,7 +38,7 @@ from dippm.training.additive import FOLDS
 from dippm.training.additive_protocol import HeldOut, predict_families, predict_models
 from dippm.training.additive_samples import AdditiveSamples
 from dippm.training.architecture_networks import architecture_settings, is_captured_alone, load_traced_samples
-from dippm.training.power_fit import PowerPoint, fit_power
+from dippm.training.power_fit import PowerPoint, fit_corrected_power
 from dippm.training.published_power import family_of, idle_share, part_of, read_own_points, shared_architecture
 
 __all__ = ["LeftOut", "LeftOutTime", "leave_out", "main", "sections_of"]
@@ -143,7 +143,7 @@ def leave_out(
     devices: list[str] = []
     figures: list[tuple[float, ...]] = []
     for group in sorted({group_of(point) for point in points if point.key in predicted}):
-        fitted = fit_power([point for point in points if group_of(point) != group], idle=idle)
+        fitted = fit_corrected_power([point for point in points if group_of(point) != group], idle=idle)
         for point in points:
             if group_of(point) != group or point.key not in predicted:
                 continue

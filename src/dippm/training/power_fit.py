@@ -4,18 +4,23 @@ Four energies are fitted by least squares on ``log(predicted / measured)``, robu
 beside them by what factor the mean over an epoch of training, in which the board also waits for data, is below the
 power of a step. All are weakly drawn to where they start: an energy that no board tells of stays there, and is taken
 at half, at once and at twice that where a group is left out, of which the worst counts.
+
+Where enough calls of an architecture were measured, what they say beyond these energies is a correction of its own
+(:mod:`dippm.costs.power_correction`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dippm.costs.energy import PowerModel
+from dippm.costs.energy import BOARD_USE, PowerModel
+from dippm.costs.power_correction import PowerCorrection
 from dippm.devices import DeviceSpec
 from dippm.errors import MissingExtraError
 from dippm.predictors.board_load import BoardLoad
@@ -24,6 +29,7 @@ __all__ = [
     "FittedPower",
     "PowerPoint",
     "describe_power",
+    "fit_corrected_power",
     "fit_power",
     "leave_groups_out",
     "log_power_errors",
@@ -72,6 +78,13 @@ class PowerPoint:
     model: str = ""
     family: str = ""
     key: str = ""
+
+
+class FitPower(Protocol):
+    """What :func:`fit_power` and :func:`fit_corrected_power` are."""
+
+    def __call__(self, points: Sequence[PowerPoint], *, idle: float, start_factor: float = 1.0) -> FittedPower:
+        """Fit a power model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +136,19 @@ def fit_power(points: Sequence[PowerPoint], *, idle: float, start_factor: float 
     return fitted_of(solution.x)
 
 
+def fit_corrected_power(points: Sequence[PowerPoint], *, idle: float, start_factor: float = 1.0) -> FittedPower:
+    """The same, with a correction by how calls use their board.
+
+    Arguments and errors are those of :func:`fit_power`.
+    """
+    fitted = fit_power(points, idle=idle, start_factor=start_factor)
+    if not points:
+        return fitted
+    figures = [point.load.describe(point.device, np.array([point.latency_ms]))[0] for point in points]
+    correction = PowerCorrection.fit(BOARD_USE, np.array(figures), log_power_errors(points, fitted))
+    return replace(fitted, model=replace(fitted.model, correction=correction))
+
+
 def log_power_errors(points: Sequence[PowerPoint], fitted: FittedPower) -> FloatArray:
     """``log(predicted / measured)`` of the power of every point, at the measured time.
 
@@ -140,7 +166,11 @@ def log_power_errors(points: Sequence[PowerPoint], fitted: FittedPower) -> Float
 
 
 def leave_groups_out(
-    points: Sequence[PowerPoint], group_of: Callable[[PowerPoint], str], *, idle: float
+    points: Sequence[PowerPoint],
+    group_of: Callable[[PowerPoint], str],
+    *,
+    idle: float,
+    fit: FitPower = fit_power,
 ) -> dict[str, FloatArray]:
     """Errors on the points of every group of a fit on all others, by the group's name.
 
@@ -151,6 +181,7 @@ def leave_groups_out(
         points: What was measured.
         group_of: Name of the group that a point belongs to: its board, or the process that its chip is made in.
         idle: Share of the limit that is drawn while no kernel runs.
+        fit: What fits the others.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -160,7 +191,7 @@ def leave_groups_out(
         others = [point for point in points if group_of(point) != group]
         own = [point for point in points if group_of(point) == group]
         errors[group] = max(
-            (log_power_errors(own, fit_power(others, idle=idle, start_factor=factor)) for factor in _STARTS),
+            (log_power_errors(own, fit(others, idle=idle, start_factor=factor)) for factor in _STARTS),
             key=_quantile,
         )
     return errors

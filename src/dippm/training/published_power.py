@@ -28,7 +28,8 @@ import math
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,7 @@ from dippm.training.architecture import HEIRS
 from dippm.training.power_fit import (
     PowerPoint,
     describe_power,
+    fit_corrected_power,
     fit_power,
     leave_groups_out,
     log_power_errors,
@@ -282,9 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     spread = round(spread_of(processes), 4)
     own_idle = idle_share([each for of_device in labels for each in of_device])
-    own_fit = fit_power(own, idle=own_idle)
-    own_boards = leave_groups_out(own, _board_of, idle=own_idle)
-    own_families = np.concatenate(list(leave_groups_out(own, family_of, idle=own_idle).values()))
+    own_fit = fit_corrected_power(own, idle=own_idle)
+    leave_out = partial(leave_groups_out, own, idle=own_idle, fit=fit_corrected_power)
+    own_boards = leave_out(_board_of)
+    own_families = np.concatenate(list(leave_out(family_of).values()))
     own_spread = round(spread_of({"families": own_families}), 4)
     provenance = {
         "command": "python -m dippm.training.published_power "
@@ -298,31 +301,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         },
         f"architecture_{name}": {
             "fit": describe_power(log_power_errors(own, own_fit)),
-            "models_left_out": describe_power(
-                np.concatenate(list(leave_groups_out(own, part_of, idle=own_idle).values()))
-            ),
+            "models_left_out": describe_power(np.concatenate(list(leave_out(part_of).values()))),
             "families_left_out": describe_power(own_families),
             "boards_left_out": {board: describe_power(errors) for board, errors in own_boards.items()},
         },
     }
     before = Calibration.read(options.out / ARTEFACT_PATH.name).power.measured
-    power = replace(fitted.model, measured={**before, **dict.fromkeys((name, *HEIRS.get(name, ())), own_fit.model)})
-    # No training step of its boards was left out: there the other spread stands.
-    for path, spreads in (
-        (options.out / ARTEFACT_PATH.name, {name: own_spread}),
-        (options.out / TRAINING_ARTEFACT_PATH.name, {}),
+    alone = replace(own_fit.model, correction=None)
+    measured = {**before, **dict.fromkeys((name, *HEIRS.get(name, ())), alone)}
+    # No training step of its boards was fitted on or left out: there the correction says nothing, and the other spread
+    # stands.
+    for path, spreads, of_boards in (
+        (options.out / ARTEFACT_PATH.name, {name: own_spread}, {**measured, name: own_fit.model}),
+        (options.out / TRAINING_ARTEFACT_PATH.name, {}, measured),
     ):
         calibration = Calibration.read(path)
         replace(
             calibration,
-            power=power,
+            power=replace(fitted.model, measured=of_boards),
             power_spread=spread,
             power_spreads={**calibration.power_spreads, **spreads},
             power_devices=tuple(boards),
             labels=_with_power_labels(calibration.labels),
             provenance={**calibration.provenance, "published_power": provenance},
         ).write(path)
-    found = {"power": asdict(power), "spread": spread, "own_spread": own_spread, "provenance": provenance}
+    found = {"spread": spread, "own_spread": own_spread, "provenance": provenance}
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 
